@@ -30,6 +30,13 @@ def nameserver(
     http: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Address of /metrics and /readyz, or off.")
     ] = None,
+    tls_listen: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="The same services by TLS.")
+    ] = None,
+    tls_certificate: Annotated[
+        str | None, typer.Option(metavar="FILE", help="PEM certificate; none = one for development.")
+    ] = None,
+    tls_key: Annotated[str | None, typer.Option(metavar="FILE", help="PEM key of the certificate.")] = None,
     insecure: Annotated[
         bool | None, typer.Option("--insecure", help="Allow listening on more than loopback.")
     ] = None,
@@ -49,6 +56,9 @@ def nameserver(
     flags = {
         "listen": listen,
         "http": http,
+        "tls_listen": tls_listen,
+        "tls_certificate": tls_certificate,
+        "tls_key": tls_key,
         "insecure": insecure,
         "log_level": log_level,
         "log_format": log_format,

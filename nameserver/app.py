@@ -17,6 +17,7 @@ from trovemq_daemon.lifecycle import Stop, run_daemon
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_daemon.ops_http import OpsHttp, Readiness
+from trovemq_daemon.tls_settings import bind_tls
 from trovemq_proto.v1 import route_pb2_grpc
 
 DISTRIBUTION: Final = "trovemq-broker"
@@ -40,6 +41,8 @@ class NameserverApp:
     def __init__(self, settings: NameserverSettings) -> None:
         self._settings = settings
         self._address: Address = settings.listen_address
+        self.tls_address: Address | None = None
+        """Where the same is served by TLS, once it is bound."""
         self._serving = False
         self.registry = Registry(settings.route_limits(), settings.watchers_max, monotonic_ms)
         self._metrics = new_registry(installed_version())
@@ -52,7 +55,10 @@ class NameserverApp:
         self._expiry: asyncio.Task[None] | None = None
 
     async def start(self) -> tuple[Address, Address | None]:
-        """Listens and serves; returns the bound addresses of gRPC and HTTP. Raises AddressInUseError."""
+        """Listens and serves; returns the bound addresses of gRPC and HTTP (`tls_address` is the third).
+
+        Raises AddressInUseError, SettingsError for TLS's files.
+        """
         route_service = RouteService(
             self.registry, name=lambda: str(self._address), version=installed_version()
         )
@@ -61,6 +67,7 @@ class NameserverApp:
             RegistrationService(self.registry), self._grpc.server
         )
         self._address = self._grpc.bind(self._settings.listen_address)
+        self.tls_address = await bind_tls(self._grpc, self._settings, self._address)
         http = self._settings.http_address
         http = await self._http.start(http) if http is not None else None
         await self._grpc.start()
@@ -85,7 +92,9 @@ async def serve(settings: NameserverSettings, stop: Stop) -> None:
     app = NameserverApp(settings)
     try:
         address, http = await app.start()
-        get_logger().info("nameserver.started", listen=address, http=http or "off")
+        get_logger().info(
+            "nameserver.started", listen=address, tls=app.tls_address or "off", http=http or "off"
+        )
         await stop.wait()
         get_logger().info("nameserver.stopping", reason=stop.reason)
     finally:

@@ -55,6 +55,7 @@ class Broker:
     batch_size_max: int = 0
     flush_mode: str = ""
     version: str = ""
+    tls_address: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,19 +251,21 @@ def _broker_problems(broker: Broker) -> Iterator[str]:
         ("name", broker.name, 1, NAME_LENGTH_MAX),
         ("cluster", broker.cluster, 1, NAME_LENGTH_MAX),
         ("address", broker.address, 1, ADDRESS_LENGTH_MAX),
+        ("tls_address", broker.tls_address, 0, ADDRESS_LENGTH_MAX),
         ("flush_mode", broker.flush_mode, 0, TEXT_LENGTH_MAX),
         ("version", broker.version, 0, TEXT_LENGTH_MAX),
     ):
         if not length_min <= len(text) <= length_max or not text.isprintable():
             yield f"a broker's {what} must have {length_min} to {length_max} printable characters"
             return
-    try:
-        address = parse_address(broker.address)
-    except SettingsError as error:
-        yield f"a broker's address must be HOST:PORT: {error}"
-        return
-    if address.port == 0 or address.is_unspecified:
-        yield f"nobody can dial a broker's address {broker.address}"
+    for text in filter(None, (broker.address, broker.tls_address)):
+        try:
+            address = parse_address(text)
+        except SettingsError as error:
+            yield f"a broker's address must be HOST:PORT: {error}"
+            return
+        if address.port == 0 or address.is_unspecified:
+            yield f"nobody can dial a broker's address {text}"
 
 
 def _topic_problems(topics: Sequence[TopicRoute]) -> Iterator[str]:

@@ -13,6 +13,7 @@ from trovemq_daemon.grpc_server import GrpcLimits
 from trovemq_daemon.grpc_transport import GrpcTransport
 from trovemq_daemon.logging import LogFormat, LogLevel
 from trovemq_daemon.settings import setting
+from trovemq_daemon.tls_settings import TlsSettings
 
 ENVIRONMENT_PREFIX: Final = "TROVEMQ_NAMESERVER"
 HTTP_OFF: Final = "off"
@@ -37,7 +38,7 @@ def _listen_port(text: str, listen: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NameserverSettings:
+class NameserverSettings(TlsSettings):
     """The values; times in milliseconds, sizes in bytes."""
 
     listen: str = setting(
@@ -100,6 +101,7 @@ class NameserverSettings:
             check_listen("listen", self.listen_address, insecure=self.insecure)
             if self.http_address is not None:
                 check_listen("http", self.http_address, insecure=self.insecure)
+            yield from self.tls_problems(self.listen_address, insecure=self.insecure)
         except SettingsError as error:
             yield from error.problems
 

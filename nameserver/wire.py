@@ -19,6 +19,7 @@ def broker_from_wire(info: common_pb2.BrokerInfo) -> Broker:
         batch_size_max=info.batch_size_max,
         flush_mode=info.flush_mode,
         version=info.version,
+        tls_address=info.tls_address,
     )
 
 
@@ -39,6 +40,7 @@ def route_to_wire(route: BrokerRoute) -> common_pb2.BrokerRoute:
         data_version=route.data_version,
         flush_mode=broker.flush_mode,
         version=broker.version,
+        tls_address=broker.tls_address,
     )
     topics = [
         common_pb2.TopicRoute(

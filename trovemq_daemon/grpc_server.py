@@ -111,7 +111,7 @@ class GrpcServer:
         return self._bind(address, self._server.add_insecure_port)
 
     def bind_tls(self, address: Address, identity: TlsIdentity) -> Address:
-        """The same by TLS, beside the plain address; clients show no certificate. AddressInUseError."""
+        """The same by TLS, beside the plain address. AddressInUseError."""
         credentials = server_credentials(self._transport, identity)
         return self._bind(address, lambda text: self._server.add_secure_port(text, credentials))
 

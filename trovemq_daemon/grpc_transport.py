@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import grpc
 
 import trovemq_rpc
 from trovemq_daemon.tls import TlsIdentity
-
-GrpcTransport = Literal["grpcio", "trovemq"]
+from trovemq_proto.channels import GrpcTransport
 
 
 def new_server(transport: GrpcTransport, options: Sequence[tuple[str, Any]], calls_max: int) -> Any:
@@ -21,11 +20,10 @@ def new_server(transport: GrpcTransport, options: Sequence[tuple[str, Any]], cal
 
 
 def server_credentials(transport: GrpcTransport, identity: TlsIdentity) -> Any:
-    """For `add_secure_port` of that transport's server; clients show no certificate."""
+    """For `add_secure_port` of that transport's server."""
+    make = trovemq_rpc.ssl_server_credentials if transport == "trovemq" else grpc.ssl_server_credentials
     pairs = [(identity.key, identity.certificate)]
-    if transport == "trovemq":
-        return trovemq_rpc.ssl_server_credentials(pairs)
-    return grpc.ssl_server_credentials(pairs)
+    return make(pairs, identity.client_ca, identity.client_ca is not None)
 
 
 def is_end(request: object) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -27,13 +27,17 @@ _CLOCK_SKEW: Final = timedelta(days=1)  # of clients whose clock is slow
 
 @dataclass(frozen=True, slots=True)
 class TlsIdentity:
-    """A certificate chain with its private key, both PEM. The key does not show in a repr."""
+    """A certificate chain with its private key, both PEM. The key does not show in a repr.
+
+    `client_ca`: PEM of those whose signature a client's certificate must have; None: clients show none.
+    """
 
     certificate: bytes
     key: bytes
     fingerprint: str  # SHA-256 of the certificate, as hexadecimal digits
     expires: datetime
     development: bool = False
+    client_ca: bytes | None = None
 
     def __repr__(self) -> str:
         return f"TlsIdentity({self.fingerprint})"
@@ -83,11 +87,13 @@ def development_identity(hosts: Collection[str], now: datetime) -> TlsIdentity:
     return _identity(certificate, certificate_pem, key_pem, development=True)
 
 
-def identity_for(certificate: str, key: str, *, hosts: Collection[str]) -> TlsIdentity:
+def identity_for(certificate: str, key: str, *, hosts: Collection[str], client_ca: str = "") -> TlsIdentity:
     """The one of the files where they are given, else one for development. Raises SettingsError."""
     if certificate:
-        return read_identity(Path(certificate), Path(key))
-    return development_identity(hosts, datetime.now(UTC))
+        identity = read_identity(Path(certificate), Path(key))
+    else:
+        identity = development_identity(hosts, datetime.now(UTC))
+    return replace(identity, client_ca=_read_certificates(Path(client_ca))) if client_ca else identity
 
 
 def log_identity(identity: TlsIdentity) -> None:
@@ -110,6 +116,17 @@ def _read(path: Path) -> bytes:
     if len(content) > PEM_SIZE_MAX:
         raise SettingsError(f"{path} has more than {PEM_SIZE_MAX} bytes")
     return content
+
+
+def _read_certificates(path: Path) -> bytes:
+    from cryptography import x509
+
+    pem = _read(path)
+    try:
+        x509.load_pem_x509_certificates(pem)
+    except ValueError:
+        raise SettingsError(f"{path} holds no certificate in PEM form") from None
+    return pem
 
 
 def _load_key(path: Path, pem: bytes) -> PrivateKeyTypes:

@@ -20,9 +20,13 @@ import grpc
 
 from broker.cluster.view import BrokerView, broker_info, spacing_s, topic_routes
 from trovemq_daemon.addresses import Address
+from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.logging import get_logger
 from trovemq_proto import errors
+from trovemq_proto.channels import ChannelSettings, GrpcTransport, chosen_transport, open_channel
 from trovemq_proto.errors import TroveError, from_wire
+from trovemq_proto.tls import TlsOptions, read_tls
+from trovemq_proto.tls_diagnosis import explain
 from trovemq_proto.v1 import route_pb2, route_pb2_grpc
 
 LEAVE_TIME_MAX_S: Final = 1.0
@@ -31,8 +35,6 @@ REPLY_WAIT_MIN_S: Final = 1.0
 
 Jitter = Callable[[], float]
 """A number of [0, 1): spreads brokers that lost the same nameserver (random.random in the daemon)."""
-
-ChannelFactory = Callable[[str], grpc.aio.Channel]
 
 
 class RegistrationState(Enum):
@@ -52,16 +54,24 @@ class RegistrationSettings:
     retry_max_ms: int = 5_000
 
 
-def open_channel(target: str) -> grpc.aio.Channel:
-    """A connection that notices within seconds when the nameserver's machine is gone."""
-    options = [
-        ("grpc.keepalive_time_ms", 10_000),
-        ("grpc.keepalive_timeout_ms", 5_000),
-        ("grpc.max_send_message_length", -1),
-        ("grpc.max_reconnect_backoff_ms", 5_000),
-        ("grpc.enable_http_proxy", 0),
-    ]
-    return grpc.aio.insecure_channel(target, options=options)
+def registration_channels(
+    tls: TlsOptions | None = None, transport: GrpcTransport | None = None
+) -> ChannelSettings:
+    """Connections that notice within seconds when the nameserver's machine is gone. Reads TLS's files.
+
+    Raises SettingsError for files that cannot be used.
+    """
+    try:
+        return ChannelSettings(
+            transport=chosen_transport(transport),
+            tls=None if tls is None else read_tls(tls),
+            connect_timeout_ms=20_000,
+            reconnect_min_ms=1_000,
+            reconnect_max_ms=5_000,
+            keepalive_time_ms=10_000,
+        )
+    except TroveError as error:
+        raise SettingsError(error.message) from None
 
 
 def back_off_s(attempt: int, settings: RegistrationSettings, jitter: float) -> float:
@@ -80,7 +90,7 @@ class Registration:
         view: BrokerView,
         settings: RegistrationSettings,
         jitter: Jitter,
-        channel_factory: ChannelFactory = open_channel,
+        channels: ChannelSettings,
     ) -> None:
         self.nameserver = nameserver
         self.state = RegistrationState.CONNECTING
@@ -89,7 +99,7 @@ class Registration:
         self._view = view
         self._settings = settings
         self._jitter = jitter
-        self._channel_factory = channel_factory
+        self._channels = channels
         self._wake = asyncio.Event()
         self._leaving = False
         self._spaced_until = 0.0
@@ -105,7 +115,7 @@ class Registration:
     async def run(self) -> None:
         """Registers again and again; returns after `leave()`."""
         attempt = 0
-        async with self._channel_factory(str(self.nameserver)) as channel:
+        async with open_channel(str(self.nameserver), self._channels) as channel:
             stub = route_pb2_grpc.RegistrationServiceStub(channel)
             while True:
                 beats_before = self.heartbeats
@@ -137,14 +147,20 @@ class Registration:
             await self._talk(call)
         except TroveError as error:
             self._refused(error)
-        except grpc.aio.AioRpcError as error:
-            self._lost(error.details() or error.code().name)
+        except grpc.aio.AioRpcError as error:  # trovemq_rpc's is one, too
+            await self._unreachable(error.details() or error.code().name)
         except TimeoutError:
             self._lost("the nameserver does not answer")
         except asyncio.InvalidStateError:  # grpc.aio's word for a write to a call that has ended
             self._lost(await call.details() or (await call.code()).name)
         finally:
             call.cancel()
+
+    async def _unreachable(self, reason: str) -> None:
+        """Looks whether TLS is why, once for each time that the nameserver is lost."""
+        if self.state is not RegistrationState.WAITING and not self._leaving:
+            reason = await explain(str(self.nameserver), self._channels.tls) or reason
+        self._lost(reason)
 
     async def _talk(self, call: Any) -> None:
         version_sent: int | None = None
@@ -185,7 +201,7 @@ class Registration:
         return LEAVE_TIME_MAX_S if leaving else max(REPLY_WAIT_MIN_S, REPLY_WAIT_INTERVALS * interval_s)
 
     def _answered(self, reply: Any) -> None:
-        if reply is grpc.aio.EOF:
+        if not isinstance(reply, route_pb2.HeartbeatReply):  # the transport's end of the stream
             raise TroveError(errors.BROKER_UNREACHABLE, "the nameserver ended the stream")
         if reply.HasField("error"):
             raise from_wire(reply.error.symbol, reply.error.message, dict(reply.error.fields))
@@ -216,10 +232,11 @@ class Registrations:
         view: BrokerView,
         settings: RegistrationSettings,
         jitter: Jitter,
-        channel_factory: ChannelFactory = open_channel,
+        channels: ChannelSettings | None = None,
     ) -> None:
+        channels = channels or registration_channels()
         self.registrations = tuple(
-            Registration(nameserver, view, settings, jitter, channel_factory) for nameserver in nameservers
+            Registration(nameserver, view, settings, jitter, channels) for nameserver in nameservers
         )
         self._tasks: list[asyncio.Task[None]] = []
         view.add_change_listener(self._topics_changed)

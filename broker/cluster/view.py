@@ -26,6 +26,7 @@ class BrokerDescription:
     batch_size_max: int
     flush_mode: str
     version: str
+    tls_address: str = ""
 
 
 class TopicSummary(Protocol):
@@ -117,6 +118,7 @@ def broker_info(view: BrokerView) -> common_pb2.BrokerInfo:
         data_version=view.data_version,
         flush_mode=description.flush_mode,
         version=description.version,
+        tls_address=description.tls_address,
     )
 
 

@@ -40,7 +40,7 @@ from trovemq_daemon.logging import get_logger
 from trovemq_daemon.memory_trim import keep_one_arena
 from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_daemon.ops_http import OpsHttp, Readiness
-from trovemq_daemon.tls import identity_for, log_identity
+from trovemq_daemon.tls_settings import bind_tls
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.memory import keep_freed_memory
@@ -79,8 +79,9 @@ class BrokerApp:
         """Serves until `stop`, then drains. Raises the error that ended it: AddressInUseError, TroveError,
         …"""
         settings = self._settings
+        self._registration_channels = await asyncio.to_thread(settings.registration_channels)
         address = self._grpc.bind(settings.listen_address)
-        tls = await self._bind_tls(address)
+        tls = await bind_tls(self._grpc, settings, settings.advertised(address))
         http = settings.http_address
         http = await self._http.start(http) if http is not None else None
         try:
@@ -99,20 +100,6 @@ class BrokerApp:
             await self._grpc.stop(0)
             await self._http.stop()
 
-    async def _bind_tls(self, plain: Address) -> Address | None:
-        """The address of the same services by TLS; None where TLS is off."""
-        settings = self._settings
-        wanted = settings.tls_listen_address
-        if wanted is None:
-            return None
-        known = (settings.advertised(plain), wanted)
-        hosts = [address.host for address in known if not address.is_unspecified]
-        identity = await asyncio.to_thread(
-            identity_for, settings.tls_certificate, settings.tls_key, hosts=hosts
-        )
-        log_identity(identity)
-        return self._grpc.bind_tls(wanted, identity)
-
     async def _serve(
         self, model: ConsumerState, store: MessageStore, advertised: Address, listening: Listening, stop: Stop
     ) -> None:
@@ -125,10 +112,15 @@ class BrokerApp:
             self._version,
             traffic=Traffic(self._rpc_metrics.observe),
             replies=self._grpc.replies,
+            tls_address=settings.tls_advertised(advertised, listening.tls) if listening.tls else None,
         )
         parts = services.parts
         registrations = Registrations(
-            settings.nameserver_addresses, services.view, settings.registration_settings(), random.random
+            settings.nameserver_addresses,
+            services.view,
+            settings.registration_settings(),
+            random.random,
+            self._registration_channels,
         )
         services.add_to(self._grpc.server)
         self._registry.register(BrokerCollector(parts.statistics))

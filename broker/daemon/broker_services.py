@@ -56,11 +56,12 @@ class BrokerServices:
         *,
         traffic: Traffic,
         replies: ReplyBudget | None = None,
+        tls_address: Address | None = None,
     ) -> None:
         self.parts = services = StoreServices(store, settings, traffic, model, replies)
         self._settings = settings
         self._model = model
-        self.view = LocalBroker(_description(store, advertised, version), RoutedTopics(store))
+        self.view = LocalBroker(_description(store, advertised, tls_address, version), RoutedTopics(store))
         self._route = SelfRouteService(self.view)
         self.registry = services.clients
         self.registry.add_gone_listener(self._model.delivery.release_client)
@@ -185,7 +186,9 @@ class BrokerServices:
         self._route.close()
 
 
-def _description(store: MessageStore, advertised: Address, version: str) -> BrokerDescription:
+def _description(
+    store: MessageStore, advertised: Address, tls_address: Address | None, version: str
+) -> BrokerDescription:
     settings = store.settings
     return BrokerDescription(
         cluster=settings.cluster,
@@ -197,4 +200,5 @@ def _description(store: MessageStore, advertised: Address, version: str) -> Brok
         batch_size_max=batch_size_limit(settings),
         flush_mode=settings.flush_mode,
         version=version,
+        tls_address=str(tls_address or ""),
     )

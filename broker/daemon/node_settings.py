@@ -21,6 +21,8 @@ from trovemq_daemon.addresses import (
 from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.logging import LogFormat, LogLevel
 from trovemq_daemon.settings import part_of, setting
+from trovemq_daemon.tls_settings import TlsSettings
+from trovemq_proto.tls import TlsOptions
 from trovemq_store.settings import CONSUME_QUEUE_UNIT_SIZE, FlushMode, StoreSettings
 
 HTTP_OFF: Final = "off"
@@ -60,7 +62,7 @@ def _whole_units(text: str, _current: object) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSettings:
+class NodeSettings(TlsSettings):
     """The values. `problems()` names contradictions."""
 
     # --- the process ------------------------------------------------------------------------------------
@@ -82,20 +84,6 @@ class NodeSettings:
         unit="HOST:PORT or HOST",
         rocketmq="brokerIP1",
     )
-    tls_listen: str = setting(
-        "",
-        "Address of the same services by TLS, which RocketMQ's Java and Go clients speak; empty = none.",
-        unit="HOST:PORT",
-    )
-    tls_certificate: str = setting(
-        "",
-        "PEM file with the certificate and its chain; empty = a development certificate, made at each start.",
-        unit="FILE",
-        rocketmq="tlsCertPath",
-    )
-    tls_key: str = setting(
-        "", "PEM file with the certificate's private key, not encrypted.", unit="FILE", rocketmq="tlsKeyPath"
-    )
     insecure: bool = setting(False, "Allows listening on more than loopback though nobody is authenticated.")
     name: str = setting(_STORE.broker, "Name of this broker, unique in its cluster.", rocketmq="brokerName")
     cluster: str = setting(_STORE.cluster, "Name of the cluster.", rocketmq="brokerClusterName")
@@ -111,6 +99,18 @@ class NodeSettings:
         "Nameservers to register with, separated by commas; none = a broker on its own.",
         unit="HOST:PORT",
         rocketmq="namesrvAddr",
+    )
+    nameserver_tls: bool = setting(
+        False,
+        "Registers by TLS; this broker's tls_certificate is shown to nameservers that ask for one.",
+    )
+    nameserver_tls_ca: str = setting(
+        "",
+        "PEM file with the certificates that are trusted at nameservers; empty = the system's.",
+        unit="FILE",
+    )
+    nameserver_tls_server_name: str = setting(
+        "", "The name in the nameservers' certificates; empty = the host of each address."
     )
     log_level: LogLevel = setting(  # noqa: RUF009  it makes a dataclass field
         "info", "The least severe events that are logged."
@@ -288,10 +288,6 @@ class NodeSettings:
                 yield f"{what} must have 1 to {NAME_LENGTH_MAX} printable characters"
         if not self.store:
             yield "store must not be empty"
-        if bool(self.tls_certificate) != bool(self.tls_key):
-            yield "tls_certificate and tls_key are given together or not at all"
-        elif self.tls_certificate and not self.tls_listen:
-            yield "tls_certificate is given, but no tls_listen"
         if self.consume_queue_file_size % CONSUME_QUEUE_UNIT_SIZE:
             yield f"consume_queue_file_size must be a multiple of {CONSUME_QUEUE_UNIT_SIZE}"
         index_file_size = (
@@ -303,7 +299,7 @@ class NodeSettings:
             yield f"an index file of {index_file_size} bytes is over the limit of {JAVA_INT_MAX}"
 
     def _address_checks(self) -> tuple[Callable[[], None], ...]:
-        return self._check_listen, self._check_http, self._check_tls_listen, self._check_nameservers
+        return self._check_listen, self._check_http, self._check_tls, self._check_nameservers
 
     def _check_listen(self) -> None:
         check_listen("listen", self.listen_address, insecure=self.insecure)
@@ -313,26 +309,22 @@ class NodeSettings:
         if self.http_address is not None:
             check_listen("http", self.http_address, insecure=self.insecure)
 
-    def _check_tls_listen(self) -> None:
-        address = self.tls_listen_address
-        if address is None:
-            return
-        check_listen("tls_listen", address, insecure=self.insecure)
-        if address.port and address == self.listen_address:
-            raise SettingsError(f"listen and tls_listen are both {address}; one port serves one of them")
+    def _check_tls(self) -> None:
+        problems = list(self.tls_problems(self.listen_address, insecure=self.insecure))
+        if problems:
+            raise SettingsError(problems)
 
     def _check_nameservers(self) -> None:
         if any(address.port == 0 for address in self.nameserver_addresses):
             raise SettingsError("a nameserver's port must not be 0")
+        if (self.nameserver_tls_ca or self.nameserver_tls_server_name) and not self.nameserver_tls:
+            raise SettingsError(
+                "nameserver_tls_ca or nameserver_tls_server_name is given, but nameserver_tls is off"
+            )
 
     @property
     def listen_address(self) -> Address:
         return parse_address(self.listen)
-
-    @property
-    def tls_listen_address(self) -> Address | None:
-        """None where nothing is served by TLS."""
-        return parse_address(self.tls_listen) if self.tls_listen else None
 
     @property
     def http_address(self) -> Address | None:
@@ -355,6 +347,17 @@ class NodeSettings:
     def advertised(self, bound: Address) -> Address:
         """The address for routes, once the listen address is bound (its real port)."""
         return advertised_address(bound, self.advertise)
+
+    def nameserver_tls_options(self) -> TlsOptions | None:
+        """TLS of the registration; None for a plain connection."""
+        if not self.nameserver_tls:
+            return None
+        return TlsOptions(
+            ca=self.nameserver_tls_ca or None,
+            certificate=self.tls_certificate or None,
+            key=self.tls_key or None,
+            server_name=self.nameserver_tls_server_name or None,
+        )
 
     def flush_settings(self) -> FlushSettings:
         """The settings of the group commit."""

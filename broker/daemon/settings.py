@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from broker.cluster.registration import RegistrationSettings
+from broker.cluster.registration import RegistrationSettings, registration_channels
 from broker.daemon.node_settings import DAY_MS, GIB, JAVA_INT_MAX
 from broker.daemon.retention_settings import RetentionSettings
 from broker.groups.atomic.atomic_limits import AtomicLimits
@@ -22,6 +22,7 @@ from trovemq_daemon.grpc_server import GrpcLimits
 from trovemq_daemon.grpc_transport import GrpcTransport
 from trovemq_daemon.reply_budget import ReplyLimits
 from trovemq_daemon.settings import part_of, setting
+from trovemq_proto.channels import ChannelSettings
 from trovemq_store.settings import StoreSettings
 
 ENVIRONMENT_PREFIX: Final = "TROVEMQ_BROKER"
@@ -446,6 +447,10 @@ class BrokerSettings(RetentionSettings):
         """The settings of delivery, timers and transactions."""
         recent_bytes_max = machine_memory_size() * self.recent_memory_percent // 100
         return part_of(self, ConsumerSettings, recent_bytes_max=recent_bytes_max)
+
+    def registration_channels(self) -> ChannelSettings:
+        """Reads TLS's files: blocks. SettingsError for those that cannot be used."""
+        return registration_channels(self.nameserver_tls_options(), self.grpc_transport)
 
     def registration_settings(self) -> RegistrationSettings:
         """How this broker registers at nameservers."""

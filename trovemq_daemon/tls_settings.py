@@ -1,0 +1,97 @@
+"""The settings by which a daemon serves by TLS, the same for both daemons, and the port that they open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trovemq_daemon.addresses import Address, check_listen, parse_address, parse_advertise
+from trovemq_daemon.errors import SettingsError
+from trovemq_daemon.grpc_server import GrpcServer
+from trovemq_daemon.settings import setting
+from trovemq_daemon.tls import identity_for, log_identity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsSettings:
+    """The values; `tls_problems()` names contradictions."""
+
+    tls_listen: str = setting(
+        "",
+        "Address of the same services by TLS, which RocketMQ's Java and Go clients speak; empty = none.",
+        unit="HOST:PORT",
+    )
+    tls_advertise: str = setting(
+        "",
+        "Address of the TLS port in routes; empty = the advertised host with the port of tls_listen.",
+        unit="HOST:PORT or HOST",
+    )
+    tls_certificate: str = setting(
+        "",
+        "PEM file with the certificate and its chain; empty = a development certificate, made at each start.",
+        unit="FILE",
+        rocketmq="tlsCertPath",
+    )
+    tls_key: str = setting(
+        "", "PEM file with the certificate's private key, not encrypted.", unit="FILE", rocketmq="tlsKeyPath"
+    )
+    tls_client_ca: str = setting(
+        "",
+        "PEM file of certificate authorities; by TLS only clients with a certificate of theirs are served.",
+        unit="FILE",
+    )
+
+    def tls_problems(self, listen: Address, *, insecure: bool) -> Iterator[str]:
+        """Contradictions, one sentence each."""
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            yield "tls_certificate and tls_key are given together or not at all"
+        for name in ("tls_certificate", "tls_client_ca", "tls_advertise"):
+            if getattr(self, name) and not self.tls_listen:
+                yield f"{name} is given, but no tls_listen"
+        try:
+            self._check_tls_addresses(listen, insecure=insecure)
+        except SettingsError as error:
+            yield from error.problems
+
+    def _check_tls_addresses(self, listen: Address, *, insecure: bool) -> None:
+        address = self.tls_listen_address
+        if address is None:
+            return
+        check_listen("tls_listen", address, insecure=insecure)
+        if address.port and address == listen:
+            raise SettingsError(f"listen and tls_listen are both {address}; one port serves one of them")
+        if self.tls_advertise:
+            parse_advertise(self.tls_advertise, address.port)
+
+    @property
+    def tls_listen_address(self) -> Address | None:
+        """None where nothing is served by TLS."""
+        return parse_address(self.tls_listen) if self.tls_listen else None
+
+    def tls_advertised(self, advertised: Address, bound: Address) -> Address:
+        """The TLS address for routes, once its port is bound; `advertised` is the plain one."""
+        if self.tls_advertise:
+            return parse_advertise(self.tls_advertise, bound.port)
+        return advertised.with_port(bound.port) if bound.is_unspecified else bound
+
+
+async def bind_tls(server: GrpcServer, settings: TlsSettings, advertised: Address) -> Address | None:
+    """Listens by TLS where that is wanted; the address with its real port. `advertised`: the plain one.
+
+    Raises SettingsError for files that cannot be used, AddressInUseError.
+    """
+    wanted = settings.tls_listen_address
+    if wanted is None:
+        return None
+    known = (settings.tls_advertised(advertised, wanted), advertised, wanted)
+    hosts = [address.host for address in known if not address.is_unspecified]
+    identity = await asyncio.to_thread(
+        identity_for,
+        settings.tls_certificate,
+        settings.tls_key,
+        hosts=hosts,
+        client_ca=settings.tls_client_ca,
+    )
+    log_identity(identity)
+    return server.bind_tls(wanted, identity)
