@@ -4,7 +4,7 @@
 |--------|-------------------------------------------------------------------------------------------------|
 | python | runs as in `python -m asyncio`: `await` at the top; all blocks of a page share their names      |
 | sh     | each line runs in this process: `trovemq`, `python -m broker.tools`; of a daemon's own command, |
-|        | its settings are read (`--print-config`)                                                        |
+|        | its settings are read (`--print-config`); a broker with a TLS port runs to the end of the page  |
 | toml   | is the file broker.toml of the lines below it                                                   |
 | text   | is the output of the block above, also with other spaces between words; `…` means anything      |
 
@@ -22,7 +22,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from broker.__main__ import main as broker_main
 from broker.tools.__main__ import main as tools_main
 from tests.support.golden import load_manifest, unpack
 from trovemq.cli import app
-from trovemq.testing import BrokerProcess
+from trovemq.testing import BrokerProcess, free_port
 
 pytestmark = pytest.mark.slow
 
@@ -42,6 +42,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs" / "how-to").glob("*.md"))
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 ADDRESS = "127.0.0.1:8081"
+TLS_ADDRESS = "127.0.0.1:8082"
 BACKUPS = "/backups"
 KINDS = {"python", "sh", "toml", "text"}
 LINES_MAX = 90
@@ -71,6 +72,8 @@ class Reader:
     runner: asyncio.Runner
     names: dict[str, Any] = field(default_factory=dict)
     printed: str = ""
+    daemons: ExitStack = field(default_factory=ExitStack)
+    tls_port: int = field(default_factory=free_port)
 
     def follow(self) -> None:
         for block in blocks(self.page):
@@ -90,9 +93,18 @@ class Reader:
     def run(self, block: Block) -> str:
         """The error; "" for none."""
         if block.kind == "python":
-            self.runner.run(self.python(block.text.replace(ADDRESS, self.broker.address), block.line))
+            self.runner.run(self.python(self.here(block.text), block.line))
             return ""
         return "; ".join(line for line in block.text.splitlines() if self.command(shlex.split(line)) != 0)
+
+    def here(self, text: str) -> str:
+        """With the addresses of this test's brokers."""
+        return text.replace(ADDRESS, self.broker.address).replace(TLS_ADDRESS, f"127.0.0.1:{self.tls_port}")
+
+    def start_tls_broker(self, words: list[str]) -> None:
+        store = self.directory / "tls-store"
+        arguments = [*words[3:], "--tls-listen", f"127.0.0.1:{self.tls_port}"]
+        self.daemons.enter_context(BrokerProcess(store=store, arguments=arguments))
 
     async def python(self, text: str, line: int) -> None:
         """A traceback names the line of the page."""
@@ -102,11 +114,14 @@ class Reader:
             await result
 
     def command(self, words: list[str]) -> int:
-        words = [word.replace(BACKUPS, str(self.directory.parent / "backups")) for word in words]
+        words = [self.here(word.replace(BACKUPS, str(self.directory.parent / "backups"))) for word in words]
         if words[0] == "trovemq":
             return command_line(["--server", self.broker.address, *words[1:]])
         assert words[:2] == ["python", "-m"]
         if words[2] == "broker":
+            settings = self.directory / "broker.toml"
+            if settings.exists() and "tls_listen" in settings.read_text(encoding="utf-8"):
+                self.start_tls_broker(words)
             return exit_code(broker_main, [*words[2:], "--print-config"])
         assert words[2] == "broker.tools"
         return exit_code(tools_main, words[2:])
@@ -161,7 +176,9 @@ def test_the_blocks_of_the_page_run(
         settings = load_manifest("small")["brokerConfig"]
         (here / "broker.conf").write_text("".join(f"{name}={text}\n" for name, text in settings.items()))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        Reader(page, broker, here, runner).follow()
+        reader = Reader(page, broker, here, runner)
+        with reader.daemons:
+            reader.follow()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
