@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -141,7 +140,8 @@ async def test_a_plain_registration_at_a_tls_port_and_the_other_way_round(
             assert "speaks no TLS" in await lost(registrations)
 
 
-def test_files_that_do_not_work_are_errors_of_the_settings(
+@pytest.mark.asyncio
+async def test_files_that_do_not_work_are_errors_of_the_settings(
     certificates: Certificates, tmp_path: Path
 ) -> None:
     certificates.client("expired", now=LONG_AGO)
@@ -155,8 +155,10 @@ def test_files_that_do_not_work_are_errors_of_the_settings(
     settings = NameserverSettings(
         listen="127.0.0.1:0", http="off", tls_listen="127.0.0.1:0", tls_client_ca=str(missing)
     )
+    app = NameserverApp(settings)
     with pytest.raises(SettingsError, match=r"missing\.pem cannot be read"):
-        asyncio.run(NameserverApp(settings).start())
+        await app.start()
+    await app.stop()
 
 
 def test_settings_of_tls_that_do_not_go_together() -> None:
