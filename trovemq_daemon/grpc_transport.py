@@ -11,6 +11,8 @@ import trovemq_rpc
 from trovemq_daemon.tls import TlsIdentity
 from trovemq_proto.channels import GrpcTransport
 
+__all__ = ["GrpcTransport", "is_end", "new_server", "server_credentials"]
+
 
 def new_server(transport: GrpcTransport, options: Sequence[tuple[str, Any]], calls_max: int) -> Any:
     """A server with grpc.aio's interface. `calls_max`: calls and streams open at once."""

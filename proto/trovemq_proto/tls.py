@@ -73,7 +73,7 @@ class ClientTls:
 def system_certificates() -> bytes | None:
     """PEM of the certificates that the system trusts; None where it has no such file."""
     bundle = ssl.get_default_verify_paths().cafile
-    return Path(bundle).read_bytes() if bundle is not None else None
+    return Path(bundle).read_bytes() if bundle else None
 
 
 def options_of_environment(environment: Mapping[str, str] = os.environ) -> TlsOptions | None:

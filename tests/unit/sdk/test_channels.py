@@ -97,7 +97,8 @@ async def test_a_server_s_error_comes_with_its_row_and_fields(
     connection = Connection(broker.address, options(transport))
     error = await failure_of(connection.next_sequence("orders", "p"))
     assert (error.spec, error.message, error.fields) == (errors.DISK_FULL, "no space", {"free": "0"})
-    assert isinstance(error.__cause__, CallFailure)
+    cause: object = error.__cause__
+    assert isinstance(cause, CallFailure)
     await connection.close()
 
 
