@@ -84,7 +84,7 @@ def patch(data: bytearray, batch: RecordBatch) -> RecordBatch:
 
 
 def index(data: bytes | bytearray) -> None:
-    """Includes the split: a batch keeps what it has computed."""
+    """Includes the split: a batch caches its columns."""
     batch = RecordBatch.split(data, topic=TOPIC)
     batch.tags_codes()
     batch.index_entries()

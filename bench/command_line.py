@@ -1,4 +1,4 @@
-"""What one call of `trovemq` costs: processor time of whole processes, beside that of `import typer`.
+"""The cost of one call of `trovemq`: processor time of whole processes, beside that of `import typer`.
 
     help      every verb in a list
     version   one line

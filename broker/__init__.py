@@ -5,7 +5,7 @@
 - `fetch`        pull by queue offset, long polls, committed offsets
 - `query`        messages by key, id, time, condition
 - `groups`       consumer groups: delivery, timers, transactions, and their recoverable state
-- `track`        what became of a message, and which delayed messages wait
+- `track`        the track of a message, and the delayed messages that wait
 - `security`     users, rules of access, signatures: who calls, and what they may do
 - `admin`        changes of topics and groups, durable before they are answered
 - `maintenance`  background work: retention, flushes, snapshots, the trees

@@ -29,7 +29,7 @@ of a thousandth of it; clients compress bodies, which we inflate within bounds o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrpcLimits:
-    """Bounds of one server, and what serves it. Sizes in bytes, times in milliseconds."""
+    """Bounds of one server, and its transport. Sizes in bytes, times in milliseconds."""
 
     transport: GrpcTransport = "grpcio"
     receive_size_max: int = 4_194_304  # one request message
@@ -57,7 +57,7 @@ class GrpcLimits:
 
 
 class GuardedServices:
-    """What `add_…Servicer_to_server` adds to: each handler gets its guard, once. Knows which services were
+    """The target of `add_…Servicer_to_server`: each handler gets its guard, once. Knows which services were
     added: no list of them is kept by hand."""
 
     def __init__(self, server: Any, guard: HandlerGuard) -> None:

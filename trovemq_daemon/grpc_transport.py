@@ -1,4 +1,5 @@
-"""What serves gRPC: grpcio's C core, or `trovemq_rpc`. Where the two differ for a daemon is here alone."""
+"""The implementation of gRPC: grpcio's C core, or `trovemq_rpc`. Where the two differ for a daemon is here
+alone."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What stands around every handler of a daemon, whichever transport calls it: metrics, errors in their wire
-form, the bound of a request's parts, and space for the replies."""
+"""The guard of every handler of a daemon, for both transports: metrics, errors in their wire form, the bound
+of a request's parts, and space for the replies."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ class _TimedCall:
 
 
 def _bounded_reader(read: Any) -> Any:
-    """A reader of generated messages that first counts their parts. It gives the refusal as the request: what
-    a reader raises, each transport would log and answer in its own way."""
+    """A reader of generated messages that first counts their parts. It returns the refusal as the request:
+    each transport would log and answer a reader's exception in its own way."""
     descriptor = getattr(getattr(read, "__self__", None), "DESCRIPTOR", None)
     if descriptor is None:
         return read  # a reader of its own, with checks of its own

@@ -9,5 +9,5 @@
 - `sessions`     handshakes (SCRAM-SHA-256), sessions and their signed calls
 - `rocketmq`     the signature of RocketMQ's own clients
 
-What our own clients need of it, too, is `trovemq_proto.authentication`.
+The part that our own clients need, too, is `trovemq_proto.authentication`.
 """

@@ -1,15 +1,15 @@
 """Actions, resources and patterns of resources, by the names of RocketMQ's ACL 2.0.
 
-| pattern        | what it matches                                              |
-|----------------|--------------------------------------------------------------|
-| Topic:orders   | the topic `orders`                                           |
-| Topic:orders*  | topics whose name begins with `orders`                       |
-| Topic:*        | every topic                                                  |
-| Group:… Cluster:… | groups, clusters; the same forms                          |
-| Namespace:eu   | topics and groups of the namespace `eu` (`eu%orders`)        |
-| *              | everything                                                   |
+| pattern           | matches                                               |
+|-------------------|-------------------------------------------------------|
+| Topic:orders      | the topic `orders`                                    |
+| Topic:orders*     | topics whose name begins with `orders`                |
+| Topic:*           | every topic                                           |
+| Group:… Cluster:… | groups, clusters; the same forms                      |
+| Namespace:eu      | topics and groups of the namespace `eu` (`eu%orders`) |
+| *                 | everything                                            |
 
-Read, Command and Backup are ours: what only operators do. RocketMQ has no names for them.
+Read, Command and Backup are ours: calls for operators only. RocketMQ has no names for them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _INTERNAL_PREFIXES: Final = ("%RETRY%", "%DLQ%")
 
 
 class Action(IntFlag):
-    """What may be done. A set of actions is one number."""
+    """The actions that a rule names. A set of actions is one number."""
 
     PUB = 1
     SUB = 2

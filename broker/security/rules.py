@@ -124,7 +124,7 @@ class SubjectRules:
 
 @lru_cache(maxsize=4_096)
 def parse_source(source: str) -> IpAddress | None:
-    """The address; an IPv4 address that came by IPv6 as itself. None for what is not one."""
+    """The address; an IPv4 address that came by IPv6 as itself. None where the text is not one."""
     try:
         address = ipaddress.ip_address(source)
     except ValueError:

@@ -2,11 +2,11 @@
 
 A sealed text is base64 of
 
-| bytes | what                                                             |
-|-------|------------------------------------------------------------------|
-| 12    | nonce                                                            |
-| n     | AES-256-GCM of the secret                                        |
-| 16    | its tag, which covers the name that the secret belongs to, too   |
+| bytes | content                                                        |
+|-------|----------------------------------------------------------------|
+| 12    | nonce                                                          |
+| n     | AES-256-GCM of the secret                                      |
+| 16    | its tag, which covers the name that the secret belongs to, too |
 
 The key is the 32 bytes of a file of 64 hex digits. Who has a store or a backup of it, but not the key file,
 has no secret.
@@ -31,7 +31,7 @@ _KEY_TEXT: Final = re.compile(rb"\s*([0-9a-fA-F]{64})\s*")
 
 
 class SealingKey:
-    """Seals and opens. `key_id` tells one key from another and gives nothing of it away."""
+    """Seals and opens. `key_id` identifies a key and reveals nothing of it."""
 
     __slots__ = ("_aead", "_key", "key_id")
 
@@ -74,5 +74,5 @@ class SealingKey:
 
 
 def key_file_content(key: bytes) -> bytes:
-    """What SealingKey.parse() reads."""
+    """The text that SealingKey.parse() reads."""
     return key.hex().encode() + b"\n"

@@ -169,7 +169,7 @@ class Sessions:
         return user
 
     def expire(self, now_ms: int) -> None:
-        """Forgets what is over; call every minute or so."""
+        """Forgets expired entries; call every minute or so."""
         for session_id in [name for name, held in self._sessions.items() if now_ms > held.until_ms]:
             del self._sessions[session_id]
 

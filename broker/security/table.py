@@ -16,7 +16,7 @@
 Invariants
 - Both copies have the same content: a damaged file never brings back a user or a rule of before.
 - A change counts when it is on disk: state() shows it after finish(), whole or not at all.
-- What cannot be read in full is not taken in part: the store does not open.
+- A file that cannot be read in full is not used in part: the store does not open.
 
 RocketMQ keeps users in a RocksDB of its own (config/auth); it is not read.
 """
@@ -63,7 +63,7 @@ class SecurityChange:
 class SecurityTable:
     """The state that counts now; used from one thread.
 
-    A change is begin(), run() of what it gives, and finish(), one at a time.
+    A change is begin(), run() of its result, and finish(), one at a time.
     """
 
     def __init__(self, file: JsonFile, key: SealingKey, random_bytes: Callable[[int], bytes]) -> None:

@@ -32,7 +32,7 @@ class UserKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """One secret, what a proof of it is compared with, and when it was made (epoch ms)."""
+    """One secret, the value that verifies a proof of it, and when it was made (epoch ms)."""
 
     value: bytes = field(repr=False)
     verifier: Verifier = field(repr=False)

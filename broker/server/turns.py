@@ -28,7 +28,7 @@ class Turns:
         self.turn_count = 0
 
     async def run(self, steps: Steps[Result]) -> Result:
-        """The result of the steps. Raises what they raise."""
+        """The result of the steps. Raises their errors."""
         while True:
             async with self._one_at_a_time:
                 self.turn_count += 1
@@ -40,7 +40,7 @@ class Turns:
                 await asyncio.sleep(0)
 
     async def each(self, pages: Iterator[Page]) -> AsyncGenerator[Page]:
-        """The pages; each is made in a turn of its own. Raises what they raise."""
+        """The pages; each is made in a turn of its own. Raises their errors."""
         while True:
             async with self._one_at_a_time:
                 self.turn_count += 1

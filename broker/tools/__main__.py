@@ -72,7 +72,7 @@ def verify_command(
     set_: Assignments = None,
     as_json: Annotated[bool, typer.Option("--json", help="Findings and summary as JSON.")] = False,
 ) -> None:
-    """Checks every record, consume-queue unit and index item, and shows what recovery would find."""
+    """Checks every record, consume-queue unit and index item, and prints the findings of a recovery."""
 
     def report(finding: Finding) -> None:
         _line(json.dumps(finding.to_json()) if as_json else str(finding))
@@ -239,7 +239,7 @@ def _open(store: Path, assignments: list[str] | None) -> _Opened:
 
 
 def _warn_of_damage(view: StoreView, scan: LogScan) -> int:
-    """Prints to standard error what could not be shown; returns the exit code."""
+    """Prints the damaged parts to standard error; returns the exit code."""
     for damage in scan.damages:
         path, offset = view.log_place(damage.physical_offset)
         size = damage.end - damage.physical_offset

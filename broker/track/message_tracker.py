@@ -51,7 +51,7 @@ class TrackedEvents:
 @dataclass(frozen=True, slots=True)
 class MessageTrack:
     """Of one identifier; the oldest message first. complete is False where something was left out; the notes
-    say what."""
+    name it."""
 
     messages: list[TrackedEvents]
     complete: bool

@@ -1,8 +1,8 @@
 """Where a message is, in numbers that look like any other and must not be taken for it.
 
 When the code runs they are plain ints; mypy keeps them apart. Arithmetic gives an int: where the result is a
-position again, name it, as in `PhysicalOffset(begin + size)`. Decoders and index reads name what they read.
-NumPy columns of positions stay int64; what is taken out of one is named where it leaves the loop.
+position again, name it, as in `PhysicalOffset(begin + size)`. Decoders and index reads return these types.
+NumPy columns of positions stay int64; a value taken out of one is wrapped where it leaves the loop.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@
 | grpc.default_authority, grpc.ssl_target_name_override | the target | for :authority and the certificate |
 | grpc.primary_user_agent | | comes before ours |
 | grpc.default_compression_algorithm | 0 | 0: none, 1: deflate, 2: gzip |
-| grpc.compression_enabled_algorithms_bitset | 7 | the same as bits: what requests may use (server) |
+| grpc.compression_enabled_algorithms_bitset | 7 | the same as bits: for requests (server) |
 | trovemq.budget | 256 MiB | a BytesBudget |
 | trovemq.stall_timeout_ms | 5 s (server), 30 s (channel) | time for 512 bytes of a message or frame |
 | trovemq.unread_timeout_ms | unlimited | a stream of whose bytes the peer takes none for so long is reset |

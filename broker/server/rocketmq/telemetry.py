@@ -136,7 +136,7 @@ class TelemetryStream:
                 while True:
                     command = await self._context.read()
                     if is_end(command):
-                        # A connection that is gone shows as an end, too; its cancellation comes just behind.
+                        # A connection that is gone shows as an end, too; its cancellation follows at once.
                         wait.reschedule(None)
                         await asyncio.sleep(END_WAIT_S)
                         return

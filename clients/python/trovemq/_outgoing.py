@@ -99,7 +99,7 @@ class Batch:
         sequence_assigner: Gives its messages numbers, where they get any.
         numbered_for: The broker whose numbers they have.
         refreshed: The routes were asked again because a broker refused its form.
-        released: It was handed over for delivery.
+        released: It was put on its broker's stream.
         sizes: int64[n], the encoded records' sizes.
     """
 
@@ -279,7 +279,7 @@ class SingleMessages(Batch):
 class Columns:
     """The inputs of a batch, message i's at index i; tags and properties may be one for all.
 
-    `size` is what they count for in bytes.
+    `size` is their count in bytes.
     """
 
     bodies: Sequence[bytes]

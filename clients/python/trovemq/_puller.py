@@ -86,7 +86,7 @@ class Puller:
         return True
 
     async def _back_off(self, error: TroveError) -> None:
-        """Waits before the next stream; raises where continuing is no use."""
+        """Waits before the next stream; raises where another try is useless."""
         loop, options = asyncio.get_running_loop(), self._pool.options
         if not error.retriable or self._pool.closed:
             raise error

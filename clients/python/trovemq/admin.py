@@ -50,7 +50,7 @@ class Admin:
             queue_count: Queues 0 .. queue_count-1, 1 to 1,024.
             message_type: NORMAL, FIFO, DELAY, TRANSACTION, MIXED or UNSPECIFIED.
             broker: The broker; every one where None.
-            options: What the topic does beside the usual, by name: `deduplicate` (a time such as "1h"),
+            options: Further properties of the topic, by name: `deduplicate` (a time such as "1h"),
                 `order` ("priority"), `retention` ("until_acknowledged"), `retention_age_max` (a time),
                 `indexed_properties` (names with commas between); "off" is each one's default.
             exist_ok: A topic of that name is not an error; it stays as it is, whatever the other arguments.

@@ -139,7 +139,7 @@ class AtomicTransaction:
             Its number: the index of its receipt in `receipt.messages`.
 
         Raises:
-            TroveError: What is wrong with the arguments, as `Client.send`; TRANSACTION_SIZE_EXCEEDED;
+            TroveError: An argument is wrong, as in `Client.send`; TRANSACTION_SIZE_EXCEEDED;
                 TRANSACTION_BROKERS; REQUEST_ILLEGAL after the end.
         """
         self._check_open()

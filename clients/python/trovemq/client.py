@@ -243,12 +243,12 @@ class Client(Lookups):
             linger_ms: How long a batch waits for more messages; 0 sends in the next turn of the loop.
             batch_bytes_max: When a batch of single messages is full.
             in_flight_bytes_max: Unacknowledged bytes; `send` and `send_batch` wait while there are more.
-            retry_in_doubt: Send again what may have been stored already: nothing is lost where the broker
-                comes back, and a message may be stored twice (with the same unique key).
-            checker: Says what becomes of a message whose transaction nobody ended, in this process or an
+            retry_in_doubt: Send messages again that may have been stored already: nothing is lost where
+                the broker comes back, and a message may be stored twice (with the same unique key).
+            checker: Decides about a message whose transaction is still open, in this process or an
                 earlier one: called with the message, returns (or awaits) a TransactionResolution.
-            idempotent: Numbers the messages, for topics with the option deduplicate: what may have been
-                stored already is sent again (retry_in_doubt) and stored once, and the broker tells gaps
+            idempotent: Numbers the messages, for topics with the option deduplicate: a message that may be
+                stored already is sent again (retry_in_doubt) and stored once, and the broker reports gaps
                 (`SendReceipt.sequence_gap`, the metric trovemq_producer_missing, its log). Delayed messages
                 and those of `Producer.transaction` get no number: they are known by their unique keys. A
                 commit of `Client.transaction` is known by the transaction's id; its messages must have none.

@@ -187,7 +187,7 @@ class Producer:
 
         Raises:
             TroveError: LIMIT_EXCEEDED where `in_flight_bytes_max` bytes are unacknowledged (`await
-                ready()` before), and what is wrong with the arguments.
+                ready()` before), and the faults of the arguments.
         """
         message = self._prepare(body, **arguments)
         self._in_flight.take(message.size)

@@ -124,7 +124,7 @@ class ChunkRows:
     positions: Int64s
     """In the segment."""
     errors: dict[int, TroveError]
-    """By the number of the row: why there is no body."""
+    """By the number of the row: the reason for the missing body."""
 
 
 def chunk_rows(

@@ -42,7 +42,7 @@ _SEGMENTS_A_CORE: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class ArchiveArguments:
-    """What to archive, and where to."""
+    """The source and the target of the job."""
 
     store: str
     """A store, a backup, or a directory of segments: a path or URI."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AuditArguments:
-    """What to check."""
+    """The store, the topics and the checks."""
 
     store: str
     """The store: a directory or a URI; not one that a broker has open."""

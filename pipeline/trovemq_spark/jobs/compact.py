@@ -33,7 +33,7 @@ _FILES_MAX: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class CompactArguments:
-    """What to compact."""
+    """The archive and the sizes."""
 
     archive: str
     """An archive: a path or URI."""

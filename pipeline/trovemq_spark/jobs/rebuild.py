@@ -27,7 +27,7 @@ class RebuildArguments:
     out: str
     """Where `consumequeue/` and `index/` are made; not the store. All tasks must reach it."""
     parts: Literal["both", "consumequeue", "index"] = "both"
-    """What to make: both, consumequeue or index."""
+    """The parts to rebuild: both, consumequeue or index."""
     consume_queue_file_size: int = 0
     """Bytes of one consume-queue file (mappedFileSizeConsumeQueue); 0: as the store's files have it."""
     index_slot_count: int = 0

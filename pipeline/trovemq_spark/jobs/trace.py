@@ -46,7 +46,7 @@ _SCHEMA: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class TraceArguments:
-    """What to trace."""
+    """The log, the topics and the groups."""
 
     store: str
     """A store, a backup, or a directory of segments: a path or URI."""

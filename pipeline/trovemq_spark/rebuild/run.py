@@ -32,7 +32,7 @@ _UNEVEN: Final = 1.2
 
 @dataclass(frozen=True, slots=True)
 class Rebuild:
-    """What to rebuild, and where to."""
+    """The input and the output of a rebuild."""
 
     store: str
     out: Place

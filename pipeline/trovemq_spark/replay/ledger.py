@@ -48,7 +48,7 @@ _HEAD: Final = "replay.json"
 _LOCK: Final = "lock"
 _JOB: Final = "replay"
 LOCK_WAIT_SECONDS: Final = 60.0
-"""A task of a run that was killed ends what it is sending, at most this long."""
+"""A task of a killed run finishes its present send, at most this long."""
 _LOCK_LOOK_SECONDS: Final = 0.1
 
 

@@ -6,8 +6,8 @@
 | permissive    | a row: physicalOffset, size, brokerName, and `damage` | its row, body null, and `damage` |
 | dropmalformed | no row; each part's count goes to the worker's log    | the same                         |
 
-The count of dropmalformed is what `where damage is not null` counts with permissive; the log line is one of
-Python's logger `trovemq_spark.sources` in the executor's standard error.
+The count of dropmalformed equals the count of `where damage is not null` with permissive; the log line is one
+of Python's logger `trovemq_spark.sources` in the executor's standard error.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@
 | reconsumeTimes            | int                |                                                           |
 | preparedTransactionOffset | bigint             |                                                           |
 | with mode = permissive:                                                                                    |
-| damage                    | string             | why there is no message at physicalOffset; else null      |
+| damage                    | string             | the reason for no message at physicalOffset; else null |
 
 Spark checks only the first Arrow batch of a partition against the schema, so every batch must have exactly
 the types below (timestamps in microseconds UTC, no large_ types, no dictionaries).

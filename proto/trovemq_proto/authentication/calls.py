@@ -2,19 +2,19 @@
 
 Metadata `trovemq-auth-bin` of each call
 
-| bytes | what                                                                           |
-|-------|--------------------------------------------------------------------------------|
-| 16    | id of the session                                                              |
-| 8     | number of the call, big-endian: each one once                                  |
-| 32    | HMAC-SHA256(session key, "call" 0 id number path), path as `/Service/Method`   |
+| bytes | content                                                                      |
+|-------|------------------------------------------------------------------------------|
+| 16    | id of the session                                                            |
+| 8     | number of the call, big-endian: each one once                                |
+| 32    | HMAC-SHA256(session key, "call" 0 id number path), path as `/Service/Method` |
 
 Each request message ends with an unknown field of protobuf's, which readers skip
 
-| bytes | what                                                                           |
-|-------|--------------------------------------------------------------------------------|
-| 2     | FA 7F: field 2047, bytes                                                       |
-| 1     | 16, the length                                                                 |
-| 16    | HMAC-SHA256(session key, "frame" 0 call number, message number, what stands before), cut |
+| bytes | content                                                                             |
+|-------|-------------------------------------------------------------------------------------|
+| 2     | FA 7F: field 2047, bytes                                                            |
+| 1     | 16, the length                                                                      |
+| 16    | HMAC-SHA256(session key, "frame" 0 call number, message number, all before it), cut |
 
 Messages of a call are numbered from 0. So on a connection without TLS nobody can change, repeat, reorder or
 add a call or a message of one. They can read everything, leave out the rest of a stream, and change replies:

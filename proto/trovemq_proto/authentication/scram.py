@@ -7,8 +7,9 @@
                                      <-      v=SIGNATURE
 
 Neither the secret nor anything that could be sent again goes over the wire: the proof holds for these two
-nonces alone. From what both know at the end, and no listener does, comes the key of the session. There is no
-channel binding (the transports do not show TLS's own): a session's calls are signed instead (calls.py).
+nonces alone. The key of the session is derived from values that both sides know at the end, and no listener
+does. There is no channel binding (the transports do not show TLS's own): a session's calls are signed instead
+(calls.py).
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class ScramError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Verifier:
-    """What the server compares with: enough to check a proof, not enough to make one."""
+    """The server's stored values: enough to check a proof, not enough to make one."""
 
     stored_key: bytes = field(repr=False)
     server_key: bytes = field(repr=False)
@@ -133,7 +134,7 @@ class ClientHandshake:
 
 
 def session_key(client_key: bytes, auth_message: bytes) -> bytes:
-    """What both sides know after the handshake, and nobody else."""
+    """The common secret of both sides after the handshake."""
     return hmac.digest(client_key, _SESSION + auth_message, "sha256")
 
 

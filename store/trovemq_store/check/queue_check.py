@@ -1,6 +1,6 @@
 """Consume queues against the log: every record of a queue has its unit, and every unit has its record.
 
-Invariant: of each queue the units below `next` (and at or behind `first`) have been compared.
+Invariant: of each queue the units below `next` (and at or after `first`) have been compared.
 """
 
 from __future__ import annotations

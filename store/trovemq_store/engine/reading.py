@@ -1,5 +1,5 @@
-"""Reading an open store's log: one record, raw bytes, runs, times. What the disk does not give is counted as
-damage."""
+"""Reading an open store's log: one record, raw bytes, runs, times. Bytes that the disk does not return count
+as damage."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ POINTS: Final[Mapping[str, str]] = {
     "restore.before_check": "all files are; nothing is checked",
     "restore.before_rename": "all is right and not in its place",
 }
-"""name -> its place: what is done by then, and what is not."""
+"""name -> its place: the work done by then, and the work to come."""
 
 _action: Action | None = None
 

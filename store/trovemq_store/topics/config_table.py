@@ -38,7 +38,7 @@ class ConfigFile(Protocol):
 
     def begin_save(self, changes: Mapping[str, JsonObject | None], version: JsonObject) -> Callable[[], None]:
         """Returns the function that saves the changes; a value of None deletes the entry. The function may
-        block, may run in another thread, and raises what Change.run() raises."""
+        block, may run in another thread, and raises the errors of Change.run()."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,7 @@ class TopicDeletions:
             fault_point("deletions.after_save")
 
     def save(self) -> None:
-        """Takes back what save_added() wrote. TroveError DISK_FULL, STORE_FAILED."""
+        """Undoes save_added(). TroveError DISK_FULL, STORE_FAILED."""
         self._save(self._deleted_below)
 
     def set(self, topic: str, physical_offset: PhysicalOffset) -> None:

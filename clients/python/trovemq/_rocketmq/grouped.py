@@ -126,7 +126,7 @@ class GroupConsumer:
     # --- receiving ------------------------------------------------------------------------------------
 
     async def _receive(self, session: Session) -> None:
-        """Receives from one broker until it is cancelled, or until continuing is no use."""
+        """Receives from one broker until it is cancelled, or until another try is useless."""
         failures, attempt_id = 0, str(uuid.uuid4())
         home = self._homes.get(session.broker)
         settler = home.settler if home is not None else self._new_settler(session)

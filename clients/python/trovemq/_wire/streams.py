@@ -1,4 +1,5 @@
-"""What the streams Append and Fetch carry, as the SDK's own values: in columns, for many messages at once."""
+"""The content of the streams Append and Fetch, as the SDK's own values: in columns, for many messages at
+once."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class Verb:
 
     Attributes:
         module: Where it is, below `trovemq.cli`.
-        help: What its function, or its group, says there (a test compares the two).
+        help: The text of its function, or of its group (a test compares the two).
     """
 
     name: str
@@ -40,7 +40,7 @@ class LazyGroup(TyperGroup):
     """A command tree that loads the verb that is called."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """As Typer does it, and imports what was found."""
+        """As Typer does it, and imports the command."""
         name, command, rest = super().resolve_command(ctx, args)
         if isinstance(command, UnloadedVerb):
             command = load(command.verb)
