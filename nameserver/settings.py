@@ -51,7 +51,7 @@ class NameserverSettings(TlsSettings):
     http: str = setting(
         "127.0.0.1:9877", "Address of /metrics, /healthz and /readyz; `off` for none.", unit="HOST:PORT"
     )
-    insecure: bool = setting(False, "Allows listening on more than loopback though nobody is authenticated.")
+    insecure: bool = setting(False, "Allows listening on more than loopback without authentication.")
     log_level: LogLevel = setting(  # noqa: RUF009  it makes a dataclass field
         "info", "The least severe events that are logged."
     )
@@ -85,7 +85,7 @@ class NameserverSettings(TlsSettings):
         10_000, "Clients that may watch the routes.", unit="watchers", minimum=1, maximum=1_000_000
     )
     grpc_transport: GrpcTransport = setting(  # noqa: RUF009
-        "grpcio", "What serves gRPC: `grpcio`, or our own `trovemq_rpc`; clients see no difference."
+        "grpcio", "The implementation of gRPC: `grpcio`, or our own `trovemq_rpc`; clients see no difference."
     )
     heartbeat_size_max: int = setting(
         33_554_432,

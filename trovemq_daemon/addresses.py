@@ -113,7 +113,7 @@ def check_advertise(listen: Address, advertise: str) -> None:
             "say with --advertise HOST:PORT (brokerIP1) which one clients shall dial"
         )
     if advertise and parse_advertise(advertise, listen.port).is_unspecified:
-        raise SettingsError(f"{advertise!r} cannot be advertised: nobody can dial it")
+        raise SettingsError(f"{advertise!r} cannot be advertised: clients cannot dial it")
 
 
 def advertised_address(bound: Address, advertise: str) -> Address:

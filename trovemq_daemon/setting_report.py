@@ -27,7 +27,7 @@ def _aliases(setting: Setting) -> str:
 
 def format_reference(cls: type) -> str:
     """The settings as a Markdown table: name, RocketMQ's name, type and bounds, default, meaning."""
-    rows = ["| setting | RocketMQ | type | default | what it does |", "| --- | --- | --- | --- | --- |"]
+    rows = ["| setting | RocketMQ | type | default | effect |", "| --- | --- | --- | --- | --- |"]
     for setting in settings_of(cls).values():
         names = ", ".join(f"`{alias}`" for alias in setting.rocketmq)
         default = f"`{toml_value(setting.default)}`"

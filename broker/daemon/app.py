@@ -215,8 +215,8 @@ def _failures_of(store: Path) -> Iterator[None]:
         what = f"the store {store} cannot be opened: {cause}"
         if cause.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
             what += (
-                "; a broker writes to its store: let it, or give it another one (broker.tools verify, dump "
-                "and export read a store that nobody may write to)"
+                "; a broker writes to its store: allow that, or name another store (broker.tools verify, "
+                "dump and export read a read-only store)"
             )
         raise TroveError(error.spec, what) from error
 

@@ -129,8 +129,8 @@ class NodeSettings(TlsSettings):
     # --- files of the store (of one that is there, its own count where nothing is written here) -----------
     commit_log_file_size: int = setting(
         _STORE.commit_log_file_size,
-        "Size of one commit-log segment. Of a store that is there, this and the next three are read from it "
-        "where nobody writes them.",
+        "Size of one commit-log segment. In an existing store, this setting and the next three are the "
+        "store's unless they are given.",
         unit="bytes",
         minimum=4_096,
         maximum=JAVA_INT_MAX,
@@ -168,7 +168,8 @@ class NodeSettings(TlsSettings):
     )
     message_index_safe: bool = setting(
         _STORE.message_index_safe,
-        "Completes the key index before serving; else it catches up beside, and look-ups scan what it lacks.",
+        "Completes the key index before serving; else it catches up in the background, and look-ups scan "
+        "the records that it lacks.",
         rocketmq="messageIndexSafe",
     )
     tree_index_enable: bool = setting(
@@ -177,7 +178,8 @@ class NodeSettings(TlsSettings):
     )
     tree_index_share_percent: int = setting(
         20,
-        "Of one processor: what the trees may take while messages come in. What they lack is scanned.",
+        "Of one processor: the trees' share while messages come in. Searches scan the records that they "
+        "lack.",
         minimum=1,
         maximum=100,
     )
@@ -254,7 +256,7 @@ class NodeSettings(TlsSettings):
     )
     undispatched_bytes_max: int = setting(
         _STORE.undispatched_bytes_max,
-        "Log bytes that the projections may be behind before appends are slowed.",
+        "Log bytes that the projections may lag before appends are slowed.",
         unit="bytes",
         minimum=65_536,
         maximum=64 * GIB,

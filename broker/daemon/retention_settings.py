@@ -90,8 +90,8 @@ class RetentionSettings(NodeSettings):
     )
     unacknowledged_max_ms: int = setting(
         30 * DAY_MS,
-        "How long topics with `retention = until_acknowledged` keep what some group has not acknowledged, "
-        "where they have no `retention_age_max` of their own.",
+        "How long topics with `retention = until_acknowledged` keep unacknowledged messages, where they "
+        "have no `retention_age_max` of their own.",
         unit="ms",
         minimum=1_000,
         maximum=36_500 * DAY_MS,

@@ -96,7 +96,7 @@ class BrokerSettings(RetentionSettings):
     )
     atomic_timeout_max_ms: int = setting(
         _ATOMIC.timeout_max_ms,
-        "Longest time that an atomic transaction may be open; a client asks for 60 s unless told otherwise.",
+        "Longest time that an atomic transaction may be open; a client's default is 60 s.",
         unit="ms",
         minimum=1,
         maximum=DAY_MS,
@@ -193,7 +193,7 @@ class BrokerSettings(RetentionSettings):
     )
     event_interval_ms: int = setting(
         _CONSUMERS.event_interval_ms,
-        "What was received and acknowledged goes to the log at least this often.",
+        "Deliveries and acknowledgements are written to the log at least this often.",
         unit="ms",
         minimum=1,
         maximum=10_000,
@@ -345,7 +345,7 @@ class BrokerSettings(RetentionSettings):
         rocketmq="channelExpiredTimeout",
     )
     grpc_transport: GrpcTransport = setting(  # noqa: RUF009  it makes a dataclass field
-        "grpcio", "What serves gRPC: `grpcio`, or our own `trovemq_rpc`; clients see no difference."
+        "grpcio", "The implementation of gRPC: `grpcio`, or our own `trovemq_rpc`; clients see no difference."
     )
     grpc_receive_size_max: int = setting(
         136_314_880,

@@ -163,4 +163,4 @@ def origin_topic(message: Message) -> str:
         if topic := message.properties.get(name):
             return topic
     names = " and ".join(ORIGIN_TOPIC_PROPERTIES)
-    raise TroveError(errors.PROPERTY_ILLEGAL, f"the message has no {names}: nobody knows where it came from")
+    raise TroveError(errors.PROPERTY_ILLEGAL, f"the message has no {names}: its origin is unknown")

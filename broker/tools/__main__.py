@@ -98,7 +98,7 @@ def dump_command(
     """Shows records, the units of one consume queue, the index files, the checkpoint or a B+tree."""
     arguments = queue or []
     if (part is None) == (tree is None):
-        raise typer.BadParameter("give what to show, or --tree")
+        raise typer.BadParameter("name a part to show, or --tree")
     if part is DumpPart.CONSUME_QUEUE and not (len(arguments) == 2 and arguments[1].isdecimal()):
         raise typer.BadParameter("consumequeue needs TOPIC QUEUE")
     if part is not None and part is not DumpPart.CONSUME_QUEUE and arguments:
@@ -233,7 +233,7 @@ def _open(store: Path, assignments: list[str] | None) -> _Opened:
         _warn(f"error: {error}")
         raise typer.Exit(EXIT_USAGE if given else EXIT_FINDINGS) from error
     if view.locked:
-        _warn("warning: a broker has this store open; what is read may be changing")
+        _warn("warning: a broker has this store open; its files may change while they are read")
     names = (assignment.partition("=") for assignment in assignments or ())
     return _Opened(view, {name.strip(): value.strip() for name, _, value in names})
 

@@ -132,7 +132,7 @@ class ConsumptionDiagnosis:
         tracked = case.tracked
         own = [copy for copy in tracked.copies if copy.group == case.group]
         if own:  # the message itself is gone, the group's copy is not
-            base = _of(case, Reason.GONE, own[-1], detail="what the group had of it is no longer in the log")
+            base = _of(case, Reason.GONE, own[-1], detail="the group's copy is no longer in the log")
             return (yield from self._settled(case, own[0], base, behind=-1))
         recall = tracked.newest(CopyRole.RECALL)
         delayed = next((copy for copy in reversed(tracked.copies) if _waits_for_all(copy)), None)
@@ -160,7 +160,7 @@ class ConsumptionDiagnosis:
         open_half = self._model.transactions.status_of(half.queue_offset)
         if open_half is None:
             return _of(case, Reason.ROLLED_BACK, half)
-        detail = f"nobody has ended the transaction; its producer was asked {open_half.checks} times"
+        detail = f"the transaction is open; its producer was asked {open_half.checks} times"
         return _of(case, Reason.IN_TRANSACTION, half, detail=detail)
 
     # --- it lies where groups receive ---------------------------------------------------------------------
@@ -264,7 +264,7 @@ class ConsumptionDiagnosis:
         if last is None or last.result not in _REASON_OF_RESULT:
             if base.reason is Reason.GONE:
                 return base
-            return replace(base, detail="the group's offset is behind it; no event says when it got there")
+            return replace(base, detail="the group's offset is after it; no event says when it passed")
         return replace(
             base,
             reason=_REASON_OF_RESULT[last.result],

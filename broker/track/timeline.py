@@ -152,7 +152,7 @@ class GroupEvents:
         if event.kind is EventKind.TIMER_ENDED:
             self._say(place, event, TrackEventKind.WAIT_ENDED)
         elif event.kind is EventKind.TRANSACTION_CHECKED:
-            detail = "the producer was asked what became of the transaction"
+            detail = "the producer was asked to commit or roll back the transaction"
             self._say(place, event, TrackEventKind.CHECKED, attempt=event.attempt, detail=detail)
         elif event.kind is EventKind.FORGOTTEN:
             if self.last_events.pop((event.group, place), None) is not None:
@@ -172,7 +172,7 @@ class GroupEvents:
         elif event.kind is EventKind.CHANGED:
             self._change(place, event, last)
         elif event.kind is EventKind.HELD:
-            self._say(place, event, TrackEventKind.HELD, detail="it waits for what is in flight before it")
+            self._say(place, event, TrackEventKind.HELD, detail="it waits for an earlier message in flight")
         elif event.kind is EventKind.MOVED:
             return  # the record that was carried says it
         else:

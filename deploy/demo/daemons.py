@@ -27,7 +27,7 @@ PR_SET_PDEATHSIG: Final = 1
 
 # The meaning of the daemons' exit codes (they document them in --help).
 EXIT_CODES: Final = {
-    0: "somebody else asked it to stop",
+    0: "another process asked it to stop",
     1: "unexpected error",
     2: "usage or settings",
     3: "the store is locked by another broker",

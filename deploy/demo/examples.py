@@ -52,7 +52,7 @@ async def choose_examples(client: Client) -> list[Example]:
             (("get", message.offset_msg_id), ("get", "flight-000000")),
         ),
         Example(
-            "what was stored at a point in time",
+            "the message at a point in time",
             (
                 ("offset", topic, queue, "--time", time),
                 ("pull", topic, "--queue", queue, "--offset", str(first_at), "--max", "3"),

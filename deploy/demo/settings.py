@@ -61,7 +61,7 @@ _HELP: Final = {
     "nameserver": "the nameserver's gRPC address",
     "nameserver_http": "the nameserver's address for /readyz and /metrics",
     "name": "the broker's name",
-    "log_level": "what the daemons log on standard error",
+    "log_level": "the daemons' log level on standard error",
     "commit_log_file_size": "bytes of a commit log file",
     "consume_queue_file_size": "bytes of a consume queue file",
     "index_slot_count": "hash slots of an index file",

@@ -86,7 +86,7 @@ def _with_launcher(java: Path) -> Path:
     text = _LAUNCHER.format(java=java.absolute())
     ours.mkdir(mode=0o700, exist_ok=True)
     if ours.lstat().st_uid != owner:
-        raise JavaMissingError(f"{ours} belongs to somebody else; remove it, or set JAVA_HOME")
+        raise JavaMissingError(f"{ours} belongs to another user; remove it, or set JAVA_HOME")
     launcher.parent.mkdir(exist_ok=True)
     if not launcher.exists() or launcher.read_text() != text:
         fresh = launcher.with_name(f"java.{os.getpid()}")

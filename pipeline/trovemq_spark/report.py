@@ -44,8 +44,7 @@ _ADVICE: Final = {
     errors.DISK_FULL.symbol: "Free space, then run the job again: it continues where it stopped.",
     errors.STORE_FAILED.symbol: "Check the path, its owner and its disk; jobs only read a store.",
     errors.STORE_SETTINGS_MISMATCH.symbol: "Set the sizes as the message says.",
-    errors.ARCHIVE_ILLEGAL.symbol: "An archive is what `trovemq-pipeline archive` wrote; a damaged one can "
-    "be archived again.",
+    errors.ARCHIVE_ILLEGAL.symbol: "`trovemq-pipeline archive` makes one, also again where it is damaged.",
 }
 _PATH_ADVICE: Final = "Check the path and who may write to it, or name another."
 
@@ -78,7 +77,7 @@ def error_of(failure: BaseException) -> TroveError:
         return TroveError(errors.UNKNOWN_ERROR, text)
     if "JAVA_GATEWAY_EXITED" in text:
         return TroveError(
-            errors.UNKNOWN_ERROR, "Spark's Java did not start; --debug shows what it says. Is there memory?"
+            errors.UNKNOWN_ERROR, "Spark's Java did not start; --debug shows its output. Is there memory?"
         )
     known = _last_python_line(text) or _first_line(text)
     return TroveError(errors.UNKNOWN_ERROR, known if _is_wrapper(failure) else _named(failure, known))

@@ -231,13 +231,13 @@ PRODUCER_SEQUENCE_ILLEGAL = _add(
 )  # fmt: skip
 PRODUCER_SEQUENCE_TOO_OLD = _add(
     "PRODUCER_SEQUENCE_TOO_OLD", 133, "INVALID_ARGUMENT", False,
-    "The sequence is so far below its producer's highest that nobody can say any more whether it was stored.",
+    "The sequence is so far below its producer's highest that it is unknown whether it was stored.",
     "Look the message up by its unique key or key; to send it all the same, send it with a new sequence.",
 )  # fmt: skip
 PRODUCER_SEQUENCE_CONFLICT = _add(
     "PRODUCER_SEQUENCE_CONFLICT", 134, "INVALID_ARGUMENT", False,
     "The producer has sent another message, with another unique key, under this sequence.",
-    "Give each running producer an id of its own; one that restarts asks where its id stands (GetProducer).",
+    "Give each running producer an id of its own; one that restarts reads the last number of its id (GetProducer).",
 )  # fmt: skip
 
 USER_ILLEGAL = _add(
@@ -479,7 +479,7 @@ CONSUME_MSG_TIMEOUT = _add(
 NOT_IMPLEMENTED = _add(
     "NOT_IMPLEMENTED", 505, "UNIMPLEMENTED", False,
     "The broker, or the client that was asked, does not do this.",
-    "See the documentation for what is served.",
+    "See the documentation for the calls that are served.",
 )  # fmt: skip
 TRANSACTION_TIMED_OUT = _add(
     "TRANSACTION_TIMED_OUT", 506, "DEADLINE_EXCEEDED", False,

@@ -219,7 +219,7 @@ class Intake:
         elif self.admission_waits or endpoint.withheld:
             self._ticks_waited += 1
             if self._ticks_waited >= ROOM_TICKS_MAX:
-                self.refuse(StatusCode.RESOURCE_EXHAUSTED, "no room for a message of this size")
+                self.refuse(StatusCode.RESOURCE_EXHAUSTED, "no space for a message of this size")
         elif least > min(self.stream.receive_window, endpoint.connection.receive_window):
             self._ticks_still = 0  # the messages before are not read yet: the peer has to wait
         else:

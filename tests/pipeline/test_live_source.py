@@ -286,7 +286,7 @@ def test_offsets_out_of_range_are_data_loss(filled: Filled, caplog: pytest.LogCa
     with caplog.at_level(logging.WARNING):
         found = read_rows(beyond | {"failOnDataLoss": "false"})
     assert {row["queueId"] for row in found} == {1}
-    assert f"offset {end + 9} is wanted" in caplog.text
+    assert f"offset {end + 9} is requested" in caplog.text
 
 
 # --- a store that RocketMQ wrote, with a damaged record --------------------------------------------------

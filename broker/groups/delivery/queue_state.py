@@ -96,7 +96,7 @@ class QueueState:
             if self.held:
                 self.held.discard_range(offsets.start, offsets.stop)
         else:
-            assert offsets.start >= self.next_offset, "new messages and old ones are handed out apart"
+            assert offsets.start >= self.next_offset, "new messages and old ones are delivered apart"
             self._advance_to(offsets.start)
             self.next_offset = offsets.stop
         loose = self.open.loose

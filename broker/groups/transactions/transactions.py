@@ -439,7 +439,7 @@ class Transactions:
         TroveError as MessageStore.append; those carried before it are carried.
         """
         assert physical_offset <= self._store.end_offset, (
-            "else what is carried would have to be carried again"
+            "else the carried records would have to be carried again"
         )
         count = 0
         while (half := self._open.lowest()) is not None and half.physical_offset < physical_offset:

@@ -67,7 +67,7 @@ class ConsumerMetrics:
         )
         yield from gauges(
             "rocketmq_consumer_inflight_messages",
-            "Messages handed out and invisible now.",
+            "Messages in flight: delivered and invisible now.",
             GROUP_LABELS,
             ((group_values(*key), backlog.in_flight) for key, backlog in backlogs.items()),
         )
@@ -88,7 +88,7 @@ class ConsumerMetrics:
             ),
             (
                 "rocketmq_pop_revive_retry_messages",
-                "Messages handed out once more.",
+                "Messages delivered once more.",
                 self._statistics.redeliveries(),
             ),
         ):
@@ -171,7 +171,7 @@ class ConsumerMetrics:
             ("trovemq_damaged_messages", "Messages skipped as unreadable.", delivery.damaged_count),
             (
                 "trovemq_records_not_copied",
-                "Records set aside because they could not be copied.",
+                "Records that could not be copied.",
                 model.writer.copy_failures.count,
             ),
             (
@@ -185,7 +185,7 @@ class ConsumerMetrics:
             ("trovemq_timers_lost", "Delayed messages whose record cannot be read.", timers.lost_count),
             (
                 "trovemq_transactions_given_up",
-                "Transactions ended because nobody answered their checks.",
+                "Transactions ended because their checks had no answer.",
                 model.transactions.given_up_count,
             ),
         ):

@@ -49,7 +49,7 @@ class BrokerCollector(Collector):
         traffic = self._statistics.traffic
         tables = (
             ("rocketmq_messages_in", "Messages appended.", traffic.messages_in),
-            ("rocketmq_messages_out", "Messages handed to consumers.", traffic.messages_out),
+            ("rocketmq_messages_out", "Messages delivered to consumers.", traffic.messages_out),
             ("rocketmq_throughput_in", "Bytes of records appended.", traffic.bytes_in),
             (
                 "trovemq_duplicates",
@@ -66,7 +66,7 @@ class BrokerCollector(Collector):
                 "Messages that came after a higher number of their producer.",
                 self._statistics.filled,
             ),
-            ("rocketmq_throughput_out", "Bytes of records handed to consumers.", traffic.bytes_out),
+            ("rocketmq_throughput_out", "Bytes of records delivered to consumers.", traffic.bytes_out),
         )
         for name, what, table in tables:
             samples = ((self._topic_values(topic), count) for topic, count in list(table.items()))
@@ -170,7 +170,7 @@ class BrokerCollector(Collector):
         )
         yield from families.counters(
             "trovemq_one_way_refused",
-            "Refused appends that nobody was told of.",
+            "Refused one-way appends, whose senders got no reply.",
             ("error",),
             _by_symbol(traffic.one_way_refusals),
         )
@@ -239,7 +239,7 @@ class BrokerCollector(Collector):
         )
         yield from families.gauges(
             "trovemq_priority_waiting_messages",
-            "Messages that the group was not handed yet.",
+            "Messages that were not delivered to the group yet.",
             (*GROUP_LABELS, "priority"),
             self._waiting_by_priority(),
         )
@@ -335,7 +335,7 @@ class BrokerCollector(Collector):
         )
         yield families.gauge(
             "trovemq_retention_early_until_timestamp_seconds",
-            "Until when answers may lack what was removed before its time; 0 where nothing was.",
+            "Store time up to which answers may lack messages that were removed early; 0 where none was.",
             self._statistics.store.early_removal.removed.until_ms / 1000,
         )
         yield families.gauge("trovemq_disk_used_percent", "Of the store's disk.", retention.disk_used_percent)

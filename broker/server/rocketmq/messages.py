@@ -128,7 +128,7 @@ def fill_message(message: v2.Message, record: Record, topic: str, queue_id: int,
         properties_at = topic_at + 1 + data[topic_at] + 2
     else:
         properties_at = topic_at + 2 + int.from_bytes(data[topic_at : topic_at + 2]) + 2
-    assert properties_at <= len(data), "the store hands out well-formed records only"
+    assert properties_at <= len(data), "the store returns well-formed records only"
     properties = parse_properties(data[properties_at:])
     system = message.system_properties
     system.body_encoding = _IDENTITY

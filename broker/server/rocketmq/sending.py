@@ -114,7 +114,7 @@ class Sender:
         """
         ends = [one.result.end for one in stored if one.result is not None]
         if not ends:
-            assert stored[0].error is not None, "what was not stored has an error"
+            assert stored[0].error is not None, "a message that was not stored has an error"
             raise stored[0].error
         if self._parts.appender.sync:
             try:

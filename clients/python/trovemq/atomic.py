@@ -215,7 +215,7 @@ class AtomicTransaction:
         if message.settled:
             raise TroveError(errors.REQUEST_ILLEGAL, "the message is settled already")
         if not message.settlement.group:
-            raise TroveError(errors.REQUEST_ILLEGAL, "no consumer group owes this message")
+            raise TroveError(errors.REQUEST_ILLEGAL, "this message is not in flight for a consumer group")
         if len(self._acknowledged) >= ACKNOWLEDGEMENTS_MAX:
             text = f"a transaction has at most {ACKNOWLEDGEMENTS_MAX} acknowledgements"
             raise TroveError(errors.TRANSACTION_SIZE_EXCEEDED, text)

@@ -59,7 +59,7 @@ class SubscribeOptions:
         if self.broadcast and (self.sql is not None or self.invisible_ms is not None):
             raise TroveError(errors.REQUEST_ILLEGAL, "a broadcast has neither sql nor invisible_ms")
         if self.start != "end" and not self.broadcast:
-            text = "a group continues where it stands; move it by admin.groups.reset"
+            text = "a group continues at its offset; move it by admin.groups.reset"
             raise TroveError(errors.REQUEST_ILLEGAL, text)
 
     @property

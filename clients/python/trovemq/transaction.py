@@ -131,7 +131,7 @@ class Transactions:
                     self._decisions.pop(half.transaction_id, None)
                     raise
                 if loop.time() + delay > deadline or self._pool.closed:
-                    text = f"{error.message}; the broker will ask what became of the transaction"
+                    text = f"{error.message}; the broker will ask whether the transaction was committed"
                     raise TroveError(error.spec, text, **{**error.fields, "in_doubt": "true"}) from error
                 await asyncio.sleep(delay)
         self._decisions.pop(half.transaction_id, None)

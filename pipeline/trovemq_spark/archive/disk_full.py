@@ -21,7 +21,7 @@ def disk_full_told(place: Place) -> Iterator[None]:
             raise
         raise TroveError(
             errors.DISK_FULL,
-            f"no space in {place} ({error.strerror or error}): nothing of this step counts, what was "
-            "committed before stays",
+            f"no space in {place} ({error.strerror or error}): nothing of this step counts, earlier "
+            "commits stay",
             path=place,
         ) from error

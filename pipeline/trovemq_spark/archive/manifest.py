@@ -60,7 +60,8 @@ class Manifest:
         if state is None:
             raise TroveError(
                 errors.ARCHIVE_ILLEGAL,
-                f"{place} is not an archive: it has no {chain.DIRECTORY}. Name what `archive` wrote",
+                f"{place} is not an archive: it has no {chain.DIRECTORY}. Name a directory that `archive` "
+                "wrote",
                 path=place,
             )
         return cls(place, state)

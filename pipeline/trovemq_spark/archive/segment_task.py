@@ -151,7 +151,7 @@ def _of_topics(records: RecordBatch, topics: frozenset[str] | None) -> RecordBat
 
 
 def _tell_damage(task: SegmentTask, result: SegmentResult, damage: Damage) -> None:
-    what = f"bytes [{damage.physical_offset}, {damage.end}) are no good record: {damage.state.value}"
+    what = f"bytes [{damage.physical_offset}, {damage.end}) are not a good record: {damage.state.value}"
     if task.mode == FAILFAST:
         raise TroveError(
             errors.RECORD_DAMAGED,

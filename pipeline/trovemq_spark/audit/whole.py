@@ -160,7 +160,7 @@ class Audit:
         self._report.facts["shutdown"] = "clean" if store.clean else "open or killed"
         if is_locked(store):
             self._report.notes.append(
-                "another process has the store open: of what it writes wrong things may be told"
+                "another process has the store open: findings in files that it writes may be wrong"
             )
         if not results:
             return
@@ -180,7 +180,7 @@ class Audit:
         unindexed_from = min((one.unindexed_from for one in items if one.unindexed_from >= 0), default=-1)
         for count, what in (
             (sum(one.unindexed for one in items), f"records from {unindexed_from} on are not indexed yet"),
-            (sum(one.double for one in items), "items stand twice"),
+            (sum(one.double for one in items), "duplicate items"),
             (sum(one.tagless for one in items), "tags have no item, as in stores of RocketMQ before 5.4"),
             (sum(one.damaged for one in items), "items are of damaged records"),
         ):

@@ -192,4 +192,4 @@ def _tell(report: Report, results: list[dict[str, Any]]) -> None:
             f"{report.facts['unsendable']} messages of the source cannot be sent: left out (skip_unsendable)"
         )
     if report.facts["before"] or report.facts["settled"]:
-        report.notes.append("continued after what an earlier run had sent")
+        report.notes.append("continued after the messages of an earlier run")

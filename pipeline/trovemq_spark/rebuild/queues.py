@@ -115,7 +115,7 @@ def build_queue(task: QueueTask) -> QueueResult:
             result.fault("queueOffsetWrong", what, _physical(stretch, 0, task.blocks))
             continue
         if first > end >= 0 or (end < 0 < first and task.starts_at_zero):
-            what = f"messages {max(end, 0)} to {first - 1} are missing, blanks stand for them"
+            what = f"messages {max(end, 0)} to {first - 1} are missing, blanks replace them"
             result.fault("queueHole", what, _physical(stretch, known, task.blocks))
         if end < 0:
             result.first_offset = first

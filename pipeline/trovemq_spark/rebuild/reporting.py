@@ -28,7 +28,7 @@ def report_log(store: str, log: LogDirectory, runs: list[SegmentRuns], report: R
         for damage in found.damages:
             size = damage.end - damage.physical_offset
             file, offset = place(damage.physical_offset)
-            what = f"{size} bytes are no good record ({damage.state.name.lower()})"
+            what = f"{size} bytes are not a good record ({damage.state.name.lower()})"
             report.found(Finding("recordDamaged", what, file, offset))
     last = runs[-1].segment_start
     end = max(found.end for found in runs)

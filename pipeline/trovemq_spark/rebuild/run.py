@@ -57,7 +57,7 @@ def rebuild(wanted: Rebuild, runner: Runner) -> Report:
     OPTION_ILLEGAL, DISK_FULL; OSError. Then the results of an earlier run are as they were, but on an
     object store some files may be new."""
     if wanted.out.exists(LOG_DIRECTORY):
-        message = f"{wanted.out} holds a commit log: write to another directory, and move what was made"
+        message = f"{wanted.out} holds a commit log: write to another directory, and move the result"
         raise TroveError(errors.OPTION_ILLEGAL, message, field="out")
     log = LogDirectory.open(wanted.store)
     report = Report(JOB)

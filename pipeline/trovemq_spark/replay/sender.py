@@ -216,7 +216,7 @@ class QueueSender:
                 errors.DATA_LOST,
                 f"{self.queue}: the target, queue {state.target_queue_id} of {state.target_topic} on "
                 f"{state.target_broker}, ends at {spans[0].max_offset}, before {state.target_offset} that "
-                "the ledger has: it was deleted, or lost what it had acknowledged. Name another ledger to "
+                "the ledger has: it was deleted, or lost acknowledged messages. Name another ledger to "
                 "start over",
             )
         found: list[int] = []

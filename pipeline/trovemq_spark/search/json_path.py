@@ -35,7 +35,7 @@ def parse_path(path: str) -> tuple[Step, ...]:
         if match is None:
             raise TroveError(
                 errors.OPTION_ILLEGAL,
-                f'json_path {path!r}: what begins at {text[position:]!r} is none of .name, [0], ["name"]',
+                f'json_path {path!r}: the part {text[position:]!r} is none of .name, [0], ["name"]',
                 field="json_path",
             )
         steps.append(_step(match))

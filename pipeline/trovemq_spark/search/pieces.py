@@ -113,7 +113,7 @@ class SegmentPiece:
                 size = part.end - part.physical_offset
                 yield damage_row(
                     part.physical_offset,
-                    f"{size} bytes of {self.file.name} are no record ({part.state.value})",
+                    f"{size} bytes of {self.file.name} are not a record ({part.state.value})",
                 )
 
 

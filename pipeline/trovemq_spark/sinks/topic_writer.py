@@ -47,8 +47,8 @@ BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
 """Spark's local properties of a task of a stream."""
 NOT_DEDUPLICATED: Final = (
     "exactlyOnce = dedup: not every topic that was written to is deduplicated, by one broker (its option "
-    "deduplicate). There a message that is written again (a task that failed, a batch that is replayed) is "
-    "stored again, with the same uniqueKey, by which readers can tell it"
+    "deduplicate). There a message that is written again (a task that failed, a batch that is replayed) "
+    "is stored again, with the same uniqueKey, by which readers can recognise it"
 )
 
 

@@ -84,7 +84,7 @@ def within(queue: Queue, wanted: int, span: Span, *, fail: bool) -> int:
 def lose(queue: Queue, wanted: int, span: Span, *, fail: bool, then: str) -> None:
     """Messages that were to be read are gone: DATA_LOST, or a line in the log with the reaction `then`."""
     text = (
-        f"{describe(queue)}: offset {wanted} is wanted, its offsets are now {span.minimum} (minimum) to "
+        f"{describe(queue)}: offset {wanted} is requested, its offsets are now {span.minimum} (minimum) to "
         f"{span.maximum} (end)"
     )
     if fail:

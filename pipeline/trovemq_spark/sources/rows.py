@@ -42,7 +42,7 @@ _INT32_MAX: Final = (1 << 31) - 1
 _WHAT: Final = {
     RecordState.DAMAGED: "a record whose bytes do not have its CRC",
     RecordState.STALE: "a record that names another place in the log",
-    RecordState.TORN: "bytes that are no record",
+    RecordState.TORN: "bytes that are not a record",
     RecordState.ZEROS: "zeros where a record must be",
     RecordState.UNREADABLE: "bytes that the disk does not give",
 }
@@ -195,7 +195,9 @@ class RowMaker:
         place = physical_offset - self._segment_start
         reason = f"{self._file_name} at byte {place} (physical offset {physical_offset}): {what}"
         if self._request.mode == FAILFAST:
-            advice = "mode=permissive shows what is damaged beside the rows, mode=dropmalformed leaves it out"
+            advice = (
+                "mode=permissive shows damaged records beside the rows, mode=dropmalformed leaves them out"
+            )
             raise TroveError(spec, f"{reason}. {advice}", file=self._file_name, offset=place)
         self.counts.damaged += 1
         self.counts.first_damage = self.counts.first_damage or reason

@@ -90,7 +90,7 @@ def read_fields(
 
 
 def split_records(data: bytes) -> Iterator[bytes]:
-    """The records that fill `data` exactly. Raises TroveError BATCH_ILLEGAL at bytes that are no record."""
+    """The records that fill `data` exactly. Raises TroveError BATCH_ILLEGAL at other bytes."""
     position = 0
     while position < len(data):
         fields = read_fields(data, position, len(data))

@@ -24,13 +24,13 @@ def pack_host(text: str) -> bytes:
     address, separator, port = text.rpartition(":")
     is_ipv6 = address.startswith("[") and address.endswith("]")
     if not separator or not (port.isascii() and port.isdigit()) or len(port) > 5 or int(port) > _PORT_MAX:
-        raise TroveError(errors.REQUEST_ILLEGAL, f"{text!r} is no host: expected address:port", host=text)
+        raise TroveError(errors.REQUEST_ILLEGAL, f"{text!r} is not a host: expected address:port", host=text)
     try:
         packed = ip_address(address[1:-1] if is_ipv6 else address).packed
     except ValueError as error:
         raise TroveError(errors.REQUEST_ILLEGAL, f"{text!r} is no host: {error}", host=text) from error
     if is_ipv6 != (len(packed) == 16):
-        raise TroveError(errors.REQUEST_ILLEGAL, f"{text!r} is no host: IPv6 takes brackets", host=text)
+        raise TroveError(errors.REQUEST_ILLEGAL, f"{text!r} is not a host: IPv6 takes brackets", host=text)
     return packed + int(port).to_bytes(4)
 
 

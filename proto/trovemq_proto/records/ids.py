@@ -33,7 +33,7 @@ def decode_offset_msg_id(text: str) -> tuple[bytes, PhysicalOffset]:
     if not looks_like_offset_msg_id(text):
         raise TroveError(
             errors.MESSAGE_ID_ILLEGAL,
-            f"{text[:80]!r} is no offsetMsgId: expected 32 or 56 hex digits",
+            f"{text[:80]!r} is not an offsetMsgId: expected 32 or 56 hex digits",
             id=text[:80],
         )
     raw = bytes.fromhex(text)

@@ -188,7 +188,7 @@ def decode_stored(record: bytes | bytearray | memoryview) -> Message:
 def _checked_fields(data: bytes) -> RecordFields:
     fields = read_fields(data, 0, len(data))
     if fields is None or fields.size != len(data):
-        raise TroveError(errors.RECORD_DAMAGED, f"the {len(data)} bytes are no well-formed record")
+        raise TroveError(errors.RECORD_DAMAGED, f"the {len(data)} bytes are not a well-formed record")
     if not crc_matches(data, fields):
         raise TroveError(errors.RECORD_DAMAGED, "the record does not have the CRC that it states")
     return fields

@@ -144,4 +144,4 @@ def _utf8(text: str, spec: ErrorSpec, what: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise TroveError(spec, f"{what} is no valid Unicode: {error.reason}") from error
+        raise TroveError(spec, f"{what} is not valid Unicode: {error.reason}") from error

@@ -82,7 +82,8 @@ def check_transaction_id(transaction_id: str) -> str:
     """The id itself. TroveError TRANSACTION_ILLEGAL."""
     if not _ID.fullmatch(transaction_id):
         text = (
-            f"{transaction_id[:80]!r} is no transaction id: 1 to {ID_SIZE_MAX} letters, digits, '-', '_', '.'"
+            f"{transaction_id[:80]!r} is not a transaction id: 1 to {ID_SIZE_MAX} letters, digits, '-', "
+            "'_', '.'"
         )
         raise TroveError(errors.TRANSACTION_ILLEGAL, text)
     return transaction_id

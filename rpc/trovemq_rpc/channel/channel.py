@@ -56,7 +56,9 @@ class Channel:
     ) -> None:
         for interceptor in interceptors:
             if not any(hasattr(interceptor, name) for name in INTERCEPTOR_METHODS):
-                raise ValueError(f"{interceptor!r} is no interceptor: it has none of {INTERCEPTOR_METHODS}")
+                raise ValueError(
+                    f"{interceptor!r} is not an interceptor: it has none of {INTERCEPTOR_METHODS}"
+                )
         self.target = Target(target)
         self.credentials = credentials
         self.options = options_of(options, server=False)

@@ -89,7 +89,7 @@ def check_request(headers: Fields) -> RequestHead:
         elif name == b":authority" and authority is None:
             authority = value
         else:
-            raise malformed("a pseudo-header field is unknown or stands twice")
+            raise malformed("a pseudo-header field is unknown or duplicate")
         if field not in _sound:
             _check_value(name, value)
     if not method or not scheme or not path:

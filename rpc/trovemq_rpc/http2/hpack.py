@@ -200,7 +200,7 @@ class Decoder:
 
     def _literal(self, block: bytes, at: int, first: int) -> tuple[Header, int]:
         if first & 0xE0 == 0x20:
-            raise HpackError("a dynamic table size update stands after a field")
+            raise HpackError("a dynamic table size update comes after a field")
         mask = 0x3F if first & 0x40 else 0x0F
         index = first & mask
         if index == mask:

@@ -39,7 +39,7 @@ class _State(dict[int, _Step]):
                 continue
             assert branch is not None  # the code is complete
             if branch == END_OF_STRING:
-                raise HuffmanError("the end-of-string symbol stands inside a string")
+                raise HuffmanError("the end-of-string symbol is inside a string")
             symbols.append(branch)
             state = _ROOT
         step = self[byte] = _Step(state, bytes(symbols))

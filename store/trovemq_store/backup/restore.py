@@ -64,7 +64,10 @@ def restore(backup: Path, store: Path, check: Callable[[Path], None]) -> Manifes
 def _check_names(source: Path, manifest: Manifest) -> None:
     named = {entry.path for entry in manifest.files}
     there = set(_files(source))
-    for what, paths in (("lacks", named - there), ("has, beside what its manifest names,", there - named)):
+    for what, paths in (
+        ("lacks", named - there),
+        ("has, unnamed in its manifest,", there - named),
+    ):
         if paths:
             shown = ", ".join(sorted(paths)[:_SHOWN_MAX])
             raise TroveError(errors.STORE_FAILED, f"the backup {what} {len(paths)} files: {shown}")
@@ -85,7 +88,7 @@ def _copy(source: Path, target: Path, entry: FileEntry) -> None:
     for _ in copy_file(source, target, entry.path, copied, entry.data_size, reserve=reserve):
         pass
     if copied.entry != entry:
-        raise _altered(entry, "is not what was copied: its SHA-256 differs")
+        raise _altered(entry, "differs from the copied file: another SHA-256")
     if not _is_zero(source / entry.path, entry.data_size):
         raise _altered(entry, f"is not zero from byte {entry.data_size} on")
 

@@ -202,7 +202,7 @@ class IndexCheck:
             what = f"{self._unindexed_count} records from {self._unindexed_from} on are not indexed yet"
             self._note(what)
         if self._double_count:
-            self._note(f"{self._double_count} items stand twice")
+            self._note(f"{self._double_count} duplicate items")
         if self._tagless_count:
             self._note(f"{self._tagless_count} tags have no item, as in stores of RocketMQ before 5.4")
         if self._damaged_count:

@@ -250,7 +250,7 @@ class _Opening:
             raise TroveError(
                 errors.STORE_FAILED,
                 f"the files of {DIRECTORY}/ end at {segments.capacity_end}, and the log was written up to "
-                f"{saved.log_end}: put the missing ones back (or remove {state.PATH}, and what they held is "
+                f"{saved.log_end}: put the missing ones back (or remove {state.PATH}, and their content is "
                 "lost)",
             )
 

@@ -153,9 +153,9 @@ class Segments:
             what = f"{path} has {size} bytes, mappedFileSizeCommitLog is {self.file_size}"
             if size < self.file_size and start % self.file_size == 0:
                 what += (
-                    ". If the setting is right, somebody cut the file short: put it back from a backup; or "
-                    f"give it its size again (fallocate -l {self.file_size} FILE): what is left in it is "
-                    "then served, and what is not is reported as damage"
+                    ". If the setting is right, the file was cut short: restore it from a backup; or give "
+                    f"it its size again (fallocate -l {self.file_size} FILE): its remaining records are "
+                    "then served, and the others are reported as damage"
                 )
             raise TroveError(errors.STORE_SETTINGS_MISMATCH, what, path=path, size=size)
         if self._segments and self._segments[-1].end != start:

@@ -24,8 +24,8 @@ from trovemq_store.topics import lax_json
 from trovemq_store.topics.lax_json import JsonObject
 
 ADVICE: Final = (
-    "put it back from a backup of the store, or move it and its .bak away: the broker then starts without "
-    "what it said, and keeps every message"
+    "restore it from a backup of the store, or move it and its .bak away: the broker then starts without "
+    "its content, and keeps every message"
 )
 
 

@@ -102,7 +102,7 @@ class TopicJournal:
             _, number, size, crc = _HEADER.unpack_from(data.ljust(at + _HEADER.size, b"\0"), at)
             body = data[at + _HEADER.size : at + _HEADER.size + size]
             if number > self._number and crc == crc32(body, crc32(data[at : at + _CRC_FROM])):
-                what = f"{PATH} is damaged at {self._position}: topics that were made are behind it"
+                what = f"{PATH} is damaged at {self._position}: later changes of topics follow it"
                 raise TroveError(errors.STORE_FAILED, f"{what}; put it back from a backup of the store")
             at = data.find(marker, at + _ALIGNMENT)
 
@@ -133,7 +133,7 @@ class TopicJournal:
     def append(self, changes: Sequence[bytes]) -> None:
         """One write and one sync; durable when it returns. TroveError DISK_FULL, STORE_FAILED (the sync
         failed), UNKNOWN_ERROR; then nothing has changed."""
-        assert self.base is not None, "restart() says what it continues from"
+        assert self.base is not None, "restart() sets the base"
         first = [] if self._number else [json.dumps({"base": self.base}).encode()]
         data, number = bytearray(), self._number
         for body in (*first, *changes):

@@ -152,7 +152,7 @@ def test_a_launcher_directory_of_somebody_else_is_not_used(
 ) -> None:
     packaged(monkeypatch, make_java("small", "21.0.8", refused=VECTOR))
     monkeypatch.setattr(os, "getuid", lambda: os.stat(tmp_path).st_uid + 1)
-    with pytest.raises(JavaMissingError, match="belongs to somebody else"):
+    with pytest.raises(JavaMissingError, match="belongs to another user"):
         find_java_home()
     (left,) = (tmp_path / "tmp").iterdir()
     assert not any(left.iterdir())

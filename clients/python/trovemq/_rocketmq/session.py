@@ -140,7 +140,7 @@ class Session:
                 if stream is not None:
                     await stream.end()
             except TroveError as error:
-                _log.debug("broker %s was not told of the end of %s: %s", self.broker, self.role.group, error)
+                _log.debug("broker %s did not get the end of %s: %s", self.broker, self.role.group, error)
         for task in (*self._tasks, *self._commands):
             task.cancel()
         await asyncio.gather(*self._tasks, *self._commands, return_exceptions=True)

@@ -58,7 +58,7 @@ def register(app: typer.Typer) -> None:
 async def apply(
     session: Session,
     file: Annotated[Path, typer.Argument(metavar="FILE", show_default=False)],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and stop.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the changes without making them.")] = False,
     broker: BrokerOption = None,
 ) -> None:
     """Create and alter the topics and groups of a file, and print the changes. Deletes nothing."""

@@ -318,7 +318,7 @@ async def reset(
     ] = None,
     to_min: Annotated[bool, typer.Option("--to-min", help="To each queue's first message.")] = False,
     to_max: Annotated[bool, typer.Option("--to-max", help="To each queue's end.")] = False,
-    preview: Annotated[bool, typer.Option("--preview", help="Show what would change, and stop.")] = False,
+    preview: Annotated[bool, typer.Option("--preview", help="Show the changes without making them.")] = False,
     broker: EveryBrokerOption = None,
 ) -> None:
     """Set where a group continues, of every queue of a topic (or of one); messages in flight are

@@ -301,7 +301,7 @@ async def tail(
         int | None, typer.Option("--max", metavar="N", min=1, help="Stop after so many.", show_default=False)
     ] = None,
     from_start: Annotated[
-        bool, typer.Option("--from-start", help="Everything stored first, then what comes.")
+        bool, typer.Option("--from-start", help="Everything stored first, then new messages.")
     ] = False,
     broker: BrokerOption = None,
 ) -> None:

@@ -73,7 +73,7 @@ async def query(
     session: Session,
     topic: TopicArgument,
     key: Annotated[str, typer.Argument(metavar="KEY", show_default=False)],
-    key_type: Annotated[KeyType, typer.Option("--type", help="What KEY is.")] = KeyType.KEY,
+    key_type: Annotated[KeyType, typer.Option("--type", help="The kind of KEY.")] = KeyType.KEY,
     begin: BeginOption = 0,
     end: EndOption = TIME_MAX,
     count: Annotated[
@@ -82,7 +82,7 @@ async def query(
     cursor: Annotated[
         str | None,
         typer.Option(
-            "--cursor", metavar="CURSOR", help="Go on where an earlier answer ended.", show_default=False
+            "--cursor", metavar="CURSOR", help="Continue where an earlier answer ended.", show_default=False
         ),
     ] = None,
     broker: BrokerOption = None,

@@ -38,11 +38,11 @@ async def search(
     topic: TopicArgument,
     key: Annotated[list[str] | None, _condition("--key", "KEY", "One of its keys")] = None,
     key_prefix: Annotated[
-        list[str] | None, _condition("--key-prefix", "TEXT", "What one of its keys begins with")
+        list[str] | None, _condition("--key-prefix", "TEXT", "The beginning of one of its keys")
     ] = None,
     unique_id: Annotated[list[str] | None, _condition("--id", "ID", "Its unique id")] = None,
     id_prefix: Annotated[
-        list[str] | None, _condition("--id-prefix", "TEXT", "What its unique id begins with")
+        list[str] | None, _condition("--id-prefix", "TEXT", "The beginning of its unique id")
     ] = None,
     tag: Annotated[list[str] | None, _condition("--tag", "TAG", "Its tag")] = None,
     properties: Annotated[
@@ -55,11 +55,11 @@ async def search(
     count: Annotated[
         int, typer.Option("--max", metavar="N", min=1, help="How many messages.")
     ] = SEARCH_MESSAGES_MAX_DEFAULT,
-    explain: Annotated[bool, typer.Option("--explain", help="Only show what would serve it.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Only show how it would be served.")] = False,
     cursor: Annotated[
         str | None,
         typer.Option(
-            "--cursor", metavar="CURSOR", help="Go on where an earlier answer ended.", show_default=False
+            "--cursor", metavar="CURSOR", help="Continue where an earlier answer ended.", show_default=False
         ),
     ] = None,
     broker: BrokerOption = None,

@@ -62,7 +62,7 @@ class Session:
         if yes:
             return
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise typer.BadParameter("nobody can be asked here: without a terminal this needs --yes")
+            raise typer.BadParameter("there is no terminal to ask on: this needs --yes")
         typer.confirm(question, abort=True, err=True)
 
     async def call(self, awaitable: Awaitable[Result]) -> Result:

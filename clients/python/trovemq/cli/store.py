@@ -81,8 +81,8 @@ async def scrub(session: Session, rate: RateOption = None, broker: BrokerOption 
     session.output.show(table(("broker", *counts), totals, numbers=counts))
     if any(end.damages for end in ended):
         session.output.remark(
-            "what is damaged in commitlog/ is left out of every answer (a backup may have it); all else is "
-            "rebuilt by `python -m broker.tools repair` on the stopped store"
+            "damaged records in commitlog/ are left out of every answer (a backup may have them); `python "
+            "-m broker.tools repair` on the stopped store rebuilds all else"
         )
 
 

@@ -29,7 +29,7 @@ _WHAT_TO_SAY: Final = {
     "acknowledged": "consumed",
     "consumed": "consumed",
     "dead": "not consumed: it is a dead letter",
-    "filtered-out": "not wanted by its filter",
+    "filtered-out": "filtered out by the group's filter",
     "skipped": "passed by: its offset was set after it",
     "dropped": "dropped: filtered away later, or unreadable",
     "in-flight": "in flight",
@@ -37,12 +37,12 @@ _WHAT_TO_SAY: Final = {
     "ready": "comes with the next receive",
     "locked": "waits for its message group",
     "not-reached": "not reached yet",
-    "no-member": "nobody is there to receive it",
+    "no-member": "no consumer is connected to receive it",
     "delayed": "waits for its time",
-    "recalled": "recalled: nobody gets it",
+    "recalled": "recalled: it is not delivered",
     "in-transaction": "its transaction is open",
-    "rolled-back": "its transaction was rolled back: nobody gets it",
-    "given-up": "its transaction was given up: nobody gets it",
+    "rolled-back": "its transaction was rolled back: it is not delivered",
+    "given-up": "its transaction was given up: it is not delivered",
     "gone": "gone",
 }
 
@@ -187,7 +187,7 @@ def _show_statuses(session: Session, statuses: list[ConsumptionStatus]) -> None:
 def _why(status: ConsumptionStatus) -> str:
     said = _WHAT_TO_SAY.get(status.reason, status.reason)
     if status.reason == "filtered-out" and status.filter:
-        said = f"not wanted by its filter {status.filter}"
+        said = f"filtered out by the group's filter {status.filter}"
     return _printable(f"{said} ({status.detail})" if status.detail else said)
 
 

@@ -120,7 +120,8 @@ async def check(
         ),
     ] = SAMPLE_ALL,
     expired_ok: Annotated[
-        bool, typer.Option("--expired-ok", help="What retention may have removed is not lost.")
+        bool,
+        typer.Option("--expired-ok", help="Messages that retention may have removed do not count as lost."),
     ] = False,
 ) -> None:
     """Read everything in a ledger back; exit code 0 only where nothing is lost, altered, … or made up."""
