@@ -36,7 +36,7 @@ class Reason(StrEnum):
     SKIPPED = "skipped"  # the group began after it, or was reset to after it
     DROPPED = "dropped"
     IN_FLIGHT = "in-flight"
-    GIVEN_BACK = "given-back"
+    RETURNED = "returned"
     READY = "ready"
     LOCKED = "locked"
     NOT_REACHED = "not-reached"
@@ -195,7 +195,7 @@ class ConsumptionDiagnosis:
         if lease.over:
             return self._ready(case, base, standing, lease.attempt)
         if last is not None and last.returned and last.lease == lease.number:
-            return replace(base, reason=Reason.GIVEN_BACK)
+            return replace(base, reason=Reason.RETURNED)
         detail = "its client renews that while it lives" if lease.renewed else ""
         return replace(base, reason=Reason.IN_FLIGHT, detail=detail)
 
@@ -278,7 +278,7 @@ _LEAD_TO_DEATH: Final = (TrackEventKind.DEAD_LETTERED, TrackEventKind.RETRIED)
 _REASON_OF_RESULT: Final[dict[TrackEventKind | None, Reason]] = {
     TrackEventKind.ACKNOWLEDGED: Reason.ACKNOWLEDGED,
     TrackEventKind.DEAD_LETTERED: Reason.DEAD,
-    TrackEventKind.PASSED_OVER: Reason.FILTERED_OUT,
+    TrackEventKind.FILTERED: Reason.FILTERED_OUT,
     TrackEventKind.STARTED: Reason.SKIPPED,
     TrackEventKind.RESET: Reason.SKIPPED,
     TrackEventKind.DROPPED: Reason.DROPPED,

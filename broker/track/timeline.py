@@ -32,12 +32,12 @@ class TrackEventKind(StrEnum):
     DELIVERED = "delivered"
     RENEWED = "renewed"
     RELEASED = "released"
-    GIVEN_BACK = "given-back"
+    RETURNED = "returned"
     EXPIRED = "expired"
     HELD = "held"
     ACKNOWLEDGED = "acknowledged"
     DROPPED = "dropped"  # consumed without another delivery: filtered now, or unreadable
-    PASSED_OVER = "passed-over"
+    FILTERED = "filtered"
     DEAD_LETTERED = "dead-lettered"
     RETRIED = "retried"
     RESET = "reset"
@@ -165,8 +165,8 @@ class GroupEvents:
         if event.kind in (EventKind.STARTED, EventKind.RESET):
             self._turn(place, event, last)
         elif event.kind is EventKind.ADVANCED or not names_it:
-            last.result, last.result_ms = TrackEventKind.PASSED_OVER, event.time_ms
-            self._say(place, event, TrackEventKind.PASSED_OVER, detail="its filter did not take the message")
+            last.result, last.result_ms = TrackEventKind.FILTERED, event.time_ms
+            self._say(place, event, TrackEventKind.FILTERED, detail="its filter does not match the message")
         elif event.kind is EventKind.RECEIVED:
             self._receive(place, event, last)
         elif event.kind is EventKind.CHANGED:
@@ -225,11 +225,11 @@ class GroupEvents:
         )
 
     def _change(self, place: Place, event: Event, last: LastEvent) -> None:
-        kind, detail = TrackEventKind.GIVEN_BACK, "it comes again then"
+        kind, detail = TrackEventKind.RETURNED, "it is delivered again then"
         if event.lease == last.lease:
             kind = TrackEventKind.RENEWED if event.renewed else TrackEventKind.RELEASED
             detail = "" if event.renewed else "its client is gone, or held it for too long"
-        last.returned = kind is TrackEventKind.GIVEN_BACK
+        last.returned = kind is TrackEventKind.RETURNED
         last.is_out = not last.returned
         last.lease, last.until_ms, last.renewed = event.lease, event.until, event.renewed
         last.attempt = event.attempt

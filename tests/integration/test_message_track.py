@@ -68,15 +68,15 @@ async def test_two_groups_a_retry_and_a_dead_letter(client: Client, broker: Brok
     assert [event.kind for event in found.events][:2] == ["produced", "stored"]
     assert of_group(found.events, "retrying") == [
         ("delivered", 1),
-        ("given-back", 1),
+        ("returned", 1),
         ("delivered", 2),
         ("acknowledged", 2),
     ]
     assert of_group(found.events, "failing") == [
         ("delivered", 1),
-        ("given-back", 1),
+        ("returned", 1),
         ("delivered", 2),
-        ("given-back", 2),
+        ("returned", 2),
         ("dead-letter-stored", 0),
         ("dead-lettered", 2),
     ]

@@ -59,7 +59,7 @@ class TrackEvent:
         broker: The broker that says so.
         message: To which message, as `MessageCopy.message`.
         timestamp: Epoch ms.
-        kind: `produced`, `stored`, `delivered`, `given-back`, `expired`, `acknowledged`, `dead-lettered`, …
+        kind: `produced`, `stored`, `delivered`, `returned`, `expired`, `acknowledged`, `dead-lettered`, …
         group: The consumer group; "" where it is about the message itself.
         client_id: The consumer, where it is known.
         attempt: Deliveries to the group so far; 0 where it is none.
@@ -93,7 +93,7 @@ class ConsumptionStatus:
         message: Which message, as `MessageCopy.message`.
         group: The consumer group.
         reason: Done: `acknowledged`, `consumed`, `filtered-out`, `skipped`, `dropped`. Not consumed: `dead`,
-            `in-flight`, `given-back`, `ready`, `locked`, `not-reached`, `no-member`, `delayed`, `recalled`,
+            `in-flight`, `returned`, `ready`, `locked`, `not-reached`, `no-member`, `delayed`, `recalled`,
             `in-transaction`, `rolled-back`, `given-up`, `gone`.
         consumed: The group is done with the message, and not by a fault.
         until: When the reason ends by itself, or when the group was done with the message (epoch ms); 0

@@ -127,7 +127,7 @@ def test_people_get_a_timeline_and_a_table_of_who_has_not_consumed_it(run: Any, 
     assert "orders/0@7" in delivered
     (open_line,) = [line for line in lines if "in-flight" in line]
     assert "1 of 2" in open_line
-    assert text.index("not consumed by") < text.index("done with by") < text.index("acknowledged")
+    assert text.index("not consumed by") < text.index("completed by") < text.index("acknowledged")
 
 
 def test_a_place_instead_of_an_id(run: Any, told: Any) -> None:

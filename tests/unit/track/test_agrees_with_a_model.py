@@ -50,7 +50,7 @@ class History(RuleBasedStateMachine):
     def _end_leases(self) -> None:
         for line in self.lines.values():
             for one in line.messages:
-                if one.reason in ("in-flight", "given-back") and one.until_ms <= self.world.now_ms:
+                if one.reason in ("in-flight", "returned") and one.until_ms <= self.world.now_ms:
                     one.reason, one.handle = "ready", None
 
     @rule(tag=st.sampled_from(["paid", "void"]))
@@ -113,7 +113,7 @@ class History(RuleBasedStateMachine):
             one.reason = "acknowledged"
         else:
             self.world.return_message(one.handle, 3_000, group=name)
-            one.reason, one.until_ms = "given-back", self.world.now_ms + 3_000
+            one.reason, one.until_ms = "returned", self.world.now_ms + 3_000
         one.handle = None
 
     @rule(ms=st.sampled_from([1_000, 5_000, LEASE_MS]))
@@ -140,7 +140,7 @@ class History(RuleBasedStateMachine):
                 if expected == "not-reached":
                     between = self.tags[line.looked_to : offset]
                     assert status.ahead == sum(name == "all" or tag == "paid" for tag in between)
-                if expected in ("in-flight", "given-back"):
+                if expected in ("in-flight", "returned"):
                     assert (status.until_ms, status.attempt) == (stands.until_ms, stands.attempt)
 
     @invariant()

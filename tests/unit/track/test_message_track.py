@@ -134,10 +134,10 @@ def test_returned_with_a_back_off(world: World) -> None:
     (one,) = world.receive()
     world.return_message(one, 30_000)
     status = world.status("a")
-    assert (status.reason, status.until_ms, status.attempt) == ("given-back", NOW_MS + 30_000, 1)
+    assert (status.reason, status.until_ms, status.attempt) == ("returned", NOW_MS + 30_000, 1)
     world.now_ms += 30_000
     world.receive()
-    assert world.happenings("a", "workers") == ["delivered", "given-back", "delivered"]
+    assert world.happenings("a", "workers") == ["delivered", "returned", "delivered"]
     assert world.status("a").reason == "in-flight"
 
 
@@ -172,10 +172,10 @@ def test_by_priority_what_is_higher_is_ahead_whatever_its_offset(world: World) -
     assert world.happenings("p1", "workers") == []  # later messages were delivered: it was not skipped
     world.receive(count=1, filter=parse_filter("tag", "paid"))
     assert world.status("p1").reason == "filtered-out"
-    assert world.happenings("p1", "workers") == ["passed-over"]
+    assert world.happenings("p1", "workers") == ["filtered"]
     assert world.status("p0").reason == "in-flight"
     world.model.events.flush(world.now_ms)
-    assert world.happenings("p1", "workers") == ["passed-over"]
+    assert world.happenings("p1", "workers") == ["filtered"]
     assert world.status("p2").ahead == 0
 
 
@@ -213,10 +213,10 @@ def test_filtered_out_before_and_after_it_was_looked_at(world: World) -> None:
     world.receive(filter=parse_filter("tag", "paid"))
     status = world.status("a")
     assert (status.reason, status.until_ms, status.filter) == ("filtered-out", NOW_MS, "paid")
-    assert world.happenings("a", "workers") == ["passed-over"]
+    assert world.happenings("a", "workers") == ["filtered"]
     world.send("c", tag="void")
     world.receive(filter=parse_filter("tag", "paid"))
-    assert world.happenings("c", "workers") == ["passed-over"]
+    assert world.happenings("c", "workers") == ["filtered"]
 
 
 def test_a_filter_that_changed_drops_what_came_back(world: World) -> None:

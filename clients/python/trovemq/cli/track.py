@@ -33,7 +33,7 @@ _WHAT_TO_SAY: Final = {
     "skipped": "passed by: its offset was set after it",
     "dropped": "dropped: filtered away later, or unreadable",
     "in-flight": "in flight",
-    "given-back": "returned, comes again",
+    "returned": "returned, is delivered again",
     "ready": "comes with the next receive",
     "locked": "waits for its message group",
     "not-reached": "not reached yet",
@@ -180,7 +180,7 @@ def _show_statuses(session: Session, statuses: list[ConsumptionStatus]) -> None:
             (_printable(one.group), one.reason, _why(one), format_time(one.until), one.attempt or None)
             for one in done
         ]
-        names = ("done with by", "reason", "why", "at", "attempt")
+        names = ("completed by", "reason", "why", "at", "attempt")
         session.output.show(table(names, rows_done, numbers=("attempt",)))
 
 
