@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -22,6 +22,8 @@ from trovemq_daemon.reply_budget import ReplyBudget, ReplyLimits
 from trovemq_daemon.tls import TlsIdentity
 from trovemq_daemon.transport_budget import TransportBudget
 
+AccessCheck: TypeAlias = "Callable[[str, grpc.RpcMethodHandler[Any, Any]], grpc.RpcMethodHandler[Any, Any]]"
+"""Makes the handler of a path (`/Service/Method`) one that asks who calls."""
 _NO_COMPRESSION: Final = 1 << 0
 """The set of gRPC's own methods: as it is alone. A message that gRPC inflates may become receive_size_max out
 of a thousandth of it; clients compress bodies, which we inflate within bounds of our own."""
@@ -60,9 +62,10 @@ class GuardedServices:
     """The target of `add_…Servicer_to_server`: each handler gets its guard, once. Knows which services were
     added: no list of them is kept by hand."""
 
-    def __init__(self, server: Any, guard: HandlerGuard) -> None:
+    def __init__(self, server: Any, guard: HandlerGuard, access: AccessCheck | None = None) -> None:
         self._server = server
         self._guard = guard
+        self._access = access
         self.names: set[str] = set()
 
     def add_generic_rpc_handlers(self, _handlers: Sequence[object]) -> None:
@@ -72,8 +75,16 @@ class GuardedServices:
         self, service_name: str, method_handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]
     ) -> None:
         self.names.add(service_name)
-        guarded = {name: self._guard.handler(name, one) for name, one in method_handlers.items()}
+        guarded = {
+            name: self._guard.handler(name, self._checked(f"/{service_name}/{name}", one))
+            for name, one in method_handlers.items()
+        }
         self._server.add_registered_method_handlers(service_name, guarded)
+
+    def _checked(
+        self, path: str, handler: grpc.RpcMethodHandler[Any, Any]
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        return handler if self._access is None else self._access(path, handler)
 
 
 class GrpcServer:
@@ -83,7 +94,9 @@ class GrpcServer:
     `start()`, `set_serving(True)`; at the end `set_serving(False)` and `stop()`.
     """
 
-    def __init__(self, limits: GrpcLimits, metrics: RpcMetrics) -> None:
+    def __init__(self, limits: GrpcLimits, metrics: RpcMetrics, access: AccessCheck | None = None) -> None:
+        """`access`: puts what decides about access before each handler; None: everybody may call."""
+        self._access = access
         self._transport = limits.transport
         ours = limits.transport == "trovemq"
         self.replies: Final = ReplyBudget(limits.replies, transport_counts=ours)
@@ -98,7 +111,7 @@ class GrpcServer:
         self._server = new_server(limits.transport, options, limits.concurrent_calls_max)
         if ours:
             metrics.add_transport(self._server.metrics, budget)
-        self._services = GuardedServices(self._server, HandlerGuard(metrics, self.replies))
+        self._services = GuardedServices(self._server, HandlerGuard(metrics, self.replies), access)
         self.server: grpc.aio.Server = self._services
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
@@ -133,7 +146,9 @@ class GrpcServer:
         """Begins to serve; the services that were added are listed by reflection, and NOT_SERVING yet."""
         names = (*self.service_names, reflection.SERVICE_NAME)
         servicer = reflection.aio.ReflectionServicer(names)
-        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, self._server)
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(
+            servicer, self._server if self._access is None else self._services
+        )
         await self.set_serving(False)
         await self._server.start()
 

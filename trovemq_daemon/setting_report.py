@@ -12,13 +12,20 @@ def format_config(loaded: Loaded[Any]) -> str:
     """Every setting with its value and source, one a line; the text is TOML that `--config` accepts."""
     known = settings_of(type(loaded.settings))
     lines = [
-        (f"{name} = {toml_value(getattr(loaded.settings, name))}", loaded.sources[name]) for name in known
+        (_line(one, getattr(loaded.settings, name)), loaded.sources[name]) for name, one in known.items()
     ]
     width = min(max(len(line) for line, _ in lines), 60)
     return "\n".join(
         f"{line:<{width}}  # {source}{_aliases(known[name])}"
         for name, (line, source) in zip(known, lines, strict=True)
     )
+
+
+def _line(setting: Setting, value: object) -> str:
+    """A secret value is a comment that does not say it."""
+    if setting.secret and value != setting.default:
+        return f"# {setting.name} is set, and secret"
+    return f"{setting.name} = {toml_value(value)}"
 
 
 def _aliases(setting: Setting) -> str:

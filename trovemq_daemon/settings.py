@@ -57,6 +57,7 @@ class Setting:
     restart: bool = True
     rocketmq: tuple[str, ...] = ()
     convert: Convert | None = None
+    secret: bool = False
 
     def parse(self, text: str) -> Any:
         """Raises ValueError."""
@@ -79,13 +80,16 @@ def setting(
     restart: bool = True,
     rocketmq: str | tuple[str, ...] = (),
     convert: Convert | None = None,
+    secret: bool = False,
 ) -> Value:
     """A dataclass field that is a setting: its default, one sentence, unit, bounds, RocketMQ's name(s).
 
-    `convert` translates a value that was given under RocketMQ's name, where its form differs.
+    `convert` translates a value that was given under RocketMQ's name, where its form differs. A `secret` one
+    is shown to nobody, and not taken from a command line, which everybody on the machine can read.
     """
     known = Setting(
         what=what, unit=unit, minimum=minimum, maximum=maximum, restart=restart, convert=convert,
+        secret=secret,
         rocketmq=(rocketmq,) if isinstance(rocketmq, str) else rocketmq,
     )  # fmt: skip
     return dataclasses.field(default=default, metadata={_METADATA_KEY: known})
@@ -164,13 +168,19 @@ class _Loader(Generic[S]):
                 self._assign(known, name, given)
 
     def _assign(self, known: Setting, name: str, given: Assignment) -> None:
+        if known.secret and given.source.startswith("--"):
+            self._problems.append(
+                f"{name} is secret: give it in a file or in the environment, not on a command line"
+            )
+            return
         try:
             text = raw_text(given.raw)
             if name in known.rocketmq and known.convert is not None:
                 text = known.convert(text, self._values[known.name])
             self._values[known.name] = known.parse(text)
         except (ValueError, SettingsError) as error:
-            self._problems.append(f"{name}={given.raw!s:.80}: {error} ({given.source})")
+            shown = "…" if known.secret else f"{given.raw!s:.80}"
+            self._problems.append(f"{name}={shown}: {error} ({given.source})")
             return
         source = given.source
         shows_name = name == known.name or name in source

@@ -21,6 +21,7 @@ from typing import Final
 from broker.cluster.registration import Registrations
 from broker.daemon.broker_services import BrokerServices
 from broker.daemon.recovery_log import log_recovery
+from broker.daemon.security import AccessCollector, BrokerSecurity, gate_of, open_security
 from broker.daemon.services import (
     StoreServices,
     clock_ms,
@@ -30,6 +31,7 @@ from broker.daemon.services import (
 from broker.daemon.settings import BrokerSettings
 from broker.groups.consumer_state import ConsumerState
 from broker.maintenance.consumer_tasks import log_copy_failures
+from broker.server.access.guard import AccessGuard
 from broker.server.monitoring.metrics import BrokerCollector
 from broker.server.monitoring.traffic import Traffic
 from trovemq_daemon.addresses import Address
@@ -66,7 +68,9 @@ class BrokerApp:
         self._rpc_metrics = RpcMetrics(
             self._registry, cluster=settings.cluster, node_type="broker", node_id=settings.name
         )
-        self._grpc = GrpcServer(settings.grpc_limits(), self._rpc_metrics)
+        self._gate = gate_of(settings)
+        access = AccessGuard(self._gate).handler if self._gate is not None else None
+        self._grpc = GrpcServer(settings.grpc_limits(), self._rpc_metrics, access)
         self._problem = "starting"
         self.serving: asyncio.Future[Listening] = asyncio.get_running_loop().create_future()
         """Where it listens, once requests are served."""
@@ -92,7 +96,8 @@ class BrokerApp:
             model: ConsumerState | None = None
             try:
                 model = await asyncio.to_thread(open_consumer_state, store, settings)
-                await self._serve(model, store, advertised, Listening(address, http, tls), stop)
+                security = await self._open_security(store)
+                await self._serve(model, store, security, advertised, Listening(address, http, tls), stop)
             finally:
                 self._problem = "closing the store"
                 await asyncio.to_thread(close_store, store, model)
@@ -100,8 +105,23 @@ class BrokerApp:
             await self._grpc.stop(0)
             await self._http.stop()
 
+    async def _open_security(self, store: MessageStore) -> BrokerSecurity | None:
+        """Users and rules; None where nobody is asked who they are."""
+        if self._gate is None:
+            return None
+        security = await asyncio.to_thread(open_security, self._settings, store)
+        self._gate.open(security.table, security.sessions)
+        self._registry.register(AccessCollector(self._gate, security))
+        return security
+
     async def _serve(
-        self, model: ConsumerState, store: MessageStore, advertised: Address, listening: Listening, stop: Stop
+        self,
+        model: ConsumerState,
+        store: MessageStore,
+        security: BrokerSecurity | None,
+        advertised: Address,
+        listening: Listening,
+        stop: Stop,
     ) -> None:
         settings = self._settings
         services = BrokerServices(
@@ -113,6 +133,7 @@ class BrokerApp:
             traffic=Traffic(self._rpc_metrics.observe),
             replies=self._grpc.replies,
             tls_address=settings.tls_advertised(advertised, listening.tls) if listening.tls else None,
+            security=security,
         )
         parts = services.parts
         registrations = Registrations(

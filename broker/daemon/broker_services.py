@@ -11,11 +11,14 @@ import grpc
 
 from broker.cluster.self_route import SelfRouteService
 from broker.cluster.view import BrokerDescription, LocalBroker, broker_info
+from broker.daemon.security import BrokerSecurity
 from broker.daemon.services import RoutedTopics, StoreServices, clock_ms, unique_keys
 from broker.daemon.settings import BrokerSettings
 from broker.groups.consumer_state import ConsumerState
 from broker.maintenance import consumer_tasks
 from broker.produce.append import batch_size_limit
+from broker.server.access.changes import SecurityChanges
+from broker.server.access.security_service import SecurityParts, SecurityService
 from broker.server.monitoring.traffic import Traffic
 from broker.server.native.admin_service import AdminService
 from broker.server.native.group_service import GroupService, GroupServiceParts
@@ -33,10 +36,12 @@ from trovemq_proto.v1 import (
     query_pb2_grpc,
     route_pb2_grpc,
     search_pb2_grpc,
+    security_pb2_grpc,
     store_pb2_grpc,
 )
 from trovemq_store.engine.message_store import MessageStore
 
+SESSIONS_INTERVAL_S: Final = 60.0
 EXPIRE_INTERVAL_S: Final = 1.0
 EXPIRE_BROKEN_INTERVAL_S: Final = 0.1
 NONCE_BYTES: Final = 16
@@ -57,6 +62,7 @@ class BrokerServices:
         traffic: Traffic,
         replies: ReplyBudget | None = None,
         tls_address: Address | None = None,
+        security: BrokerSecurity | None = None,
     ) -> None:
         self.parts = services = StoreServices(store, settings, traffic, model, replies)
         self._settings = settings
@@ -81,6 +87,8 @@ class BrokerServices:
                 clock_ms=clock_ms,
             )
         )
+        self._security = security
+        self._users = self._security_service()
         self._tracks = TrackService(
             TrackParts(
                 store=services.store,
@@ -92,6 +100,12 @@ class BrokerServices:
                 clock_ms=clock_ms,
             )
         )
+
+    def _security_service(self) -> SecurityService:
+        if self._security is None:
+            return SecurityService(None)
+        changes = SecurityChanges(self._security.table)
+        return SecurityService(SecurityParts(changes, self._security.sessions, self._settings.name, clock_ms))
 
     def _rocketmq_parts(self, advertised: Address, version: str) -> RocketmqParts:
         parts = self.parts
@@ -146,6 +160,7 @@ class BrokerServices:
         store_pb2_grpc.add_StoreServiceServicer_to_server(parts.store_service, server)
         admin_pb2_grpc.add_AdminServiceServicer_to_server(self._admin, server)
         group_pb2_grpc.add_GroupServiceServicer_to_server(self._groups, server)
+        security_pb2_grpc.add_SecurityServiceServicer_to_server(self._users, server)
         biography_pb2_grpc.add_BiographyServiceServicer_to_server(self._tracks, server)
         route_pb2_grpc.add_RouteServiceServicer_to_server(self._route, server)
 
@@ -159,7 +174,13 @@ class BrokerServices:
                 self._model, self.rocketmq.check_transaction, clock_ms
             ),
             "clients": self._expire_clients(),
+            **({"sessions": self._expire_sessions(self._security)} if self._security is not None else {}),
         }
+
+    async def _expire_sessions(self, security: BrokerSecurity) -> None:
+        while True:
+            await asyncio.sleep(SESSIONS_INTERVAL_S)
+            security.sessions.expire(clock_ms())
 
     def _is_alive(self, client_id: str) -> bool:
         return self.registry.is_alive(client_id, self._lease_time())

@@ -61,6 +61,12 @@ def _whole_units(text: str, _current: object) -> str:
     return str(-(-int(text) // unit) * unit)
 
 
+def _beside(store: Path, what: str) -> Path:
+    """A file next to the store's directory, by its name."""
+    whole = store.resolve()
+    return whole.with_name(f"{whole.name}.{what}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings(TlsSettings):
     """The values. `problems()` names contradictions."""
@@ -85,6 +91,34 @@ class NodeSettings(TlsSettings):
         rocketmq="brokerIP1",
     )
     insecure: bool = setting(False, "Allows listening on more than loopback though nobody is authenticated.")
+    authentication_enable: bool = setting(
+        False,
+        "Asks every caller for an access key and a secret. The first start makes the super user `admin`.",
+        rocketmq="authenticationEnabled",
+    )
+    authorization_enable: bool = setting(
+        False,
+        "Users that are not super users may do what rules allow them (`trovemq acl`), and nothing else.",
+        rocketmq="authorizationEnabled",
+    )
+    init_authentication_user: str = setting(
+        "",
+        'A super user made at the start where there is none of the name: {"username": …, "password": …}.',
+        unit="JSON",
+        rocketmq="initAuthenticationUser",
+        secret=True,
+    )
+    admin_credentials_file: str = setting(
+        "",
+        "Where the first start reads the credentials of the first super user, or writes those that it makes; "
+        "empty = beside the store.",
+        unit="FILE",
+    )
+    sealing_key_file: str = setting(
+        "",
+        "The key that seals users' secrets; empty = beside the store. Neither in the store nor in a backup.",
+        unit="FILE",
+    )
     name: str = setting(_STORE.broker, "Name of this broker, unique in its cluster.", rocketmq="brokerName")
     cluster: str = setting(_STORE.cluster, "Name of the cluster.", rocketmq="brokerClusterName")
     store: str = setting(
@@ -290,6 +324,7 @@ class NodeSettings(TlsSettings):
                 yield f"{what} must have 1 to {NAME_LENGTH_MAX} printable characters"
         if not self.store:
             yield "store must not be empty"
+        yield from self._security_problems()
         if self.consume_queue_file_size % CONSUME_QUEUE_UNIT_SIZE:
             yield f"consume_queue_file_size must be a multiple of {CONSUME_QUEUE_UNIT_SIZE}"
         index_file_size = (
@@ -300,11 +335,30 @@ class NodeSettings(TlsSettings):
         if index_file_size > JAVA_INT_MAX:
             yield f"an index file of {index_file_size} bytes is over the limit of {JAVA_INT_MAX}"
 
+    def _security_problems(self) -> Iterator[str]:
+        if self.authorization_enable and not self.authentication_enable:
+            yield "authorization_enable needs authentication_enable: rules are about users"
+        if self.init_authentication_user and not self.authentication_enable:
+            yield "init_authentication_user needs authentication_enable"
+        if not self.authentication_enable:
+            return
+        for name, path in (
+            ("sealing_key_file", self.sealing_key_path),
+            ("admin_credentials_file", self.admin_credentials_path),
+        ):
+            for what, directory in (("store", self.store_path), ("backup_root", self.backup_path)):
+                if directory is not None and path.resolve().is_relative_to(directory.resolve()):
+                    yield f"{name} {path} lies in {what}: whoever has a copy of that would have it, too"
+
     def _address_checks(self) -> tuple[Callable[[], None], ...]:
         return self._check_listen, self._check_http, self._check_tls, self._check_nameservers
 
+    @property
+    def _may_listen_everywhere(self) -> bool:
+        return self.insecure or self.authentication_enable
+
     def _check_listen(self) -> None:
-        check_listen("listen", self.listen_address, insecure=self.insecure)
+        check_listen("listen", self.listen_address, insecure=self._may_listen_everywhere)
         check_advertise(self.listen_address, self.advertise)
 
     def _check_http(self) -> None:
@@ -312,7 +366,7 @@ class NodeSettings(TlsSettings):
             check_listen("http", self.http_address, insecure=self.insecure)
 
     def _check_tls(self) -> None:
-        problems = list(self.tls_problems(self.listen_address, insecure=self.insecure))
+        problems = list(self.tls_problems(self.listen_address, insecure=self._may_listen_everywhere))
         if problems:
             raise SettingsError(problems)
 
@@ -340,6 +394,17 @@ class NodeSettings(TlsSettings):
     @property
     def store_path(self) -> Path:
         return Path(self.store)
+
+    @property
+    def sealing_key_path(self) -> Path:
+        return (
+            Path(self.sealing_key_file) if self.sealing_key_file else _beside(self.store_path, "sealing-key")
+        )
+
+    @property
+    def admin_credentials_path(self) -> Path:
+        named = self.admin_credentials_file
+        return Path(named) if named else _beside(self.store_path, "admin-credentials")
 
     @property
     def backup_path(self) -> Path | None:

@@ -13,8 +13,8 @@ _KEYS: Final = """
     ackMessageThreadPoolNums ackThreadPoolQueueCapacity aclEnable adminBrokerThreadPoolNums
     adminBrokerThreadPoolQueueCapacity allAckInSyncStateSet allowRecallWhenBrokerNotWriteable
     appendAckAsync appendCkAsync appendTopicForTimerDeleteKey asyncLearner asyncSendEnable authConfigPath
-    authenticationEnabled authenticationMetadataProvider authenticationProvider authenticationWhitelist
-    authorizationEnabled authorizationMetadataProvider authorizationProvider authorizationWhitelist
+    authenticationMetadataProvider authenticationProvider authenticationWhitelist
+    authorizationMetadataProvider authorizationProvider authorizationWhitelist
     autoDeleteUnusedStats autoMessageVersionOnTopicLen batchDispatchRequestThreadPoolNums bindAddress
     bitMapLengthConsumeQueueExt bottomMostCompressionTypeForConsumeQueueStore
     broadcastOffsetExpireMaxSecond broadcastOffsetExpireSecond brokerConfigPath brokerElectionPriority
@@ -63,7 +63,7 @@ _KEYS: Final = """
     globalColdReadThreshold haClient haFlowControlEnable haHousekeepingInterval haListenPort
     haMasterAddress haMaxGapNotInSync haMaxTimeSlaveNotCatchup haSendHeartbeatInterval
     haSlaveFallbehindMax haTransferBatchSize heartbeatThreadPoolNums heartbeatThreadPoolQueueCapacity
-    highSpeedMode indexRocksDBEnable initAuthenticationUser initPopOffsetByCheckMsgInMem
+    highSpeedMode indexRocksDBEnable initPopOffsetByCheckMsgInMem
     innerClientAuthenticationCredentials inSyncReplicas isEnableBatchPush isolateLogEnable
     litePullMessageEnable litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity
     loadBalancePollNameServerInterval loadBalanceProcessorThreadPoolNums

@@ -110,6 +110,21 @@ class SubjectRules:
             self._answers[key] = actions
         return actions & int(wanted) != 0
 
+    def allowed_everywhere(self, kind: Kind, wanted: Action, source: str) -> bool:
+        """Whether one of the wanted actions may be done on every resource of the kind: a rule for all of them
+        allows it, and no rule denies it for any."""
+        allowed = denied = 0
+        for rule in self.rules:
+            pattern = rule.pattern
+            own = pattern.kind is None or pattern.kind is kind
+            if not rule.matches_source(source):
+                continue
+            if rule.allow:
+                allowed |= int(rule.actions) if own and pattern.form is Form.ANY else 0
+            elif own or (pattern.kind is Kind.NAMESPACE and kind in (Kind.TOPIC, Kind.GROUP)):
+                denied |= int(rule.actions)
+        return allowed & ~denied & int(wanted) != 0
+
     def _look_up(self, resource: Resource, source: str) -> int:
         allowed = denied = 0
         for rules in (self._by_name.get((resource.kind, resource.name), ()), self._others):

@@ -418,6 +418,12 @@ SEALING_KEY_MISMATCH = _add(
     "Give the broker the key file that it had (sealing_key_file); it lies outside of the store and of backups.",
 )  # fmt: skip
 
+AUTHENTICATION_DISABLED = _add(
+    "AUTHENTICATION_DISABLED", 314, "FAILED_PRECONDITION", False,
+    "The server asks nobody who they are, so it has no users.",
+    "Switch authentication_enable on; the first start makes a super user and writes its credentials to a file.",
+)  # fmt: skip
+
 # --- 4xx: the cluster -------------------------------------------------------------------------------
 BROKER_NAME_TAKEN = _add(
     "BROKER_NAME_TAKEN", 400, "ALREADY_EXISTS", False,

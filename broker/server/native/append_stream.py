@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import grpc
 
@@ -19,6 +19,7 @@ from broker.server.monitoring.traffic import Traffic
 from broker.server.native.convert import append_reply, born_host_of, mark_failed, refused_reply
 from broker.server.native.frames import AppendFrame
 from broker.server.native.reply_stream import ReplyStream
+from broker.server.refused_message import RefusedMessage
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset
@@ -42,10 +43,14 @@ class AppendStream(ReplyStream):
         self._parts = parts
         self._born_host = born_host_of(context.peer())
 
-    async def handle(self, request: AppendFrame) -> None:
+    async def handle(self, request: AppendFrame | RefusedMessage) -> None:
         started = time.perf_counter()
-        parts = self._parts
+        parts, refusal = self._parts, None
+        if isinstance(request, RefusedMessage):
+            refusal, request = request.error, cast("AppendFrame", request.message)
         try:
+            if refusal is not None:
+                raise refusal
             if request.fault:
                 raise TroveError(errors.BATCH_ILLEGAL, request.fault)
             if parts.group_commit.full:

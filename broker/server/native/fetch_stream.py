@@ -14,6 +14,7 @@ from broker.fetch.pull import Puller, PullRequest, PullResult
 from broker.server.monitoring.traffic import Traffic
 from broker.server.native.convert import fetch_error, fetch_reply, pull_request
 from broker.server.native.reply_stream import ReplyStream
+from broker.server.refused_message import RefusedMessage
 from trovemq_daemon.reply_budget import ReplyBudget
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -82,8 +83,13 @@ class FetchStream(ReplyStream):
         self._parts = parts
         self._waiters: dict[FetchWait, Waiter] = {}
 
-    async def handle(self, request: message_pb2.FetchRequest) -> None:
+    async def handle(self, request: message_pb2.FetchRequest | RefusedMessage) -> None:
         parts = self._parts
+        if isinstance(request, RefusedMessage):
+            fetch_id = request.message.fetch_id
+            parts.traffic.answered("Fetch", request.error.symbol, time.perf_counter())
+            await self.reply(fetch_error(fetch_id, request.error))
+            return
         wait_ms = wait_limit(request, parts.wait_ms_max)
         fetch = FetchWait(parts, request.fetch_id, pull_request(request), wait_ms)
         await self.wait_for_capacity()

@@ -40,6 +40,8 @@ def connect(
     *,
     wait_ms: int = 0,
     tls: bool | TlsOptions | None = None,
+    access_key: str | None = None,
+    secret_key: str | None = None,
     options: ClientOptions | None = None,
 ) -> Connecting:
     """Connects to a cluster: `client = await connect(…)`, or `async with connect(…) as client:`.
@@ -52,6 +54,9 @@ def connect(
         wait_ms: How long to continue trying while no server answers; each is tried once at least.
         tls: True, or TlsOptions with the files; False for a plain connection. None: as the options say,
             else as the environment does (TROVEMQ_TLS, TROVEMQ_TLS_CA, …).
+        access_key: Who calls, where the servers ask; None: as the options say, else as the environment does
+            (TROVEMQ_ACCESS_KEY and TROVEMQ_SECRET_KEY, or TROVEMQ_CREDENTIALS, which names a file of both).
+        secret_key: What proves it; it never goes over the wire.
         options: Sizes, times, retries, and the transport.
 
     Returns:
@@ -65,6 +70,9 @@ def connect(
     options = options or ClientOptions()
     if tls is not None:
         options = replace(options, tls=tls)
+    if access_key is not None or secret_key is not None:
+        options = replace(options, access_key=access_key, secret_key=secret_key)
+    options.credentials()
     return Connecting(parse_servers(server), wait_ms, options)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from trovemq._backoff import Backoff
+from trovemq._credentials import find_credentials
+from trovemq_proto.authentication.credentials import Credentials
 from trovemq_proto.channels import ChannelSettings, GrpcTransport, chosen_transport
 from trovemq_proto.tls import TlsOptions, chosen_tls
 
@@ -25,6 +27,10 @@ class ClientOptions:
         producers_max: Topics for which `Client.send` keeps a producer; the least recently used goes first.
         tls: True for TLS, or TlsOptions; None: as TROVEMQ_TLS and its like say, else a plain connection.
         grpc_transport: `grpcio`, or `trovemq` for our own; None: as TROVEMQ_GRPC_TRANSPORT says, else grpcio.
+        access_key: Whose calls they are, with `secret_key`; None: as `credentials_file`, else
+            TROVEMQ_ACCESS_KEY and TROVEMQ_SECRET_KEY, else the file that TROVEMQ_CREDENTIALS names.
+        secret_key: What proves it; it never goes over the wire.
+        credentials_file: Both, as lines `access_key=…` and `secret_key=…`.
         channel_options: Further gRPC channel arguments, applied last.
     """
 
@@ -38,6 +44,9 @@ class ClientOptions:
     producers_max: int = 1024
     tls: bool | TlsOptions | None = None
     grpc_transport: GrpcTransport | None = None
+    access_key: str | None = None
+    secret_key: str | None = field(default=None, repr=False)
+    credentials_file: str | None = None
     channel_options: tuple[tuple[str, int | str], ...] = ()
 
     def channel_settings(self) -> ChannelSettings:
@@ -49,3 +58,7 @@ class ClientOptions:
             connect_timeout_ms=self.connect_timeout_ms,
             more=self.channel_options,
         )
+
+    def credentials(self) -> Credentials | None:
+        """Whose calls the client makes; None: nobody's. TroveError REQUEST_ILLEGAL."""
+        return find_credentials(self.access_key, self.secret_key, self.credentials_file)

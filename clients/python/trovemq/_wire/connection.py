@@ -20,6 +20,7 @@ from trovemq_proto.v1 import admin_pb2, message_pb2, query_pb2, route_pb2
 
 from . import convert
 from .failures import error_of_call, unreachable
+from .session import SignedChannel
 
 _SERVICE = "/trovemq.v1."
 
@@ -92,7 +93,12 @@ class Connection:
         transport = transport_of(settings.transport)
         self._transport = transport
         self._failures = transport.failures
-        self._channel = open_channel(address, settings)
+        self._channel: Any = open_channel(address, settings)
+        credentials = options.credentials()
+        if credentials is not None:
+            self._channel = SignedChannel(
+                self._channel, address, credentials, self._failures, options.connect_timeout_ms
+            )
         self._unary: dict[str, Any] = {}
 
     async def close(self) -> None:

@@ -1,0 +1,163 @@
+"""Users and rules of the broker that starts: the key file, the table, the first super user.
+
+Two files lie beside the store, not in it, so that no backup of the store has them (0600):
+
+- the sealing key: 64 hex digits; made with the first users, and needed by them from then on
+- the credentials of the first super user, as clients read them:
+
+      access_key=admin
+      secret_key=…
+
+Nothing here logs a secret, or shows one in an error.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from broker.daemon.services import clock_ms
+from broker.daemon.settings import BrokerSettings
+from broker.security import changes
+from broker.security.sealing import KEY_SIZE, SealingKey, key_file_content
+from broker.security.sessions import Sessions
+from broker.security.table import PATH, SecurityTable
+from broker.security.users import UserKind, new_user
+from broker.server.access.gate import Gate
+from trovemq_daemon.logging import get_logger
+from trovemq_daemon.private_files import read_private, write_private
+from trovemq_proto import errors
+from trovemq_proto.authentication.credentials import Credentials, credentials_text, parse_credentials
+from trovemq_proto.authentication.scram import SALT_SIZE
+from trovemq_proto.errors import TroveError
+from trovemq_store.engine.message_store import MessageStore
+
+FIRST_USER: Final = "admin"
+SECRET_BYTES: Final = 32
+ROCKETMQ_USERS: Final = "config/auth"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSecurity:
+    """What a broker that asks who calls works with."""
+
+    table: SecurityTable
+    sessions: Sessions
+
+
+def gate_of(settings: BrokerSettings) -> Gate | None:
+    """None where everybody may call."""
+    if not settings.authentication_enable:
+        return None
+    return Gate(authorization=settings.authorization_enable, cluster=settings.cluster, clock_ms=clock_ms)
+
+
+def open_security(settings: BrokerSettings, store: MessageStore) -> BrokerSecurity:
+    """Blocks. TroveError SEALING_KEY_MISMATCH, USER_ILLEGAL, STORE_FAILED, DISK_FULL, STORE_NEWER."""
+    if store.files.exists(ROCKETMQ_USERS):
+        get_logger().warning("access.rocketmq_users_ignored", path=ROCKETMQ_USERS)
+    key = _sealing_key(settings.sealing_key_path, may_make=not store.files.exists(PATH))
+    table = SecurityTable.load(store.files, key, secrets.token_bytes)
+    for credentials in _first_users(settings, table):
+        _add(table, credentials)
+    return BrokerSecurity(table, Sessions(table, key.derive(b"salts"), secrets.token_bytes))
+
+
+def _sealing_key(path: Path, *, may_make: bool) -> SealingKey:
+    content = read_private(path)
+    if content is None:
+        if not may_make:
+            raise TroveError(errors.SEALING_KEY_MISMATCH, f"there is no key file {path} (sealing_key_file)")
+        content = key_file_content(secrets.token_bytes(KEY_SIZE))
+        write_private(path, content)
+        get_logger().info("access.sealing_key_made", path=str(path))
+    try:
+        return SealingKey.parse(content)
+    except ValueError as error:
+        raise TroveError(errors.SEALING_KEY_MISMATCH, f"{path}: {error}") from None
+
+
+def _first_users(settings: BrokerSettings, table: SecurityTable) -> list[Credentials]:
+    """RocketMQ's initAuthenticationUser where it is not there; else, in a store without users, `admin`."""
+    if settings.init_authentication_user:
+        named = init_user(settings.init_authentication_user)
+        return [] if table.user(named.access_key) else [named]
+    if table.state.users:
+        return []
+    path = settings.admin_credentials_path
+    content = read_private(path)
+    if content is None:
+        made = Credentials(FIRST_USER, secrets.token_urlsafe(SECRET_BYTES))
+        write_private(path, credentials_text(made).encode())
+        get_logger().info("access.admin_credentials_written", path=str(path), user=FIRST_USER)
+        return [made]
+    try:
+        return [parse_credentials(content.decode())]
+    except ValueError as error:
+        raise TroveError(errors.USER_ILLEGAL, f"{path}: {error}") from None
+
+
+def init_user(text: str) -> Credentials:
+    """RocketMQ's JSON, `{"username": …, "password": …}`. TroveError USER_ILLEGAL, which does not show it."""
+    try:
+        value = msgspec.json.decode(text, type=dict[str, object])
+        return Credentials(str(value["username"]), str(value["password"]))
+    except (msgspec.DecodeError, KeyError, UnicodeError):
+        raise TroveError(
+            errors.USER_ILLEGAL, 'init_authentication_user is not {"username": …, "password": …}'
+        ) from None
+
+
+def _add(table: SecurityTable, credentials: Credentials) -> None:
+    user = new_user(
+        credentials.access_key,
+        UserKind.SUPER,
+        credentials.secret_key.encode(),
+        salt=secrets.token_bytes(SALT_SIZE),
+        now_ms=clock_ms(),
+    )
+    change = table.begin(changes.add_user(table.state, user))
+    try:
+        change.run()
+    finally:
+        table.finish(change)
+    get_logger().info("access.user_created", user=user.access_key, kind=str(user.kind))
+
+
+class AccessCollector(Collector):
+    """Refused calls by error, sessions, users and rules."""
+
+    def __init__(self, gate: Gate, security: BrokerSecurity) -> None:
+        self._gate = gate
+        self._security = security
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        refused = CounterMetricFamily(
+            "trovemq_access_refusals",
+            "Calls and messages that were refused to their sender.",
+            labels=("error",),
+        )
+        for symbol, count in self._gate.refusals.items():
+            refused.add_metric((symbol,), count)
+        yield refused
+        state = self._security.table.state
+        for name, what, value in (
+            (
+                "trovemq_sessions",
+                "Sessions of clients that proved who they are.",
+                len(self._security.sessions),
+            ),
+            ("trovemq_users", "Users.", len(state.users)),
+            ("trovemq_access_rules", "Rules of access.", len(state.rules)),
+        ):
+            yield GaugeMetricFamily(name, what, value=value)

@@ -1,0 +1,214 @@
+"""Who calls, and whether they may: `broker.security` with the clock, the peer and the counters.
+
+| credentials of a call                   | taken where                                                  |
+|-----------------------------------------|--------------------------------------------------------------|
+| `trovemq-auth-bin`: a session's         | on every connection and for every service                    |
+| `authorization`: RocketMQ's signature   | RocketMQ's services; on loopback, or over TLS                |
+| none                                    | OPEN rows                                                    |
+
+Until `open()` nobody may anything. A call that begins is admitted for what its request says; each message of
+a stream is admitted for itself, so a right that is taken away ends with the next message.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import unquote
+
+from broker.security.actions import Kind, Resource, action_text
+from broker.security.rocketmq import SignatureChecker
+from broker.security.rules import SubjectRules, parse_source
+from broker.security.sessions import SessionCall, Sessions
+from broker.security.table import SecurityTable
+from broker.security.users import User
+from broker.server.access.needs import EVERY, KNOW, THIS_CLUSTER, Level, Need, Row
+from broker.server.access.refusals import is_rocketmq
+from trovemq_daemon.logging import get_logger
+from trovemq_proto import errors
+from trovemq_proto.authentication.calls import METADATA_KEY
+from trovemq_proto.errors import TroveError
+
+AUTHORIZATION_KEY: Final = "authorization"
+DATE_KEY: Final = "x-mq-date-time"
+LOGGED_INTERVAL_MS: Final = 60_000
+LOGGED_MAX: Final = 1_000  # different refusals in one interval that are logged
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a call showed, as far as it can be checked without its connection."""
+
+    path: str
+    session_call: SessionCall | None = None
+    authorization: str = field(default="", repr=False)
+    date: str = ""
+    fault: TroveError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The other end. `source`: its IP address, "" where it has none. `is_private`: nobody can listen."""
+
+    source: str
+    is_private: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who makes a call. `session_call` None: by RocketMQ's signature."""
+
+    access_key: str
+    source: str
+    session_call: SessionCall | None
+
+
+class Gate:
+    """Used on the event loop only."""
+
+    def __init__(self, *, authorization: bool, cluster: str, clock_ms: Callable[[], int]) -> None:
+        self._authorization = authorization
+        self._cluster = cluster
+        self._clock_ms = clock_ms
+        self._table: SecurityTable | None = None
+        self._sessions: Sessions | None = None
+        self._signatures: SignatureChecker | None = None
+        self._logged: set[tuple[str, str, str]] = set()
+        self._logged_from_ms = 0
+        self.refusals: Counter[str] = Counter()
+        """By the error's symbol."""
+
+    def open(self, table: SecurityTable, sessions: Sessions) -> None:
+        """Users and rules are there: from here on callers are admitted."""
+        self._table, self._sessions = table, sessions
+        self._signatures = SignatureChecker(table)
+
+    # --- who ----------------------------------------------------------------------------------------
+    def credentials(self, path: str, metadata: Iterable[tuple[str, str | bytes]]) -> Credentials:
+        """Reads them; never raises. A session's call is counted here, once."""
+        found: dict[str, str | bytes] = {}
+        for key, value in metadata:
+            if key in (METADATA_KEY, AUTHORIZATION_KEY, DATE_KEY):
+                if key in found:
+                    return Credentials(path, fault=_failed(f"{key} is there twice"))
+                found[key] = value
+        try:
+            return self._read(path, found)
+        except TroveError as error:
+            return Credentials(path, fault=error)
+
+    def _read(self, path: str, found: Mapping[str, str | bytes]) -> Credentials:
+        signed = found.get(METADATA_KEY)
+        if signed is not None:
+            if self._sessions is None:
+                raise TroveError(errors.SERVICE_NOT_AVAILABLE, "the broker is starting")
+            credential = signed if isinstance(signed, bytes) else signed.encode("latin-1", "replace")
+            return Credentials(path, self._sessions.call(credential, path, self._clock_ms()))
+        if is_rocketmq(path):
+            return Credentials(
+                path, None, str(found.get(AUTHORIZATION_KEY, "")), str(found.get(DATE_KEY, ""))
+            )
+        raise _failed("the call has no credentials: this broker asks for an access key and a secret")
+
+    def caller(self, credentials: Credentials, peer: Peer) -> Caller:
+        """TroveError AUTHENTICATION_FAILED, SERVICE_NOT_AVAILABLE."""
+        if credentials.fault is not None:
+            raise credentials.fault
+        call = credentials.session_call
+        if call is not None:
+            return Caller(call.session.access_key, peer.source, call)
+        if self._signatures is None:
+            raise TroveError(errors.SERVICE_NOT_AVAILABLE, "the broker is starting")
+        if not peer.is_private:
+            raise _failed("signatures of RocketMQ's clients are taken over TLS, or on loopback")
+        user = self._signatures.user_of(credentials.authorization, credentials.date)
+        return Caller(user.access_key, peer.source, None)
+
+    def user_of(self, caller: Caller) -> User:
+        """The user as it is now. TroveError AUTHENTICATION_FAILED where it may no longer call."""
+        assert self._sessions is not None, "a caller comes after open()"
+        assert self._table is not None, "a caller comes after open()"
+        if caller.session_call is not None:
+            return self._sessions.user_of(caller.session_call.session)
+        user = self._table.user(caller.access_key)
+        if user is None or not user.enabled:
+            raise _failed("the user is disabled")
+        return user
+
+    # --- what -----------------------------------------------------------------------------------------
+    def admit(self, caller: Caller, row: Row, request: Any) -> None:
+        """TroveError ACCESS_DENIED, AUTHENTICATION_FAILED; what the needs raise for illegal names."""
+        user = self.user_of(caller)
+        if user.is_super or row.needs is Level.USER:
+            return
+        if row.needs is Level.SUPER:
+            raise TroveError(errors.ACCESS_DENIED, f"{user.access_key} is not a super user")
+        if not self._authorization:
+            return
+        assert callable(row.needs), "OPEN rows have no gate"
+        for need in row.needs(request):
+            if not self._meets(user, need, caller.source):
+                raise _denied(user, self._named(need))
+
+    def may_see(self, caller: Caller) -> Callable[[Kind, str], bool] | None:
+        """Whether the caller may know that something is there; None: of everything. TroveError
+        AUTHENTICATION_FAILED."""
+        user = self.user_of(caller)
+        if user.is_super or not self._authorization:
+            return None
+        rules = self._rules(user)
+        return lambda kind, name: rules.allowed(Resource(kind, name), KNOW, caller.source)
+
+    def _meets(self, user: User, need: Need, source: str) -> bool:
+        need = self._named(need)
+        if need.name == EVERY:
+            return self._rules(user).allowed_everywhere(need.kind, need.actions, source)
+        return self._rules(user).allowed(Resource(need.kind, need.name), need.actions, source)
+
+    def _named(self, need: Need) -> Need:
+        if need.kind is Kind.CLUSTER and need.name == THIS_CLUSTER:
+            return need._replace(name=self._cluster)
+        return need
+
+    def _rules(self, user: User) -> SubjectRules:
+        assert self._table is not None, "a caller comes after open()"
+        return self._table.rules(user.access_key)
+
+    # --- refusals -------------------------------------------------------------------------------------
+    def refused(self, path: str, error: TroveError, source: str, access_key: str = "") -> None:
+        """Counts it, and logs it once a minute: without what the caller showed."""
+        self.refusals[error.symbol] += 1
+        now_ms = self._clock_ms()
+        if not 0 <= now_ms - self._logged_from_ms < LOGGED_INTERVAL_MS:
+            self._logged.clear()
+            self._logged_from_ms = now_ms
+        key = (path, error.symbol, access_key or source)
+        if key in self._logged or len(self._logged) >= LOGGED_MAX:
+            return
+        self._logged.add(key)
+        get_logger().warning(
+            "access.refused", method=path, error=error.symbol, user=access_key, source=source
+        )
+
+
+def peer_of(name: str, security_types: Iterable[bytes]) -> Peer:
+    """Of gRPC's name of the peer (`ipv4:127.0.0.1:5000`, `ipv6:%5B::1%5D:5000`, `unix:…`), and the types of
+    its connection's security."""
+    family, _, rest = name.partition(":")
+    host = unquote(rest).rpartition(":")[0].strip("[]") if family in ("ipv4", "ipv6") else ""
+    address = parse_source(host)
+    source = "" if address is None else str(address)
+    local = family in ("unix", "unix-abstract") or (address is not None and address.is_loopback)
+    return Peer(source, local or any(bytes(one) in (b"ssl", b"tls") for one in security_types))
+
+
+def _failed(message: str) -> TroveError:
+    return TroveError(errors.AUTHENTICATION_FAILED, message)
+
+
+def _denied(user: User, need: Need) -> TroveError:
+    what = f"all of {need.kind}" if need.name == EVERY else str(Resource(need.kind, need.name[:160]))
+    names = action_text(need.actions).replace(",", " or ")
+    return TroveError(errors.ACCESS_DENIED, f"{user.access_key} may not {names} on {what!a}")

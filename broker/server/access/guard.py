@@ -1,0 +1,226 @@
+"""Puts the gate before every handler when its service is added to a server, whatever the transport.
+
+Invariants
+- A method without a row in the table is for super users alone.
+- No handler begins before its call is admitted; of a stream, no message reaches it before.
+- Messages are checked on their bytes, and read by the service's own reader after that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, suppress
+from typing import Any, Final, TypeAlias
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from broker.server.access.gate import Caller, Gate, Peer, peer_of
+from broker.server.access.needs import ROWS, Level, Row
+from broker.server.access.refusals import is_rocketmq, refused_reply
+from broker.server.refused_message import RefusedMessage
+from broker.server.rocketmq.status import Malformed
+from trovemq_daemon.grpc_transport import is_end
+from trovemq_daemon.request_bounds import check_parts
+from trovemq_proto import errors
+from trovemq_proto.authentication.calls import message_checker
+from trovemq_proto.errors import TroveError
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+FIRST_REQUEST_WAIT_S: Final = 3.0  # for a stream that is refused
+_SUPER: Final = Row(Level.SUPER)
+
+
+class AccessGuard:
+    """`handler` is what `trovemq_daemon.grpc_server` calls for each method. The errors that it raises become
+    statuses further out."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    def handler(self, path: str, handler: Handler) -> Handler:
+        """The handler behind the gate."""
+        row = ROWS.get(path, _SUPER)
+        return handler if row.needs is Level.OPEN else _Guarded(self._gate, path, row, handler).handler()
+
+
+class _Guarded:
+    """One method."""
+
+    def __init__(self, gate: Gate, path: str, row: Row, handler: Handler) -> None:
+        self.gate = gate
+        self.path = path
+        self.row = row
+        self.is_rocketmq = is_rocketmq(path)
+        self._handler = handler
+        self._kind = "_".join(
+            "stream" if streaming else "unary"
+            for streaming in (handler.request_streaming, handler.response_streaming)
+        )
+        self._behaviour = getattr(handler, self._kind)
+        self._read = handler.request_deserializer
+        self._descriptor = getattr(getattr(self._read, "__self__", None), "DESCRIPTOR", None)
+
+    def handler(self) -> Handler:
+        make = getattr(grpc, f"{self._kind}_rpc_method_handler")
+        generator = inspect.isasyncgenfunction(self._behaviour)
+        guarded = self._generator if generator else self._coroutine
+        return make(guarded, bytes, self._handler.response_serializer)
+
+    async def _coroutine(self, data: Any, context: Context) -> Any:
+        call = _Call(self, context)
+        try:
+            request = call.begin(data)
+        except TroveError as error:
+            self.gate.refused(self.path, error, call.peer.source, call.access_key)
+            if not self.is_rocketmq:
+                raise
+            reply = refused_reply(self.path, error)
+            if not self._handler.response_streaming:
+                return reply
+            await _first_request(context)
+            await context.write(reply)
+            return None
+        return call.shown(await self._behaviour(request, call.context))
+
+    async def _generator(self, data: Any, context: Context) -> AsyncIterator[Any]:
+        call = _Call(self, context)
+        try:
+            request = call.begin(data)
+        except TroveError as error:
+            self.gate.refused(self.path, error, call.peer.source, call.access_key)
+            if not self.is_rocketmq:
+                raise
+            yield refused_reply(self.path, error)
+            return
+        async with aclosing(self._behaviour(request, call.context)) as replies:
+            async for reply in replies:
+                yield call.shown(reply)
+
+    def read(self, data: bytes) -> Any:
+        """As the method's own reader. TroveError LIMIT_EXCEEDED, REQUEST_ILLEGAL."""
+        if self._read is None:
+            return data
+        if self._descriptor is None:
+            return self._read(data)  # a reader of its own, with checks of its own
+        check_parts(data, self._descriptor)
+        try:
+            return self._read(data)
+        except (DecodeError, ValueError) as error:
+            what = f"the bytes are no {self._descriptor.name}: {error}"
+            raise TroveError(errors.REQUEST_ILLEGAL, what) from None
+
+    @property
+    def streams_requests(self) -> bool:
+        return bool(self._handler.request_streaming)
+
+
+class _Call:
+    """One call of a method. `context`: as its handler sees it."""
+
+    def __init__(self, method: _Guarded, context: Context) -> None:
+        self.method = method
+        self.context: Any = context
+        self.peer = peer_of_call(context)
+        self._outer = context
+        self._caller: Caller | None = None
+        self._is_signed: Callable[[bytes], bool] | None = None
+
+    @property
+    def access_key(self) -> str:
+        return self._caller.access_key if self._caller is not None else ""
+
+    @property
+    def caller(self) -> Caller:
+        assert self._caller is not None, "after begin()"
+        return self._caller
+
+    def begin(self, data: Any) -> Any:
+        """What the handler gets: the one request, admitted, or the requests. TroveError."""
+        method, gate = self.method, self.method.gate
+        credentials = gate.credentials(method.path, self._outer.invocation_metadata() or ())
+        self._caller = caller = gate.caller(credentials, self.peer)
+        signed_by = credentials.session_call
+        if signed_by is not None:
+            self._is_signed = message_checker(signed_by.session.key, signed_by.number)
+        if not method.streams_requests:
+            return self._admitted(data)
+        gate.user_of(caller)
+        if method.row.needs is Level.SUPER:
+            gate.admit(caller, method.row, None)
+        self.context = _CheckedContext(self._outer, self)
+        return _checked_requests(data, self)
+
+    def _admitted(self, data: bytes) -> Any:
+        if self._is_signed is not None and not self._is_signed(data):
+            raise TroveError(errors.AUTHENTICATION_FAILED, "a message is not signed by its session")
+        message = self.method.read(data)
+        if isinstance(message, TroveError):
+            raise message
+        if isinstance(message, Malformed):
+            return message  # its service says so
+        try:
+            self.method.gate.admit(self.caller, self.method.row, message)
+        except TroveError as error:
+            if error.spec is not errors.ACCESS_DENIED or not self.method.row.marks:
+                raise
+            self.method.gate.refused(self.method.path, error, self.peer.source, self.access_key)
+            return RefusedMessage(message, error)
+        return message
+
+    async def next(self, data: Any) -> Any:
+        """A stream's message as its handler gets it; the end of the requests where a refusal was said and the
+        stream is to end. TroveError."""
+        try:
+            return self._admitted(data)
+        except TroveError as error:
+            self.method.gate.refused(self.method.path, error, self.peer.source, self.access_key)
+            if not self.method.is_rocketmq:
+                raise
+            await self._outer.write(refused_reply(self.method.path, error))
+            return grpc.aio.EOF
+
+    def shown(self, reply: Any) -> Any:
+        show = self.method.row.show
+        if show is None:
+            return reply
+        may_see = self.method.gate.may_see(self.caller)
+        return reply if may_see is None else show(reply, may_see)
+
+
+class _CheckedContext:
+    """The call's context, whose `read` gives admitted messages alone."""
+
+    def __init__(self, context: Context, call: _Call) -> None:
+        self._context = context
+        self._call = call
+
+    async def read(self) -> Any:
+        data = await self._context.read()
+        return data if is_end(data) else await self._call.next(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+
+async def _checked_requests(requests: Any, call: _Call) -> AsyncIterator[Any]:
+    """The call's requests for a handler that iterates over them."""
+    async for data in requests:
+        message = await call.next(data)
+        if is_end(message):
+            return
+        yield message
+
+
+async def _first_request(context: Context) -> None:
+    """Waits for it: gRPC's clients do not read what came before they had written."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(context.read(), FIRST_REQUEST_WAIT_S)
+
+
+def peer_of_call(context: Context) -> Peer:
+    """The other end of a call."""
+    return peer_of(context.peer(), (context.auth_context() or {}).get("transport_security_type", ()))

@@ -1,0 +1,361 @@
+"""What each RPC needs, in one table; a test compares it with the services' descriptors.
+
+| a row               | what it means                                                                  |
+|---------------------|--------------------------------------------------------------------------------|
+| OPEN                | everybody, also without a name                                                 |
+| USER                | every user                                                                     |
+| SUPER               | super users                                                                    |
+| a function          | gives the needs of one request, or of one message of a stream; all must be met |
+
+A need names a resource and the actions one of which must be allowed. EVERY stands for all resources of its
+kind: an RPC whose answer can be of any of them (a look-up by id) needs the right to all of them, by a rule
+for all and without a deny for any. Names are taken as the service itself takes them.
+
+`show` of a row leaves out of a reply what the caller may not see: listings, routes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from broker.security.actions import Action, Kind
+from broker.server.rocketmq.resources import group_name, topic_to_read, topic_to_send
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_proto.v1 import admin_pb2, group_pb2, route_pb2, transaction_pb2
+
+EVERY: Final = "*"
+THIS_CLUSTER: Final = ""
+
+PUB: Final = Action.PUB
+SUB: Final = Action.SUB
+SEE: Final = Action.GET | Action.SUB
+READ: Final = Action.READ | Action.SUB
+KNOW: Final = Action.LIST | Action.GET | Action.PUB | Action.SUB
+
+
+class Need(NamedTuple):
+    """One of `actions` on the resource."""
+
+    kind: Kind
+    name: str
+    actions: Action
+
+
+class Level(Enum):
+    """Needs that no rule can meet."""
+
+    OPEN = "open"
+    USER = "user"
+    SUPER = "super"
+
+
+Needs: TypeAlias = Callable[[Any], Iterable[Need]]
+MaySee: TypeAlias = Callable[[Kind, str], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`needs`: of a request. `marks`: a refused message of its stream is answered by the service, and the
+    stream continues. `show`: the part of a reply that the caller may see."""
+
+    needs: Level | Needs
+    marks: bool = False
+    show: Callable[[Any, MaySee], Any] | None = None
+
+
+# --- needs ----------------------------------------------------------------------------------------------
+def _topic(actions: Action) -> Needs:
+    return lambda request: (Need(Kind.TOPIC, request.topic, actions),)
+
+
+def _group(actions: Action) -> Needs:
+    return lambda request: (Need(Kind.GROUP, request.group, actions),)
+
+
+def _cluster(actions: Action) -> Needs:
+    return lambda _request: (Need(Kind.CLUSTER, THIS_CLUSTER, actions),)
+
+
+def _both(group_actions: Action, topic_actions: Action) -> Needs:
+    return lambda request: (
+        Need(Kind.GROUP, request.group, group_actions),
+        Need(Kind.TOPIC, request.topic, topic_actions),
+    )
+
+
+def _lag(request: group_pb2.GetLagRequest) -> Iterator[Need]:
+    yield Need(Kind.GROUP, request.group, SEE)
+    if request.topic:
+        yield Need(Kind.TOPIC, request.topic, KNOW)
+
+
+def _identifier(request: Any) -> Iterator[Need]:
+    """An id can lead to a message of any topic, whatever topic the request names."""
+    where = request.location.topic if request.WhichOneof("identifier") == "location" else EVERY
+    yield Need(Kind.TOPIC, where, READ)
+
+
+def _track(request: Any) -> Iterator[Need]:
+    """Shows every group that has to do with the message."""
+    where = request.location.topic if request.WhichOneof("identifier") == "location" else EVERY
+    yield Need(Kind.TOPIC, where, Action.READ)
+
+
+def _transaction(frame: transaction_pb2.TransactionFrame) -> Iterator[Need]:
+    kind = frame.WhichOneof("frame")
+    if kind == "messages":
+        yield Need(Kind.TOPIC, frame.messages.topic, PUB)
+    elif kind == "acknowledgements":
+        yield Need(Kind.GROUP, frame.acknowledgements.group, SUB)
+        yield Need(Kind.TOPIC, frame.acknowledgements.topic, SUB)
+
+
+def _resend(request: group_pb2.ResendDeadLettersRequest) -> Iterator[Need]:
+    """The letters name the topics that they go to."""
+    yield Need(Kind.GROUP, request.group, Action.UPDATE)
+    yield Need(Kind.TOPIC, EVERY, PUB)
+
+
+def _command(request: Any) -> Iterator[Need]:
+    yield Need(Kind.GROUP, request.group, Action.COMMAND)
+
+
+def _consume_directly(request: Any) -> Iterator[Need]:
+    yield Need(Kind.GROUP, request.group, Action.COMMAND)
+    yield Need(Kind.TOPIC, EVERY, Action.READ)
+
+
+# --- needs of RocketMQ's requests -----------------------------------------------------------------------
+def _v2_topic(actions: Action) -> Needs:
+    return lambda request: (Need(Kind.TOPIC, topic_to_read(request.topic), actions),)
+
+
+def _v2_group(actions: Action) -> Needs:
+    return lambda request: (Need(Kind.GROUP, group_name(request.group), actions),)
+
+
+def _v2_both(group_actions: Action, topic_actions: Action) -> Needs:
+    return lambda request: (
+        Need(Kind.GROUP, group_name(request.group), group_actions),
+        Need(Kind.TOPIC, topic_to_read(request.topic), topic_actions),
+    )
+
+
+def _v2_queue(request: Any) -> Iterator[Need]:
+    yield Need(Kind.GROUP, group_name(request.group), SUB)
+    yield Need(Kind.TOPIC, topic_to_read(request.message_queue.topic), SUB)
+
+
+def _v2_query_offset(request: Any) -> Iterator[Need]:
+    yield Need(Kind.TOPIC, topic_to_read(request.message_queue.topic), SEE)
+
+
+def _v2_send(request: Any) -> Iterator[Need]:
+    for topic in {topic_to_send(message.topic) for message in request.messages}:
+        yield Need(Kind.TOPIC, topic, PUB)
+
+
+def _v2_admin_send(request: Any) -> Iterator[Need]:
+    yield Need(Kind.TOPIC, topic_to_send(request.topic), PUB)
+
+
+def _v2_client(request: Any) -> Iterator[Need]:
+    """A producer names no group."""
+    if request.HasField("group") and request.group.name:
+        yield Need(Kind.GROUP, group_name(request.group), SUB)
+
+
+def _v2_telemetry(command: Any) -> Iterator[Need]:
+    if command.WhichOneof("command") != "settings":
+        return
+    settings: v2.Settings = command.settings
+    kind = settings.WhichOneof("pub_sub")
+    if kind == "publishing":
+        for topic in settings.publishing.topics:
+            yield Need(Kind.TOPIC, topic_to_read(topic), PUB)
+    elif kind == "subscription":
+        subscription = settings.subscription
+        if subscription.group.name:
+            yield Need(Kind.GROUP, group_name(subscription.group), SUB)
+        for entry in subscription.subscriptions:
+            yield Need(Kind.TOPIC, topic_to_read(entry.topic), SUB)
+
+
+def _v2_subscriptions(request: Any) -> Iterator[Need]:
+    """Without a group the answer is of all groups."""
+    group = group_name(request.group) if request.HasField("group") else EVERY
+    yield Need(Kind.GROUP, group, Action.GET)
+    if request.HasField("topic"):
+        yield Need(Kind.TOPIC, topic_to_read(request.topic), SEE)
+
+
+def _v2_query_message(request: Any) -> Iterator[Need]:
+    by_id = request.WhichOneof("search_key") == "message_id"
+    yield Need(Kind.TOPIC, EVERY if by_id else topic_to_read(request.topic), READ)
+
+
+def _v2_verify(request: Any) -> Iterator[Need]:
+    yield Need(Kind.GROUP, group_name(request.group), Action.COMMAND)
+    yield Need(Kind.TOPIC, EVERY, Action.READ)
+
+
+# --- what of a reply is shown ---------------------------------------------------------------------------
+def _show_topics(reply: admin_pb2.ListTopicsReply, may_see: MaySee) -> admin_pb2.ListTopicsReply:
+    return admin_pb2.ListTopicsReply(topics=[one for one in reply.topics if may_see(Kind.TOPIC, one.topic)])
+
+
+def _show_groups(reply: group_pb2.ListGroupsReply, may_see: MaySee) -> group_pb2.ListGroupsReply:
+    seen = group_pb2.ListGroupsReply(groups=[one for one in reply.groups if may_see(Kind.GROUP, one.group)])
+    for group in seen.groups:
+        _show_group(group, may_see)
+    return seen
+
+
+def _show_group(group: group_pb2.GroupDescription, may_see: MaySee) -> group_pb2.GroupDescription:
+    group.topics[:] = [topic for topic in group.topics if may_see(Kind.TOPIC, topic)]
+    group.unordered_topics[:] = [topic for topic in group.unordered_topics if may_see(Kind.TOPIC, topic)]
+    return group
+
+
+def _show_routes(reply: route_pb2.ClusterReply, may_see: MaySee) -> route_pb2.ClusterReply:
+    seen = route_pb2.ClusterReply(version=reply.version)
+    for broker in reply.brokers:
+        shown = seen.brokers.add()
+        shown.CopyFrom(broker)
+        del shown.topics[:]
+        shown.topics.extend(one for one in broker.topics if may_see(Kind.TOPIC, one.topic))
+    return seen
+
+
+def _show_transaction(
+    reply: transaction_pb2.TransactionReply, may_see: MaySee
+) -> transaction_pb2.TransactionReply:
+    """One with a topic that the caller may not know of is not there."""
+    if not all(may_see(Kind.TOPIC, topic) for topic in reply.topics):
+        raise TroveError(errors.TRANSACTION_NOT_FOUND)
+    return reply
+
+
+_OPEN: Final = Row(Level.OPEN)
+_USER: Final = Row(Level.USER)
+_SUPER: Final = Row(Level.SUPER)
+_UPDATE: Final = Action.UPDATE
+
+_SERVICES: Final[dict[str, dict[str, Row]]] = {
+    "trovemq.v1.MessageService": {
+        "Append": Row(_topic(PUB), marks=True),
+        "Fetch": Row(_topic(SUB), marks=True),
+        "Send": Row(_topic(PUB)),
+        "Pull": Row(_topic(SUB)),
+        "GetProducer": Row(_topic(PUB)),
+    },
+    "trovemq.v1.TransactionService": {
+        "Transact": Row(_transaction),
+        "GetTransaction": Row(Level.USER, show=_show_transaction),
+    },
+    "trovemq.v1.QueryService": {
+        "GetMessage": Row(_identifier),
+        "QueryByKey": Row(_topic(READ)),
+        "SearchOffset": Row(_topic(SEE)),
+        "QueueOffsets": Row(_topic(SEE)),
+    },
+    "trovemq.v1.SearchService": {"Search": Row(_topic(READ))},
+    "trovemq.v1.BiographyService": {"Biography": Row(_track)},
+    "trovemq.v1.StoreService": {
+        "Scrub": Row(_cluster(Action.BACKUP)),
+        "Backup": Row(_cluster(Action.BACKUP)),
+    },
+    "trovemq.v1.AdminService": {
+        "CreateTopic": Row(_topic(Action.CREATE)),
+        "AlterTopic": Row(_topic(_UPDATE)),
+        "DescribeTopic": Row(_topic(SEE | PUB)),
+        "ListTopics": Row(Level.USER, show=_show_topics),
+        "DeleteTopic": Row(_topic(Action.DELETE)),
+        "CommitOffset": Row(_both(SUB, SUB)),
+        "GetOffset": Row(_both(SEE, SEE)),
+        "ResetOffset": Row(_both(_UPDATE, SEE)),
+        "GetStatistics": Row(_cluster(Action.GET)),
+    },
+    "trovemq.v1.GroupService": {
+        "CreateGroup": Row(_group(Action.CREATE)),
+        "AlterGroup": Row(_group(_UPDATE)),
+        "DeleteGroup": Row(_group(Action.DELETE)),
+        "ListGroups": Row(Level.USER, show=_show_groups),
+        "DescribeGroup": Row(_group(SEE), show=_show_group),
+        "ListMembers": Row(_group(SEE)),
+        "GetLag": Row(_lag),
+        "ResetGroup": Row(_both(_UPDATE, SEE)),
+        "ResendDeadLetters": Row(_resend),
+        "FindResentDeadLetters": Row(_group(SEE)),
+        "ConsumeDirectly": Row(_consume_directly),
+        "PrintThreadStackTrace": Row(_command),
+        "FindDelayed": Row(_topic(READ)),
+    },
+    "trovemq.v1.RouteService": {
+        "GetServerInfo": _USER,
+        "GetRoute": Row(_topic(KNOW)),
+        "GetCluster": Row(Level.USER, show=_show_routes),
+        "WatchRoutes": Row(Level.USER, show=_show_routes),
+    },
+    "trovemq.v1.RegistrationService": {"Register": _SUPER},  # of nameservers, which ask nobody yet
+    "trovemq.v1.SecurityService": {
+        "Authenticate": _OPEN,
+        "CreateUser": _SUPER,
+        "AlterUser": _SUPER,
+        "RotateSecret": _SUPER,
+        "DeleteUser": _SUPER,
+        "ListUsers": _SUPER,
+        "CreateRule": _SUPER,
+        "DeleteRule": _SUPER,
+        "ListRules": _SUPER,
+        "TestAccess": _SUPER,
+    },
+    "apache.rocketmq.v2.MessagingService": {
+        "QueryRoute": Row(_v2_topic(KNOW)),
+        "Heartbeat": Row(_v2_client),
+        "SendMessage": Row(_v2_send),
+        "QueryAssignment": Row(_v2_both(SUB, SUB)),
+        "ReceiveMessage": Row(_v2_queue),
+        "AckMessage": Row(_v2_both(SUB, SUB)),
+        "ForwardMessageToDeadLetterQueue": Row(_v2_both(SUB, SUB)),
+        "PullMessage": Row(_v2_queue),
+        "UpdateOffset": Row(_v2_queue),
+        "GetOffset": Row(_v2_queue),
+        "QueryOffset": Row(_v2_query_offset),
+        "EndTransaction": Row(_v2_topic(PUB)),
+        "Telemetry": Row(_v2_telemetry),
+        "NotifyClientTermination": Row(_v2_client),
+        "ChangeInvisibleDuration": Row(_v2_both(SUB, SUB)),
+        "RecallMessage": Row(_v2_topic(PUB)),
+        "SyncLiteSubscription": Row(_v2_both(SUB, SUB)),
+    },
+    "apache.rocketmq.v2.Admin": {
+        "ChangeLogLevel": Row(_cluster(_UPDATE)),
+        "DescribeTopicStatus": Row(_v2_topic(SEE)),
+        "ListSubscription": Row(_v2_subscriptions),
+        "DescribeSubscription": Row(_v2_subscriptions),
+        "DeleteSubscription": Row(_v2_group(_UPDATE)),
+        "DescribeGroupAccumulation": Row(_v2_group(SEE)),
+        "ListConsumerConnection": Row(_v2_group(SEE)),
+        "ResetGroupOffset": Row(_v2_both(_UPDATE, SEE)),
+        "QueryMessage": Row(_v2_query_message),
+        "PrintThreadStackTrace": Row(_v2_group(Action.COMMAND)),
+        "VerifyMessage": Row(_v2_verify),
+        "AdminSendMessage": Row(_v2_admin_send),
+        "GetConsumerRunningInfo": Row(_v2_group(Action.GET | Action.COMMAND)),
+        "GetTopicRoute": Row(_v2_topic(KNOW)),
+        "QueryTimeSpan": Row(_v2_group(SEE)),
+        "GetProxyRuntimeStats": Row(_cluster(Action.GET)),
+    },
+    "grpc.health.v1.Health": {"Check": _OPEN, "List": _OPEN, "Watch": _OPEN},
+    "grpc.reflection.v1alpha.ServerReflection": {"ServerReflectionInfo": _USER},
+}
+
+ROWS: Final[dict[str, Row]] = {
+    f"/{service}/{method}": row for service, methods in _SERVICES.items() for method, row in methods.items()
+}

@@ -1,0 +1,39 @@
+"""How each protocol is told that a call is refused.
+
+RocketMQ's clients read a status inside of the reply; any other they take for a broken connection. On the
+telemetry stream a command with nothing but a status says it, and the stream ends.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from google.protobuf.message_factory import GetMessageClass
+
+from broker.server.rocketmq.service import ADMIN_SERVICE, MESSAGING_SERVICE
+from broker.server.rocketmq.status import status_of
+from trovemq_proto.errors import TroveError
+from trovemq_proto.rocketmq.v2 import admin_pb2, service_pb2
+
+_METHODS: Final = {
+    f"/{name}/{method.name}": method
+    for name, service in (
+        (MESSAGING_SERVICE, service_pb2.DESCRIPTOR.services_by_name["MessagingService"]),
+        (ADMIN_SERVICE, admin_pb2.DESCRIPTOR.services_by_name["Admin"]),
+    )
+    for method in service.methods
+}
+
+
+def is_rocketmq(path: str) -> bool:
+    """Whether the call is of RocketMQ's protocol."""
+    return path in _METHODS
+
+
+def refused_reply(path: str, error: TroveError) -> Any:
+    """The reply, or the element of a stream, that refuses a call of RocketMQ's protocol."""
+    output = _METHODS[path].output_type
+    reply_type = GetMessageClass(output)
+    if "status" not in output.fields_by_name:  # ChangeLogLevel
+        return reply_type(remark=error.message)
+    return reply_type(status=status_of(error))

@@ -1,0 +1,243 @@
+"""SecurityService: handshakes of our own clients, and the administration of users and rules.
+
+Secrets come and go over TLS or on loopback alone. They are in no log and in no error; a secret that is made
+here is told once, in the reply.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import grpc
+
+from broker.security import changes
+from broker.security.actions import Kind, Resource, action_text, parse_actions
+from broker.security.changes import SecurityState
+from broker.security.rules import Rule, decide, parse_source
+from broker.security.sessions import SESSION_TIME_MAX_MS, Sessions
+from broker.security.users import User, check_access_key, check_secret, new_user, parse_kind
+from broker.server.access.changes import SecurityChanges
+from broker.server.access.guard import peer_of_call
+from trovemq_daemon.logging import get_logger
+from trovemq_proto import errors
+from trovemq_proto.authentication.scram import SALT_SIZE
+from trovemq_proto.errors import TroveError
+from trovemq_proto.v1 import security_pb2, security_pb2_grpc
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+SECRET_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class SecurityParts:
+    """What the service works with, where the broker asks who calls."""
+
+    changes: SecurityChanges
+    sessions: Sessions
+    broker: str
+    clock_ms: Callable[[], int]
+
+
+class SecurityService(security_pb2_grpc.SecurityServiceServicer):
+    """The methods are those of security.proto; every refusal is a TroveError."""
+
+    def __init__(self, parts: SecurityParts | None) -> None:
+        """None: the broker asks nobody; every call is answered AUTHENTICATION_DISABLED."""
+        self._known = parts
+
+    @property
+    def _parts(self) -> SecurityParts:
+        if self._known is None:
+            raise TroveError(errors.AUTHENTICATION_DISABLED)
+        return self._known
+
+    @property
+    def _state(self) -> SecurityState:
+        return self._parts.changes.table.state
+
+    # --- handshakes -----------------------------------------------------------------------------------
+    async def Authenticate(  # noqa: N802
+        self, request: security_pb2.AuthenticateRequest, context: Context
+    ) -> security_pb2.AuthenticateReply:
+        parts = self._parts
+        if request.message.startswith("n,,"):
+            return security_pb2.AuthenticateReply(
+                message=parts.sessions.begin(request.message, parts.clock_ms())
+            )
+        try:
+            answer, session = parts.sessions.finish(request.message, parts.clock_ms())
+        except TroveError as error:
+            get_logger().warning("access.login_failed", peer=context.peer(), error=error.symbol)
+            raise
+        return security_pb2.AuthenticateReply(
+            message=answer, session_id=session.key.session_id, session_time_ms=SESSION_TIME_MAX_MS
+        )
+
+    # --- users ----------------------------------------------------------------------------------------
+    async def CreateUser(  # noqa: N802
+        self, request: security_pb2.CreateUserRequest, context: Context
+    ) -> security_pb2.UserSecret:
+        _check_private(context)
+        name, kind = check_access_key(request.access_key), parse_kind(request.kind)
+        secret, salt = _secret_of(request.secret), secrets.token_bytes(SALT_SIZE)
+        now_ms = self._parts.clock_ms()
+        await self._change(
+            lambda state: changes.add_user(state, new_user(name, kind, secret, salt=salt, now_ms=now_ms))
+        )
+        self._log("access.user_created", name)
+        return self._secret(name, "" if request.secret else secret.decode())
+
+    async def AlterUser(  # noqa: N802
+        self, request: security_pb2.AlterUserRequest, _context: Context
+    ) -> security_pb2.UserDescription:
+        name, enabled = request.access_key, request.enabled
+        await self._change(lambda state: changes.set_enabled(state, name, enabled=enabled))
+        self._log("access.user_enabled" if enabled else "access.user_disabled", name)
+        return self._user(self._state.require_user(name))
+
+    async def RotateSecret(  # noqa: N802
+        self, request: security_pb2.RotateSecretRequest, context: Context
+    ) -> security_pb2.UserSecret:
+        name = request.access_key
+        if request.drop_old:
+            await self._change(lambda state: changes.drop_old_secret(state, name))
+            self._log("access.old_secret_dropped", name)
+            return self._secret(name, "")
+        _check_private(context)
+        secret, now_ms = _secret_of(request.secret), self._parts.clock_ms()
+        await self._change(lambda state: changes.rotate_secret(state, name, secret, now_ms))
+        self._log("access.secret_rotated", name)
+        return self._secret(name, "" if request.secret else secret.decode())
+
+    async def DeleteUser(  # noqa: N802
+        self, request: security_pb2.DeleteUserRequest, _context: Context
+    ) -> security_pb2.DeleteUserReply:
+        name = request.access_key
+        await self._change(lambda state: changes.delete_user(state, name))
+        self._log("access.user_deleted", name)
+        return security_pb2.DeleteUserReply()
+
+    async def ListUsers(  # noqa: N802
+        self, _request: security_pb2.ListUsersRequest, _context: Context
+    ) -> security_pb2.ListUsersReply:
+        users = self._state.users
+        return security_pb2.ListUsersReply(users=[self._user(users[name]) for name in sorted(users)])
+
+    # --- rules ----------------------------------------------------------------------------------------
+    async def CreateRule(  # noqa: N802
+        self, request: security_pb2.CreateRuleRequest, _context: Context
+    ) -> security_pb2.AccessRule:
+        made: list[Rule] = []
+
+        def add(state: SecurityState) -> SecurityState:
+            after, rule = changes.add_rule(
+                state,
+                request.access_key,
+                allow=request.allow,
+                actions=request.actions,
+                resource=request.resource,
+                sources=request.sources,
+            )
+            made.append(rule)
+            return after
+
+        await self._change(add)
+        (rule,) = made
+        self._log("access.rule_created", rule.subject, rule=str(rule))
+        return self._rule(rule)
+
+    async def DeleteRule(  # noqa: N802
+        self, request: security_pb2.DeleteRuleRequest, _context: Context
+    ) -> security_pb2.DeleteRuleReply:
+        number = request.number
+        await self._change(lambda state: changes.delete_rule(state, number))
+        self._log("access.rule_deleted", "", number=number)
+        return security_pb2.DeleteRuleReply()
+
+    async def ListRules(  # noqa: N802
+        self, request: security_pb2.ListRulesRequest, _context: Context
+    ) -> security_pb2.ListRulesReply:
+        state, name = self._state, request.access_key
+        if name:
+            state.require_user(name)
+        rules = [rule for _, rule in sorted(state.rules.items()) if not name or rule.subject == name]
+        return security_pb2.ListRulesReply(rules=[self._rule(rule) for rule in rules])
+
+    async def TestAccess(  # noqa: N802
+        self, request: security_pb2.TestAccessRequest, context: Context
+    ) -> security_pb2.TestAccessReply:
+        user = self._state.require_user(request.access_key)
+        actions, resource = parse_actions(request.action), _resource(request.resource)
+        source = request.source or peer_of_call(context).source
+        if request.source and parse_source(source) is None:
+            raise TroveError(errors.REQUEST_ILLEGAL, f"source {source[:80]!a} is not an IP address")
+        decision = decide(self._state.rules_of(user.access_key), resource, actions, source)
+        allowed, rule = decision.allowed, decision.rule
+        if not user.enabled:
+            allowed, rule, reason = False, None, "the user is disabled"
+        elif user.is_super:
+            allowed, rule, reason = True, None, "a super user may do everything"
+        elif rule is None:
+            reason = "no rule matches: what no rule allows is denied"
+        else:
+            reason = str(rule)
+        reply = security_pb2.TestAccessReply(allowed=allowed, reason=reason, broker=self._parts.broker)
+        if rule is not None:
+            reply.rule.CopyFrom(self._rule(rule))
+        return reply
+
+    # --- inside ---------------------------------------------------------------------------------------
+    async def _change(self, make: Callable[[SecurityState], SecurityState]) -> None:
+        await self._parts.changes.apply(make)
+
+    def _log(self, event: str, user: str, **fields: object) -> None:
+        get_logger().info(event, user=user, **fields)
+
+    def _secret(self, name: str, secret: str) -> security_pb2.UserSecret:
+        return security_pb2.UserSecret(user=self._user(self._state.require_user(name)), secret=secret)
+
+    def _user(self, user: User) -> security_pb2.UserDescription:
+        return security_pb2.UserDescription(
+            access_key=user.access_key,
+            kind=str(user.kind),
+            enabled=user.enabled,
+            created=user.created_ms,
+            secrets_created=[secret.created_ms for secret in user.secrets],
+            broker=self._parts.broker,
+        )
+
+    def _rule(self, rule: Rule) -> security_pb2.AccessRule:
+        return security_pb2.AccessRule(
+            number=rule.number,
+            access_key=rule.subject,
+            allow=rule.allow,
+            actions=action_text(rule.actions),
+            resource=str(rule.pattern),
+            sources=[str(network) for network in rule.sources],
+            broker=self._parts.broker,
+        )
+
+
+def _secret_of(given: str) -> bytes:
+    """The caller's, or a new one. TroveError USER_ILLEGAL."""
+    return check_secret(given.encode()) if given else secrets.token_urlsafe(SECRET_BYTES).encode()
+
+
+def _resource(text: str) -> Resource:
+    """TroveError REQUEST_ILLEGAL."""
+    kind, separator, name = text.partition(":")
+    known = {one.lower(): one for one in Kind}
+    if not separator or not name or kind.lower() not in known:
+        raise TroveError(
+            errors.REQUEST_ILLEGAL, f"{text[:80]!a} is not Topic:, Group:, Namespace: or Cluster: and a name"
+        )
+    return Resource(known[kind.lower()], name)
+
+
+def _check_private(context: Context) -> None:
+    """TroveError REQUEST_ILLEGAL where somebody could read the secret on its way."""
+    if not peer_of_call(context).is_private:
+        raise TroveError(errors.REQUEST_ILLEGAL, "secrets are told over TLS, or on loopback")

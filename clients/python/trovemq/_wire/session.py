@@ -1,0 +1,300 @@
+"""A channel whose calls are signed: the handshake before the first call, a session after it.
+
+The handshake is SCRAM-SHA-256; what is signed stands in `trovemq_proto.authentication.calls`. A server that
+asks nobody who they are is called without signatures.
+
+A session ends with its time, with its secret, and with the server. A unary call that is refused for that is
+made again once, with another session; a stream breaks off as if its server could not be reached, so that
+whoever keeps it opens it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from trovemq_proto import errors
+from trovemq_proto.authentication.calls import METADATA_KEY, SigningKey, message_signer
+from trovemq_proto.authentication.credentials import Credentials
+from trovemq_proto.authentication.scram import ClientHandshake, ScramError, client_first
+from trovemq_proto.errors import TroveError
+from trovemq_proto.v1 import security_pb2
+
+from .failures import error_of_call, unreachable
+
+_AUTHENTICATE: Final = "/trovemq.v1.SecurityService/Authenticate"
+_NONCE_BYTES: Final = 24
+_RENEWED_AFTER: Final = 0.8  # of a session's time
+_UNAUTHORIZED: Final = 40100  # of RocketMQ's protocol
+
+Failures = tuple[type[BaseException], ...]
+
+
+@dataclass(slots=True)
+class _Session:
+    """`key` None: the server asks nobody. `until`: in the loop's time."""
+
+    key: SigningKey | None
+    until: float
+    calls: int = 0
+
+
+class SignedChannel:
+    """A channel's calls, signed; `channel` has grpc.aio's interface.
+
+    Args:
+        channel: To the server.
+        address: The server's, for errors.
+        credentials: Whose calls they are.
+        failures: What the channel's calls raise.
+        timeout_ms: For each step of the handshake.
+    """
+
+    def __init__(
+        self, channel: Any, address: str, credentials: Credentials, failures: Failures, timeout_ms: int
+    ) -> None:
+        self.address = address
+        self.failures = failures
+        self._channel = channel
+        self._credentials = credentials
+        self._timeout = timeout_ms / 1000
+        self._ask = channel.unary_unary(
+            _AUTHENTICATE, response_deserializer=security_pb2.AuthenticateReply.FromString
+        )
+        self._session: asyncio.Future[_Session] | None = None
+
+    async def close(self) -> None:
+        """Ends every call and closes the channel."""
+        if self._session is not None:
+            self._session.cancel()
+        await self._channel.close()
+
+    # --- as of a channel ------------------------------------------------------------------------------
+    def unary_unary(self, path: str, response_deserializer: Any = None) -> Any:
+        made = self._channel.unary_unary(path, response_deserializer=response_deserializer)
+        return lambda request, timeout=None, metadata=(): UnaryCall(
+            self, path, metadata, lambda data, signed: made(data, timeout=timeout, metadata=signed), request
+        )
+
+    def unary_stream(self, path: str, response_deserializer: Any = None) -> Any:
+        made = self._channel.unary_stream(path, response_deserializer=response_deserializer)
+        return lambda request, timeout=None, metadata=(): StreamCall(
+            self,
+            path,
+            metadata,
+            lambda sign, signed: made(sign(request), timeout=timeout, metadata=signed),
+        )
+
+    def stream_unary(self, path: str, response_deserializer: Any = None) -> Any:
+        made = self._channel.stream_unary(path, response_deserializer=response_deserializer)
+        return lambda requests, timeout=None, metadata=(): StreamCall(
+            self,
+            path,
+            metadata,
+            lambda sign, signed: made(_signed(requests, sign), timeout=timeout, metadata=signed),
+        )
+
+    def stream_stream(self, path: str, response_deserializer: Any = None) -> Any:
+        made = self._channel.stream_stream(path, response_deserializer=response_deserializer)
+        return lambda timeout=None, metadata=(): StreamCall(
+            self, path, metadata, lambda _sign, signed: made(timeout=timeout, metadata=signed)
+        )
+
+    # --- sessions -------------------------------------------------------------------------------------
+    async def sign_call(self, path: str) -> tuple[tuple[tuple[str, bytes], ...], Callable[[bytes], bytes]]:
+        """Metadata for one call, and what signs its messages. Raises TroveError."""
+        session = await self._current()
+        if session.key is None:
+            return (), _unsigned
+        number, session.calls = session.calls, session.calls + 1
+        credential = session.key.credential(number, path)
+        return ((METADATA_KEY, credential),), message_signer(session.key, number)
+
+    def forget_session(self) -> None:
+        """The server refused it: the next call makes another one."""
+        if self._session is not None and self._session.done():
+            self._session = None
+
+    async def _current(self) -> _Session:
+        """The session, made by whoever asks first. Raises TroveError."""
+        loop, known = asyncio.get_running_loop(), self._session
+        if known is not None and known.done():
+            failed = known.cancelled() or known.exception() is not None
+            if failed or loop.time() > known.result().until:
+                known = None
+        if known is None:
+            known = self._session = asyncio.ensure_future(self._make())
+        return await asyncio.shield(known)
+
+    async def _make(self) -> _Session:
+        loop = asyncio.get_running_loop()
+        first = client_first(self._credentials.access_key, secrets.token_urlsafe(_NONCE_BYTES))
+        try:
+            answer = await self._step(first)
+        except TroveError as error:
+            if (
+                error.spec is errors.AUTHENTICATION_DISABLED
+                or error.fields.get("grpc_status") == "UNIMPLEMENTED"
+            ):
+                return _Session(None, float("inf"))
+            raise
+        try:
+            handshake = ClientHandshake(first, answer.message, self._credentials.secret_key.encode())
+            last = await self._step(handshake.message)
+            key = SigningKey(last.session_id, handshake.finish(last.message))
+        except ScramError as error:
+            raise TroveError(errors.AUTHENTICATION_FAILED, f"{self.address}: {error}") from None
+        return _Session(key, loop.time() + last.session_time_ms / 1000 * _RENEWED_AFTER)
+
+    async def _step(self, message: str) -> security_pb2.AuthenticateReply:
+        request = security_pb2.AuthenticateRequest(message=message)
+        asked = self._ask(request.SerializeToString(), timeout=self._timeout)
+        try:
+            reply: security_pb2.AuthenticateReply = await asked
+        except self.failures as failure:
+            raise await error_of_call(asked, failure, self.address) from failure
+        return reply
+
+
+class UnaryCall:
+    """One question that is to be signed; to be awaited."""
+
+    def __init__(
+        self,
+        channel: SignedChannel,
+        path: str,
+        metadata: Any,
+        make: Callable[[bytes, Any], Any],
+        request: bytes,
+    ) -> None:
+        self._channel = channel
+        self._path = path
+        self._metadata = tuple(metadata)
+        self._make = make
+        self._request = request
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._answer().__await__()
+
+    async def _answer(self) -> Any:
+        reply = await self._once(last=False)
+        return reply if not _is_refused(reply) else await self._again()
+
+    async def _again(self) -> Any:
+        self._channel.forget_session()
+        return await self._once(last=True)
+
+    async def _once(self, *, last: bool) -> Any:
+        signed, sign = await self._channel.sign_call(self._path)
+        asked = self._make(sign(self._request), (*self._metadata, *signed))
+        try:
+            return await asked
+        except self._channel.failures as failure:
+            error = await error_of_call(asked, failure, self._channel.address)
+            if last or error.spec is not errors.AUTHENTICATION_FAILED:
+                raise error from failure
+        return await self._again()
+
+
+class StreamCall:
+    """A call with a stream, opened when it is first used. Raises TroveError."""
+
+    def __init__(
+        self,
+        channel: SignedChannel,
+        path: str,
+        metadata: Any,
+        make: Callable[[Callable[[bytes], bytes], Any], Any],
+    ) -> None:
+        self._channel = channel
+        self._path = path
+        self._metadata = tuple(metadata)
+        self._make = make
+        self._sign: Callable[[bytes], bytes] = _unsigned
+        self._call: Any = None
+        self._opening: asyncio.Future[Any] | None = None
+        self._cancelled = False
+
+    async def _opened(self) -> Any:
+        if self._call is not None:
+            return self._call
+        if self._opening is None:
+            self._opening = asyncio.ensure_future(self._open())
+        return await asyncio.shield(self._opening)
+
+    async def _open(self) -> Any:
+        signed, self._sign = await self._channel.sign_call(self._path)
+        if self._cancelled:
+            raise unreachable(self._channel.address, "the call was given up")
+        self._call = self._make(self._sign, (*self._metadata, *signed))
+        return self._call
+
+    async def _through(self, use: Callable[[Any], Awaitable[Any]]) -> Any:
+        call = await self._opened()
+        try:
+            reply = await use(call)
+        except self._channel.failures as failure:
+            raise self._broken(await error_of_call(call, failure, self._channel.address)) from failure
+        if _is_refused(reply):
+            raise self._broken(TroveError(errors.AUTHENTICATION_FAILED))
+        return reply
+
+    def _broken(self, error: TroveError) -> TroveError:
+        if error.spec is not errors.AUTHENTICATION_FAILED:
+            return error
+        self._channel.forget_session()
+        return unreachable(self._channel.address, "the session is over; the next call makes another one")
+
+    async def read(self) -> Any:
+        return await self._through(lambda call: call.read())
+
+    async def write(self, message: bytes) -> None:
+        async def send(call: Any) -> None:
+            await call.write(self._sign(message))
+
+        await self._through(send)
+
+    async def done_writing(self) -> None:
+        await self._through(lambda call: call.done_writing())
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        async def answer(call: Any) -> Any:
+            return await call
+
+        return self._through(answer).__await__()
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        call = await self._opened()
+        replies = aiter(call)
+        while True:
+            try:
+                reply = await anext(replies)
+            except StopAsyncIteration:
+                return
+            except self._channel.failures as failure:
+                raise self._broken(await error_of_call(call, failure, self._channel.address)) from failure
+            if _is_refused(reply):
+                raise self._broken(TroveError(errors.AUTHENTICATION_FAILED))
+            yield reply
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        if self._call is not None:
+            self._call.cancel()
+
+
+def _is_refused(reply: Any) -> bool:
+    """Whether it is RocketMQ's way to say so."""
+    return getattr(getattr(reply, "status", None), "code", None) == _UNAUTHORIZED
+
+
+def _unsigned(message: bytes) -> bytes:
+    return message
+
+
+async def _signed(requests: AsyncIterator[bytes], sign: Callable[[bytes], bytes]) -> AsyncIterator[bytes]:
+    async for request in requests:
+        yield sign(request)

@@ -1,0 +1,173 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class AuthenticateRequest(_message.Message):
+    __slots__ = ("message",)
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    message: str
+    def __init__(self, message: _Optional[str] = ...) -> None: ...
+
+class AuthenticateReply(_message.Message):
+    __slots__ = ("message", "session_id", "session_time_ms")
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    SESSION_TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    message: str
+    session_id: bytes
+    session_time_ms: int
+    def __init__(self, message: _Optional[str] = ..., session_id: _Optional[bytes] = ..., session_time_ms: _Optional[int] = ...) -> None: ...
+
+class CreateUserRequest(_message.Message):
+    __slots__ = ("access_key", "kind", "secret")
+    ACCESS_KEY_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    access_key: str
+    kind: str
+    secret: str
+    def __init__(self, access_key: _Optional[str] = ..., kind: _Optional[str] = ..., secret: _Optional[str] = ...) -> None: ...
+
+class UserSecret(_message.Message):
+    __slots__ = ("user", "secret")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    user: UserDescription
+    secret: str
+    def __init__(self, user: _Optional[_Union[UserDescription, _Mapping]] = ..., secret: _Optional[str] = ...) -> None: ...
+
+class AlterUserRequest(_message.Message):
+    __slots__ = ("access_key", "enabled")
+    ACCESS_KEY_FIELD_NUMBER: _ClassVar[int]
+    ENABLED_FIELD_NUMBER: _ClassVar[int]
+    access_key: str
+    enabled: bool
+    def __init__(self, access_key: _Optional[str] = ..., enabled: _Optional[bool] = ...) -> None: ...
+
+class RotateSecretRequest(_message.Message):
+    __slots__ = ("access_key", "secret", "drop_old")
+    ACCESS_KEY_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    DROP_OLD_FIELD_NUMBER: _ClassVar[int]
+    access_key: str
+    secret: str
+    drop_old: bool
+    def __init__(self, access_key: _Optional[str] = ..., secret: _Optional[str] = ..., drop_old: _Optional[bool] = ...) -> None: ...
+
+class DeleteUserRequest(_message.Message):
+    __slots__ = ("access_key",)
+    ACCESS_KEY_FIELD_NUMBER: _ClassVar[int]
+    access_key: str
+    def __init__(self, access_key: _Optional[str] = ...) -> None: ...
+
+class DeleteUserReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListUsersRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListUsersReply(_message.Message):
+    __slots__ = ("users",)
+    USERS_FIELD_NUMBER: _ClassVar[int]
+    users: _containers.RepeatedCompositeFieldContainer[UserDescription]
+    def __init__(self, users: _Optional[_Iterable[_Union[UserDescription, _Mapping]]] = ...) -> None: ...
+
+class UserDescription(_message.Message):
+    __slots__ = ("access_key", "kind", "enabled", "created", "secrets_created", "broker")
+    ACCESS_KEY_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    ENABLED_FIELD_NUMBER: _ClassVar[int]
+    CREATED_FIELD_NUMBER: _ClassVar[int]
+    SECRETS_CREATED_FIELD_NUMBER: _ClassVar[int]
+    BROKER_FIELD_NUMBER: _ClassVar[int]
+    access_key: str
+    kind: str
+    enabled: bool
+    created: int
+    secrets_created: _containers.RepeatedScalarFieldContainer[int]
+    broker: str
+    def __init__(self, access_key: _Optional[str] = ..., kind: _Optional[str] = ..., enabled: _Optional[bool] = ..., created: _Optional[int] = ..., secrets_created: _Optional[_Iterable[int]] = ..., broker: _Optional[str] = ...) -> None: ...
+
+class CreateRuleRequest(_message.Message):
+    __slots__ = ("access_key", "allow", "actions", "resource", "sources")
+    ACCESS_KEY_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_FIELD_NUMBER: _ClassVar[int]
+    ACTIONS_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
+    access_key: str
+    allow: bool
+    actions: str
+    resource: str
+    sources: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, access_key: _Optional[str] = ..., allow: _Optional[bool] = ..., actions: _Optional[str] = ..., resource: _Optional[str] = ..., sources: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class AccessRule(_message.Message):
+    __slots__ = ("number", "access_key", "allow", "actions", "resource", "sources", "broker")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    ACCESS_KEY_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_FIELD_NUMBER: _ClassVar[int]
+    ACTIONS_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
+    BROKER_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    access_key: str
+    allow: bool
+    actions: str
+    resource: str
+    sources: _containers.RepeatedScalarFieldContainer[str]
+    broker: str
+    def __init__(self, number: _Optional[int] = ..., access_key: _Optional[str] = ..., allow: _Optional[bool] = ..., actions: _Optional[str] = ..., resource: _Optional[str] = ..., sources: _Optional[_Iterable[str]] = ..., broker: _Optional[str] = ...) -> None: ...
+
+class DeleteRuleRequest(_message.Message):
+    __slots__ = ("number",)
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    def __init__(self, number: _Optional[int] = ...) -> None: ...
+
+class DeleteRuleReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListRulesRequest(_message.Message):
+    __slots__ = ("access_key",)
+    ACCESS_KEY_FIELD_NUMBER: _ClassVar[int]
+    access_key: str
+    def __init__(self, access_key: _Optional[str] = ...) -> None: ...
+
+class ListRulesReply(_message.Message):
+    __slots__ = ("rules",)
+    RULES_FIELD_NUMBER: _ClassVar[int]
+    rules: _containers.RepeatedCompositeFieldContainer[AccessRule]
+    def __init__(self, rules: _Optional[_Iterable[_Union[AccessRule, _Mapping]]] = ...) -> None: ...
+
+class TestAccessRequest(_message.Message):
+    __slots__ = ("access_key", "action", "resource", "source")
+    ACCESS_KEY_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    access_key: str
+    action: str
+    resource: str
+    source: str
+    def __init__(self, access_key: _Optional[str] = ..., action: _Optional[str] = ..., resource: _Optional[str] = ..., source: _Optional[str] = ...) -> None: ...
+
+class TestAccessReply(_message.Message):
+    __slots__ = ("allowed", "reason", "rule", "broker")
+    ALLOWED_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    BROKER_FIELD_NUMBER: _ClassVar[int]
+    allowed: bool
+    reason: str
+    rule: AccessRule
+    broker: str
+    def __init__(self, allowed: _Optional[bool] = ..., reason: _Optional[str] = ..., rule: _Optional[_Union[AccessRule, _Mapping]] = ..., broker: _Optional[str] = ...) -> None: ...

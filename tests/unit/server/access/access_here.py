@@ -1,0 +1,83 @@
+"""Users, rules and a gate in memory."""
+
+from __future__ import annotations
+
+import hmac
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from broker.security import changes
+from broker.security.changes import SecurityState
+from broker.security.sealing import SealingKey
+from broker.security.sessions import Sessions
+from broker.security.table import SecurityTable
+from broker.security.users import UserKind, new_user
+from broker.server.access.gate import Gate, Peer
+from trovemq_proto.authentication.calls import METADATA_KEY, SigningKey
+from trovemq_proto.authentication.scram import ClientHandshake, client_first
+from trovemq_store.files.memory import MemoryFileSystem
+
+CLUSTER = "DefaultCluster"
+LOOPBACK = Peer("127.0.0.1", True)
+SECRET = "canary-secret-3"
+DATE = "20261123T001500Z"
+
+
+class AccessHere:
+    """`now_ms` is its clock."""
+
+    def __init__(self, *, authorization: bool = True) -> None:
+        self.now_ms = 0
+        numbers = itertools.count()
+
+        def random_bytes(size: int) -> bytes:
+            return next(numbers).to_bytes(size)
+
+        self.table = SecurityTable.load(MemoryFileSystem(), SealingKey(bytes(32)), random_bytes)
+        self.sessions = Sessions(self.table, bytes(32), random_bytes)
+        self.gate = Gate(authorization=authorization, cluster=CLUSTER, clock_ms=lambda: self.now_ms)
+        self.gate.open(self.table, self.sessions)
+
+    def apply(self, after: SecurityState) -> None:
+        change = self.table.begin(after)
+        change.run()
+        self.table.finish(change)
+
+    def user(self, name: str, *, is_super: bool = False) -> None:
+        kind = UserKind.SUPER if is_super else UserKind.NORMAL
+        made = new_user(name, kind, SECRET.encode(), salt=bytes(16), now_ms=0)
+        self.apply(changes.add_user(self.table.state, made))
+
+    def rule(
+        self, name: str, actions: str, resource: str, *, allow: bool = True, sources: Sequence[str] = ()
+    ) -> int:
+        after, made = changes.add_rule(
+            self.table.state, name, allow=allow, actions=actions, resource=resource, sources=sources
+        )
+        self.apply(after)
+        return made.number
+
+    def without_rules(self, name: str) -> None:
+        state = self.table.state
+        for rule in self.table.state.rules_of(name):
+            state = changes.delete_rule(state, rule.number)
+        self.apply(state)
+
+    def log_in(self, name: str) -> SigningKey:
+        first = client_first(name, "client-nonce-0123456789")
+        handshake = ClientHandshake(first, self.sessions.begin(first, self.now_ms), SECRET.encode())
+        answer, session = self.sessions.finish(handshake.message, self.now_ms)
+        return SigningKey(session.key.session_id, handshake.finish(answer))
+
+
+def signed(key: SigningKey, number: int, path: str) -> tuple[tuple[str, Any], ...]:
+    """Metadata of a session's call."""
+    return ((METADATA_KEY, key.credential(number, path)),)
+
+
+def rocketmq_metadata(name: str, secret: str = SECRET) -> tuple[tuple[str, str], ...]:
+    """Metadata as RocketMQ's clients sign."""
+    signature = hmac.new(secret.encode(), DATE.encode(), "sha1").hexdigest()
+    text = f"MQv2-HMAC-SHA1 Credential={name}, SignedHeaders=x-mq-date-time, Signature={signature}"
+    return (("x-mq-client-id", "c"), ("x-mq-date-time", DATE), ("authorization", text))

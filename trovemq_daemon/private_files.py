@@ -1,0 +1,45 @@
+"""Small files that only this process's user may read: keys and credentials. They lie outside of any store."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+FILE_SIZE_MAX: Final = 4_096
+
+
+def read_private(path: Path) -> bytes | None:
+    """None where there is no file. TroveError STORE_FAILED."""
+    try:
+        with path.open("rb") as file:
+            return file.read(FILE_SIZE_MAX)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise TroveError(errors.STORE_FAILED, f"{path} cannot be read: {error.strerror}") from error
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Makes the file, which must not be there: on disk when it returns. TroveError STORE_FAILED."""
+    new = path.with_name(f"{path.name}.new")
+    try:
+        new.unlink(missing_ok=True)
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            assert os.write(descriptor, content) == len(content), "a small file is written at once"
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.link(new, path)
+        new.unlink()
+        directory = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    except OSError as error:
+        raise TroveError(errors.STORE_FAILED, f"{path} cannot be made: {error.strerror}") from error
