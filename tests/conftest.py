@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 import pytest
 import uvloop
 from hypothesis import HealthCheck, Phase, settings
 
 from tests.support import trials as trials_run
-from tests.support.durations import Recorder, recorded
+from tests.support.durations import ProcessorClock, Recorder, recorded
 from tests.support.fork_server import popen
 from tests.support.tracing import Tracing, is_traced
 from tests.support.trials import pytest_terminal_summary, trials
@@ -21,6 +21,7 @@ from trovemq.testing import DaemonProcess
 __all__ = ["pytest_terminal_summary", "trials"]
 
 _DURATIONS = Recorder()
+_PROCESSOR_CLOCK = ProcessorClock()
 _TRACING = Tracing()
 
 # `make soak` draws more.
@@ -52,6 +53,17 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> None:
     _TRACING.switch(on=is_traced(item))
+    _PROCESSOR_CLOCK.lap()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    call: pytest.CallInfo[None],
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if call.when == "teardown":
+        report.user_properties.append(_PROCESSOR_CLOCK.lap())
+    return report
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

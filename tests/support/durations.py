@@ -1,9 +1,10 @@
 """How long each test took: recorded in every run, shown in docs/tests.md, and bounded by a budget a file.
 
 A run of pytest writes build/durations.json: seconds of set-up, call and teardown together, by test,
-slowest first. `make durations` makes the last whole run the recorded one: tests/durations.json (seconds
-by file) and the section of docs/tests.md. tests/unit/project/test_durations.py holds the recorded run
-within the budgets, so that a check never depends on how busy a machine is.
+slowest first; and the processor's seconds of the same, without those of daemons, whose parent is a fork
+server. `make durations` makes the last whole run the recorded one: tests/durations.json (seconds by file) and
+the section of docs/tests.md. tests/unit/project/test_durations.py holds the recorded run within the budgets,
+so that a check never depends on how busy a machine is.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ FILES_S_MAX: Final[Mapping[str, float]] = {
     "tests/unit/query/test_golden.py": 60.0,  # each message of five stores, looked up under coverage
 }
 SLOWEST_SHOWN: Final = 30
+PROCESSOR_PROPERTY: Final = "processor_s"
 
 
 class Recorder:
@@ -54,17 +56,47 @@ class Recorder:
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
+        self.processor_seconds: dict[str, float] = {}
         self._begin = time.monotonic()
 
     def add(self, report: pytest.TestReport) -> None:
         self.seconds[report.nodeid] += report.duration
+        for name, value in report.user_properties:
+            if name == PROCESSOR_PROPERTY:
+                assert isinstance(value, float)
+                self.processor_seconds[report.nodeid] = value
 
     def write(self, *, whole: bool) -> None:
         """Writes build/durations.json, slowest first."""
         RUN_PATH.parent.mkdir(parents=True, exist_ok=True)
-        tests = dict(sorted(self.seconds.items(), key=lambda item: -item[1]))
-        document = {"whole": whole, "wall_s": round(time.monotonic() - self._begin, 1), "tests": tests}
+        document = {
+            "whole": whole,
+            "wall_s": round(time.monotonic() - self._begin, 1),
+            "tests": _slowest_first(self.seconds),
+            "processor": _slowest_first(self.processor_seconds),
+        }
         RUN_PATH.write_text(json.dumps(document, indent=1), encoding="utf-8")
+
+
+class ProcessorClock:
+    """In the process that runs the tests: the processor's time of each, from test to test."""
+
+    def __init__(self) -> None:
+        self._last = _processor_seconds()
+
+    def lap(self) -> tuple[str, float]:
+        """The property of a test's last report."""
+        before, self._last = self._last, _processor_seconds()
+        return PROCESSOR_PROPERTY, round(self._last - before, 3)
+
+
+def _processor_seconds() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def _slowest_first(seconds: Mapping[str, float]) -> dict[str, float]:
+    return dict(sorted(seconds.items(), key=lambda item: -item[1]))
 
 
 def recorded() -> dict[str, float]:
@@ -104,7 +136,10 @@ def page(run: Mapping[str, Any]) -> str:
     """The section of docs/tests.md."""
     tests: dict[str, float] = run["tests"]
     folders = folders_of(files_of(tests))
-    rows = [f"| `{folder}` | {seconds:.0f} |" for folder, seconds in folders.items()]
+    processor = folders_of(files_of(run["processor"]))
+    rows = [
+        f"| `{folder}` | {seconds:.0f} | {processor[folder]:.0f} |" for folder, seconds in folders.items()
+    ]
     slowest = [
         f"| {seconds:.1f} | `{node}` |"
         for node, seconds in sorted(tests.items(), key=lambda item: -item[1])[:SLOWEST_SHOWN]
@@ -113,10 +148,11 @@ def page(run: Mapping[str, Any]) -> str:
         [
             BEGIN,
             f"`make test`, commit {run['commit']}, {run['machine']}: {run['wall_s'] / 60:.1f} minutes,"
-            f" {len(tests):,} tests, {sum(tests.values()):.0f} s over all workers.",
+            f" {len(tests):,} tests, {sum(tests.values()):.0f} s over all workers, of the processor"
+            f" {sum(run['processor'].values()):.0f} s.",
             "",
-            "| folder | seconds |",
-            "|---|---|",
+            "| folder | seconds | of the processor |",
+            "|---|---|---|",
             *rows,
             "",
             "| seconds | the slowest tests |",
