@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
+from trovemq_spark.connection_options import ROWS as CONNECTION_ROWS
+from trovemq_spark.connection_options import ConnectionOptions
 from trovemq_spark.option_kinds import (
     BYTES,
     DURATION,
@@ -52,6 +54,7 @@ OPTIONS: Final = (
     Option("inFlightBytes", "in_flight_bytes", BYTES, "16m", "unacknowledged bytes of a task"),
     Option("deliveryTimeout", "delivery_timeout_ms", DURATION, "30s",
            "how long a message may wait for its acknowledgement, retries included"),
+    *(Option(*row) for row in CONNECTION_ROWS),
 )
 # fmt: on
 IGNORED: Final = frozenset({"checkpointlocation", "path"})
@@ -72,7 +75,7 @@ COLUMNS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class SinkOptions:
+class SinkOptions(ConnectionOptions):
     """The options of one write, checked. Pickles."""
 
     name_server: str

@@ -165,7 +165,7 @@ def write_rows(batches: Iterator[pa.RecordBatch], options: SinkOptions, query_id
 
 async def _send_all(batches: Iterator[pa.RecordBatch], options: SinkOptions, plan: OutgoingPlan) -> Sent:
     row = 0
-    client_options = ClientOptions(delivery_timeout_ms=options.delivery_timeout_ms)
+    client_options = options.of_client(ClientOptions(delivery_timeout_ms=options.delivery_timeout_ms))
     batch = await asyncio.to_thread(next, batches, None)
     if batch is None:
         return Sent(0)

@@ -95,7 +95,7 @@ def settings_of(options: SourceOptions, schema: StructType) -> FetchSettings:
     """How tasks read for this schema. TroveError OPTION_ILLEGAL where it is not of our columns and types."""
     assert options.name_server is not None, "checked with the options"
     return FetchSettings(
-        cluster=Cluster(options.name_server, options.reconnect_timeout_ms),
+        cluster=Cluster(options.name_server, options.reconnect_timeout_ms, options.connection()),
         names=columns_of_schema(schema, options),
         tags=tags_of(options.sub_expression),
         batch_rows=options.batch_rows,

@@ -16,6 +16,7 @@ from trovemq import Client, ClientOptions, connect
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_spark import live_loop
+from trovemq_spark.connection_options import ENVIRONMENT_ALONE, ConnectionOptions
 from trovemq_spark.sources.offsets import Queue
 
 _SAMPLE_BYTES: Final = 1 << 18
@@ -44,9 +45,10 @@ class Cluster:
 
     server: str
     reconnect_timeout_ms: int
+    connection: ConnectionOptions = ENVIRONMENT_ALONE
 
     def client_options(self) -> ClientOptions:
-        return ClientOptions(reconnect_timeout_ms=self.reconnect_timeout_ms)
+        return self.connection.of_client(ClientOptions(reconnect_timeout_ms=self.reconnect_timeout_ms))
 
     def ask(self, question: Callable[[Client], Awaitable[_Answer]], *, wait_ms: int = 0) -> _Answer:
         """Connects, asks, closes; asks again where a server is away, for wait_ms.

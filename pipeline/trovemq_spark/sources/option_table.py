@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from trovemq_spark.connection_options import ROWS as CONNECTION_ROWS
 from trovemq_spark.option_kinds import (
     BOOLEAN,
     BYTES,
@@ -102,6 +103,7 @@ OPTIONS: Final = (
            "messages asked for at once", (LIVE,)),
     Option("pullTimeoutMs", "pull_timeout_ms", COUNT, "3000", "how long a broker may take", (LIVE,)),
     Option("reconnectTimeoutMs", "reconnect_timeout_ms", COUNT, "60000", "… and be away", (LIVE,)),
+    *(Option(*row, (LIVE,)) for row in CONNECTION_ROWS),
     Option("consumerGroup", "consumer_group", TEXT, "", "the group that progress is reported to", (LIVE,),
            (STREAM,), aliases=("group",)),
     # Not by default: Spark 4.2 keeps pushed conditions with the table. Another query on the same DataFrame,

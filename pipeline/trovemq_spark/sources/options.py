@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
+from trovemq_spark.connection_options import ConnectionOptions
 from trovemq_spark.option_kinds import nearest, option_error
 from trovemq_spark.sources import offsets
 from trovemq_spark.sources.offsets import Queue, QueueOffsets
@@ -47,7 +48,7 @@ BATCH_BYTES_MAX: Final = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class SourceOptions:
+class SourceOptions(ConnectionOptions):
     """The options of one reading, checked. Pickles. Options of another way of reading have their default or
     None."""
 

@@ -40,6 +40,7 @@ def a_value(option: Option) -> str:
         "mode": "permissive",
         "columns": "topic,body",
         "maxTriggerDelay": "3s",
+        "grpcTransport": "trovemq",
         "minOffsetsPerTrigger": "1",
     }
     kinds = {"number": "7", "true | false": "true", "bytes": "1k", "text": "x", "names": "a,b"}

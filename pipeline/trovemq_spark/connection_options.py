@@ -1,0 +1,57 @@
+"""The options by which readers and writers of format `trovemq` connect: TLS and transport.
+
+What is not given comes from the variables TROVEMQ_TLS, TROVEMQ_TLS_CA, … of each process. Files are read on
+each machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, cast
+
+from trovemq import ClientOptions, TlsOptions
+from trovemq_proto.channels import TRANSPORTS, GrpcTransport
+from trovemq_spark.option_kinds import BOOLEAN, TEXT, Kind, choice
+
+Row = tuple[str, str, Kind, str, str]
+# fmt: off
+ROWS: Final[tuple[Row, ...]] = (
+    ("tls", "tls", BOOLEAN, "", "connect by TLS; also where one of the next is given"),
+    ("tlsCa", "tls_ca", TEXT, "", "PEM file of the certificates to trust; else the system's"),
+    ("tlsCert", "tls_cert", TEXT, "", "PEM file of this client's certificate"),
+    ("tlsKey", "tls_key", TEXT, "", "PEM file of its key"),
+    ("tlsServerName", "tls_server_name", TEXT, "", "the name in the server's certificate; else the host"),
+    ("grpcTransport", "grpc_transport", choice(*TRANSPORTS), "", "the library that carries the calls"),
+)
+# fmt: on
+"""As the tables of options have them: name, field, kind, default, meaning."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionOptions:
+    """Their values; None where not given. Pickles."""
+
+    tls: bool | None = None
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_server_name: str | None = None
+    grpc_transport: str | None = None
+
+    def connection(self) -> ConnectionOptions:
+        """These alone, of a reading or a write that has more."""
+        return ConnectionOptions(**{field: getattr(self, field) for _, field, *_ in ROWS})
+
+    def of_client(self, options: ClientOptions) -> ClientOptions:
+        """The SDK's options with these."""
+        transport = cast("GrpcTransport | None", self.grpc_transport)
+        return replace(options, tls=self._tls(), grpc_transport=transport)
+
+    def _tls(self) -> bool | TlsOptions | None:
+        given = TlsOptions(
+            ca=self.tls_ca, certificate=self.tls_cert, key=self.tls_key, server_name=self.tls_server_name
+        )
+        return self.tls if self.tls is False or given == TlsOptions() else given
+
+
+ENVIRONMENT_ALONE: Final = ConnectionOptions()
