@@ -1,4 +1,4 @@
-"""The SDK against one real broker."""
+"""The SDK against one real broker, by each transport."""
 
 from __future__ import annotations
 
@@ -13,19 +13,29 @@ import pytest_asyncio
 import trovemq
 from trovemq import Client, TroveError, errors
 from trovemq.testing import BrokerProcess
+from trovemq_proto.channels import TRANSPORTS, GrpcTransport
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio]
 
 
+@pytest.fixture(scope="module", params=TRANSPORTS)
+def transport(request: pytest.FixtureRequest) -> GrpcTransport:
+    """Of the client; the broker serves by its own default."""
+    name: GrpcTransport = request.param
+    return name
+
+
 @pytest.fixture(scope="module")
-def broker() -> Iterator[BrokerProcess]:
+def broker(transport: GrpcTransport) -> Iterator[BrokerProcess]:
+    """One for each transport, as their tests make the same topics."""
     with BrokerProcess() as process:
         yield process
 
 
 @pytest_asyncio.fixture
-async def client(broker: BrokerProcess) -> AsyncIterator[Client]:
-    async with trovemq.connect(broker.address) as connected:
+async def client(broker: BrokerProcess, transport: GrpcTransport) -> AsyncIterator[Client]:
+    options = trovemq.ClientOptions(grpc_transport=transport)
+    async with trovemq.connect(broker.address, options=options) as connected:
         yield connected
 
 
@@ -148,11 +158,10 @@ async def test_valid_offsets_are_reported(client: Client) -> None:
 
 
 @pytest.mark.parametrize("kill", [False, True])
-async def test_sending_and_following_continue_over_a_restart(kill: bool) -> None:
+async def test_sending_and_following_continue_over_a_restart(kill: bool, transport: GrpcTransport) -> None:
+    options = trovemq.ClientOptions(send_attempts_max=100, grpc_transport=transport)
     with BrokerProcess() as broker:
-        async with trovemq.connect(
-            broker.address, options=trovemq.ClientOptions(send_attempts_max=100)
-        ) as client:
+        async with trovemq.connect(broker.address, options=options) as client:
             await client.admin.create_topic("restart", queue_count=1)
             async with aclosing(client.pull("restart", follow=True)) as messages:
                 await client.send("restart", b"before")

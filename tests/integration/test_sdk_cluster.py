@@ -1,4 +1,4 @@
-"""The SDK against two nameservers and two brokers, some of which die."""
+"""The SDK, by each transport, against two nameservers and two brokers, some of which die."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 import trovemq
 from trovemq import ClientOptions, TroveError, errors
 from trovemq.testing import BrokerProcess, NameserverProcess
+from trovemq_proto.channels import TRANSPORTS, GrpcTransport
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio]
 
@@ -21,23 +22,25 @@ pytestmark = [pytest.mark.slow, pytest.mark.asyncio]
 class Cluster:
     nameservers: list[NameserverProcess]
     brokers: list[BrokerProcess]
+    transport: GrpcTransport
 
     @property
     def server(self) -> str:
         return ",".join(nameserver.address for nameserver in self.nameservers)
 
     def connect(self) -> trovemq.client.Connecting:
-        return trovemq.connect(self.server, options=ClientOptions(send_attempts_max=50))
+        options = ClientOptions(send_attempts_max=50, grpc_transport=self.transport)
+        return trovemq.connect(self.server, options=options)
 
 
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
+@pytest.fixture(params=TRANSPORTS)
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     with ExitStack() as stack:
         nameservers = [stack.enter_context(NameserverProcess()) for _ in range(2)]
         brokers = [
             stack.enter_context(BrokerProcess(name=name, nameservers=nameservers)) for name in ("b1", "b2")
         ]
-        yield Cluster(nameservers, brokers)
+        yield Cluster(nameservers, brokers, request.param)
 
 
 async def both_brokers(client: trovemq.Client) -> None:

@@ -1,4 +1,4 @@
-"""Transactions and delayed messages against a real broker."""
+"""Transactions and delayed messages against a real broker, by each transport of the SDK."""
 
 from __future__ import annotations
 
@@ -12,19 +12,27 @@ import pytest_asyncio
 import trovemq
 from trovemq import Client, Producer, ReceivedMessage, Subscription, TransactionResolution, TroveError, errors
 from trovemq.testing import BrokerProcess
+from trovemq_proto.channels import TRANSPORTS, GrpcTransport
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio]
 
 
+@pytest.fixture(scope="module", params=TRANSPORTS)
+def transport(request: pytest.FixtureRequest) -> GrpcTransport:
+    name: GrpcTransport = request.param
+    return name
+
+
 @pytest.fixture(scope="module")
-def broker() -> Iterator[BrokerProcess]:
+def broker(transport: GrpcTransport) -> Iterator[BrokerProcess]:
     with BrokerProcess(transactionCheckInterval=200, transactionTimeOut=100, ready_timeout=60.0) as process:
         yield process
 
 
 @pytest_asyncio.fixture
-async def client(broker: BrokerProcess) -> AsyncIterator[Client]:
-    async with trovemq.connect(broker.address) as connected:
+async def client(broker: BrokerProcess, transport: GrpcTransport) -> AsyncIterator[Client]:
+    options = trovemq.ClientOptions(grpc_transport=transport)
+    async with trovemq.connect(broker.address, options=options) as connected:
         yield connected
 
 
