@@ -16,10 +16,10 @@ from rich.console import Console
 from rich.table import Table
 
 PAGE_HEAD = (
-    "# Figures\n\n"
+    "# Benchmarks\n\n"
     "Written by `make bench ARGS='--markdown docs/benchmarks.md'`: each section is one run, client and\n"
-    "broker on the same processors. On a machine that others use as well, what counts is a figure beside\n"
-    "its comparison in the same run.\n"
+    "broker on the same processors. On a machine that others use as well, compare only figures of the\n"
+    "same run.\n"
 )
 
 

@@ -53,7 +53,7 @@ OFFICIAL_GOALS = {"java": (8_200.0, 2_600.0), "python": (3_200.0, 2_600.0)}
 
 
 ABOUT = f"""\
-What is compared was measured in turns in the same process: `x` is the median of the turns' ratios, and says
+The variants are measured in turns in the same process: `x` is the median of the turns' ratios, and says
 more than the rates do where the machine is not alone. The raw client is `bench/rocketmq_raw.py`:
 
 - {CALLS_IN_FLIGHT} sends of 1 KiB in flight, beside the health service's `Check` on the same broker;
@@ -61,7 +61,7 @@ more than the rates do where the machine is not alone. The raw client is `bench/
   stream of as many frames of the same sizes.
 
 The official clients have {CALLS_IN_FLIGHT} asynchronous sends in flight, and receive with a simple consumer
-in 8 threads; their goals are twice what RocketMQ's own proxy does with them. The times are those of a send,
+in 8 threads; their goals are twice the rate of RocketMQ's own proxy. The times are those of a send,
 and of an acknowledgement. Delayed messages are late by the time at which the consumer has them. A broker at
 rest is measured by the time that its threads ran.
 

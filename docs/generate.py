@@ -102,8 +102,8 @@ PIPELINE_INTRODUCTION = """# Options of the pipeline
 
 {note}
 
-[The tutorial](pipeline.md) shows them at work. Everything here is checked before anything is read: a name
-that is not known, or a value that is none, is an error that says what would be right.
+[The tutorial](pipeline.md) shows them at work. Everything here is checked before anything is read: an unknown
+name, or an illegal value, is an error that suggests the right one.
 """
 
 SOURCES_INTRODUCTION = """## Reading: formats `trovemq` and `trovemq-log`

@@ -204,7 +204,7 @@ def _add_calls(report: Report, unaries: dict[str, Unary]) -> None:
     report.add("TLS over plain, one at a time", ratio(ours_tls, ours_plain), "x", at_most=1.6)
     # The goal names 13 us for two memory BIOs: at 22 us and more a plain call, 1.6 times allow more.
     beyond = median(tls - plain for tls, plain in zip(ours_tls, ours_plain, strict=True))
-    report.add("what TLS adds, one at a time", beyond, "us")
+    report.add("the cost of TLS, one at a time", beyond, "us")
     both = ratio(unaries[OURS].server_cpu_us, unaries[THEIRS].server_cpu_us)
     report.add("server's processor, ours over grpc.aio's, each under its own channel", both, "x")
 

@@ -25,8 +25,8 @@ ABOUT = (
     "One client process, a server process each, on uvloop, on this machine's processors together. "
     "`callback`: the handler gets all calls of a turn at once; else one task a call, as in grpc.aio. "
     "The transports take turns in rounds: a figure is the rounds' median, a ratio the median of their "
-    "ratios. Under grpc-go, `RocketMQ's metadata` is what RocketMQ's clients send, with a new request id in "
-    "every call, and a deadline.\n\n"
+    "ratios. Under grpc-go, `RocketMQ's metadata` are the headers of RocketMQ's clients, with a new request "
+    "id in every call, and a deadline.\n\n"
 )
 
 ROUNDS, ROUNDS_QUICK = 9, 3
