@@ -16,6 +16,8 @@ from tests.support.metrics_bench import Bench
 from trovemq_daemon.exposition import text_of
 from trovemq_daemon.metrics import RPC_LATENCY_BUCKETS_MS
 from trovemq_daemon.reply_budget import ReplyBudget, ReplyLimits
+from trovemq_daemon.transport_budget import TransportBudget
+from trovemq_rpc.metrics import Metrics as Transport
 from trovemq_store.engine.steps import finished
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "statistics.md"
@@ -83,7 +85,8 @@ async def test_lag_in_messages_and_in_time(bench: Bench) -> None:
 @pytest.mark.asyncio
 async def test_every_figure_stands_on_the_page(bench: Bench) -> None:
     bench.rpc.observe("Send", "OK", 1)
-    bench.rpc.replies = ReplyBudget(ReplyLimits())
+    bench.rpc.replies = replies = ReplyBudget(ReplyLimits())
+    bench.rpc.add_transport(Transport(), TransportBudget(replies.budget, 1 << 20))
     families = text_string_to_metric_families(text_of(bench.registry).decode())
     ours = {family.name for family in families if family.name.startswith(("rocketmq_", "trovemq_"))}
     page = PAGE.read_text(encoding="utf-8")
