@@ -17,6 +17,7 @@ from trovemq_rpc.http2.constants import DATA, ErrorCode
 from trovemq_rpc.http2.errors import ConnectionFault
 from trovemq_rpc.http2.events import Event
 from trovemq_rpc.http2.streams import Buffer, Stream
+from trovemq_rpc.listening import name_of
 from trovemq_rpc.loop_parts import LoopParts
 from trovemq_rpc.metrics import Metrics
 from trovemq_rpc.options import Options
@@ -63,6 +64,7 @@ class Endpoint(asyncio.BufferedProtocol):
         self.to_acknowledge = 0
         self.withheld = 0
         self.assembling: set[Any] = set()  # calls of which a message is incomplete
+        self._peer = ""
         self._tail = b""
         self._view: memoryview | None = None
         self._flush_scheduled = False
@@ -363,13 +365,9 @@ class Endpoint(asyncio.BufferedProtocol):
     # --- names ------------------------------------------------------------------------------------------
     def peer(self) -> str:
         """As grpc writes it: ipv4:127.0.0.1:5000, ipv6:%5B::1%5D:5000, unix:path."""
-        if self.transport is None:
-            return ""
-        address: Any = self.transport.get_extra_info("peername")
-        if not isinstance(address, tuple):
-            return f"unix:{address or ''}"
-        host, port = address[0], address[1]
-        return f"ipv6:%5B{host}%5D:{port}" if ":" in host else f"ipv4:{host}:{port}"
+        if not self._peer and self.transport is not None:
+            self._peer = name_of(self.transport.get_extra_info("peername"))
+        return self._peer
 
     # --- for the two ends -------------------------------------------------------------------------------
     def on_connected(self) -> None:

@@ -65,3 +65,11 @@ def _listen_unix(address: str) -> socket.socket:
         os.unlink(path)
     bound.bind(path)
     return bound
+
+
+def name_of(address: object) -> str:
+    """A socket's address as grpc names a peer."""
+    if not isinstance(address, tuple):
+        return f"unix:{address or ''}"
+    host, port = address[0], address[1]
+    return f"ipv6:%5B{host}%5D:{port}" if ":" in host else f"ipv4:{host}:{port}"

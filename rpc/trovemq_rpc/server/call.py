@@ -251,6 +251,14 @@ class ServerCall(Incoming, Outgoing):
             self.message = message = bytes(message)
         return message
 
+    def in_task(self) -> None:
+        """Leaves a call of `on_calls` to the coroutine that its CallbackUnary has for it."""
+        if self.method.in_task is None:
+            raise UsageError("this CallbackUnary has no coroutine")
+        self.keep()
+        self.method = self.method.in_task
+        self.endpoint.start(self)
+
     @property
     def request(self) -> Any:
         """The request, deserialized."""

@@ -23,6 +23,10 @@ class CallEndpoint(Endpoint):
         """The one request of a unary call is there."""
 
     @abstractmethod
+    def start(self, call: Any) -> None:
+        """The call's coroutine begins."""
+
+    @abstractmethod
     def call_callbacks(self, call: Any, messages: list[Any], ended: bool) -> None:
         """Messages of one read go to the callbacks of the call's stream."""
 

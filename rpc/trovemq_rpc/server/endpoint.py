@@ -218,7 +218,7 @@ class ServerEndpoint(CallEndpoint):
             call.encoding = known.encoding
         begins = call.method.begins
         if begins == ON_HEADERS:
-            self._start(call)
+            self.start(call)
         elif begins == CALLBACKS:
             self._open_callbacks(call)
         if ended:
@@ -250,9 +250,9 @@ class ServerEndpoint(CallEndpoint):
             message = call.message
             if not isinstance(message, bytes):
                 call.message = bytes(message)
-            self._start(call)
+            self.start(call)
 
-    def _start(self, call: ServerCall) -> None:
+    def start(self, call: ServerCall) -> None:
         if self.server.interceptors:
             call.task = self.loop.create_task(self.server.run_intercepted(call))
         else:

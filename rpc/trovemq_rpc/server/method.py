@@ -23,6 +23,7 @@ class Method:
         "deserialize",
         "function",
         "handler",
+        "in_task",
         "is_async",
         "is_generator",
         "path",
@@ -54,3 +55,5 @@ class Method:
         self.serialize: Serializer | None = handler.response_serializer
         self.waiting: list[Any] = []
         """Complete calls of this turn, where it is a CallbackUnary's."""
+        self.in_task: Method | None = None
+        """The coroutine for calls of it that have to wait."""

@@ -28,7 +28,8 @@ from trovemq_rpc.server.method import (
 class CallbackUnary:
     """`on_calls` gets the calls that one turn of the loop completed, of all connections. Each is
     answered by `reply` or `fail`, now or later. A call's `message` is a view that is valid until
-    `on_calls` returns; `keep()` makes it last.
+    `on_calls` returns; `keep()` makes it last. `coroutine` is a handler for the calls that `on_calls`
+    leaves to it by `call.in_task()`: those that have to wait.
     """
 
     request_streaming = False
@@ -39,10 +40,13 @@ class CallbackUnary:
         on_calls: Callable[[list[ServerCall]], None],
         request_deserializer: Deserializer | None = None,
         response_serializer: Serializer | None = None,
+        *,
+        coroutine: Any = None,
     ) -> None:
         self.on_calls = on_calls
         self.request_deserializer = request_deserializer
         self.response_serializer = response_serializer
+        self.coroutine = coroutine
 
 
 class CallbackStream:
@@ -65,7 +69,9 @@ class CallbackStream:
 def method_of(path: str, handler: Any) -> Method:
     """The handler, prepared."""
     if isinstance(handler, CallbackUnary):
-        return Method(path, handler, BATCH, handler.on_calls)
+        method = Method(path, handler, BATCH, handler.on_calls)
+        method.in_task = method_of(path, handler.coroutine) if handler.coroutine is not None else None
+        return method
     if isinstance(handler, CallbackStream):
         return Method(path, handler, CALLBACKS, handler.on_open)
     function = _behaviour(handler)

@@ -144,6 +144,28 @@ async def test_callbacks_get_the_calls_of_a_turn_together() -> None:
             assert failed.value.code().name == code
 
 
+async def test_a_callback_leaves_calls_that_wait_to_a_coroutine() -> None:
+    async def slowly(request: bytes, _context: Any) -> bytes:
+        await asyncio.sleep(0)
+        return b"slow " + request
+
+    def on_calls(calls: list[rpc.ServerCall]) -> None:
+        for call in calls:
+            if call.message == b"now":
+                call.reply(b"at once")
+            else:
+                call.in_task()
+
+    handler = rpc.unary_unary_rpc_method_handler(slowly)
+    async with ends(callbacks={"Call": rpc.CallbackUnary(on_calls, coroutine=handler)}) as both:
+        call = both.unary("Call")
+        assert await asyncio.gather(call(b"now"), call(b"later"), call(b"now")) == [
+            b"at once",
+            b"slow later",
+            b"at once",
+        ]
+
+
 async def test_a_kept_message_outlives_the_receive_buffer() -> None:
     kept: list[tuple[Any, bytes]] = []
 
