@@ -14,6 +14,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from trovemq_daemon.addresses import Address
+from trovemq_daemon.callback_handlers import CallbackHandler
 from trovemq_daemon.errors import AddressInUseError
 from trovemq_daemon.grpc_transport import GrpcTransport, new_server, server_credentials
 from trovemq_daemon.handler_guard import HandlerGuard
@@ -62,29 +63,45 @@ class GuardedServices:
     """The target of `add_…Servicer_to_server`: each handler gets its guard, once. Knows which services were
     added: no list of them is kept by hand."""
 
-    def __init__(self, server: Any, guard: HandlerGuard, access: AccessCheck | None = None) -> None:
+    def __init__(
+        self,
+        server: Any,
+        guard: HandlerGuard,
+        access: AccessCheck | None = None,
+        *,
+        callbacks: bool = False,
+    ) -> None:
+        """`callbacks`: the server takes handlers that answer by callbacks. A check of access stands before
+        coroutines alone: with one there are no callbacks."""
         self._server = server
         self._guard = guard
         self._access = access
+        self._callbacks = callbacks and access is None
         self.names: set[str] = set()
 
     def add_generic_rpc_handlers(self, _handlers: Sequence[object]) -> None:
         """Generated code registers the same handlers by `add_registered_method_handlers`."""
 
     def add_registered_method_handlers(
-        self, service_name: str, method_handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]
+        self,
+        service_name: str,
+        method_handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any] | CallbackHandler],
     ) -> None:
         self.names.add(service_name)
         guarded = {
-            name: self._guard.handler(name, self._checked(f"/{service_name}/{name}", one))
-            for name, one in method_handlers.items()
+            name: self._guarded(f"/{service_name}/{name}", one) for name, one in method_handlers.items()
         }
         self._server.add_registered_method_handlers(service_name, guarded)
 
-    def _checked(
-        self, path: str, handler: grpc.RpcMethodHandler[Any, Any]
-    ) -> grpc.RpcMethodHandler[Any, Any]:
-        return handler if self._access is None else self._access(path, handler)
+    def _guarded(self, path: str, handler: grpc.RpcMethodHandler[Any, Any] | CallbackHandler) -> Any:
+        name = path.rpartition("/")[2]
+        if isinstance(handler, CallbackHandler):
+            if self._callbacks:
+                return self._guard.callbacks(name, handler)
+            handler = handler.coroutine
+        if self._access is not None:
+            handler = self._access(path, handler)
+        return self._guard.handler(name, handler)
 
 
 class GrpcServer:
@@ -111,7 +128,9 @@ class GrpcServer:
         self._server = new_server(limits.transport, options, limits.concurrent_calls_max)
         if ours:
             metrics.add_transport(self._server.metrics, budget)
-        self._services = GuardedServices(self._server, HandlerGuard(metrics, self.replies), access)
+        self._services = GuardedServices(
+            self._server, HandlerGuard(metrics, self.replies), access, callbacks=ours
+        )
         self.server: grpc.aio.Server = self._services
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)

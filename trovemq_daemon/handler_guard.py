@@ -12,6 +12,8 @@ from typing import Any, Final
 import grpc
 from google.protobuf.message import DecodeError
 
+import trovemq_rpc
+from trovemq_daemon.callback_handlers import Begin, CallbackHandler
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.metrics import RpcMetrics
 from trovemq_daemon.reply_budget import UNCOUNTED_SIZE, ReplyBudget, ReplyLimits, size_of
@@ -54,20 +56,29 @@ class _TimedCall:
         else:
             self._metrics.observe(self._method, response, (time.perf_counter() - self._started) * 1000)
 
-    async def fail(self, context: grpc.aio.ServicerContext[Any, Any], failure: Exception) -> None:
-        """Ends the call with the error's row. Always raises grpc.aio.AbortError."""
+    def ending(
+        self, context: Any, failure: Exception
+    ) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes]]] | None:
+        """Status, text and trailing metadata for the error's row; None where the client has left."""
         if isinstance(failure, TroveError):
             error = failure
         elif context.cancelled() or context.done():
             self.finished("CANCELLED")  # the client left: whatever then failed was for nobody
-            raise failure
+            return None
         else:
             get_logger().error("rpc.unexpected_error", method=self._method, exc_info=failure)
             error = TroveError(errors.UNKNOWN_ERROR)
         self.finished(error.symbol)
         wire = error_to_wire(error)
         metadata = ((ERROR_METADATA_KEY, wire.SerializeToString()),)
-        await context.abort(_STATUS_BY_NAME[error.spec.grpc_status], wire.message, metadata)
+        return _STATUS_BY_NAME[error.spec.grpc_status], wire.message, metadata
+
+    async def fail(self, context: grpc.aio.ServicerContext[Any, Any], failure: Exception) -> None:
+        """Ends the call with the error's row. Always raises: grpc.aio.AbortError, or the failure itself."""
+        ending = self.ending(context, failure)
+        if ending is None:
+            raise failure
+        await context.abort(*ending)
 
 
 def _bounded_reader(read: Any) -> Any:
@@ -115,6 +126,54 @@ class HandlerGuard:
         if not handler.request_streaming:
             read = _bounded_reader(read)
         return make_handler(guard(method, behaviour, stream), read, handler.response_serializer)
+
+    def callbacks(self, method: str, handler: CallbackHandler) -> trovemq_rpc.CallbackUnary:
+        """The same around a handler whose calls are answered by callbacks, for our own transport."""
+        coroutine = self.handler(method, handler.coroutine)
+        read = coroutine.request_deserializer or bytes
+
+        def on_calls(calls: list[trovemq_rpc.ServerCall]) -> None:
+            with handler.together():
+                for call in calls:
+                    self._begin(method, handler.begin, call, read)
+
+        return trovemq_rpc.CallbackUnary(
+            on_calls, response_serializer=coroutine.response_serializer, coroutine=coroutine
+        )
+
+    def _begin(self, method: str, begin: Begin, call: trovemq_rpc.ServerCall, read: Any) -> None:
+        timed = _TimedCall(method, self._metrics, stream=False)
+
+        def answer(outcome: Any) -> None:
+            if call.over:
+                timed.finished("CANCELLED")
+            elif isinstance(outcome, Exception):
+                self._fail_call(timed, call, outcome)
+            else:
+                if isinstance(outcome, bytes) and len(outcome) > UNCOUNTED_SIZE:
+                    self._large.add(method)
+                call.reply(outcome)
+                timed.finished("OK")
+
+        try:
+            if method in self._large and not self._replies.has_room(call.peer()):
+                call.in_task()
+                return
+            request = read(call.keep())
+            if isinstance(request, TroveError):
+                raise request
+            if not begin(request, call, answer):
+                call.in_task()
+        except Exception as error:
+            answer(error)
+
+    @staticmethod
+    def _fail_call(timed: _TimedCall, call: trovemq_rpc.ServerCall, failure: Exception) -> None:
+        ending = timed.ending(call, failure)
+        if ending is not None:
+            status, text, metadata = ending
+            call.set_trailing_metadata(metadata)
+            call.fail(status, text)
 
     def _guard_coroutine(self, method: str, behaviour: Any, stream: bool) -> Any:
         async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:

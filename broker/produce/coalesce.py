@@ -9,16 +9,17 @@ acknowledgements wait for the next one anyway.
 Invariants
 - A send waits for a bounded number of turns, and for the sync that runs, at most gather_max_ms.
 - Within a group the records lie in the order in which the sends came.
-- Every send's future is resolved exactly once, with its own part of the group's append, with the
-  group's error, or with the error of its own messages.
+- Every send is answered exactly once, with its own part of the group's append, with the group's error, or
+  with the error of its own messages.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from broker.produce.append import Appender
 from broker.produce.choose_queue import QueueChooser
 from broker.produce.group_commit import GroupCommit
 from broker.produce.outgoing import OutgoingEncoder, OutgoingMessage
+from trovemq_daemon.callback_handlers import answer_into
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset
@@ -53,11 +55,15 @@ class SendOutcome:
     result: AppendResult
 
 
+Done: TypeAlias = Callable[[SendOutcome | Exception], None]
+"""Told once where a send stands, or why it was not appended. Must not raise."""
+
+
 @dataclass(slots=True)
 class _Send:
     records: bytes
     count: int
-    done: asyncio.Future[SendOutcome]
+    done: Done
 
 
 class Coalescer:
@@ -72,7 +78,8 @@ class Coalescer:
         self._groups: dict[tuple[str, int], list[_Send]] = {}
         self._chosen: dict[str, int] = {}
         self._waiting_bytes = 0
-        self._gathering = False
+        self._gathering = self._waits_for_sync = False
+        self._together = False
         self._arrived = 0
 
     async def send(
@@ -85,10 +92,46 @@ class Coalescer:
         now_ms: int,
         checked: bool = False,
     ) -> SendOutcome:
+        """As `begin`. Returns after the append. Raises TroveError: nothing was written then."""
+        done: asyncio.Future[SendOutcome] = asyncio.get_running_loop().create_future()
+        self.begin(
+            topic,
+            queue_id,
+            messages,
+            answer_into(done),
+            born_host=born_host,
+            now_ms=now_ms,
+            checked=checked,
+        )
+        return await done
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What begins in this block came together: it is appended at the block's end, unless a sync runs."""
+        self._together = True
+        try:
+            yield
+        finally:
+            self._together = False
+            if self._gathering and not self._waits_for_sync:
+                self._append_groups()
+
+    def begin(
+        self,
+        topic: str,
+        queue_id: int,
+        messages: Sequence[OutgoingMessage],
+        done: Done,
+        *,
+        born_host: bytes | None,
+        now_ms: int,
+        checked: bool = False,
+    ) -> None:
         """Appends the messages, in order and contiguously, to the queue (-1: the broker chooses one).
 
-        `checked`: the messages have passed the checks of their protocol. Returns after the append;
-        durability is the caller's to wait for. Raises TroveError: nothing was written then.
+        `checked`: the messages have passed the checks of their protocol. `done` is called after the append;
+        durability is the caller's to wait for. Raises TroveError: nothing is written then, and `done` is not
+        called.
         """
         if not messages:
             raise TroveError(errors.REQUEST_ILLEGAL, "a send needs at least one message")
@@ -101,7 +144,7 @@ class Coalescer:
             now_ms=now_ms,
             checked=checked,
         )
-        return await self._enqueue(topic, queue_id, records, len(messages))
+        self._enqueue(topic, queue_id, records, len(messages), done)
 
     def _queue_for(self, topic: str, queue_id: int) -> int:
         """The queue named, or that of all sends without one which are gathered now."""
@@ -118,7 +161,7 @@ class Coalescer:
             self._chosen[topic] = self._chooser.choose(topic, config.write_queue_count)
         return self._chosen[topic]
 
-    def _enqueue(self, topic: str, queue_id: int, records: bytes, count: int) -> asyncio.Future[SendOutcome]:
+    def _enqueue(self, topic: str, queue_id: int, records: bytes, count: int, done: Done) -> None:
         if len(records) > self._batch_size_max:
             raise TroveError(
                 errors.BATCH_SIZE_EXCEEDED,
@@ -128,17 +171,16 @@ class Coalescer:
         if self._waiting_bytes + len(records) > WAITING_BYTES_MAX:
             raise TroveError(errors.OS_PAGE_CACHE_BUSY, f"{self._waiting_bytes} bytes of sends are waiting")
         self._schedule()
-        send = _Send(records, count, asyncio.get_running_loop().create_future())
-        self._groups.setdefault((topic, queue_id), []).append(send)
+        self._groups.setdefault((topic, queue_id), []).append(_Send(records, count, done))
         self._waiting_bytes += len(records)
         self._arrived += 1
-        return send.done
 
     def _schedule(self) -> None:
         """Begins to gather, where that has not begun yet."""
         if not self._gathering:
             self._gathering = True
-            if not self._commit.before_next_sync(self._append_groups):
+            self._waits_for_sync = self._commit.before_next_sync(self._append_groups)
+            if not self._waits_for_sync and not self._together:
                 asyncio.get_running_loop().call_soon(self._gather, 0, 0, GATHER_TURNS_MAX)
 
     def _gather(self, seen: int, quiet: int, turns_left: int) -> None:
@@ -151,7 +193,7 @@ class Coalescer:
             loop.call_soon(self._gather, self._arrived, quiet, turns_left - 1)
 
     def _append_groups(self) -> None:
-        self._gathering = False
+        self._gathering = self._waits_for_sync = False
         self._arrived = 0
         groups, self._groups = self._groups, {}
         self._chosen.clear()
@@ -182,8 +224,7 @@ class Coalescer:
                     self._append(topic, queue_id, [send])
                 return
             for send in sends:
-                if not send.done.done():
-                    send.done.set_exception(error)
+                send.done(error)
             return
         self._share(sends, queue_id, result)
 
@@ -205,10 +246,8 @@ class Coalescer:
             )
             first += send.count
             begin += len(send.records)
-            if not send.done.done():
-                send.done.set_result(SendOutcome(queue_id, part))
+            send.done(SendOutcome(queue_id, part))
 
     def _share_parts(self, sends: list[_Send], queue_id: int, result: AppendResult) -> None:
         for send, part in zip(sends, result.parts(send.count for send in sends), strict=True):
-            if not send.done.done():
-                send.done.set_result(SendOutcome(queue_id, part))
+            send.done(SendOutcome(queue_id, part))

@@ -31,6 +31,7 @@ from nameserver.routes import RouteLimits
 from nameserver.service import RegistrationService, Registry, RouteService
 from tests.support.engine import NOW_MS
 from trovemq_daemon.addresses import Address
+from trovemq_daemon.callback_handlers import CallbackHandler
 from trovemq_daemon.handler_guard import ERROR_METADATA_KEY, HandlerGuard
 from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_proto.rocketmq.v2 import admin_pb2 as v2_admin_pb2
@@ -216,7 +217,10 @@ class Calls:
 
     def add_registered_method_handlers(self, service: str, handlers: dict[str, Any]) -> None:
         self._handlers |= {
-            f"/{service}/{name}": self._guard.handler(name, one) for name, one in handlers.items()
+            f"/{service}/{name}": self._guard.handler(
+                name, one.coroutine if isinstance(one, CallbackHandler) else one
+            )
+            for name, one in handlers.items()
         }
 
     # --- for tests ------------------------------------------------------------------------------------

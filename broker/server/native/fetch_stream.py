@@ -150,6 +150,15 @@ async def pull_once(parts: FetchParts, request: message_pb2.FetchRequest) -> byt
     return counted_reply(parts, request.fetch_id, own.topic, result)
 
 
+def pull_now(parts: FetchParts, request: message_pb2.FetchRequest) -> bytes | None:
+    """The same where nobody has to wait; else None."""
+    own = pull_request(request)
+    result = parts.puller.pull(own)
+    if result.at_end and wait_limit(request, parts.wait_ms_max):
+        return None
+    return counted_reply(parts, request.fetch_id, own.topic, result)
+
+
 async def _growth(long_polls: LongPolls, request: PullRequest, wait_ms: int) -> None:
     """Returns when the queue grew or the time is over. Raises TroveError LIMIT_EXCEEDED."""
     woken = asyncio.Event()

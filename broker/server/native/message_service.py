@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 import grpc
 
-from broker.produce.coalesce import Coalescer
+from broker.produce.coalesce import Coalescer, Done, SendOutcome
 from broker.server.native.append_stream import AppendParts, AppendStream
 from broker.server.native.convert import append_reply, born_host_of, mark_failed, outgoing_message
-from broker.server.native.fetch_stream import FetchParts, FetchStream, pull_once
+from broker.server.native.fetch_stream import FetchParts, FetchStream, pull_now, pull_once
 from broker.server.native.frames import read_append_frame
 from broker.server.native.reply_stream import OpenStreams
+from trovemq_daemon.callback_handlers import Answer, CallbackHandler, answer_into
 from trovemq_daemon.request_bounds import bounded
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -43,13 +45,20 @@ class MessageService:
             "Fetch": grpc.stream_stream_rpc_method_handler(
                 self.fetch, request_deserializer=bounded(message_pb2.FetchRequest)
             ),
-            "Send": grpc.unary_unary_rpc_method_handler(
-                self.send,
-                request_deserializer=message_pb2.SendRequest.FromString,
-                response_serializer=message_pb2.AppendReply.SerializeToString,
+            "Send": CallbackHandler(
+                self.begin_send,
+                grpc.unary_unary_rpc_method_handler(
+                    self.send,
+                    request_deserializer=message_pb2.SendRequest.FromString,
+                    response_serializer=message_pb2.AppendReply.SerializeToString,
+                ),
+                self._coalescer.together,
             ),
-            "Pull": grpc.unary_unary_rpc_method_handler(
-                self.pull, request_deserializer=message_pb2.FetchRequest.FromString
+            "Pull": CallbackHandler(
+                self.begin_pull,
+                grpc.unary_unary_rpc_method_handler(
+                    self.pull, request_deserializer=message_pb2.FetchRequest.FromString
+                ),
             ),
             "GetProducer": grpc.unary_unary_rpc_method_handler(
                 self.get_producer,
@@ -68,6 +77,14 @@ class MessageService:
     async def pull(self, request: message_pb2.FetchRequest, _context: Context) -> bytes:
         return await pull_once(self._fetch, request)
 
+    def begin_pull(self, request: message_pb2.FetchRequest, _context: Context, answer: Answer) -> bool:
+        """The same without a task, where the queue has something or the request does not wait for it."""
+        reply = pull_now(self._fetch, request)
+        if reply is None:
+            return False
+        answer(reply)
+        return True
+
     async def get_producer(
         self, request: message_pb2.GetProducerRequest, _context: Context
     ) -> message_pb2.GetProducerReply:
@@ -78,37 +95,66 @@ class MessageService:
 
     async def send(self, request: message_pb2.SendRequest, context: Context) -> message_pb2.AppendReply:
         """Refusals end the call; only FLUSH_DISK_TIMEOUT, whose message is in the log, is a reply."""
-        try:
-            return await self._send(request, context)
-        except TroveError as error:
-            self._append.traffic.refused(error.symbol)
-            raise
+        if self._append.group_commit.full:
+            await self._append.group_commit.wait_for_capacity()
+        answered: asyncio.Future[message_pb2.AppendReply] = asyncio.get_running_loop().create_future()
+        self._begin_send(request, context, answer_into(answered))
+        return await answered
 
-    async def _send(self, request: message_pb2.SendRequest, context: Context) -> message_pb2.AppendReply:
+    def begin_send(self, request: message_pb2.SendRequest, context: Context, answer: Answer) -> bool:
+        """The same without a task, where nothing waits for the disk's capacity."""
+        if self._append.group_commit.full:
+            return False
+        self._begin_send(request, context, answer)
+        return True
+
+    def _begin_send(self, request: message_pb2.SendRequest, context: Context, answer: Answer) -> None:
+        append = self._append
+        started = time.perf_counter()
+
+        def stored(outcome: SendOutcome | Exception) -> None:
+            if isinstance(outcome, Exception):
+                refused(outcome)
+                return
+            result = outcome.result
+            elapsed_us = int((time.perf_counter() - started) * 1e6)
+            append.traffic.appended(
+                request.topic, result.record_count, result.bytes_written, result.positions
+            )
+            reply = append_reply(0, result, append.appender.durability, append.broker, elapsed_us)
+            if append.appender.sync:
+                append.group_commit.when_durable(result.end, lambda error: durable(reply, error))
+            else:
+                answer(reply)
+
+        def durable(reply: message_pb2.AppendReply, error: TroveError | None) -> None:
+            if error is not None and error.spec is not errors.FLUSH_DISK_TIMEOUT:
+                refused(error)
+                return
+            if error is not None:
+                append.traffic.refused(error.symbol)
+                mark_failed(reply, error)
+            answer(reply)
+
+        def refused(error: Exception) -> None:
+            if isinstance(error, TroveError):
+                append.traffic.refused(error.symbol)
+            answer(error)
+
+        try:
+            self._enqueue(request, context, stored)
+        except TroveError as error:
+            refused(error)
+
+    def _enqueue(self, request: message_pb2.SendRequest, context: Context, done: Done) -> None:
         if len(request.messages) > SEND_MESSAGES_MAX:
             count = len(request.messages)
             raise TroveError(errors.REQUEST_ILLEGAL, f"{count} messages, the limit is {SEND_MESSAGES_MAX}")
-        append = self._append
-        if append.group_commit.full:
-            await append.group_commit.wait_for_capacity()
-        started = time.perf_counter()
-        outcome = await self._coalescer.send(
+        self._coalescer.begin(
             request.topic,
             request.queue_id,
             [outgoing_message(message) for message in request.messages],
+            done,
             born_host=born_host_of(context.peer()),
             now_ms=self._clock_ms(),
         )
-        result = outcome.result
-        elapsed_us = int((time.perf_counter() - started) * 1e6)
-        append.traffic.appended(request.topic, result.record_count, result.bytes_written, result.positions)
-        reply = append_reply(0, result, append.appender.durability, append.broker, elapsed_us)
-        if append.appender.sync:
-            try:
-                await append.group_commit.durable(result.end)
-            except TroveError as error:
-                if error.spec is not errors.FLUSH_DISK_TIMEOUT:
-                    raise
-                append.traffic.refused(error.symbol)
-                mark_failed(reply, error)
-        return reply

@@ -12,6 +12,7 @@ from broker.server.rocketmq.messages import duration_ms
 from broker.server.rocketmq.parts import RocketmqParts
 from broker.server.rocketmq.resources import group_name, topic_to_read
 from broker.server.rocketmq.status import OK_STATUS, Context, status_of
+from trovemq_daemon.callback_handlers import Answer
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
@@ -28,6 +29,16 @@ class Acknowledger:
         self, request: service_pb2.AckMessageRequest, _context: Context
     ) -> service_pb2.AckMessageResponse:
         """AckMessage: one result an entry, in order."""
+        return self._acknowledged(request)
+
+    def begin_acknowledge(
+        self, request: service_pb2.AckMessageRequest, _context: Context, answer: Answer
+    ) -> bool:
+        """The same without a task: it never waits."""
+        answer(self._acknowledged(request))
+        return True
+
+    def _acknowledged(self, request: service_pb2.AckMessageRequest) -> service_pb2.AckMessageResponse:
         entries = request.entries
         if not 1 <= len(entries) <= ENTRIES_MAX:
             raise TroveError(

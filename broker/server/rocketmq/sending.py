@@ -12,12 +12,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from broker.groups.timers.recall_handle import encode_recall_handle
+from broker.produce.coalesce import SendOutcome
 from broker.produce.outgoing import OutgoingMessage
 from broker.server.rocketmq.messages import duration_ms, outgoing, peer_host, timestamp_ms
 from broker.server.rocketmq.parts import RocketmqParts
 from broker.server.rocketmq.resources import message_types, topic_to_send
 from broker.server.rocketmq.send_checks import check_message, kind_of
 from broker.server.rocketmq.status import OK_STATUS, Context, client_id_of, status_of
+from trovemq_daemon.callback_handlers import Answer, answer_into
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.hashes import group_queue
@@ -57,18 +59,59 @@ class Sender:
         group_commit = self._parts.group_commit
         if group_commit.full:
             await group_commit.wait_for_capacity()
-        now_ms = self._parts.clock_ms()
         messages = request.messages
-        topic = self._check(messages, now_ms)
-        config, kinds = self._check_topic(topic, messages)
-        send = _Send(self._parts, topic, config, context, now_ms)
-        ready = [outgoing(message, self._body_size_max) for message in messages]
+        send, ready, kinds = self._checked(messages, context)
+        if _all_plain(kinds):
+            answered: asyncio.Future[service_pb2.SendMessageResponse]
+            answered = asyncio.get_running_loop().create_future()
+            self._begin_plain(messages, send, ready, answer_into(answered))
+            return await answered
         if len(ready) == 1:
             stored = [await send.store_one(messages[0], ready[0], kinds[0])]
         else:
             stored = await send.store_many(messages, ready, kinds)
         await self._settle(stored)
         return _answer(messages, stored)
+
+    def begin_send(self, request: service_pb2.SendMessageRequest, context: Context, answer: Answer) -> bool:
+        """The same without a task, for messages that are appended at once, to any queue."""
+        if self._parts.group_commit.full:
+            return False
+        send, ready, kinds = self._checked(request.messages, context)
+        if not _all_plain(kinds):
+            return False
+        self._begin_plain(request.messages, send, ready, answer)
+        return True
+
+    def _checked(
+        self, messages: Sequence[v2.Message], context: Context
+    ) -> tuple[_Send, list[OutgoingMessage], list[v2.MessageType]]:
+        now_ms = self._parts.clock_ms()
+        topic = self._check(messages, now_ms)
+        config, kinds = self._check_topic(topic, messages)
+        send = _Send(self._parts, topic, config, context, now_ms)
+        return send, [outgoing(message, self._body_size_max) for message in messages], kinds
+
+    def _begin_plain(
+        self, messages: Sequence[v2.Message], send: _Send, ready: list[OutgoingMessage], answer: Answer
+    ) -> None:
+        """Appends them together. Answers when they are as durable as the flush mode promises."""
+        parts = self._parts
+
+        def stored(outcome: AppendResult | Exception) -> None:
+            if isinstance(outcome, Exception):
+                answer(outcome)
+            elif parts.appender.sync:
+                parts.group_commit.when_durable(outcome.end, lambda error: durable(outcome, error))
+            else:
+                durable(outcome, None)
+
+        def durable(result: AppendResult, error: TroveError | None) -> None:
+            if error is not None:
+                parts.traffic.refused(error.symbol)
+            answer(_answer(messages, [Stored(result, index, error=error) for index in range(len(ready))]))
+
+        send.begin_append(ready, -1, stored)
 
     # --- checks -------------------------------------------------------------------------------------
     def _check(self, messages: Sequence[v2.Message], now_ms: int) -> str:
@@ -138,9 +181,7 @@ class _Send:
         self._now_ms = now_ms
 
     async def store_one(self, message: v2.Message, ready: OutgoingMessage, kind: v2.MessageType) -> Stored:
-        """Raises TroveError: nothing was stored."""
-        if kind in _PLAIN:
-            return Stored(await self._append([ready], -1))
+        """Of a message that is not plain. Raises TroveError: nothing was stored."""
         group = message.system_properties.message_group
         queue_id = group_queue(group, self._queue_count) if group else -1
         if kind == v2.TRANSACTION:
@@ -192,12 +233,37 @@ class _Send:
             return [Stored(None, error=error)] * count
 
     async def _append(self, ready: Sequence[OutgoingMessage], queue_id: int) -> AppendResult:
-        outcome = await self._parts.coalescer.send(
-            self._topic, queue_id, ready, born_host=self._born_host, now_ms=self._now_ms, checked=True
+        appended: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
+        self.begin_append(ready, queue_id, answer_into(appended))
+        return await appended
+
+    def begin_append(
+        self,
+        ready: Sequence[OutgoingMessage],
+        queue_id: int,
+        done: Callable[[AppendResult | Exception], None],
+    ) -> None:
+        """`done` gets the result, or the reason why nothing was stored. Raises TroveError instead."""
+
+        def appended(outcome: SendOutcome | Exception) -> None:
+            if isinstance(outcome, Exception):
+                done(outcome)
+                return
+            result = outcome.result
+            self._parts.traffic.appended(
+                self._topic, result.record_count, result.bytes_written, result.positions
+            )
+            done(result)
+
+        self._parts.coalescer.begin(
+            self._topic,
+            queue_id,
+            ready,
+            appended,
+            born_host=self._born_host,
+            now_ms=self._now_ms,
+            checked=True,
         )
-        result = outcome.result
-        self._parts.traffic.appended(self._topic, result.record_count, result.bytes_written, result.positions)
-        return result
 
     def _prepare(self, message: v2.Message, ready: OutgoingMessage, queue_id: int) -> Stored:
         client_id = client_id_of(self._context)
@@ -243,6 +309,10 @@ class _Send:
             result = deduplication.append_if_absent(self._topic, unique_key.encode(), self._now_ms, write)
         self._parts.traffic.appended(self._topic, result.record_count, result.bytes_written)
         return result
+
+
+def _all_plain(kinds: Sequence[v2.MessageType]) -> bool:
+    return all(kind in _PLAIN for kind in kinds)
 
 
 def _answer(messages: Sequence[v2.Message], stored: list[Stored]) -> service_pb2.SendMessageResponse:

@@ -31,8 +31,9 @@ from broker.server.rocketmq.pulling import Puller
 from broker.server.rocketmq.receiving import Receiver
 from broker.server.rocketmq.routes import RouteParts, Routes
 from broker.server.rocketmq.sending import Sender
-from broker.server.rocketmq.status import reader, stream, unary, write_reply
+from broker.server.rocketmq.status import begin_unary, reader, stream, unary, write_reply
 from broker.server.rocketmq.telemetry import Telemetry, TelemetryParts
+from trovemq_daemon.callback_handlers import Begin, CallbackHandler
 from trovemq_proto.rocketmq.v2 import admin_pb2, service_pb2
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
@@ -81,7 +82,7 @@ class RocketmqService:
     # --- for the daemon -----------------------------------------------------------------------------
     def add_to(self, server: grpc.aio.Server) -> None:
         for name, handlers in (
-            (MESSAGING_SERVICE, self.messaging_handlers()),
+            (MESSAGING_SERVICE, self._with_callbacks(self.messaging_handlers())),
             (ADMIN_SERVICE, self.admin_handlers()),
         ):
             server.add_registered_method_handlers(name, handlers)
@@ -130,6 +131,21 @@ class RocketmqService:
             response_serializer=write_reply,
         )
         return {**handlers, "Telemetry": telemetry}
+
+    def _with_callbacks(self, handlers: Handlers) -> dict[str, Any]:
+        """The same, and for the methods that are called most the way without a task."""
+        parts = self._parts
+        send = self._begin("SendMessage", self.sender.begin_send, refused=parts.traffic.refused)
+        acknowledge = self._begin("AckMessage", self.acknowledger.begin_acknowledge)
+        return {
+            **handlers,
+            "SendMessage": CallbackHandler(send, handlers["SendMessage"], parts.coalescer.together),
+            "AckMessage": CallbackHandler(acknowledge, handlers["AckMessage"]),
+        }
+
+    @staticmethod
+    def _begin(name: str, begin: Begin, refused: Callable[[str], None] | None = None) -> Begin:
+        return begin_unary(name, begin, _reply_type(_MESSAGING.methods_by_name[name]), refused=refused)
 
     def admin_handlers(self) -> Handlers:
         """The handler of each call, by name. They need no client id."""

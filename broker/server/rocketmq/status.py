@@ -27,6 +27,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
+from trovemq_daemon.callback_handlers import Answer, Begin
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.request_bounds import check_parts
 from trovemq_proto import errors
@@ -249,6 +250,33 @@ def unary(
             if refused is not None:
                 refused(fault.symbol)
             return reply_type(status=status_of(fault))
+
+    return guarded
+
+
+def begin_unary(
+    method: str,
+    begin: Begin,
+    reply_type: Callable[..., Reply],
+    *,
+    refused: Callable[[str], None] | None = None,
+) -> Begin:
+    """As unary(), for a handler that answers by a callback."""
+
+    def guarded(request: Request | Malformed, context: Context, answer: Answer) -> bool:
+        def answered(outcome: Reply | Exception) -> None:
+            if isinstance(outcome, Exception):
+                fault = _fault(outcome, context, method)
+                if refused is not None:
+                    refused(fault.symbol)
+                outcome = reply_type(status=status_of(fault))
+            answer(outcome)
+
+        try:
+            return begin(_check(request, context), context, answered)
+        except Exception as error:
+            answered(error)
+            return True
 
     return guarded
 

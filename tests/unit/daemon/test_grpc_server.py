@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, cast, get_args
 
 import grpc
@@ -15,6 +16,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from tests.support.logs import logged
 from trovemq_daemon.addresses import Address
+from trovemq_daemon.callback_handlers import Answer, CallbackHandler, answer_into
 from trovemq_daemon.errors import AddressInUseError
 from trovemq_daemon.grpc_server import GrpcLimits, GrpcServer
 from trovemq_daemon.grpc_transport import GrpcTransport
@@ -57,14 +59,18 @@ def transport(request: pytest.FixtureRequest) -> GrpcTransport:
 
 @asynccontextmanager
 async def served(
-    transport: GrpcTransport, **limits: Any
+    transport: GrpcTransport, *, callbacks: CallbackHandler | None = None, access: Any = None, **limits: Any
 ) -> AsyncIterator[tuple[Any, CollectorRegistry, Address]]:
     registry = CollectorRegistry()
     server = GrpcServer(
         GrpcLimits(transport=transport, **limits),
         RpcMetrics(registry, cluster="c", node_type="broker", node_id="a"),
+        access,
     )
     route_pb2_grpc.add_RouteServiceServicer_to_server(Behaviour(), server.server)
+    if callbacks is not None:
+        services: Any = server.server
+        services.add_registered_method_handlers("test.Test", {"Call": callbacks})
     address = server.bind(Address("127.0.0.1", 0))
     await server.start()
     try:
@@ -219,3 +225,84 @@ async def test_an_unknown_method_is_unimplemented(transport: GrpcTransport) -> N
         with pytest.raises(grpc.aio.AioRpcError) as failed:
             await channel.unary_unary("/trovemq.v1.RouteService/Nothing")(b"")
         assert failed.value.code() == grpc.StatusCode.UNIMPLEMENTED
+
+
+class Callbacks:
+    """A method that answers by callbacks, in the way that the request says."""
+
+    def __init__(self) -> None:
+        self.turns: list[int] = []
+        self.in_tasks = 0
+
+    def begin(self, request: bytes, _context: Any, answer: Answer) -> bool:
+        self.turns[-1] += 1
+        match request:
+            case b"raise":
+                raise TroveError(errors.TOPIC_NOT_FOUND, "gone")
+            case b"answer an error":
+                answer(TroveError(errors.TOPIC_NOT_FOUND, "gone"))
+            case b"bug":
+                answer(KeyError("a secret detail"))
+            case b"later":
+                asyncio.get_running_loop().call_soon(answer, b"later")
+            case b"wait":
+                return False
+            case _:
+                answer(request)
+        return True
+
+    async def coroutine(self, request: bytes, context: Any) -> bytes:
+        self.in_tasks += 1
+        answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        with self.together():
+            if not self.begin(request, context, answer_into(answered)):
+                return b"waited"
+        return await answered
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        self.turns.append(0)
+        yield
+
+    def handler(self) -> CallbackHandler:
+        return CallbackHandler(self.begin, grpc.unary_unary_rpc_method_handler(self.coroutine), self.together)
+
+
+async def test_a_method_that_answers_by_callbacks_is_the_same_on_both(transport: GrpcTransport) -> None:
+    callbacks = Callbacks()
+    async with served(transport, callbacks=callbacks.handler()) as (channel, registry, _):
+        call = channel.unary_unary("/test.Test/Call")
+        asked = (b"at once", b"later", b"wait")
+        assert await asyncio.gather(*(call(one) for one in asked)) == [b"at once", b"later", b"waited"]
+        with logged():
+            for request, code in (
+                (b"raise", "NOT_FOUND"),
+                (b"answer an error", "NOT_FOUND"),
+                (b"bug", "INTERNAL"),
+            ):
+                with pytest.raises(grpc.aio.AioRpcError) as failed:
+                    await call(request)
+                assert failed.value.code().name == code
+                metadata = dict(failed.value.trailing_metadata() or ())
+                wire = common_pb2.Error.FromString(metadata[ERROR_METADATA_KEY])
+                assert wire.symbol == ("UNKNOWN_ERROR" if request == b"bug" else "TOPIC_NOT_FOUND")
+        text = _count(generate_latest(registry).decode())
+        for response, count in (("OK", 3), ("TOPIC_NOT_FOUND", 2), ("UNKNOWN_ERROR", 1)):
+            assert re.search(rf'request_code="Call",response_code="{response}".*}} {count}.0', text), text
+    assert callbacks.in_tasks == (6 if transport == "grpcio" else 1)
+
+
+async def test_no_callback_gets_past_the_check_of_access(transport: GrpcTransport) -> None:
+    callbacks = Callbacks()
+
+    def nobody_may(_path: str, _handler: Any) -> Any:
+        async def refuse(_request: bytes, _context: Any) -> bytes:
+            raise TroveError(errors.PERMISSION_MISSING, "not you")
+
+        return grpc.unary_unary_rpc_method_handler(refuse)
+
+    async with served(transport, callbacks=callbacks.handler(), access=nobody_may) as (channel, _, _):
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await channel.unary_unary("/test.Test/Call")(b"at once")
+    assert failed.value.details() == "not you"
+    assert callbacks.turns == []

@@ -120,6 +120,36 @@ async def test_sends_of_one_turn_are_one_append_per_queue() -> None:
 
 
 @pytest.mark.asyncio
+async def test_sends_that_begin_together_are_appended_before_the_loops_next_turn() -> None:
+    bench = Bench()
+    outcomes: list[SendOutcome | Exception] = []
+
+    def begin(*bodies: bytes, queue_id: int = 0) -> None:
+        messages = [OutgoingMessage(body) for body in bodies]
+        bench.coalescer.begin("orders", queue_id, messages, outcomes.append, born_host=None, now_ms=NOW_MS)
+
+    with bench.coalescer.together():
+        begin(b"a")
+        begin(b"b", queue_id=1)
+        with pytest.raises(TroveError, match="at least one message"):
+            begin()
+        begin(b"c")
+        assert not outcomes
+    assert bench.appends == [("orders", 0), ("orders", 1)]
+    assert [one.result.first_queue_offset for one in outcomes if isinstance(one, SendOutcome)] == [0, 1, 0]
+    assert (await bench.send(b"later")).result.first_queue_offset == 2
+
+
+@pytest.mark.asyncio
+async def test_a_choice_of_queue_whose_send_was_refused_holds_up_nobody() -> None:
+    bench = Bench()
+    with bench.coalescer.together():
+        bench.coalescer.shared_queue("orders")
+    async with asyncio.timeout(30):
+        await bench.send(b"next", queue_id=-1)
+
+
+@pytest.mark.asyncio
 async def test_each_send_is_told_what_is_missing_before_its_own_numbers() -> None:
     bench = Bench()
     bench.store.topics.create("numbered", 1, options={"deduplicate": "1h"})
