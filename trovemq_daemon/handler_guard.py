@@ -145,15 +145,18 @@ class HandlerGuard:
         timed = _TimedCall(method, self._metrics, stream=False)
 
         def answer(outcome: Any) -> None:
-            if call.over:
-                timed.finished("CANCELLED")
-            elif isinstance(outcome, Exception):
-                self._fail_call(timed, call, outcome)
-            else:
-                if isinstance(outcome, bytes) and len(outcome) > UNCOUNTED_SIZE:
-                    self._large.add(method)
-                call.reply(outcome)
-                timed.finished("OK")
+            try:
+                if call.over:
+                    timed.finished("CANCELLED")
+                elif isinstance(outcome, Exception):
+                    self._fail_call(timed, call, outcome)
+                else:
+                    if isinstance(outcome, bytes) and len(outcome) > UNCOUNTED_SIZE:
+                        self._large.add(method)
+                    call.reply(outcome)
+                    timed.finished("OK")
+            except Exception as error:  # who made the answer, an append or a sync, must not hear of it
+                self._fail_call(timed, call, error)
 
         try:
             if method in self._large and not self._replies.has_room(call.peer()):

@@ -273,7 +273,7 @@ class FuzzedBroker:
     async def working(self) -> AsyncIterator[None]:
         """Its background work runs, and a client is connected, for the time of the block."""
         async with self.calls.working():
-            handler = await self.calls.handler(f"{MESSAGING}Telemetry")
+            handler = self.calls.handler(f"{MESSAGING}Telemetry")
             live = asyncio.create_task(handler.stream_stream(None, self._live))
             self._live.sent.put_nowait(service_pb2.TelemetryCommand(settings=consumer_settings()))
             await self.feed()

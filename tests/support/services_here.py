@@ -163,10 +163,13 @@ class CallContext:
         self, code: grpc.StatusCode, details: str = "", metadata: Sequence[tuple[str, Any]] = ()
     ) -> None:
         self.code, self.details = code.name, details
+        self.set_error(metadata)
+        raise Ended(details)
+
+    def set_error(self, metadata: Sequence[tuple[str, Any]]) -> None:
         for name, value in metadata:
             if name == ERROR_METADATA_KEY:
                 self.error = common_pb2.Error.FromString(value)
-        raise Ended(details)
 
 
 @dataclass(slots=True)
@@ -180,6 +183,32 @@ class Outcome:
     replies: list[bytes] = field(default_factory=list)
     requests: list[Any] = field(default_factory=list)
     """As the service read them."""
+
+
+async def _called_back(callbacks: Any, request: bytes, context: CallContext) -> bool:
+    """Whether the callbacks of our own transport answered the call; else it needs the coroutine."""
+    answered: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    def fail(code: grpc.StatusCode, details: str) -> None:
+        context.code, context.details = code.name, details
+        answered.set_result(True)
+
+    def reply(message: Any) -> None:
+        context.written.append(message)
+        answered.set_result(True)
+
+    passed = ("peer", "time_remaining", "done", "cancelled", "invocation_metadata")
+    call = SimpleNamespace(
+        over=False,
+        keep=lambda: request,
+        reply=reply,
+        fail=fail,
+        set_trailing_metadata=context.set_error,
+        in_task=lambda: answered.set_result(False),
+        **{name: getattr(context, name) for name in passed},
+    )
+    callbacks.on_calls([call])
+    return await answered
 
 
 class Faults:
@@ -210,6 +239,8 @@ class Calls:
         self.faults = Faults()
         self._guard = HandlerGuard(RpcMetrics(new_registry("1.2.3"), cluster="c", node_type="t", node_id="n"))
         self._handlers: dict[str, Any] = {}
+        self._callbacks: dict[str, Any] = {}
+        self._number = 0
 
     # --- for add_…Servicer_to_server ------------------------------------------------------------------
     def add_generic_rpc_handlers(self, handlers: Sequence[Any]) -> None:
@@ -221,6 +252,11 @@ class Calls:
                 name, one.coroutine if isinstance(one, CallbackHandler) else one
             )
             for name, one in handlers.items()
+        }
+        self._callbacks |= {
+            f"/{service}/{name}": self._guard.callbacks(name, one)
+            for name, one in handlers.items()
+            if isinstance(one, CallbackHandler)
         }
 
     # --- for tests ------------------------------------------------------------------------------------
@@ -242,8 +278,11 @@ class Calls:
             return Outcome("UNPARSED", details=str(error))
         context = CallContext(asked, metadata)
         replies: list[Any] = []
+        self._number += 1
+        callbacks = self._callbacks.get(path_of(self.methods[name])) if self._number % 2 else None
         try:
-            await self._serve(handler, asked, context, replies)
+            if callbacks is None or not await _called_back(callbacks, requests[0], context):
+                await self._serve(handler, asked, context, replies)
         except grpc.aio.AbortError:
             pass
         context.ended()

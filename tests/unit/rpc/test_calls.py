@@ -159,11 +159,8 @@ async def test_a_callback_leaves_calls_that_wait_to_a_coroutine() -> None:
     handler = rpc.unary_unary_rpc_method_handler(slowly)
     async with ends(callbacks={"Call": rpc.CallbackUnary(on_calls, coroutine=handler)}) as both:
         call = both.unary("Call")
-        assert await asyncio.gather(call(b"now"), call(b"later"), call(b"now")) == [
-            b"at once",
-            b"slow later",
-            b"at once",
-        ]
+        answers = await asyncio.gather(*(call(request) for request in (b"now", b"later", b"now")))
+        assert answers == [b"at once", b"slow later", b"at once"]
 
 
 async def test_a_kept_message_outlives_the_receive_buffer() -> None:
