@@ -16,11 +16,12 @@ import argparse
 import json
 import os
 import re
+import secrets
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -197,28 +198,62 @@ def print_table(outcomes: Sequence[Outcome]) -> None:
                 print(f"{outcome.language}: {name}: {fault}")
 
 
-def apply_topics(file: Path, address: str) -> None:
-    """Makes the topics and groups that the suites use, as an operator would."""
-    command = [sys.executable, "-m", "trovemq.cli", "--server", address, "apply", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+def trovemq(address: str, arguments: Sequence[str], environment: Mapping[str, str]) -> str:
+    """A command as an operator gives it; its answer. SuiteError."""
+    command = [sys.executable, "-m", "trovemq.cli", "--json", "--server", address, *arguments]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=60, env={**os.environ, **environment}
+    )
     if done.returncode != 0:
-        raise SuiteError(f"trovemq apply: {done.stdout}{done.stderr}")
+        raise SuiteError(f"trovemq {arguments[0]}: {done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def apply_topics(file: Path, address: str, environment: Mapping[str, str]) -> None:
+    """Makes the topics and groups that the suites use."""
+    trovemq(address, ["apply", str(file)], environment)
+
+
+def make_user(address: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """A user who may send and consume, and nothing else; as variables for the suites."""
+    made = json.loads(trovemq(address, ["user", "create", "suite"], environment))
+    for resource in ("Topic:*", "Group:*"):
+        trovemq(address, ["acl", "allow", "suite", "Pub,Sub", resource], environment)
+    return {"ACCESS_KEY": "suite", "SECRET_KEY": made["secretKey"]}
 
 
 def run_all(
-    languages: Sequence[str], source: Path, build: Path, *, tls: bool = False, side_by_side: int = 1
+    languages: Sequence[str],
+    source: Path,
+    build: Path,
+    *,
+    tls: bool = False,
+    authentication: bool = False,
+    side_by_side: int = 1,
 ) -> list[Outcome]:
     """Every suite against one broker. Raises SuiteError where the broker cannot be prepared."""
     arguments = []
+    admin: dict[str, str] = {}
+    if authentication:
+        secret = secrets.token_urlsafe()
+        admin = {
+            "TROVEMQ_ACCESS_KEY": "admin",
+            "TROVEMQ_SECRET_KEY": secret,
+            "TROVEMQ_BROKER_INIT_AUTHENTICATION_USER": json.dumps({"username": "admin", "password": secret}),
+            "TROVEMQ_BROKER_AUTHENTICATION_ENABLE": "true",
+            "TROVEMQ_BROKER_AUTHORIZATION_ENABLE": "true",
+        }
     tls_address = f"127.0.0.1:{free_port()}"
     if tls:
         arguments = ["--tls-listen", tls_address]
     with BrokerProcess(
-        arguments=arguments, transactionCheckInterval=3000, transactionTimeOut=10_000
+        arguments=arguments, environment=admin, transactionCheckInterval=3000, transactionTimeOut=10_000
     ) as broker:
-        apply_topics(source / "topics.json", broker.address)
+        apply_topics(source / "topics.json", broker.address, admin)
         endpoints = tls_address if tls else broker.address
         environment = {"SSL": "true"} if tls else {}
+        if authentication:
+            environment |= make_user(broker.address, admin)
         with ThreadPoolExecutor(side_by_side) as pool:
             running = [
                 pool.submit(run_suite, language, source, build, endpoints, **environment)
@@ -237,6 +272,7 @@ def main() -> int:
     parser.add_argument("languages", nargs="*", default=[], metavar="LANGUAGE", help=", ".join(LANGUAGES))
     parser.add_argument("--shared", type=Path, help="a folder of suites of the same kind")
     parser.add_argument("--tls", action="store_true", help="the Java client over TLS")
+    parser.add_argument("--authentication", action="store_true", help="as a user who may send and consume")
     parser.add_argument("--side-by-side", type=int, default=2, help="suites at a time (2)")
     parser.add_argument("--json", type=Path, help="also write the outcome to this file")
     options = parser.parse_args()
@@ -245,7 +281,14 @@ def main() -> int:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(LANGUAGES)}")
     source = options.shared or HERE
     build = BUILD / ("shared" if options.shared else "own")
-    outcomes = run_all(languages, source, build, tls=options.tls, side_by_side=options.side_by_side)
+    outcomes = run_all(
+        languages,
+        source,
+        build,
+        tls=options.tls,
+        authentication=options.authentication,
+        side_by_side=options.side_by_side,
+    )
     print_table(outcomes)
     if options.json:
         rows = {outcome.language: outcome.faults for outcome in outcomes if not outcome.skipped}

@@ -84,6 +84,12 @@ def test_the_official_client_and_our_protocol_live_in_one_process(own: dict[str,
     assert own["python"].faults
 
 
+@pytest.mark.skipif(not SOAK, reason="in make soak")
+def test_the_python_client_as_a_user_who_may_send_and_consume() -> None:
+    (outcome,) = run_all(["python"], HERE, BUILD / "own", authentication=True)
+    check(outcome)
+
+
 @pytest.mark.skipif(
     "RUN_TLS_CONFORMANCE" not in os.environ, reason="set RUN_TLS_CONFORMANCE=1: one more minute"
 )

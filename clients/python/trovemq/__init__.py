@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from trovemq.receipts import BatchReceipt, PartialBatchError, SendReceipt
     from trovemq.received import ReceivedMessage
     from trovemq.search_model import SearchAnswer, SearchPart, Where
+    from trovemq.security_model import AccessDecision, AccessRule, UserCredentials, UserDescription
     from trovemq.send_arguments import MessageArguments, SendArguments
     from trovemq.store_model import BackupProgress, ScrubProgress, StoreFinding
     from trovemq.subscription import Subscription
@@ -67,6 +68,8 @@ if TYPE_CHECKING:
     from trovemq_proto.tls import TlsOptions
 
 __all__ = [
+    "AccessDecision",
+    "AccessRule",
     "Admin",
     "AtomicTransaction",
     "Backoff",
@@ -118,6 +121,8 @@ __all__ = [
     "Transaction",
     "TransactionResolution",
     "TroveError",
+    "UserCredentials",
+    "UserDescription",
     "Where",
     "connect",
     "errors",
@@ -160,6 +165,7 @@ _MODULES: Final = {
     "trovemq.receipts": ("BatchReceipt", "PartialBatchError", "SendReceipt"),
     "trovemq.received": ("ReceivedMessage",),
     "trovemq.search_model": ("SearchAnswer", "SearchPart", "Where"),
+    "trovemq.security_model": ("AccessDecision", "AccessRule", "UserCredentials", "UserDescription"),
     "trovemq.send_arguments": ("MessageArguments", "SendArguments"),
     "trovemq.store_model": ("BackupProgress", "ScrubProgress", "StoreFinding"),
     "trovemq.subscription": ("Subscription",),

@@ -8,6 +8,7 @@ from trovemq._connections import ConnectionPool
 from trovemq._groups import Groups, reset_target
 from trovemq._queries import present
 from trovemq._stores import Stores
+from trovemq._users import Rules, Users
 from trovemq._wire.connection import Connection
 from trovemq.model import BrokerInfo, BrokerStatistics, ClusterState, OffsetReset, TopicDescription
 from trovemq_proto import errors
@@ -19,7 +20,8 @@ QUEUE_COUNT_MAX = 1024
 
 
 class Admin:
-    """Administration; `Client.admin`. `groups` has the calls for consumer groups, `store` those for stores.
+    """Administration; `Client.admin`. `groups` has the calls for consumer groups, `store` those for stores,
+    `users` and `rules` those for who may do what.
 
     Wherever `broker` is None, every live broker is asked, or for one queue the one broker that has it. All
     calls raise TroveError; those on every broker raise the first failure, and changes on other brokers stay.
@@ -30,6 +32,8 @@ class Admin:
         self._pool = pool
         self.groups = Groups(pool)
         self.store = Stores(pool)
+        self.users = Users(pool)
+        self.rules = Rules(pool)
 
     # --- topics ---------------------------------------------------------------------------------------
 

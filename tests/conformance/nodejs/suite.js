@@ -16,6 +16,9 @@ const common = {
   endpoints: process.env.ENDPOINTS || '127.0.0.1:8081',
   namespace: '',
   requestTimeout: 5000,
+  ...(process.env.ACCESS_KEY && {
+    sessionCredentials: { accessKey: process.env.ACCESS_KEY, accessSecret: process.env.SECRET_KEY },
+  }),
   logger: { debug: silent, info: silent, warn: silent, error: silent },
 };
 const numbers = count => [ ...Array(count).keys() ];

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +31,8 @@ BODY_SIZE_MAX = 4 << 20
 
 
 def _configuration() -> Any:
-    return ClientConfiguration(ENDPOINTS, Credentials("", ""), request_timeout=5)
+    credentials = Credentials(os.environ.get("ACCESS_KEY", ""), os.environ.get("SECRET_KEY", ""))
+    return ClientConfiguration(ENDPOINTS, credentials, request_timeout=5)
 
 
 def _producer(*topics: str, checker: Any = None) -> Any:

@@ -93,6 +93,8 @@ VERBS: Final = (
         "Consumer groups: create, alter, delete, list, describe, members, lag, reset, offset.",
     ),
     Verb("dlq", "dead_letters", "Dead letters of a consumer group: list, show, resend."),
+    Verb("user", "users", "Users: create, list, rotate, enable, disable, delete."),
+    Verb("acl", "acl", "Rules of access: allow, deny, delete, list, test."),
     Verb("store", "store", "A broker's store: scrub, backup."),
     Verb("bench", "bench", "Measure one producer or one reader."),
     Verb("cert", "certificates", "Certificates for development: ca, server, client."),

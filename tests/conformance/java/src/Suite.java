@@ -17,6 +17,7 @@ import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
+import org.apache.rocketmq.client.apis.StaticSessionCredentialsProvider;
 import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
 import org.apache.rocketmq.client.apis.consumer.FilterExpressionType;
@@ -43,7 +44,12 @@ final class Suite {
 
     // --- clients and messages -----------------------------------------------------------------------
     private static ClientConfiguration configuration() {
-        return ClientConfiguration.newBuilder()
+        var builder = ClientConfiguration.newBuilder();
+        if (!Harness.setting("ACCESS_KEY", "").isEmpty()) {
+            builder.setCredentialProvider(new StaticSessionCredentialsProvider(
+                Harness.setting("ACCESS_KEY", ""), Harness.setting("SECRET_KEY", "")));
+        }
+        return builder
             .setEndpoints(Harness.setting("ENDPOINTS", "127.0.0.1:8081"))
             .enableSsl(Boolean.parseBoolean(Harness.setting("SSL", "false")))
             .setRequestTimeout(Duration.ofSeconds(5))

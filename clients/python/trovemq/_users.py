@@ -1,0 +1,182 @@
+"""Users and rules of access: on every broker, or on the one that is named."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Final
+
+from trovemq._connections import ConnectionPool
+from trovemq._queries import present
+from trovemq._wire.security import SecurityCalls
+from trovemq.security_model import AccessDecision, AccessRule, UserCredentials, UserDescription
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+_SECRET_BYTES: Final = 32
+_ABSENT: Final = (errors.USER_NOT_FOUND,)
+
+
+class Users:
+    """Administration of users; `Client.admin.users`. For super users, at brokers that ask who calls.
+
+    Wherever `broker` is None, every live broker is asked; a user lives on each broker by itself. Secrets go
+    over the wire here: the brokers take them over TLS or on loopback alone. All calls raise TroveError; those
+    on every broker raise the first failure, and what other brokers did stays done.
+    """
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+
+    async def create(
+        self, access_key: str, *, secret_key: str = "", is_super: bool = False, broker: str | None = None
+    ) -> UserCredentials:
+        """Makes a user, durably, with the same secret on each broker.
+
+        Args:
+            access_key: 1 to 64 letters, digits, '_', '.', '@' and '-'.
+            secret_key: 8 to 256 printable ASCII characters without spaces; empty: a random one is made.
+            is_super: The user may do everything, without rules.
+            broker: The broker; every one where None.
+
+        Returns:
+            The secret, which nobody can look up again.
+
+        Raises:
+            TroveError: USER_EXISTS, USER_ILLEGAL, ACCESS_DENIED, AUTHENTICATION_DISABLED, …
+        """
+        secret, kind = secret_key or secrets.token_urlsafe(_SECRET_BYTES), "Super" if is_super else "Normal"
+        made = [calls.create_user(access_key, secret, kind) for calls in _all(self._pool, broker)]
+        return UserCredentials(access_key, secret, tuple(await present(made, ())))
+
+    async def rotate(
+        self, access_key: str, *, secret_key: str = "", broker: str | None = None
+    ) -> UserCredentials:
+        """Gives the user a new secret; the one before is valid until `drop_old_secret` or the next rotation.
+
+        Raises TroveError USER_NOT_FOUND, USER_ILLEGAL, …
+        """
+        secret = secret_key or secrets.token_urlsafe(_SECRET_BYTES)
+        rotated = [calls.rotate(access_key, secret) for calls in _all(self._pool, broker)]
+        return UserCredentials(access_key, secret, tuple(await present(rotated, _ABSENT)))
+
+    async def drop_old_secret(self, access_key: str, *, broker: str | None = None) -> list[UserDescription]:
+        """Only the newest secret is valid from here on. Raises TroveError USER_NOT_FOUND."""
+        return await present(
+            [calls.drop_old_secret(access_key) for calls in _all(self._pool, broker)], _ABSENT
+        )
+
+    async def enable(
+        self, access_key: str, *, enabled: bool = True, broker: str | None = None
+    ) -> list[UserDescription]:
+        """Takes the user's calls, or with `enabled=False` no more of them, at once.
+
+        Raises TroveError USER_NOT_FOUND; REQUEST_ILLEGAL for the last super user.
+        """
+        return await present(
+            [calls.enable(access_key, enabled=enabled) for calls in _all(self._pool, broker)], _ABSENT
+        )
+
+    async def delete(self, access_key: str, *, broker: str | None = None) -> list[str]:
+        """Forgets the user and the user's rules; the brokers that had it.
+
+        Raises TroveError USER_NOT_FOUND; REQUEST_ILLEGAL for the last super user.
+        """
+        return await present([calls.delete_user(access_key) for calls in _all(self._pool, broker)], _ABSENT)
+
+    async def list_all(self, *, broker: str | None = None) -> list[UserDescription]:
+        """Every user of every broker; one on two brokers is there twice."""
+        lists = await present([calls.users() for calls in _all(self._pool, broker)], ())
+        return [user for users in lists for user in users]
+
+
+class Rules:
+    """Administration of rules of access; `Client.admin.rules`. As `Users`."""
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+
+    async def allow(
+        self,
+        access_key: str,
+        actions: str,
+        resource: str,
+        *,
+        sources: Sequence[str] = (),
+        broker: str | None = None,
+    ) -> list[AccessRule]:
+        """Allows a user something, durably and from the next call on.
+
+        Args:
+            access_key: The user.
+            actions: Names with commas: Pub, Sub, Create, Update, Delete, Get, List, Read, Command, Backup,
+                All.
+            resource: `Topic:orders`, `Topic:orders*`, `Group:*`, `Namespace:eu`, `Cluster:NAME` or `*`.
+            sources: Addresses or networks (`10.0.0.0/8`); none: from everywhere.
+            broker: The broker; every one where None.
+
+        Raises:
+            TroveError: USER_NOT_FOUND, RULE_ILLEGAL, LIMIT_EXCEEDED, …
+        """
+        return await self._create(access_key, actions, resource, True, sources, broker)
+
+    async def deny(
+        self,
+        access_key: str,
+        actions: str,
+        resource: str,
+        *,
+        sources: Sequence[str] = (),
+        broker: str | None = None,
+    ) -> list[AccessRule]:
+        """As `allow`, the other way round: a matching deny wins over every allow."""
+        return await self._create(access_key, actions, resource, False, sources, broker)
+
+    async def _create(
+        self,
+        access_key: str,
+        actions: str,
+        resource: str,
+        allow: bool,
+        sources: Sequence[str],
+        broker: str | None,
+    ) -> list[AccessRule]:
+        made = [
+            calls.create_rule(access_key, actions, resource, allow=allow, sources=sources)
+            for calls in _all(self._pool, broker)
+        ]
+        return await present(made, ())
+
+    async def delete(self, number: int, *, broker: str | None = None) -> None:
+        """Forgets a rule; each broker numbers its own.
+
+        Raises TroveError RULE_NOT_FOUND; BROKER_AMBIGUOUS where there are several brokers and none is named.
+        """
+        calls = _all(self._pool, broker)
+        if len(calls) > 1:
+            raise TroveError(errors.BROKER_AMBIGUOUS, "each broker numbers its own rules: name the broker")
+        await calls[0].delete_rule(number)
+
+    async def list_all(self, access_key: str = "", *, broker: str | None = None) -> list[AccessRule]:
+        """The rules of a user, or of all users where none is named. Raises TroveError USER_NOT_FOUND."""
+        lists = await present([calls.rules(access_key) for calls in _all(self._pool, broker)], _ABSENT)
+        return [rule for rules in lists for rule in rules]
+
+    async def test(
+        self, access_key: str, action: str, resource: str, *, source: str = "", broker: str | None = None
+    ) -> list[AccessDecision]:
+        """Whether a user may do something, and which rule says so, on each broker.
+
+        Args:
+            access_key: The user.
+            action: One or more; one of them is enough.
+            resource: `Topic:orders`: a name, not a pattern.
+            source: The address from which; empty: this client's own.
+            broker: The broker; every one where None.
+        """
+        tested = [calls.test(access_key, action, resource, source) for calls in _all(self._pool, broker)]
+        return await present(tested, _ABSENT)
+
+
+def _all(pool: ConnectionPool, broker: str | None) -> list[SecurityCalls]:
+    return [SecurityCalls(pool.connection(info), info.name) for info in pool.routes.brokers(broker)]

@@ -1,0 +1,160 @@
+"""acl allow|deny|delete|list|test: what users may do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trovemq.cli.arguments import EveryBrokerOption
+from trovemq.cli.session import Session, verb
+from trovemq.cli.users import UserArgument
+
+if TYPE_CHECKING:
+    from trovemq import AccessRule
+
+app = typer.Typer(help="Rules of access: allow, deny, delete, list, test.", no_args_is_help=True)
+
+ActionsArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="ACTIONS",
+        help="Pub, Sub, Create, Update, Delete, Get, List, Read, Command, Backup or All; commas between.",
+        show_default=False,
+    ),
+]
+ResourceArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="RESOURCE",
+        help="Topic:orders, 'Topic:orders*', 'Group:*', Namespace:eu, Cluster:NAME or '*'.",
+        show_default=False,
+    ),
+]
+SourcesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--from",
+        metavar="NETWORK",
+        help="Only from this address or network (repeatable).",
+        show_default=False,
+    ),
+]
+
+
+@verb(app, "allow")
+async def allow(
+    session: Session,
+    user: UserArgument,
+    actions: ActionsArgument,
+    resource: ResourceArgument,
+    sources: SourcesOption = None,
+    broker: EveryBrokerOption = None,
+) -> None:
+    """Allow a user something, from the next call on."""
+    async with session.client() as client:
+        rules = client.admin.rules.allow(user, actions, resource, sources=sources or (), broker=broker)
+        _show_rules(session, await session.call(rules))
+
+
+@verb(app, "deny")
+async def deny(
+    session: Session,
+    user: UserArgument,
+    actions: ActionsArgument,
+    resource: ResourceArgument,
+    sources: SourcesOption = None,
+    broker: EveryBrokerOption = None,
+) -> None:
+    """Deny a user something: a matching deny wins over every allow."""
+    async with session.client() as client:
+        rules = client.admin.rules.deny(user, actions, resource, sources=sources or (), broker=broker)
+        _show_rules(session, await session.call(rules))
+
+
+@verb(app, "delete")
+async def delete(
+    session: Session,
+    number: Annotated[int, typer.Argument(metavar="NUMBER", min=1, show_default=False)],
+    broker: EveryBrokerOption = None,
+) -> None:
+    """Forget a rule; each broker numbers its own."""
+    async with session.client() as client:
+        await session.call(client.admin.rules.delete(number, broker=broker))
+    session.output.item({"rule": number, "deleted": True})
+    if not session.output.json:
+        session.output.remark(f"rule {number} is deleted")
+
+
+@verb(app, "list")
+async def list_(
+    session: Session,
+    user: Annotated[str | None, typer.Option("--user", metavar="USER", help="Of this user only.")] = None,
+    broker: EveryBrokerOption = None,
+) -> None:
+    """List the rules of every broker."""
+    async with session.client() as client:
+        _show_rules(session, await session.call(client.admin.rules.list_all(user or "", broker=broker)))
+
+
+@verb(app, "test")
+async def check(
+    session: Session,
+    user: UserArgument,
+    action: ActionsArgument,
+    resource: Annotated[
+        str,
+        typer.Argument(metavar="RESOURCE", help="Topic:orders: a name, not a pattern.", show_default=False),
+    ],
+    source: Annotated[
+        str | None,
+        typer.Option("--from", metavar="ADDRESS", help="From there; else from here.", show_default=False),
+    ] = None,
+    broker: EveryBrokerOption = None,
+) -> None:
+    """Say whether a user may do something, and which rule decides; exit code 1 for a no."""
+    async with session.client() as client:
+        asked = client.admin.rules.test(user, action, resource, source=source or "", broker=broker)
+        decisions = await session.call(asked)
+    for one in decisions:
+        rule = None if one.rule is None else one.rule.number
+        session.output.item(
+            {"allowed": one.allowed, "reason": one.reason, "rule": rule, "broker": one.broker}
+        )
+        if not session.output.json:
+            session.output.remark(f"{one.broker}: {'allowed' if one.allowed else 'denied'}: {one.reason}")
+    if not all(one.allowed for one in decisions):
+        session.exit_code = 1
+
+
+def _show_rules(session: Session, rules: list[AccessRule]) -> None:
+    for rule in rules:
+        session.output.item(
+            {
+                "rule": rule.number,
+                "user": rule.access_key,
+                "decision": "allow" if rule.allow else "deny",
+                "actions": rule.actions,
+                "resource": rule.resource,
+                "sources": list(rule.sources),
+                "broker": rule.broker,
+            }
+        )
+    if session.output.json:
+        return
+    from trovemq.cli.render import table
+
+    rows = (
+        (
+            rule.number,
+            rule.access_key,
+            "allow" if rule.allow else "deny",
+            rule.actions,
+            rule.resource,
+            " ".join(rule.sources) or "everywhere",
+            rule.broker,
+        )
+        for rule in rules
+    )
+    columns = ("rule", "user", "decision", "actions", "resource", "from", "broker")
+    session.output.show(table(columns, rows, ("rule",)))

@@ -1,0 +1,160 @@
+"""user create|list|rotate|enable|disable|delete: who may call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trovemq.cli.arguments import EveryBrokerOption, YesOption
+from trovemq.cli.session import Session, verb
+from trovemq.cli.times import format_time
+
+if TYPE_CHECKING:
+    from trovemq import UserCredentials, UserDescription
+
+app = typer.Typer(help="Users: create, list, rotate, enable, disable, delete.", no_args_is_help=True)
+
+UserArgument = Annotated[str, typer.Argument(metavar="USER", help="An access key.", show_default=False)]
+SecretFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--secret-file",
+        metavar="FILE",
+        help="A file that has the secret; otherwise one is made and shown once.",
+        show_default=False,
+    ),
+]
+
+
+@verb(app, "create")
+async def create(
+    session: Session,
+    user: UserArgument,
+    is_super: Annotated[bool, typer.Option("--super", help="May do everything, without rules.")] = False,
+    secret_file: SecretFileOption = None,
+    broker: EveryBrokerOption = None,
+) -> None:
+    """Make a user and show the secret, once, as a credentials file has it."""
+    secret = _secret_of(secret_file)
+    async with session.client() as client:
+        made = await session.call(
+            client.admin.users.create(user, secret_key=secret, is_super=is_super, broker=broker)
+        )
+    _show_secret(session, made, told=not secret)
+
+
+@verb(app, "rotate")
+async def rotate(
+    session: Session,
+    user: UserArgument,
+    secret_file: SecretFileOption = None,
+    drop_old: Annotated[
+        bool, typer.Option("--drop-old", help="No new secret: only the newest is valid from here on.")
+    ] = False,
+    broker: EveryBrokerOption = None,
+) -> None:
+    """Give a user a new secret; the one before stays valid until --drop-old or the next rotation."""
+    if drop_old and secret_file is not None:
+        raise typer.BadParameter("give --drop-old or --secret-file, not both")
+    secret = _secret_of(secret_file)
+    async with session.client() as client:
+        if drop_old:
+            _show_users(session, await session.call(client.admin.users.drop_old_secret(user, broker=broker)))
+            return
+        made = await session.call(client.admin.users.rotate(user, secret_key=secret, broker=broker))
+    _show_secret(session, made, told=not secret)
+
+
+@verb(app, "enable")
+async def enable(session: Session, user: UserArgument, broker: EveryBrokerOption = None) -> None:
+    """Take the user's calls again."""
+    async with session.client() as client:
+        _show_users(session, await session.call(client.admin.users.enable(user, broker=broker)))
+
+
+@verb(app, "disable")
+async def disable(session: Session, user: UserArgument, broker: EveryBrokerOption = None) -> None:
+    """Take no more calls of the user, from now on."""
+    async with session.client() as client:
+        _show_users(
+            session, await session.call(client.admin.users.enable(user, enabled=False, broker=broker))
+        )
+
+
+@verb(app, "delete")
+async def delete(
+    session: Session, user: UserArgument, yes: YesOption = False, broker: EveryBrokerOption = None
+) -> None:
+    """Forget a user and the user's rules."""
+    session.confirm(f"Delete user {user} and the user's rules?", yes=yes)
+    async with session.client() as client:
+        brokers = await session.call(client.admin.users.delete(user, broker=broker))
+    for name in brokers:
+        session.output.item({"user": user, "deleted": True, "broker": name})
+    if not session.output.json:
+        session.output.remark(f"user {user} is deleted on {', '.join(brokers)}")
+
+
+@verb(app, "list")
+async def list_(session: Session, broker: EveryBrokerOption = None) -> None:
+    """List the users of every broker."""
+    async with session.client() as client:
+        _show_users(session, await session.call(client.admin.users.list_all(broker=broker)))
+
+
+def _secret_of(path: Path | None) -> str:
+    if path is None:
+        return ""
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"{path} cannot be read: {type(error).__name__}") from None
+
+
+def _show_secret(session: Session, made: UserCredentials, *, told: bool) -> None:
+    """The secret where it was made here; who gave a file has it."""
+    secret = {"secretKey": made.secret_key} if told else {}
+    session.output.item({"user": made.access_key, **secret, "brokers": [user.broker for user in made.users]})
+    if session.output.json:
+        return
+    if not told:
+        session.output.remark(f"user {made.access_key} has the secret of the file")
+        return
+    from rich.text import Text
+
+    session.output.show(Text(f"access_key={made.access_key}\nsecret_key={made.secret_key}"))
+    session.output.remark(
+        "these two lines are a credentials file (TROVEMQ_CREDENTIALS); they are not shown again"
+    )
+
+
+def _show_users(session: Session, users: list[UserDescription]) -> None:
+    for user in users:
+        session.output.item(
+            {
+                "user": user.access_key,
+                "kind": user.kind,
+                "enabled": user.enabled,
+                "created": user.created,
+                "secretsCreated": list(user.secrets_created),
+                "broker": user.broker,
+            }
+        )
+    if session.output.json:
+        return
+    from trovemq.cli.render import table
+
+    rows = (
+        (
+            user.access_key,
+            user.kind,
+            "enabled" if user.enabled else "disabled",
+            format_time(user.created),
+            len(user.secrets_created),
+            user.broker,
+        )
+        for user in users
+    )
+    session.output.show(table(("user", "kind", "state", "created", "secrets", "broker"), rows, ("secrets",)))

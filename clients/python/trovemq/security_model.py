@@ -1,0 +1,81 @@
+"""Users and rules of access, as the SDK gives them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class UserDescription:
+    """One user on one broker.
+
+    Attributes:
+        access_key: The user's name.
+        kind: Super (may do everything) or Normal.
+        enabled: Whether calls of the user are taken.
+        created: Epoch ms.
+        secrets_created: When each secret that is valid was made, the newest first; two after a rotation.
+        broker: Which broker says so.
+    """
+
+    access_key: str
+    kind: str
+    enabled: bool
+    created: int
+    secrets_created: tuple[int, ...]
+    broker: str
+
+
+@dataclass(frozen=True, slots=True)
+class UserCredentials:
+    """A user's access key and a new secret, which nobody can look up again.
+
+    Attributes:
+        access_key: The user's name.
+        secret_key: What proves it; not part of the repr.
+        users: The user as each broker has it.
+    """
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    users: tuple[UserDescription, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRule:
+    """What a user may do, or may not.
+
+    Attributes:
+        number: Of the rule, on its broker.
+        access_key: Whom it is about.
+        allow: False: it denies. A matching deny wins over every allow.
+        actions: Names with commas between: `Pub,Sub`, `All`.
+        resource: `Topic:orders`, `Topic:orders*`, `Group:*`, `Namespace:eu`, `Cluster:NAME` or `*`.
+        sources: Addresses and networks that it is about; none: all.
+        broker: Which broker has it.
+    """
+
+    number: int
+    access_key: str
+    allow: bool
+    actions: str
+    resource: str
+    sources: tuple[str, ...]
+    broker: str
+
+
+@dataclass(frozen=True, slots=True)
+class AccessDecision:
+    """Whether a user may do something, and why.
+
+    Attributes:
+        allowed: The answer.
+        reason: Why, in words.
+        rule: The rule that decided; None where none did.
+        broker: Which broker says so.
+    """
+
+    allowed: bool
+    reason: str
+    rule: AccessRule | None
+    broker: str

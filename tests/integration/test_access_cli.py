@@ -1,0 +1,130 @@
+"""Users and rules from the command line, against a real broker that asks who calls."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.broker_process import BrokerProcess, running_broker
+from tests.support.command_line import run_here
+
+pytestmark = pytest.mark.slow
+
+ON = ("authenticationEnabled=true", "authorizationEnabled=true")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("access") / "store"
+
+
+@pytest.fixture(scope="module")
+def broker(store: Path) -> Iterator[BrokerProcess]:
+    with running_broker(store, *ON) as running:
+        yield running
+
+
+@pytest.fixture
+def admin(store: Path, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+    monkeypatch.setenv("TROVEMQ_CREDENTIALS", str(store.with_name("store.admin-credentials")))
+    return CommandLine(broker.address)
+
+
+class CommandLine:
+    def __init__(self, server: str) -> None:
+        self.server = server
+
+    def answer(self, *arguments: str, code: int = 0) -> list[dict[str, Any]]:
+        given, out, err = run_here(self.server, *arguments)
+        assert given == code, err
+        return [json.loads(line) for line in out.splitlines()]
+
+    def error(self, *arguments: str) -> str:
+        code, _, err = run_here(self.server, *arguments)
+        assert code == 1
+        return str(json.loads(err)["error"])
+
+
+def test_a_user_is_made_uses_its_secret_and_goes(
+    admin: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin.answer("topic", "create", "orders", "--queues", "1")
+    (made,) = admin.answer("user", "create", "alice")
+    (rule,) = admin.answer("acl", "allow", "alice", "pub", "Topic:orders*")
+    assert (rule["actions"], rule["resource"], rule["decision"]) == ("Pub", "Topic:orders*", "allow")
+    file = tmp_path / "alice"
+    file.write_text(f"access_key=alice\nsecret_key={made['secretKey']}\n", encoding="utf-8")
+    with monkeypatch.context() as alice:
+        alice.setenv("TROVEMQ_CREDENTIALS", str(file))
+        admin.answer("send", "orders", "hello")
+        assert admin.error("user", "list") == "ACCESS_DENIED"
+        assert admin.error("topic", "delete", "orders", "--yes") == "ACCESS_DENIED"
+        assert admin.error("query", "orders", "k") == "ACCESS_DENIED"
+    (allowed,) = admin.answer("acl", "test", "alice", "Pub", "Topic:orders-new")
+    assert (allowed["allowed"], allowed["rule"]) == (True, rule["rule"])
+    (denied,) = admin.answer("acl", "test", "alice", "Sub", "Topic:orders", code=1)
+    assert denied["reason"] == "no rule matches: what no rule allows is denied"
+    (rule,) = admin.answer("acl", "deny", "alice", "All", "*", "--from", "10.0.0.0/8")
+    (denied,) = admin.answer("acl", "test", "alice", "Pub", "Topic:orders", "--from", "10.1.1.1", code=1)
+    assert denied["rule"] == rule["rule"]
+    admin.answer("acl", "test", "alice", "Pub", "Topic:orders", "--from", "127.0.0.1")
+    assert [one["rule"] for one in admin.answer("acl", "list", "--user", "alice")] == [1, 2]
+    admin.answer("acl", "delete", "2")
+    admin.answer("user", "delete", "alice", "--yes")
+    assert admin.answer("acl", "list") == []
+    assert [user["user"] for user in admin.answer("user", "list")] == ["admin"]
+
+
+def test_secrets_rotate_with_two_of_them_valid(
+    admin: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "secret"
+    file.write_text("first-secret-of-bob\n", encoding="utf-8")
+    (made,) = admin.answer("user", "create", "bob", "--super", "--secret-file", str(file))
+    assert "secretKey" not in made
+    (rotated,) = admin.answer("user", "rotate", "bob")
+
+    def works(secret: str) -> bool:
+        with monkeypatch.context() as bob:
+            bob.setenv("TROVEMQ_ACCESS_KEY", "bob")
+            bob.setenv("TROVEMQ_SECRET_KEY", secret)
+            return run_here(admin.server, "user", "list")[0] == 0
+
+    secrets = ("first-secret-of-bob", str(rotated["secretKey"]))
+    assert [works(secret) for secret in secrets] == [True, True]
+    admin.answer("user", "rotate", "bob", "--drop-old")
+    assert [works(secret) for secret in secrets] == [False, True]
+    (disabled,) = admin.answer("user", "disable", "bob")
+    assert disabled["enabled"] is False
+    assert [works(secret) for secret in secrets] == [False, False]
+    admin.answer("user", "enable", "bob")
+    assert [works(secret) for secret in secrets] == [False, True]
+    admin.answer("user", "delete", "bob", "--yes")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "symbol"),
+    [
+        (("user", "create", "a b"), "USER_ILLEGAL"),
+        (("user", "create", "admin"), "USER_EXISTS"),
+        (("user", "rotate", "nobody"), "USER_NOT_FOUND"),
+        (("user", "delete", "admin", "--yes"), "REQUEST_ILLEGAL"),
+        (("user", "disable", "admin"), "REQUEST_ILLEGAL"),
+        (("acl", "allow", "nobody", "Pub", "Topic:a"), "USER_NOT_FOUND"),
+        (("acl", "allow", "admin", "Fly", "Topic:a"), "RULE_ILLEGAL"),
+        (("acl", "allow", "admin", "Pub", "Queue:a"), "RULE_ILLEGAL"),
+        (("acl", "allow", "admin", "Pub", "Topic:a", "--from", "nowhere"), "RULE_ILLEGAL"),
+        (("acl", "delete", "99"), "RULE_NOT_FOUND"),
+        (("acl", "test", "admin", "Pub", "everything"), "REQUEST_ILLEGAL"),
+    ],
+)
+def test_what_is_wrong_is_said_and_changes_nothing(
+    admin: CommandLine, arguments: tuple[str, ...], symbol: str
+) -> None:
+    assert admin.error(*arguments) == symbol
+    assert [user["user"] for user in admin.answer("user", "list")] == ["admin"]
+    assert admin.answer("acl", "list") == []
