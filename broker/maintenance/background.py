@@ -58,15 +58,15 @@ async def persist_offsets(keeper: OffsetKeeper, interval_ms: int) -> None:
 
 async def catch_up(store: MessageStore) -> None:
     """Lets projections that lag read on in the log, in small steps."""
-    told = False
+    logged = False
     while True:
         more = bool(store.lagging) and store.catch_up(CATCH_UP_BYTES)
         stuck = bool(store.lagging) and not more
-        if stuck and not told:
+        if stuck and not logged:
             get_logger().warning(
                 "store.index_behind", reason="no index file can be made: queries scan the log"
             )
-        told = stuck
+        logged = stuck
         await asyncio.sleep(CATCH_UP_PAUSE_S if more else LAG_POLL_S)
 
 
@@ -75,7 +75,7 @@ async def keep_reserve(
 ) -> None:
     """Keeps a segment and a little more for a full disk; resumes writes that a full disk held back. Raises
     STORE_FAILED where a sync of any file has failed."""
-    told = False
+    logged = False
     while True:
         if store.failed:
             raise TroveError(
@@ -86,19 +86,19 @@ async def keep_reserve(
                 await run_in_thread(work.run)
             finally:
                 store.reserve.finish(work)
-        told = _log_full_disk(store, told)
+        logged = _log_full_disk(store, logged)
         if store.undispatched_bytes:
             on_messages_available(store.dispatch())
         await asyncio.sleep(ROOM_POLL_S)
 
 
-def _log_full_disk(store: MessageStore, told: bool) -> bool:
+def _log_full_disk(store: MessageStore, logged: bool) -> bool:
     """One line when a full disk begins to refuse new messages, and one when they are accepted again."""
     full = store.reserve.is_full()
-    if full and not told:
+    if full and not logged:
         why = store.reserve.failure or "no new segment can be made"
         get_logger().warning("store.disk_full", reason=f"new messages are refused: {why}")
-    if told and not full:
+    if logged and not full:
         get_logger().info("store.disk_has_room", reason="new messages are taken again")
     return full
 

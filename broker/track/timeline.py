@@ -131,7 +131,7 @@ def _stored_detail(copy: Copy) -> str:
 
 
 class GroupEvents:
-    """The events of groups, made into a timeline; `told` is the last event by (group, place)."""
+    """The events of groups, made into a timeline; `last_events` are by (group, place)."""
 
     def __init__(self) -> None:
         self.timeline: list[TrackEvent] = []

@@ -73,14 +73,16 @@ def run_jobs(directory: Path, master: str) -> None:
     store, out = str(directory / "store"), str(directory / "archive")
     session = make_session("pipeline-demo", master=master)
     try:
-        told(["archive", "--store", store, "--out", out, "--set", f"topics={TOPIC}"])
+        show_command(["archive", "--store", store, "--out", out, "--set", f"topics={TOPIC}"])
         with ProgressBar() as progress:
             archived = archive.run(
                 session, archive.ArchiveArguments(store=store, out=out, topics=(TOPIC,)), progress
             )
         show(archived.facts)
 
-        told(["search", "--archive", out, "--set", f"key={TAIL_NUMBER}", "--set", f"limit={FOUND_MAX}"])
+        show_command(
+            ["search", "--archive", out, "--set", f"key={TAIL_NUMBER}", "--set", f"limit={FOUND_MAX}"]
+        )
         with ProgressBar() as progress:
             found = search.run(
                 session, search.SearchArguments(archive=out, key=TAIL_NUMBER, limit=FOUND_MAX), progress
@@ -97,7 +99,7 @@ def run_jobs(directory: Path, master: str) -> None:
         session.stop()
 
 
-def told(command: Sequence[str]) -> None:
+def show_command(command: Sequence[str]) -> None:
     """The command of the next step."""
     print("\n$ .venv/bin/trovemq-pipeline " + " ".join(command), flush=True)
 

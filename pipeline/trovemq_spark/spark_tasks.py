@@ -133,10 +133,10 @@ class _Ended:
 
     def addInPlace(self, total: int, more: int) -> int:  # noqa: N802  (Spark's name)
         if self._progress is not None:
-            self._tell(more)
+            self._advance(more)
         return total + more
 
-    def _tell(self, count: int) -> None:
+    def _advance(self, count: int) -> None:
         count = min(count, self._left)
         self._left -= count
         if count and self._progress is not None:
@@ -147,4 +147,4 @@ class _Ended:
         """A call of so many items; at its end all of them are reported."""
         self._left = item_count
         yield
-        self._tell(self._left)
+        self._advance(self._left)

@@ -41,11 +41,11 @@ class Target(NamedTuple):
 
 
 def delivered_copy(
-    record: memoryview, physical_offset: PhysicalOffset, target: Target, now_ms: int, *, told: bool
+    record: memoryview, physical_offset: PhysicalOffset, target: Target, now_ms: int, *, annotated: bool
 ) -> tuple[int, bytes] | None:
     """(queue id, the copy's bytes) of the record that lies there; None where it is damaged.
 
-    told: the copy has the times of its store and of its delivery, where there is space.
+    annotated: the copy has the times of its store and of its delivery, where there is space.
     """
     data = bytes(record)
     fields = read_fields(data, 0, len(data))
@@ -59,7 +59,7 @@ def delivered_copy(
     block = without(block, (PROPERTY_CRC,))
     if len(block) < PROPERTIES_SIZE_MAX:
         block = terminated(block)  # old clients left the last 0x02 out
-    if told and block == terminated(block):
+    if annotated and block == terminated(block):
         block = _with_times(block, header[_STORE_MS], now_ms)
     # A record that was stored without the CRC property may have no space for it: its copy goes without.
     append_property_crc = target.append_property_crc and len(block) <= PROPERTIES_ROOM_MAX

@@ -120,7 +120,9 @@ def _parts(
         copy = writer.copy_failures.copied(
             "delayed message",
             record,
-            partial(delivered_copy, record, physical_offset, target, now_ms, told=source == WHEEL_SOURCE),
+            partial(
+                delivered_copy, record, physical_offset, target, now_ms, annotated=source == WHEEL_SOURCE
+            ),
         )
         if copy is None:
             turn.ended.append(index)

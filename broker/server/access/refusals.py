@@ -1,4 +1,4 @@
-"""How each protocol is told that a call is refused.
+"""How each protocol reports a refused call.
 
 RocketMQ's clients read a status inside of the reply; any other they take for a broken connection. On the
 telemetry stream a command with nothing but a status says it, and the stream ends.

@@ -1,7 +1,7 @@
 """SecurityService: handshakes of our own clients, and the administration of users and rules.
 
 Secrets come and go over TLS or on loopback alone. They are in no log and in no error; a secret that is made
-here is told once, in the reply.
+here is returned once, in the reply.
 """
 
 from __future__ import annotations
@@ -240,4 +240,4 @@ def _resource(text: str) -> Resource:
 def _check_private(context: Context) -> None:
     """TroveError REQUEST_ILLEGAL where somebody could read the secret on its way."""
     if not peer_of_call(context).is_private:
-        raise TroveError(errors.REQUEST_ILLEGAL, "secrets are told over TLS, or on loopback")
+        raise TroveError(errors.REQUEST_ILLEGAL, "secrets are sent over TLS only, or on loopback")

@@ -48,15 +48,15 @@ class BackupRun:
         reply.log_begin, reply.log_end = capture.log_begin, capture.log_end
         reply.bytes_total = capture.bytes_total
         reply.files_total = writer.file_count + capture.file_count
-        told = time.monotonic()
+        reported = time.monotonic()
         settings = self._store.settings
         rest = writer.rest(capture, self._clock_ms(), settings.cluster, settings.broker)
         async with aclosing(self._in_slices(rest, pace)) as sizes:
             async for size in sizes:
                 self._read(size)
                 reply.bytes_done += size
-                if time.monotonic() - told > REPORT_S:
-                    told = time.monotonic()
+                if time.monotonic() - reported > REPORT_S:
+                    reported = time.monotonic()
                     reply.files_done, reply.linked_files = writer.file_count, writer.linked_files
                     yield reply
         reply.files_done = reply.files_total = writer.file_count

@@ -92,15 +92,15 @@ class StoreService(store_pb2_grpc.StoreServiceServicer):
         with self._only_one("scrub"):
             found: list[Finding] = []
             scrub = await begin_scrub(self._store, found)
-            told, counted = time.monotonic(), 0
+            reported, counted = time.monotonic(), 0
             try:
                 async with aclosing(scrub_steps(scrub, self._root, Pace(rate))) as steps:
                     async for size in steps:
                         self.counters.scrubbed_bytes += size
                         self.counters.scrub_damages += scrub.findings.finding_count - counted
                         counted = scrub.findings.finding_count
-                        if found or time.monotonic() - told > REPORT_S:
-                            told = time.monotonic()
+                        if found or time.monotonic() - reported > REPORT_S:
+                            reported = time.monotonic()
                             yield scrub_reply(scrub, found)
                             found.clear()
             finally:

@@ -126,7 +126,7 @@ class ConnectionPool:
 
     def _apply(self, address: str, state: ClusterState, server: ServerInfo | None = None) -> None:
         """Applies one server's routes; without `server` the server has named itself before."""
-        self._views.tell(address, state, server)
+        self._views.update(address, state, server)
         self._see()
 
     def _broken(self, address: str) -> None:

@@ -26,7 +26,7 @@ class _View:
     server: ServerInfo
     state: ClusterState
     broken_at: float | None = None
-    told: dict[str, tuple[BrokerRoute, int]] = field(default_factory=dict)
+    reported: dict[str, tuple[BrokerRoute, int]] = field(default_factory=dict)
     """By broker: its entry, and when that was new, as a count of all reports."""
 
     def counts(self, now: float) -> bool:
@@ -40,22 +40,22 @@ class Views:
         self._views: dict[str, _View] = {}
         self._count = 0
 
-    def tell(self, address: str, state: ClusterState, server: ServerInfo | None = None) -> None:
+    def update(self, address: str, state: ClusterState, server: ServerInfo | None = None) -> None:
         """The server's present view; this counts as a sign of life. `server` says who it is, the first time
         at least."""
         before = self._views.get(address)
         if server is None:
             assert before is not None
             server = before.server
-        known = {} if before is None else before.told
+        known = {} if before is None else before.reported
         self._count += 1
-        told = {
+        reported = {
             route.broker.name: kept
             if (kept := known.get(route.broker.name)) is not None and kept[0] == route
             else (route, self._count)
             for route in state.brokers
         }
-        self._views[address] = _View(server, state, None, told)
+        self._views[address] = _View(server, state, None, reported)
 
     def is_known(self, address: str) -> bool:
         """Whether the server has said who it is."""
@@ -76,7 +76,7 @@ class Views:
             views = list(self._views.values())
         best: dict[str, tuple[BrokerRoute, int]] = {}
         for view in views:
-            for name, one in view.told.items():
+            for name, one in view.reported.items():
                 if name not in best or _rank(one) > _rank(best[name]):
                     best[name] = one
         return ClusterState(
@@ -92,5 +92,5 @@ class Views:
 
 
 def _rank(one: tuple[BrokerRoute, int]) -> tuple[int, int]:
-    route, told = one
-    return route.broker.data_version, told
+    route, reported = one
+    return route.broker.data_version, reported

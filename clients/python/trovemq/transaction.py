@@ -108,7 +108,7 @@ class Transactions:
 
         Raises:
             TroveError: TRANSACTION_ILLEGAL where it is not open any more; with the field in_doubt where the
-                broker could not be told (it will ask, and get this answer while this producer lives).
+                broker could not be reached (it will ask, and get this answer while this producer lives).
         """
         self._remember(half.transaction_id, resolution)
         loop, options = asyncio.get_running_loop(), self._pool.options
@@ -255,8 +255,8 @@ class Transaction:
 
         Raises:
             TroveError: TRANSACTION_ILLEGAL where a broker gave up asking; the field in_doubt is `true` where
-                a broker could not be told: it asks later, and gets this answer while the producer lives, then
-                the checker's.
+                a broker could not be reached: it asks later, and gets this answer while the producer lives,
+                then the checker's.
         """
         await self._end(TransactionResolution.COMMIT)
 

@@ -211,11 +211,11 @@ def _with_damage(task: SegmentTask, chunk: ChunkRows, result: SegmentResult) -> 
             raise error
         reasons[row] = error.message
         result.findings.append(_finding(task, task.file.start + int(chunk.positions[row]), error.message))
-    told = pa.array(reasons, pa.string())
+    damage_column = pa.array(reasons, pa.string())
     if task.mode == DROPMALFORMED:
         result.dropped += len(chunk.errors)
-        return chunk.rows.filter(pc.is_null(told))
-    return chunk.rows.set_column(TABLE_COLUMNS.index("damage"), "damage", told)
+        return chunk.rows.filter(pc.is_null(damage_column))
+    return chunk.rows.set_column(TABLE_COLUMNS.index("damage"), "damage", damage_column)
 
 
 def _write_damages(task: SegmentTask, out: Place, damages: list[Damage]) -> FileEntry:

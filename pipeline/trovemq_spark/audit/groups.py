@@ -68,13 +68,13 @@ def unacknowledged(
     reduce = partial(_open_of, spans)
     read = partial(events_of_segment, store.log)
     with_events = runner.shuffle("delivery events", read, store.log.segments, reduce)
-    told = {(one.group, one.topic, one.queue_id): one for one in with_events}
+    backlogs = {(one.group, one.topic, one.queue_id): one for one in with_events}
     for key, (committed, end) in spans.items():
-        if key not in told and committed < end:
-            told[key] = _open(
+        if key not in backlogs and committed < end:
+            backlogs[key] = _open(
                 key, committed, end, np.zeros(min(end - committed, FIRST_OFFSETS_MAX), np.bool_)
             )
-    return [told[key] for key in sorted(told) if told[key].count]
+    return [backlogs[key] for key in sorted(backlogs) if backlogs[key].count]
 
 
 def _spans(

@@ -89,7 +89,7 @@ class Audit:
             self._report.note_missing(self._groups, known_groups(store), "committed offset of group")
         self._take([Counted.of(found)])
         self._report.findings.sort(key=lambda finding: (finding.file, finding.offset, finding.kind))
-        self._tell(store, results, end)
+        self._report_facts(store, results, end)
 
     # --- the steps --------------------------------------------------------------------------------------
     def _look(self, store: AuditedStore, found: FoundList) -> AuditedStore:
@@ -100,9 +100,9 @@ class Audit:
             self._take(Counted.of(each) for _, _, each in looked)
         index_files = []
         if store.index_is_readable and "index" in self._checks:
-            told = self._runner.map("index files", partial(index_facts, store), index_paths(store))
-            index_files = [facts for facts, _ in told if facts is not None]
-            self._take(counted for _, counted in told)
+            results = self._runner.map("index files", partial(index_facts, store), index_paths(store))
+            index_files = [facts for facts, _ in results if facts is not None]
+            self._take(counted for _, counted in results)
         known_end = store.known_end
         if not store.own_state and store.clean:
             known_end = max([known_end, *(facts.last_record_end for facts in queues.values())])
@@ -156,7 +156,7 @@ class Audit:
             kept = sum(not found.note for found in one.kept)
             self._report.finding_count += one.finding_count - kept
 
-    def _tell(self, store: AuditedStore, results: list[SegmentResult], end: int) -> None:
+    def _report_facts(self, store: AuditedStore, results: list[SegmentResult], end: int) -> None:
         self._report.facts["shutdown"] = "clean" if store.clean else "open or killed"
         if is_locked(store):
             self._report.notes.append(

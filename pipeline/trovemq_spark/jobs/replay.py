@@ -99,7 +99,7 @@ def run(session: SparkSession, arguments: ReplayArguments, progress: Progress) -
             sent = by_task(session, messages(session, wanted), plans, partitions)
             results = sent.mapInArrow(ReplayTask(target).run, RESULT_DDL).collect()
             progress.advance(len(plans))
-            _tell(report, [row.asDict() for row in results])
+            _fill_report(report, [row.asDict() for row in results])
     report.facts["run"] = run_name
     return report
 
@@ -178,7 +178,7 @@ def _prepare_topics(arguments: ReplayArguments, plans: Sequence[QueuePlan]) -> N
     live_loop.run(prepare())
 
 
-def _tell(report: Report, results: list[dict[str, Any]]) -> None:
+def _fill_report(report: Report, results: list[dict[str, Any]]) -> None:
     results.sort(key=lambda row: (row["topic"], row["broker"], row["queueId"]))
     for name in ("sent", "before", "settled", "repeated", "unsendable"):
         report.facts[name] = sum(row[name] for row in results)

@@ -141,11 +141,11 @@ def run(
         report.notes += server.notes
     if not has_topic and not answer.table().num_rows:
         report.note_missing([question.topic], [])
-    _tell(report, answer, complete, sources)
+    _fill_report(report, answer, complete, sources)
     return report
 
 
-def _tell(report: Report, answer: Answer, complete: bool, sources: dict[str, object]) -> None:
+def _fill_report(report: Report, answer: Answer, complete: bool, sources: dict[str, object]) -> None:
     rows = rows_json(answer.table())
     if answer.damage_count:
         report.notes += answer.damage

@@ -137,11 +137,11 @@ def run(session: SparkSession, arguments: StreamArguments, progress: Progress) -
     BROKER_UNREACHABLE, TOPIC_NOT_FOUND, …; OSError. Batches that were committed before stay.
     """
     report = Report(JOB)
-    told = _group_teller(arguments)
+    report_offsets = _group_reporter(arguments)
 
     def on_progress(batch: Any) -> None:
         sink.observe(query)
-        told({} if not batch.sources else _end_of(batch.sources[0].endOffset))
+        report_offsets({} if not batch.sources else _end_of(batch.sources[0].endOffset))
 
     progress.begin("rows", 0)
     with stop_signals() as stop, _open_sink(session, arguments, progress) as sink:
@@ -150,7 +150,7 @@ def run(session: SparkSession, arguments: StreamArguments, progress: Progress) -
         stopped = watch(query, sink, stop, on_progress)
         sink.observe(query)
     offsets = committed_offsets(arguments.checkpoint_place) or {}
-    report.notes += told(offsets)
+    report.notes += report_offsets(offsets)
     report.facts |= {"out": arguments.out, "format": arguments.format}
     report.facts |= sink.facts() | {"offsets": offsets, "stopped": stopped}
     if stopped and sink.failure is not None:
@@ -190,7 +190,7 @@ def _text(place: Place) -> str:
     return place.text if place.local is None else place.local.as_uri()
 
 
-def _group_teller(arguments: StreamArguments) -> Callable[[Mapping[str, Any]], list[str]]:
+def _group_reporter(arguments: StreamArguments) -> Callable[[Mapping[str, Any]], list[str]]:
     """Stores an offsets document for the consumer group; returns the part that could not be stored, in
     words."""
     if not arguments.consumer_group:

@@ -56,12 +56,12 @@ def watch(
     on_progress: called with Spark's progress of a batch after it is done, of the last one where several were
     done between two looks. Raises the failure: a TroveError where it is one, else Spark's.
     """
-    told = -1
+    reported = -1
     try:
         while not _has_ended(query, sink):
             last = query.lastProgress
-            if last is not None and last.batchId != told:
-                told = last.batchId
+            if last is not None and last.batchId != reported:
+                reported = last.batchId
                 on_progress(last)
             if stop.is_set():
                 sink.stop()

@@ -78,8 +78,8 @@ def trace(runner: Runner, arguments: TraceArguments) -> Report:
         frozenset(arguments.topics),
         frozenset(arguments.groups),
     )
-    told = runner.shuffle("segments", partial(times_of_segment, traced), log.segments, reduce_times)
-    latencies, deliveries, copies = put_together(told)
+    results = runner.shuffle("segments", partial(times_of_segment, traced), log.segments, reduce_times)
+    latencies, deliveries, copies = put_together(results)
     report = Report("trace", {"latencies": latencies, "deliveries": deliveries, "copies": copies})
     report.facts["quantiles"] = "exact, nearest rank; whole milliseconds"
     _note(report, log, has_events=has_events)

@@ -64,7 +64,7 @@ class Attempts:
 
 
 @dataclass(slots=True)
-class Told:
+class KeyResult:
     """The result of one key; put together on the driver: its size is that of the histograms, not of the
     log."""
 
@@ -73,20 +73,20 @@ class Told:
     copies: dict[tuple[str, str, str], bytes] = field(default_factory=dict)
 
 
-def reduce_times(key: Key, blocks: list[Block]) -> Iterable[Told]:
+def reduce_times(key: Key, blocks: list[Block]) -> Iterable[KeyResult]:
     """All blocks of one key."""
-    told = Told()
+    result = KeyResult()
     if key[0] == "stored":
         parts = np.concatenate([np.frombuffer(data, HISTOGRAM_DTYPE) for _, data in blocks])
-        told.stages[BORN_TO_STORED, str(key[1]), "", int(key[2])] = merged(parts).tobytes()
+        result.stages[BORN_TO_STORED, str(key[1]), "", int(key[2])] = merged(parts).tobytes()
     elif key[0] == "copies":
-        told.copies[str(key[1]), str(key[2]), str(key[3])] = b"".join(data for _, data in blocks)
+        result.copies[str(key[1]), str(key[2]), str(key[3])] = b"".join(data for _, data in blocks)
     else:
-        _queue(told, str(key[1]), blocks)
-    return [told]
+        _queue(result, str(key[1]), blocks)
+    return [result]
 
 
-def _queue(told: Told, topic: str, blocks: list[Block]) -> None:
+def _queue(result: KeyResult, topic: str, blocks: list[Block]) -> None:
     parts: dict[str, list[bytes]] = {}
     for group, data in blocks:
         parts.setdefault(group, []).append(data)
@@ -99,8 +99,8 @@ def _queue(told: Told, topic: str, blocks: list[Block]) -> None:
         dead = events[events["kind"] == EventKind.DEAD_LETTERED]
         first_times, ack_times = _first_times(messages, received), _first_times(messages, acknowledged)
         for stage_key, counted in _stages(topic, group, messages, first_times, ack_times):
-            told.stages[stage_key] = counted.tobytes()
-        told.attempts[topic, group] = Attempts(
+            result.stages[stage_key] = counted.tobytes()
+        result.attempts[topic, group] = Attempts(
             len(np.unique(received["offset"])),
             int(np.count_nonzero(received["attempt"] > 1)),
             int(received["attempt"].max(initial=0)),
@@ -139,7 +139,7 @@ def _stages(
 
 
 def put_together(
-    parts: Iterable[Told],
+    parts: Iterable[KeyResult],
 ) -> tuple[list[dict[str, object]], list[dict[str, object]], list[dict[str, object]]]:
     """(latencies, deliveries, copies) as JSON-ready rows, sorted."""
     stages: dict[StageKey, list[bytes]] = {}

@@ -88,7 +88,7 @@ class Reading:
         assert session is not None, "asked for by needs_spark"
         question, limit, newest_first = self._question, self._limit, self._newest_first
 
-        def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def best_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 for source, piece in zip(batch.column("source"), batch.column("piece"), strict=True):
                     best = _Best(limit, newest_first)
@@ -106,7 +106,7 @@ class Reading:
         tasks = min(work.num_rows, _TASKS_PER_CORE * session.sparkContext.defaultParallelism)
         frame = session.createDataFrame(work).repartition(tasks)
         schema = spark_schema(ANSWER_COLUMNS).add(SOURCE_COLUMN, types.StringType())
-        found = frame.mapInArrow(told, schema).toArrow()
+        found = frame.mapInArrow(best_rows, schema).toArrow()
         for source in sorted(set(found.column(SOURCE_COLUMN).to_pylist())):
             chosen = found.filter(pa.compute.equal(found.column(SOURCE_COLUMN), source))
             answer.add(source, chosen.drop_columns([SOURCE_COLUMN]))

@@ -133,7 +133,7 @@ class BatchSink:
                 if self._stopped:
                     raise SinkStoppedError("the job is being stopped")
                 count = self.process(rows, batch_id, self.query_id.result(_QUERY_ID_WAIT_SECONDS))
-                self._tell(count)
+                self._count_batch(count)
         except Exception as error:
             self.failure = self.failure or error
             raise
@@ -154,7 +154,7 @@ class BatchSink:
         with self._at_work:
             self._stopped = True
 
-    def _tell(self, count: int | None) -> None:
+    def _count_batch(self, count: int | None) -> None:
         if count is None:
             self.replayed += 1
             return
@@ -185,8 +185,8 @@ class TableSink(BatchSink):
         # As many tasks as cores, so that a batch of many queues makes few files.
         tasks = rows.coalesce(rows.sparkSession.sparkContext.defaultParallelism)
         writer: Any = PartitionWriter(self._manifest.place.text, self._layout)
-        told = tasks.mapInArrow(writer, f"{ENTRY_COLUMN} string").collect()
-        entries = [FileEntry.from_json(json.loads(row[ENTRY_COLUMN])) for row in told]
+        written = tasks.mapInArrow(writer, f"{ENTRY_COLUMN} string").collect()
+        entries = [FileEntry.from_json(json.loads(row[ENTRY_COLUMN])) for row in written]
         return self.commit(entries, batch_id, query_id)
 
     def commit(self, entries: list[FileEntry], batch_id: int, query_id: str) -> int | None:

@@ -17,7 +17,7 @@ def views(*states: list[BrokerRoute]) -> Views:
     """Routes from ns0, ns1, …, one after another."""
     made = Views()
     for number, state in enumerate(states):
-        made.tell(f"ns{number}", ClusterState(tuple(state)), NAMESERVER)
+        made.update(f"ns{number}", ClusterState(tuple(state)), NAMESERVER)
     return made
 
 
@@ -28,7 +28,7 @@ def names(made: Views, now: float = 0.0) -> list[str]:
 def test_a_broker_that_one_nameserver_knows_is_in_the_routes() -> None:
     made = views([broker("b1")], [broker("b2")], [])
     assert names(made) == ["b1", "b2"]
-    made.tell("ns0", ClusterState(()))
+    made.update("ns0", ClusterState(()))
     assert names(made) == ["b2"]
 
 
@@ -37,16 +37,16 @@ def test_a_view_that_is_behind_takes_no_topic_away() -> None:
         behind, ahead = [broker("b1", 3, topics=1)], [broker("b1", 4, topics=2)]
         made = views(*([behind, ahead], [ahead, behind])[order])
         assert len(made.whole(0.0).brokers[0].topics) == 2
-        made.tell("ns0", ClusterState(tuple([behind, ahead][order])))
+        made.update("ns0", ClusterState(tuple([behind, ahead][order])))
         assert len(made.whole(0.0).brokers[0].topics) == 2
 
 
 def test_the_address_that_was_told_last_counts_and_stays() -> None:
     made = views([broker("b1", address="10.0.0.1:1")], [broker("b1", address="10.0.0.1:2")])
     for _ in range(3):
-        made.tell("ns0", ClusterState((broker("b1", address="10.0.0.1:1"),)))  # nothing new
+        made.update("ns0", ClusterState((broker("b1", address="10.0.0.1:1"),)))  # nothing new
         assert made.whole(0.0).brokers[0].broker.address == "10.0.0.1:2"
-    made.tell("ns0", ClusterState((broker("b1", address="10.0.0.1:3"),)))
+    made.update("ns0", ClusterState((broker("b1", address="10.0.0.1:3"),)))
     assert made.whole(0.0).brokers[0].broker.address == "10.0.0.1:3"
 
 
@@ -58,13 +58,13 @@ def test_what_a_nameserver_said_counts_for_a_while_after_it_is_gone() -> None:
     assert names(made, 100.0 + KEPT_SECONDS) == ["b2"]
     made.broken("ns1", 500.0)
     assert names(made, 1_000.0) == ["b1", "b2"], "nobody can be reached: what was known last"
-    made.tell("ns0", ClusterState(()))
+    made.update("ns0", ClusterState(()))
     assert names(made, 1_000.0) == []
 
 
 def test_a_broker_that_was_given_by_its_address() -> None:
     made = Views()
-    made.tell("127.0.0.1:8081", ClusterState((broker("b1"),)), ServerInfo("broker", "1", "b1"))
+    made.update("127.0.0.1:8081", ClusterState((broker("b1"),)), ServerInfo("broker", "1", "b1"))
     assert made.address_of("b1") == "127.0.0.1:8081"
     assert made.address_of("b2") is None
     assert made.is_known("127.0.0.1:8081")

@@ -44,8 +44,8 @@ def waiting(block: bytes, body: bytes = b"body", **fields: Any) -> memoryview:
     return memoryview(data)
 
 
-def copied(record: memoryview, to: Target, *, told: bool = True) -> tuple[int, bytes]:
-    copy = delivered_copy(record, PhysicalOffset(PLACE), to, NOW_MS, told=told)
+def copied(record: memoryview, to: Target, *, annotated: bool = True) -> tuple[int, bytes]:
+    copy = delivered_copy(record, PhysicalOffset(PLACE), to, NOW_MS, annotated=annotated)
     assert copy is not None
     return copy
 
@@ -55,7 +55,7 @@ def copied(record: memoryview, to: Target, *, told: bool = True) -> tuple[int, b
     after=pieces,
     queue_id=st.integers(0, 100),
     cut=st.booleans(),
-    told=st.booleans(),
+    annotated=st.booleans(),
     crc=st.booleans(),
     ipv6=st.tuples(st.booleans(), st.booleans()),
     topic=st.sampled_from(["orders", "o" * 200]),
@@ -66,7 +66,7 @@ def test_the_copy_has_what_the_record_had(
     after: list[tuple[str, str]],
     queue_id: int,
     cut: bool,
-    told: bool,
+    annotated: bool,
     crc: bool,
     ipv6: tuple[bool, bool],
     topic: str,
@@ -78,7 +78,7 @@ def test_the_copy_has_what_the_record_had(
         block, BODY, born_host=bytes(range(20 if ipv6[0] else 8)), flag=7, sys_flag=0x309, reconsume_times=3,
         born_timestamp=5, prepared_transaction_offset=9,
     )  # fmt: skip
-    queue, data = copied(record, target(topic, crc=crc, ipv6=ipv6[1]), told=told)
+    queue, data = copied(record, target(topic, crc=crc, ipv6=ipv6[1]), annotated=annotated)
     RecordBatch.split(data, topic=topic)
     found = parse_properties(_block(data))
     assert found.pop("__CRC32#", "") == ("0" * 10 if crc else "")
@@ -87,7 +87,7 @@ def test_the_copy_has_what_the_record_had(
     message, original = decode_message(memoryview(data)), decode_message(record)
     expected = parse_properties(block)
     expected.pop("__CRC32#", None)
-    if told:
+    if annotated:
         expected |= {
             "TIMER_ENQUEUE_MS": expected.get("TIMER_ENQUEUE_MS", str(NOW_MS - 700)),
             "TIMER_DEQUEUE_MS": str(NOW_MS),
@@ -109,18 +109,20 @@ def _block(data: bytes) -> bytes:
 def test_a_damaged_record_has_no_copy(position: int) -> None:
     """Its magic, body CRC, physical offset, length of the body, body."""
     data = bytearray(waiting(b"REAL_QID\x010\x02"))
-    assert delivered_copy(memoryview(data), PhysicalOffset(PLACE), target(), NOW_MS, told=True) is not None
+    assert (
+        delivered_copy(memoryview(data), PhysicalOffset(PLACE), target(), NOW_MS, annotated=True) is not None
+    )
     data[position] ^= 1
-    assert delivered_copy(memoryview(data), PhysicalOffset(PLACE), target(), NOW_MS, told=True) is None
+    assert delivered_copy(memoryview(data), PhysicalOffset(PLACE), target(), NOW_MS, annotated=True) is None
 
 
 @pytest.mark.parametrize("block", [b"", b"xREAL_QID\x010\x02", b"REAL_QID\x01-1\x02", b"a\x01REAL_QID\x02"])
 def test_a_record_that_names_no_queue_has_no_copy(block: bytes) -> None:
-    assert delivered_copy(waiting(block), PhysicalOffset(PLACE), target(), NOW_MS, told=True) is None
+    assert delivered_copy(waiting(block), PhysicalOffset(PLACE), target(), NOW_MS, annotated=True) is None
 
 
 def test_a_record_that_is_gone_has_no_copy() -> None:
-    assert delivered_copy(memoryview(b""), PhysicalOffset(PLACE), target(), NOW_MS, told=True) is None
+    assert delivered_copy(memoryview(b""), PhysicalOffset(PLACE), target(), NOW_MS, annotated=True) is None
 
 
 def test_a_record_without_space_is_reported_nothing() -> None:

@@ -73,10 +73,10 @@ def test_a_turn_reads_a_bounded_number_of_bytes_and_the_next_continues(
 def test_full_properties_without_the_last_separator_are_copied_unchanged() -> None:
     """Once such a message was lost when its time came: there was no space for the separator."""
     block = b"REAL_QID\x010\x02a\x01".ljust(PROPERTIES_SIZE_MAX, b"x")
-    for told in (True, False):
-        _, data = copied(waiting(block), target(crc=True), told=told)
+    for annotated in (True, False):
+        _, data = copied(waiting(block), target(crc=True), annotated=annotated)
         assert decode_message(memoryview(data)).properties["a"] == "x" * (PROPERTIES_SIZE_MAX - 13)
-    assert delivered_copy(waiting(block), PhysicalOffset(PLACE + 1), target(), NOW_MS, told=True) is None
+    assert delivered_copy(waiting(block), PhysicalOffset(PLACE + 1), target(), NOW_MS, annotated=True) is None
 
 
 @pytest.mark.parametrize("at", [84, 88, 150])
