@@ -253,7 +253,7 @@ RULE_ILLEGAL = _add(
 TLS_OPTION_ILLEGAL = _add(
     "TLS_OPTION_ILLEGAL", 137, "INVALID_ARGUMENT", False,
     "A TLS option does not work: its file is missing, unreadable, expired or holds something else, or its key is another's.",
-    "Correct what the message names; nothing was connected.",
+    "Correct the option that the message names; nothing was connected.",
 )  # fmt: skip
 CLIENT_CLOSED = _add(
     "CLIENT_CLOSED", 140, "INVALID_ARGUMENT", False,

@@ -43,7 +43,7 @@ class BytesBudget:
         self.total = total
         self.connection_share = min(connection_share, total)
         self.held = 0
-        self.output_held = 0  # of these, what is ready to be sent
+        self.output_held = 0  # of these, the bytes ready to be sent
         self.large_held = 0
         self.admissions = 0
         self.refused = 0  # admissions that had to wait

@@ -27,7 +27,7 @@ FRAME_PROGRESS_MIN: Final = 512  # bytes within `stall_timeout_s` of a frame tha
 JOIN_TOTAL_MAX: Final = (
     64 << 10
 )  # output up to this is joined: one buffer is cheaper than many for the kernel
-OUTPUT_UNCOUNTED: Final = 64 << 10  # what a connection may have ready without the budget
+OUTPUT_UNCOUNTED: Final = 64 << 10  # that a connection may have ready without the budget
 LINGER_S: Final = 1.0  # how long after GOAWAY the peer may take to read it
 WRITE_HIGH: Final = 1 << 20
 WRITE_LOW: Final = 256 << 10
@@ -76,7 +76,7 @@ class Endpoint(asyncio.BufferedProtocol):
         self._ticks_still = 0  # since a frame that is incomplete grew
         self._ticks_setup = 0  # since the last step of TLS and of the peer's first SETTINGS
         self._close_at = 0.0
-        self._unread: dict[Stream, tuple[Buffer, int]] = {}  # what each waits with, since how many ticks
+        self._unread: dict[Stream, tuple[Buffer, int]] = {}  # the waiting bytes of each, since how many ticks
         # Keepalive
         self._active = False
         self._last_active = 0.0
@@ -232,7 +232,7 @@ class Endpoint(asyncio.BufferedProtocol):
             self.count_output()
 
     def count_output(self) -> None:
-        """Tells the budget what is ready and not taken by the peer."""
+        """Reports to the budget the bytes that are ready and not taken by the peer."""
         connection = self.connection
         size = connection.held_back + connection.output_size
         if not connection.can_write and self.transport is not None:

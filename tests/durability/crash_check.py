@@ -82,7 +82,7 @@ class Recovered:
 
     def _check_log(self) -> None:
         store, promises = self.store, self.promises
-        assert self.end >= promises.durable_end, "what was acknowledged is in the log"
+        assert self.end >= promises.durable_end, "an acknowledged record is in the log"
         assert store.min_offset in promises.begins, "the log begins where it did, or where it was to begin"
         assert store.flushed_offset == store.visible_offset == self.end
         assert not store.recovery.damages
@@ -91,7 +91,7 @@ class Recovered:
             content = segment.file.view()
             used = max(0, min(self.end, segment.end) - segment.start)
             written = self.log.data[segment.start : segment.start + used]
-            assert content[:used] == bytes(written).ljust(used, b"\0"), "it is a prefix of what was written"
+            assert content[:used] == bytes(written).ljust(used, b"\0"), "it is a prefix of the written bytes"
             assert not any(content[used:]), "and zeros follow"
 
     def _check_deletions(self) -> None:
@@ -225,7 +225,7 @@ class Recovered:
                 "it is delivered once by each start that does not know that it was"
             )
             if delayed.ended_end is not None and delayed.ended_end <= durable_end:
-                assert not again, "what was delivered is not delivered again"
+                assert not again, "a delivered message is not delivered again"
 
     def _check_transactions(self) -> None:
         """Whatever is still open is ended here, as its producer would have it."""
@@ -250,9 +250,9 @@ class Recovered:
             )
             assert counts[body] == 1 or half.commit is False or not prepared, "no transaction is lost"
             if half.ended_end is not None and half.ended_end <= durable_end:
-                assert not ended[body], "what was ended is not open"
+                assert not ended[body], "an ended transaction is not open"
             elif half.commit is None and prepared:
-                assert ended[body], "what was not ended is open"
+                assert ended[body], "a transaction without an end is open"
 
     def _check_deliveries(self) -> None:
         delivered = self._receive_all()
@@ -262,9 +262,9 @@ class Recovered:
                 continue
             count = delivered[body]
             if not plain.acked:
-                assert count, "what was not consumed is delivered"
+                assert count, "an unconsumed message is delivered"
             elif plain.ack_end is not None and plain.ack_end <= durable_end and not plain.repeats:
-                assert not count, "what was consumed is not delivered again"
+                assert not count, "a consumed message is not delivered again"
             assert count <= 1 + plain.copied or plain.repeats, "and once"
 
     def _receive_all(self) -> Counter[bytes]:

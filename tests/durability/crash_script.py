@@ -239,9 +239,9 @@ class Script:
         for one in self.model.delivery.receive(request):
             body = decode_message(one.record).body
             plain = self.promises.plain.get(body)
-            assert plain is not None, "what is delivered was sent"
+            assert plain is not None, "a delivered message was sent"
             assert not plain.acked or plain.expired or plain.repeats, (
-                "what is consumed is not delivered again"
+                "a consumed message is not delivered again"
             )
             if plain.acked:
                 plain.acked, plain.expired = False, plain.physical_offset < self.promises.begins[-1]
@@ -366,7 +366,9 @@ class Script:
         name = self._source.choices(tuple(WEIGHTS), tuple(WEIGHTS.values()))[0]
         getattr(self, name)()
         if self.settings.flush_mode == "sync":
-            assert self.store.visible_offset <= self.promises.durable_end, "nobody sees what may be lost"
+            assert self.store.visible_offset <= self.promises.durable_end, (
+                "nobody sees a message that may be lost"
+            )
         if self._source.random() < 0.5:
             self.sync()
         return name

@@ -40,13 +40,13 @@ def check_files(files: FileSystem, ledger: Ledger, now_ms: int, *, killed: bool)
         check_unique(script, ledger, killed=killed)
         check_store(script.store, ledger, killed=killed)
     except (TroveError, StorageError) as error:  # not one that the script may take for its own
-        raise AssertionError(f"what was left is refused: {error}") from error
+        raise AssertionError(f"the files are refused: {error}") from error
     return script
 
 
 def check_store(store: MessageStore, ledger: Ledger, *, killed: bool) -> None:
     """Messages, queues, look-ups, offsets and topics, but nothing that consumers have."""
-    assert store.min_offset <= ledger.trimmed, "what goes was carried first"
+    assert store.min_offset <= ledger.trimmed, "removed messages were carried first"
     messages = scan(store)
     check_messages(store, ledger, messages, killed=killed)
     check_queues(store, messages)
@@ -79,7 +79,7 @@ def check_messages(
     if killed:
         assert found[: len(sent)] == sent, "a killed process has lost nothing that was written"
     common = min(len(found), len(sent))
-    assert found[:common] == sent[:common], "what is there is what was sent"
+    assert found[:common] == sent[:common], "the stored messages are the sent ones"
     beyond = [body for *_, body in found[common:]]
     bodies = [body for body in beyond if body not in ledger.deleted]
     assert bodies == ledger.doubt[: len(bodies)], "nothing comes from nowhere"
@@ -137,7 +137,7 @@ def check_consumers(script: EngineScript, ledger: Ledger, transactions: set[str]
     check_timers(script, ledger)
     check_transactions(script, ledger, given_up)
     for body in {body for name in transactions for body in ledger.tried[name].acknowledged}:
-        assert received[body] == 0, "what a transaction acknowledged does not come back"
+        assert received[body] == 0, "a message acknowledged by a transaction does not come back"
         ledger.status[body] = "acknowledged"
     check_deliveries(script, ledger, received, min(begin, default=0))
 
@@ -184,9 +184,9 @@ def check_transactions(script: EngineScript, ledger: Ledger, given_up: Counter[b
     assert all(count == 1 for count in there.values()), "a transaction is committed once"
     for body, status in ledger.on_disk.items():
         if status == "committed" or status == ledger.status.get(body) == "open":
-            assert there[body] == 1, "what was committed is there"
+            assert there[body] == 1, "a committed message is there"
         if status == "rolled":
-            assert there[body] == 0, "what was rolled back never is"
+            assert there[body] == 0, "a rolled-back message never is"
 
 
 def check_deliveries(script: EngineScript, ledger: Ledger, received: Counter[bytes], begin: int) -> None:
@@ -196,7 +196,7 @@ def check_deliveries(script: EngineScript, ledger: Ledger, received: Counter[byt
             continue
         status = ledger.on_disk.get(sent.body)
         if status == "acknowledged":
-            assert received[sent.body] == 0, "what was acknowledged for good does not come back"
+            assert received[sent.body] == 0, "a message acknowledged for good does not come back"
         elif status == "dead":
             assert dead[sent.body] >= 1, "a dead letter is there"
             assert received[sent.body] == 0, "and is received no more"
@@ -205,4 +205,4 @@ def check_deliveries(script: EngineScript, ledger: Ledger, received: Counter[byt
             and number < ledger.durable.sent
             and (sent.physical_offset >= begin or sent.body in ledger.in_flight)
         ):
-            assert received[sent.body] + dead[sent.body] >= 1, f"what is pending is handed out: {sent}"
+            assert received[sent.body] + dead[sent.body] >= 1, f"a pending message is delivered: {sent}"

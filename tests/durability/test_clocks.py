@@ -183,7 +183,7 @@ class Run:
         delivered = self.model.delivery.receive(request)
         for one in delivered:
             body = decode_message(one.record).body
-            assert body not in self.settled, "what was acknowledged does not come back"
+            assert body not in self.settled, "an acknowledged message does not come back"
             assert self.leases.get(body, self.now_ms) <= self.now_ms, "a lease holds until its time"
             self.leases[body] = self.now_ms + LEASE_MS
             if acknowledge:

@@ -185,7 +185,7 @@ def test_a_backup(point: str, tmp_path: Path, trials: Trials) -> None:
     failed = tmp_path / "failed"
     with armed(at(point, fail_as_the_system_does)), pytest.raises(OSError, match="no space"):
         back_up(store, root, failed)
-    assert not failed.exists(), "what failed is taken back"
+    assert not failed.exists(), "a failed backup is removed"
     store.close(NOW_MS)
     check(root, later)
     trials.count("R4", WHAT, 3)

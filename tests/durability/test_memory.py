@@ -136,8 +136,8 @@ def check_messages(store: MessageStore, name: str, code: int) -> None:
     later = bodies(FIRST_LATER, NEW) if code == WENT_ON else []
     if code != WENT_ON:
         found = [body for body in found if body not in bodies(FIRST_LATER, NEW)]
-    assert found[:MESSAGES] == bodies(0, MESSAGES), "what was acknowledged before is there"
-    assert found[len(found) - len(later) :] == later, "what was acknowledged after it is there"
+    assert found[:MESSAGES] == bodies(0, MESSAGES), "messages acknowledged before are there"
+    assert found[len(found) - len(later) :] == later, "messages acknowledged after it are there"
     tried = found[MESSAGES : len(found) - len(later)]
     appended = name in ("flush", "dispatch") or (name == "append" and code == 0)
     assert tried in ([bodies(MESSAGES, NEW)] if appended else [[], bodies(MESSAGES, NEW)]), (

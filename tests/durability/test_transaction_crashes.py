@@ -230,7 +230,7 @@ def test_a_daemon_that_is_killed_again_and_again_shows_no_half_transaction(
             found = asyncio.run(seen(broker))
             halves = {name: entry for name, entry in found.items() if entry[0] != entry[1]}
             assert not halves
-            assert not set(told) - set(found), "what was acknowledged is there"
+            assert not set(told) - set(found), "acknowledged messages are there"
             assert len(told) >= KILLS
         trials.count("atomic", WHAT_KILLED, KILLS)
 

@@ -108,7 +108,7 @@ def check_cut(
 ) -> None:
     verdict = one.answers.ask(store, spoilt)
     damaged = [message for message in one.answers.messages if message.end > at]
-    assert verdict.lost <= set(damaged), f"{verdict}, where only what is behind {at} is gone"
+    assert verdict.lost <= set(damaged), f"{verdict}, where only bytes after {at} are gone"
     findings = scrub(store)
     for message in damaged:
         written = clean or message.physical_offset < store.recovery.scan_begin

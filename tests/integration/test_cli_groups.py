@@ -191,7 +191,7 @@ def test_messages_that_the_groups_filter_drops_are_no_lag(
         assert lag_of(trovemq, "tagged-group", topic)["lag"] == 8
         with PushConsumer(client, "tagged-group", topic, "paid"):
             assert lag_of(trovemq, "tagged-group", topic)["lag"] == 2
-        assert lag_of(trovemq, "tagged-group", topic)["lag"] == 2, "what it wanted last still counts"
+        assert lag_of(trovemq, "tagged-group", topic)["lag"] == 2, "its last filter still counts"
 
 
 def test_dead_letters_are_listed_and_sent_again_with_the_result_of_each(

@@ -184,7 +184,7 @@ class StoreMachine(StoreAnswers):
         del self.sent[: len(gone)]
         self.visible -= len(gone)
         self.durable -= len(gone)
-        assert self.durable >= 0, "what is not on disk stays"
+        assert self.durable >= 0, "unsynced messages stay"
 
     def sync_what_offsets_need(self) -> None:
         """Whoever stores offsets sees to it."""

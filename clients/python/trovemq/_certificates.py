@@ -1,4 +1,4 @@
-"""Certificates for development: an authority, and what it signs for servers and clients.
+"""Certificates for development: an authority, and the ones that it signs for servers and clients.
 
 Needs the package `cryptography` (`pip install 'trovemq[tls]'`).
 """

@@ -56,7 +56,7 @@ def connect(
             else as the environment does (TROVEMQ_TLS, TROVEMQ_TLS_CA, …).
         access_key: Who calls, where the servers ask; None: as the options say, else as the environment does
             (TROVEMQ_ACCESS_KEY and TROVEMQ_SECRET_KEY, or TROVEMQ_CREDENTIALS, which names a file of both).
-        secret_key: What proves it; it never goes over the wire.
+        secret_key: Its secret; it never goes over the wire.
         options: Sizes, times, retries, and the transport.
 
     Returns:

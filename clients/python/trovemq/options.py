@@ -29,7 +29,7 @@ class ClientOptions:
         grpc_transport: `grpcio`, or `trovemq` for our own; None: as TROVEMQ_GRPC_TRANSPORT says, else grpcio.
         access_key: Whose calls they are, with `secret_key`; None: as `credentials_file`, else
             TROVEMQ_ACCESS_KEY and TROVEMQ_SECRET_KEY, else the file that TROVEMQ_CREDENTIALS names.
-        secret_key: What proves it; it never goes over the wire.
+        secret_key: Its secret; it never goes over the wire.
         credentials_file: Both, as lines `access_key=…` and `secret_key=…`.
         channel_options: Further gRPC channel arguments, applied last.
     """

@@ -145,7 +145,7 @@ class CommitLog:
         return FlushWork(self._files, covered, new_names, self.end, store_timestamp)
 
     def finish_flush(self, work: FlushWork) -> None:
-        assert work.end <= self.end, "what was synced had been appended"
+        assert work.end <= self.end, "the synced bytes had been appended"
         self.flushed_offset = max(self.flushed_offset, work.end)
         if work.new_names:
             covering = self.segments.at(PhysicalOffset(work.end - 1))

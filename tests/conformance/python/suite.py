@@ -283,7 +283,7 @@ def a_failed_message_holds_its_own_group_back_and_no_other() -> None:
         for message in consumer.receive(4, 10):
             if message.body.startswith(b"bad") and not failed:
                 failed = True
-                continue  # neither it nor what came with it is acknowledged
+                continue  # neither it nor the others of its receive are acknowledged
             if message.body.startswith(b"bad") and failed and not _is_next(order, message.body):
                 continue
             consumer.ack(message)

@@ -68,7 +68,7 @@ def test_the_oldest_is_the_first_that_was_never_delivered() -> None:
     engine.receive(count=2, invisible_ms=10_000)
     assert standing(engine) == GroupBacklog(2, 2, begin_ms + 2_000)
     engine.now_ms += 10_000
-    assert standing(engine) == GroupBacklog(0, 4, begin_ms + 2_000), "what comes back was delivered before"
+    assert standing(engine) == GroupBacklog(0, 4, begin_ms + 2_000), "a returned message was delivered before"
     engine.receive()
     assert standing(engine) == GroupBacklog(4, 0)
 

@@ -48,7 +48,7 @@ async def test_a_commit_is_on_disk_and_after_the_log() -> None:
     assert bench.store.flushed_offset == bench.store.end_offset
     assert (bench.keeper.get("g", "orders", 0), bench.on_disk()) == (3, 3)
     await bench.keeper.commit("g", "orders", 0, 1)
-    assert len(bench.syncs) == 1, "no sync for what is on disk already"
+    assert len(bench.syncs) == 1, "no sync for offsets that are on disk already"
     assert bench.on_disk() == 1
 
 

@@ -78,8 +78,8 @@ class DeliveryMachine(RuleBasedStateMachine):
         for one in got:
             owed = self.model.of(group, one.queue_id, one.queue_offset)
             assert decode_message(one.record).body == f"{one.queue_id}-{one.queue_offset}".encode()
-            assert not owed.done, "what is consumed is not delivered again"
-            assert owed.until_ms <= now_ms, "what is invisible is not delivered"
+            assert not owed.done, "a consumed message is not delivered again"
+            assert owed.until_ms <= now_ms, "an invisible message is not delivered"
             assert one.attempt == owed.attempt + 1 <= GROUPS[group].max_attempts
             if GROUPS[group].orderly:
                 self._check_order(group, one.queue_id, one.queue_offset, batch)
@@ -89,7 +89,7 @@ class DeliveryMachine(RuleBasedStateMachine):
             if owed.handle:
                 self.old_handles.append((group, owed.handle))
             owed.attempt, owed.until_ms, owed.handle = one.attempt, one.until_ms, one.receipt_handle
-        assert got or not self._available(group), "what is visible is delivered"
+        assert got or not self._available(group), "a visible message is delivered"
         if len(got) < count and not self._was_packed(group):
             assert not self._available(group), "a receive takes all that there is"
         assert not (dead & batch)

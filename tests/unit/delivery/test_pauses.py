@@ -34,7 +34,7 @@ def test_after_a_pause_of_its_own_leases_had_ended_that_nobody_could_renew(engin
     (one,) = engine.receive()
     run(engine, 1_000)
     engine.now_ms += PAUSE_MS
-    assert engine.receive() == [], "the first that asks after the pause gets nothing of what is in flight"
+    assert engine.receive() == [], "the first receive after the pause gets no message in flight"
     assert engine.delivery.due_pairs(engine.now_ms) == []
     engine.ack(one)
     run(engine, 2 * LEASE_MS)

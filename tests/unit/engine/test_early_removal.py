@@ -40,7 +40,7 @@ def test_fresh_messages_were_deleted_because_the_disk_filled() -> None:
     assert [message.body for message in broker.messages("orders")] == [b"kept"]
     broker.now_ms += HOUR_MS
     broker.send("later")
-    assert broker.clean(PRESSED) > 0, "what retention would not keep goes"
+    assert broker.clean(PRESSED) > 0, "segments beyond retention go"
     assert not broker.store.early_removal.removed
 
 

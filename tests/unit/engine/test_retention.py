@@ -321,7 +321,7 @@ def test_what_is_pending_is_delivered_once_after_its_segment_went(restart: Resta
         broker = restart(broker)
     broker.fill(2)
     broker.now_ms += 2 * HOUR_MS
-    assert broker.clean() >= 2, "and what was carried is carried again"
+    assert broker.clean() >= 2, "and carried messages are carried again"
 
     assert broker.deliver_timers() >= 1
     broker.commit("half")

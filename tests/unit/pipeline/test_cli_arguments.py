@@ -119,7 +119,7 @@ def test_what_is_read_from_a_job_is_what_it_has(name: str) -> None:
     kind: type[Any] = arguments.arguments_class(module)
     told = arguments.read_fields(cli.JOBS[name].module)
     assert [field.name for field in told] == [field.name for field in fields(kind)]
-    assert all(field.text for field in told), "every field says what it is"
+    assert all(field.text for field in told), "every field has a text"
     assert callable(module.run)
     defaults = {field.name: field.default for field in fields(kind)}
     for field in told:

@@ -138,7 +138,7 @@ def test_a_launcher_of_another_installation_is_replaced_in_one_step(
     whole = launcher.read_text()
     first = launcher.stat().st_ino
     find_java_home()
-    assert launcher.stat().st_ino == first, "what is right stays"
+    assert launcher.stat().st_ino == first, "a right launcher stays"
     launcher.write_text("#!/bin/sh\nexit 1\n")
     with launcher.open() as running:
         find_java_home()

@@ -44,7 +44,7 @@ def test_shares_are_in_proportion_and_starve_nobody(backlogs: dict[int, int], li
     if total <= limit:
         assert taken == present
     else:
-        assert sum(taken.values()) > limit - 2 * len(present), "nearly all of what is allowed"
+        assert sum(taken.values()) > limit - 2 * len(present), "nearly all of the allowed number"
         assert all(
             abs(taken[key] - limit * size / total) <= 2 + len(present) for key, size in present.items()
         )

@@ -84,7 +84,7 @@ def test_a_segment_that_goes_while_the_log_is_read_is_named(tmp_path: Path) -> N
     held = log.open_segment(log.segments[0])
     (root / "commitlog" / log.segments[0].name).unlink()
     first = next(iter(scan_segment(held, ScanBounds(0, held.end))))
-    assert isinstance(first, Run), "what was opened stays readable"
+    assert isinstance(first, Run), "an opened file stays readable"
     with pytest.raises(TroveError, match=log.segments[0].name) as caught:
         log.open_segment(log.segments[0])
     assert caught.value.spec is errors.OFFSET_OUT_OF_RANGE

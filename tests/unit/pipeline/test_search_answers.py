@@ -54,7 +54,7 @@ def check_all(messages: list[Message], places: dict[str, Any], seed: int, count:
         whole = len(expected(messages, SearchArguments(**places, **(wanted | {"limit": 100_000}))))
         assert report.facts["complete"] == (whole <= arguments.limit), wanted
         hits += bool(answer)
-    assert hits > count // 4, "the questions ask for what is there"
+    assert hits > count // 4, "the questions name present messages"
 
 
 @pytest.mark.parametrize("name", GOLDEN_NAMES)

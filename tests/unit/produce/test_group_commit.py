@@ -221,7 +221,7 @@ async def test_async_mode_leaves_few_pages_for_the_thorough_flush() -> None:
         store.end_offset = PhysicalOffset(4 * 4096)
         await until(lambda: commit.flush_count == 1)
         store.end_offset = PhysicalOffset(store.end_offset + 1)
-    assert store.flushed_offset == store.end_offset, "the last sync takes what is left"
+    assert store.flushed_offset == store.end_offset, "the last sync takes the rest"
 
 
 @pytest.mark.asyncio

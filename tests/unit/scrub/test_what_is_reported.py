@@ -57,7 +57,7 @@ def test_two_items_that_name_the_same_one_before_them() -> None:
     skipped = before[item]
     patch(files, path, ITEMS_AT + 20 * item + 16, before[skipped].to_bytes(4))
     found = scrub(store)
-    assert (path, ITEMS_AT + 20 * item) in places(found), "names what another one names too"
+    assert (path, ITEMS_AT + 20 * item) in places(found), "names a record that another one names too"
     assert (path, ITEMS_AT + 20 * skipped) in places(found), "is in no chain now"
 
 

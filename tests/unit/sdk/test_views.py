@@ -57,7 +57,7 @@ def test_what_a_nameserver_said_counts_for_a_while_after_it_is_gone() -> None:
     assert names(made, 100.0 + KEPT_SECONDS - 0.1) == ["b1", "b2"]
     assert names(made, 100.0 + KEPT_SECONDS) == ["b2"]
     made.broken("ns1", 500.0)
-    assert names(made, 1_000.0) == ["b1", "b2"], "nobody can be reached: what was known last"
+    assert names(made, 1_000.0) == ["b1", "b2"], "nobody can be reached: the last known routes"
     made.update("ns0", ClusterState(()))
     assert names(made, 1_000.0) == []
 

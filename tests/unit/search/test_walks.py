@@ -70,7 +70,7 @@ def walked(walk: Walk) -> list[int]:
         assert edge <= block.edge
         assert all(rank <= block.edge for rank in ranks)
         new = [rank for rank in ranks if rank > edge or (rank == edge and rank not in found)]
-        assert set(ranks) - set(new) <= set(found), "what comes again was given"
+        assert set(ranks) - set(new) <= set(found), "a repeated rank was given before"
         found += new
         edge = block.edge
     assert edge == END

@@ -198,7 +198,7 @@ class TransactionsMachine(RuleBasedStateMachine):
             if state is None and known.state in (ROLLED_BACK, GIVEN_UP):
                 state = known.state
             if state is None:
-                assert known.synced == 0, "what was synced is not lost"
+                assert known.synced == 0, "a synced transaction is not lost"
                 del self.known[name]
                 continue
             assert state in known.history[max(known.synced - 1, 0) :]

@@ -1,12 +1,12 @@
 """RocketMQ's v2 protocol, as the SDK speaks it: consumer groups, transactions, delayed messages.
 
 statuses.py   status codes -> TroveError
-identity.py   client ids and what a call says of its client
+identity.py   client ids and the metadata of calls
 messages.py   v2 messages <-> the SDK's own values
 messaging.py  the calls of one client to one broker
 session.py    one Telemetry stream with its heartbeats and commands
 sessions.py   one of them for each broker of a topic
-commands.py   what brokers ask clients on that stream
+commands.py   brokers' commands to clients on that stream
 inbox.py      received messages that wait for the program; order of message groups
 settling.py   acknowledgements in batches, everything tried again
 grouped.py    receiving for a consumer group

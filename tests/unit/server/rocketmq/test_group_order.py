@@ -69,7 +69,7 @@ def test_a_group_that_does_not_keep_an_order_is_warned_of_once() -> None:
         with logged() as lines:
             for _ in range(3):
                 group = order_of(parts).for_use("old", ["orders", "steps"], NOW_MS)
-        assert not group.orderly, "what was there is not changed"
+        assert not group.orderly, "an existing group is not changed"
         (line,) = lines.getvalue().splitlines()
         assert all(word in line for word in ("group.order_not_kept", "group=old", "topic=steps", "--orderly"))
         assert fifo_topics(parts.store.topics, ["unknown", "orders", "steps"]) == ["steps"]
