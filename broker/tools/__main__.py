@@ -287,6 +287,9 @@ def _warn(text: str) -> None:
 def main() -> None:
     try:
         app(prog_name="python -m broker.tools")
+    except StorageError as error:
+        _warn(f"error: {error}")
+        raise SystemExit(EXIT_FINDINGS) from None
     finally:
         try:
             sys.stdout.flush()

@@ -21,8 +21,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,8 +92,7 @@ class File(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class FileHead:
+class FileHead(NamedTuple):
     """A file's beginning and its size. is_all: nothing was ever written after `data`."""
 
     data: bytes

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import mmap
 import os
+import stat
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Final, NoReturn
 from trovemq_store.files.files import Buffer, File, FileHead, StorageError, WritableMap
 from trovemq_store.files.lmdb_trees import DATA_NAME, LmdbTrees, check_structure
 from trovemq_store.files.paths import checked_path
-from trovemq_store.files.real import check_readable, read_head, storage_errors
+from trovemq_store.files.real import check_readable, find, read_head, storage_errors
 from trovemq_store.files.trees import Trees
 
 # struct flock: l_type, l_whence, l_start, l_len, l_pid
@@ -111,10 +112,11 @@ class ReadOnlyFileSystem:
                 yield path
 
     def is_directory(self, path: str) -> bool:
-        return os.path.isdir(self._absolute(path))
+        found = find(self._absolute(path), path)
+        return found is not None and stat.S_ISDIR(found.st_mode)
 
     def exists(self, path: str) -> bool:
-        return path not in self.hidden and os.path.exists(self._absolute(path))
+        return path not in self.hidden and find(self._absolute(path), path) is not None
 
     def file_size(self, path: str) -> int:
         with storage_errors("stat", path):

@@ -10,9 +10,10 @@ import errno
 import fcntl
 import mmap
 import os
+import stat
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,16 +28,27 @@ _OPEN_FLAGS = os.O_RDWR | os.O_CLOEXEC
 # Longer writes make the kernel take large folios. On a machine that returns its free memory to a host those
 # are always cold, and touching them costs ten times the copying; small ones are found warm.
 _WRITE_SIZE_MAX = 1 << 14
+_MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 _POPULATE_READ = 22  # MADV_POPULATE_READ, since Linux 5.14: the error that would be a SIGBUS
 
 
-@contextmanager
-def storage_errors(operation: str, path: str) -> Iterator[None]:
+class storage_errors:  # noqa: N801 (reads as a statement; a generator would cost a start as much as the call)
     """Turns OSError into StorageError, keeping its errno."""
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(operation, path, error.errno or errno.EIO, str(error.strerror)) from error
+
+    __slots__ = ("_operation", "_path")
+
+    def __init__(self, operation: str, path: str) -> None:
+        self._operation, self._path = operation, path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, OSError):
+            number = error.errno or errno.EIO
+            raise StorageError(self._operation, self._path, number, str(error.strerror)) from error
 
 
 def _check_room(descriptor: int, size: int) -> None:
@@ -56,6 +68,16 @@ def check_readable(mapping: mmap.mmap, path: str, begin: int, end: int) -> None:
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise StorageError("read", path, errno.EIO, str(error.strerror)) from error
+
+
+def find(absolute: str, path: str) -> os.stat_result | None:
+    """None where nothing is there. What may not be looked at is not missing: StorageError."""
+    try:
+        return os.stat(absolute)
+    except OSError as error:
+        if error.errno in _MISSING:
+            return None
+        raise StorageError("stat", path, error.errno or errno.EIO, str(error.strerror)) from error
 
 
 def read_head(absolute: str, length: int) -> FileHead:
@@ -255,10 +277,11 @@ class RealFileSystem:
                 return []
 
     def is_directory(self, path: str) -> bool:
-        return os.path.isdir(self._absolute(path))
+        found = find(self._absolute(path), path)
+        return found is not None and stat.S_ISDIR(found.st_mode)
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(self._absolute(path))
+        return find(self._absolute(path), path) is not None
 
     def file_size(self, path: str) -> int:
         with storage_errors("stat", path):

@@ -300,10 +300,10 @@ class ConsumeQueue:
         )
         if short is None:
             return False
-        self._bases, self._end = [0], short.count
+        self._bases, self._end = [0], short.unit_count
         self._first_unit = self._min = 0
         self._first_physical = short.first_physical
-        self._known_offset, self._known_unit = short.count - 1, short.last
+        self._known_offset, self._known_unit = short.unit_count - 1, short.last
         return True
 
     def _forget_known(self) -> None:

@@ -6,9 +6,8 @@ queue has its units in its first page, nothing after them, and nothing of it is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_store.files.files import FileSystem, StorageError
@@ -21,11 +20,10 @@ _PHYSICAL_MAX: Final = 1 << 63
 _ZEROS: Final = bytes(PAGE_SIZE)
 
 
-@dataclass(frozen=True, slots=True)
-class ShortQueue:
+class ShortQueue(NamedTuple):
     """Units 0 to count-1, none of them a blank. last: physical offset, size, tags code."""
 
-    count: int
+    unit_count: int
     first_physical: PhysicalOffset
     last: tuple[PhysicalOffset, int, int]
 
