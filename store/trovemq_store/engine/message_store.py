@@ -134,7 +134,8 @@ class MessageStore(StoreReading):
             )
             self.trees.catch_up_current(min(self.flushed_offset, self.visible_offset))
         fault_point("open.before_flush")
-        self.flush_projections()
+        if not self.consume_queues.many_unsynced:
+            self.flush_projections()  # else the next flush does it: until then the old marks hold
 
     def _complete_index(self) -> None:
         """Reads the log on until the index has everything, or cannot continue (no file to be had for it)."""

@@ -216,6 +216,11 @@ class ConsumeQueues:
             self.gaps.append(QueueGap(topic, queue_id, begin, end - begin))
         queue.append(end - 1, np.array([(physical_offset, size, 0)], UNIT_DTYPE))
 
+    @property
+    def many_unsynced(self) -> bool:
+        """flush() may take many seconds."""
+        return self._dirty.are_many
+
     def flush(self) -> None:
         position = self._position
         fault_point("queues.before_sync")

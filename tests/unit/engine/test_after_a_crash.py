@@ -24,6 +24,7 @@ from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.trim import trim_now
 from trovemq_store.files.faulty import FaultyFileSystem, fail_at
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.index import dirty_files
 from trovemq_store.log import state
 
 FIRST = "commitlog/00000000000000000000"
@@ -164,3 +165,25 @@ def test_of_a_batch_whose_write_failed_half_way_nothing_comes_back() -> None:
     with pytest.raises(TroveError, match="the append failed"):
         append(store, record(b"refused"), record(b"refused"))
     assert scan_bodies(MessageStore.open(memory.after_process_kill(), SMALL, NOW_MS)) == [b"kept"]
+
+
+def test_a_start_waited_until_the_files_of_thousands_of_queues_were_on_disk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dirty_files, "MANY", 8)
+    files = MemoryFileSystem()
+    store = open_store(files, SMALL_SYNC, topics=[f"topic-{number}" for number in range(10)])
+    for number in range(10):
+        send(store, b"%d" % number, topic=f"topic-{number}")
+        flush(store)
+    faulty = FaultyFileSystem(files.after_process_kill())
+    again = MessageStore.open(faulty, SMALL_SYNC, NOW_MS)
+    assert not [call for call in faulty.calls if call[0] == "sync" and call[1].startswith("consumequeue")]
+    bodies = scan_bodies(again)
+    assert len(bodies) == 10
+    inner = faulty.inner
+    assert isinstance(inner, MemoryFileSystem)
+    assert scan_bodies(MessageStore.open(inner.after_power_cut(), SMALL_SYNC, NOW_MS)) == bodies
+    again.flush_projections()
+    assert again.marked_offset == again.end_offset
+    assert scan_bodies(MessageStore.open(inner.after_power_cut(), SMALL_SYNC, NOW_MS)) == bodies
