@@ -44,6 +44,7 @@ from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import decode_stored, encode_offset_msg_id
 from trovemq_proto.records.layout import PROPERTY_REAL_TOPIC, PROPERTY_UNIQ_KEY
 from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.steps import Result, Steps
 from trovemq_store.engine.trim import StoreTrim
 from trovemq_store.files.files import StorageError
 from trovemq_store.log.retention import Decision, DiskUse, RetentionPolicy, decide, is_disk_full
@@ -249,12 +250,7 @@ class RetentionTask:
         are removed."""
         max_ms = self._policy.unacknowledged_max_ms
         steps = held_log_steps(self._store, self._model, max_ms, self._subscribers, now_ms)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                return self._note_holders(end.value)
-            await asyncio.sleep(0)
+        return self._note_holders(await _in_turns(steps))
 
     def _look_what_is_held(self, now_ms: int) -> HeldLog:
         max_ms = self._policy.unacknowledged_max_ms
@@ -336,16 +332,18 @@ class RetentionTask:
         """None where the log came to be held meanwhile."""
         store, model = self._store, self._model
         trim = store.trim(end)
+        await _in_turns(trim.prepare())
         await run_in_thread(trim.measure)
         held = self._look_what_is_held(self._clock_ms())
         if held.held_from < end and not pressed:
+            await _in_turns(trim.abandon())
             return None
         self._note_unacknowledged(held, end)
         if carry:
             self.counters.carried_messages += model.reappend_live_records_before(end, self._clock_ms())
         else:
             self._note_dropped(end)
-        trim.detach()
+        trim.hide()
         self._leaving = trim
         if not carry:
             with suppress(TroveError):  # each finds now that its records are gone
@@ -353,6 +351,7 @@ class RetentionTask:
         return trim
 
     async def _remove(self, trim: StoreTrim) -> None:
+        await _in_turns(trim.follow())
         await self._durable(self._store.end_offset)
         await run_in_thread(trim.remove)
         self._leaving = None
@@ -393,3 +392,14 @@ class RetentionTask:
             encode_offset_msg_id(message.packed_store_host, physical_offset),
             message.properties.get(PROPERTY_UNIQ_KEY, ""),
         )
+
+
+async def _in_turns(steps: Steps[Result]) -> Result:
+    """The result of the steps; requests have their turns between them."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            result: Result = stop.value
+            return result
+        await asyncio.sleep(0)

@@ -26,6 +26,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import NewRecord
+from trovemq_store.engine.steps import finished
 from trovemq_store.files.memory import PAGE_SIZE, SECTOR_SIZE, MemoryFileSystem
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
@@ -211,10 +212,12 @@ class Script:
         self.model.reappend_live_records_before(end, self.now_ms)
         self.sync()
         trim = store.trim(end)
+        finished(trim.prepare())
         trim.measure()
         self.model.reappend_live_records_before(end, self.now_ms)
         self.sync()
-        trim.detach()
+        trim.hide()
+        finished(trim.follow())
         promises.begins = (promises.begins[-1], end)
         for plain in promises.plain.values():
             plain.expired |= plain.physical_offset < end and not plain.received

@@ -25,6 +25,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.steps import finished
 from trovemq_store.files.files import FileSystem, StorageError
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.files.real import RealFileSystem
@@ -360,10 +361,12 @@ class EngineScript:
         model.reappend_live_records_before(end, self.tick())
         self.sync()
         trim = store.trim(end)
+        finished(trim.prepare())
         self.work(trim.measure)
         model.reappend_live_records_before(end, self.now_ms)
         self.note_expired(end)
-        trim.detach()
+        trim.hide()
+        finished(trim.follow())
         self.sync()
         for _ in range(TRIES_MAX):
             try:

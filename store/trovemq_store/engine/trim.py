@@ -1,12 +1,14 @@
 """Taking the beginning off a store: segments of the log, then files of the consume queues, then index files.
 
+    prepare()   in steps on the engine's thread: what measure() looks at
     measure()   in any thread: how far each queue's minimum rises
-    detach()    on the engine's thread: from now on nobody finds the records, all at once
+    hide()      on the engine's thread: from now on nobody finds the records, all at once
+    follow()    in steps on the engine's thread: each queue notes what it lost, unless it was asked before
     remove()    in any thread: the files go, oldest first
 
 Invariants
-- Nothing is removed before it was detached; a crash in between leaves everything as it was, or a log that
-  begins later than its queues and its index, which the next start trims again.
+- Nothing is removed before it was hidden, and every queue has followed; a crash in between leaves everything
+  as it was, or a log that begins later than its queues and its index, which the next start trims again.
 - Segments go one after another, each removal on disk before the next: no crash leaves a gap in the log. So
   do the files of each queue.
 - A view of a removed file stays valid: its mapping is freed with the last view.
@@ -18,10 +20,13 @@ from collections.abc import Callable
 from typing import Final
 
 from trovemq_proto.positions import PhysicalOffset
+from trovemq_store.engine.steps import Steps, finished
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem
 from trovemq_store.files.paths import parent_directory
+from trovemq_store.index.consume_queue import ConsumeQueue, QueueTrim
 from trovemq_store.index.consume_queues import ConsumeQueues
+from trovemq_store.index.index_file import IndexFile
 from trovemq_store.index.key_index import KeyIndex
 from trovemq_store.index.open_files import OpenFiles
 from trovemq_store.log.commit_log import CommitLog
@@ -49,11 +54,16 @@ class StoreTrim:
         self.physical_offset: Final = physical_offset
         """The log begins here afterwards."""
         self._open_files = OpenFiles(files, _OPEN_FILES_MAX)
-        self._readers = consume_queues.readers(self._open_files)
+        self._of_queues = QueueTrim()
+        self._readers: list[ConsumeQueue] = []
         self._queue_files: list[str] = []
+        self._index_files: list[IndexFile] = []
         self._closes: list[Callable[[], None]] = []
         self._removals: list[Callable[[], None]] = []
-        self.detached = False
+        self._followed = False
+
+    def prepare(self) -> Steps[None]:
+        self._readers = yield from self._consume_queues.readers(self._open_files, self._of_queues)
 
     def measure(self) -> None:
         """StorageError; then nothing has changed."""
@@ -64,22 +74,35 @@ class StoreTrim:
         finally:
             self._open_files.close()
 
-    def detach(self) -> None:
+    def hide(self) -> None:
         """Moves the minimum of the log and of each queue."""
-        assert not self.detached
+        assert not self._of_queues.hidden
         segments = self._log.segments.take_before(self.physical_offset)
         assert self._log.min_offset == self.physical_offset, "a segment that is not the last one begins there"
-        self.detached = True
+        self._of_queues.hidden = True
         for segment in segments:
             self._add(segment.file.path, segment.file.close, synced_in=DIRECTORY)
-        for reader in self._readers:
-            self._closes += [file.close for file in self._consume_queues.follow_trim(reader)]
         self._consume_queues.log_begin = self.physical_offset
+        if self._key_index is not None:
+            self._index_files = self._key_index.take_before(self.physical_offset)
+
+    def abandon(self) -> Steps[None]:
+        """Instead of hide(): everything stays."""
+        assert not self._of_queues.hidden
+        self._of_queues.abandoned = True
+        yield from self._consume_queues.follow_trim()
+
+    def follow(self) -> Steps[None]:
+        if self._followed:
+            return
+        yield from self._consume_queues.follow_trim()
+        self._closes += self._of_queues.closes
+        self._readers = []
         for path in self._queue_files:
             self._add(path, None, synced_in=parent_directory(path))
-        if self._key_index is not None:
-            for index_file in self._key_index.take_before(self.physical_offset):
-                self._add(index_file.path, index_file.close, synced_in=None)
+        for index_file in self._index_files:
+            self._add(index_file.path, index_file.close, synced_in=None)
+        self._followed = True
 
     def _add(self, path: str, close: Callable[[], None] | None, *, synced_in: str | None) -> None:
         def remove() -> None:
@@ -94,7 +117,7 @@ class StoreTrim:
 
     def remove(self) -> None:
         """StorageError: may be called again, to continue."""
-        assert self.detached, "else somebody may still read there"
+        assert self._followed, "else somebody may still read there"
         fault_point("trim.detached")
         while self._closes:
             self._closes.pop()()
@@ -106,6 +129,13 @@ class StoreTrim:
 
 def trim_now(trim: StoreTrim) -> None:
     """All steps in this thread. StorageError."""
-    trim.measure()
-    trim.detach()
+    hide_now(trim)
     trim.remove()
+
+
+def hide_now(trim: StoreTrim) -> None:
+    """All of them but the last. StorageError."""
+    finished(trim.prepare())
+    trim.measure()
+    trim.hide()
+    finished(trim.follow())

@@ -24,6 +24,8 @@ Invariants
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from struct import Struct
 from typing import Final
 
@@ -53,6 +55,16 @@ _SCANNED_UNITS: Final = 4096
 _OFFSET_MAX: Final = PhysicalOffset((1 << 63) - 1)
 
 
+@dataclass(slots=True)
+class QueueTrim:
+    """One removal of the log's beginning, which all queues share. hidden: readers do not find it any more;
+    abandoned: it does not come about. closes: files of queues that are still open, and leave."""
+
+    hidden: bool = False
+    abandoned: bool = False
+    closes: list[Callable[[], None]] = field(default_factory=list)
+
+
 class ConsumeQueue:
     """Made and fed by ConsumeQueues. An offset counts units of the queue, a physical one bytes of the log."""
 
@@ -79,10 +91,13 @@ class ConsumeQueue:
         self._first_physical = PhysicalOffset(-1)  # of the first unit, where it is known without reading
         self._known_offset = -1  # of a unit that is known without reading
         self._known_unit = (LOG_ORIGIN, 0, 0)
+        self._measured: tuple[QueueTrim, ConsumeQueue] | None = None
 
     @property
     def min_offset(self) -> int:
         """The first message that can still be read, by the log's minimum given to trim()."""
+        if self._measured is not None:
+            self.follow_trim()
         return self._min
 
     @property
@@ -237,8 +252,9 @@ class ConsumeQueue:
             self._min = self.lower_bound(physical_offset)
         return leaving
 
-    def reader(self, open_files: OpenFiles) -> ConsumeQueue:
-        """The queue as it is now, for another thread to read: without units that are appended later."""
+    def reader(self, open_files: OpenFiles, trim: QueueTrim) -> ConsumeQueue:
+        """The queue as it is now, for another thread to measure_trim(); it lacks what is appended later.
+        Once the trim is hidden, the queue takes over what was measured."""
         copy = ConsumeQueue(
             self.topic, self.queue_id, self._files, open_files, DirtyFiles(self._files), self._file_size
         )
@@ -246,13 +262,16 @@ class ConsumeQueue:
         copy._end, copy._first_unit, copy._min = self._end, self._first_unit, self._min
         copy._first_physical = self._first_physical
         copy._known_offset, copy._known_unit = self._known_offset, self._known_unit
+        self._measured = (trim, copy)
         return copy
 
-    def follow_trim(self, measured: ConsumeQueue) -> list[File]:
-        """Takes over the result of measure_trim() of a reader() of this queue. Returns files that were open
-        and leave."""
-        if not measured.has_units:
-            return []
+    def follow_trim(self) -> None:
+        """Takes over what was measured, where that is hidden. Until then the queue has what it had."""
+        if self._measured is None or not (self._measured[0].hidden or self._measured[0].abandoned):
+            return
+        (trim, measured), self._measured = self._measured, None
+        if trim.abandoned or not measured.has_units:
+            return
         self._first_physical = measured._first_physical
         assert measured._end <= self._end, "a queue only grows"
         leaving = [base for base in self._bases if base < measured._bases[0]]
@@ -260,7 +279,7 @@ class ConsumeQueue:
         self._first_unit = measured._first_unit
         self._min = max(self._min, measured._min)
         taken = [self._open_files.take(self._path(base)) for base in leaving]
-        return [file for file in taken if file is not None]
+        trim.closes += [file.close for file in taken if file is not None]
 
     def delete(self) -> None:
         while self._bases:

@@ -10,7 +10,7 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from struct import Struct
 from types import MappingProxyType
@@ -29,8 +29,8 @@ from trovemq_proto.records.layout import (
     SYS_FLAG_TRANSACTION_MASK,
 )
 from trovemq_store.files.fault_points import fault_point
-from trovemq_store.files.files import File, FileSystem
-from trovemq_store.index.consume_queue import ROOT_DIRECTORY, UNIT_DTYPE, ConsumeQueue
+from trovemq_store.files.files import FileSystem
+from trovemq_store.index.consume_queue import ROOT_DIRECTORY, UNIT_DTYPE, ConsumeQueue, QueueTrim
 from trovemq_store.index.dirty_files import DirtyFiles
 from trovemq_store.index.open_files import OpenFiles
 from trovemq_store.log.projection import DispatchBatch
@@ -43,6 +43,7 @@ _Run = tuple[ConsumeQueue, int, NDArray[np.void]]
 GAP_UNITS_MAX: Final = 1 << 20
 """A longer gap is not believed: then it is the record's own queue offset that is damaged."""
 _NOTED_MAX: Final = 1024
+QUEUES_OF_STEP: Final = 512
 
 
 class QueueGapError(TroveError):
@@ -245,14 +246,21 @@ class ConsumeQueues:
             queue.trim(physical_offset)
         self.log_begin = physical_offset
 
-    def readers(self, open_files: OpenFiles) -> list[ConsumeQueue]:
-        """Every queue as it is now, for another thread to measure_trim()."""
-        return [queue.reader(open_files) for queue in self._all()]
+    def readers(self, open_files: OpenFiles, trim: QueueTrim) -> Generator[None, None, list[ConsumeQueue]]:
+        """Every queue as it is at its step, for another thread to measure_trim()."""
+        found = []
+        for number, queue in enumerate(list(self._all())):
+            found.append(queue.reader(open_files, trim))
+            if number % QUEUES_OF_STEP == QUEUES_OF_STEP - 1:
+                yield
+        return found
 
-    def follow_trim(self, measured: ConsumeQueue) -> list[File]:
-        """See ConsumeQueue.follow_trim."""
-        queue = self.get(measured.topic, measured.queue_id)
-        return queue.follow_trim(measured) if queue is not None else []
+    def follow_trim(self) -> Generator[None, None, None]:
+        """Every queue takes over what was measured of it, or forgets that."""
+        for number, queue in enumerate(list(self._all())):
+            queue.follow_trim()
+            if number % QUEUES_OF_STEP == QUEUES_OF_STEP - 1:
+                yield
 
     def delete_topic(self, topic: str) -> None:
         """Removes the topic's queues and their files; a queue of that name recreated starts empty."""

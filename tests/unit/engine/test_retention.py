@@ -35,7 +35,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_proto.records import decode_message
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.engine.trim import trim_now
+from trovemq_store.engine.trim import hide_now, trim_now
 from trovemq_store.files.faulty import FaultyFileSystem, fail_at
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.memory import MemoryFileSystem
@@ -223,8 +223,7 @@ def test_a_removal_that_fails_continues_at_the_next_call(nth: int) -> None:
     files = FaultyFileSystem(MemoryFileSystem())
     store = filled(files)  # type: ignore[arg-type]
     trim = store.trim(store.closed_segments()[2].end)
-    trim.measure()
-    trim.detach()
+    hide_now(trim)
     failing = "remove" if nth % 2 else "sync_directory"
     files.decide = fail_at(failing, 1 + nth // 2, errno.EIO)
     with pytest.raises(StorageError):
@@ -249,8 +248,7 @@ def test_a_crash_anywhere_in_a_removal_leaves_a_store_that_opens(
     everything = scan_bodies(store)
     ends = {topic: store.consume_queues.next_offset(topic, 0) for topic in ("orders", "idle")}
     trim = store.trim(source.choice(store.closed_segments()).end)
-    trim.measure()
-    trim.detach()
+    hide_now(trim)
     left = scan_bodies(store)
     calls = step
 
