@@ -1,10 +1,11 @@
 """Gives memory back to the system after much of it was freed.
 
 glibc's malloc keeps freed memory (and proto/trovemq_proto/memory.py lets it keep more, for the next frames).
-After an hour of large replies that is gigabytes of unused memory. So the process looks now and then how much
-of malloc's memory is free, and where that has grown since the last time, asks malloc to give it back. Memory
-in use does not count: it is not missed when it is freed later. Where malloc does not report it, before glibc
-2.33, the process's size counts instead.
+After an hour of large replies that is gigabytes of unused memory. So the process looks now and then how much it
+has in memory beyond what is in use of malloc's, and where that has grown since the last time, asks malloc to
+give it back. Memory in use does not count: it is not missed when it is freed later. Nor does the memory that
+malloc calls free: a part of it was given back before, and may be used and freed between two looks. Where
+malloc does not report it, before glibc 2.33, the process's size counts instead.
 
 malloc has an arena for each of several threads, and returns the free end of the first one alone: up to
 62 MiB of each other one stayed. So the process has one. Other allocators have no such calls, and nothing
@@ -54,7 +55,7 @@ if _MALLINFO is not None:
 
 
 class TrimPolicy:
-    """When to ask. It takes the free bytes; those that were returned once count as free, too."""
+    """When to ask. It takes the bytes that the process has in memory and malloc's users do not."""
 
     def __init__(self) -> None:
         self._least: int | None = None
@@ -83,27 +84,31 @@ async def keep_trimmed(policy: TrimPolicy) -> None:
     """Runs until it is cancelled."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     while trim is not None:
-        await asyncio.sleep(INTERVAL_S)
+        # The first look is at the start: what is free by then counts as always free.
         await run_in_thread(lambda: _trim_where_wanted(policy, trim))
+        await asyncio.sleep(INTERVAL_S)
 
 
 def _trim_where_wanted(policy: TrimPolicy, trim: Callable[[int], int]) -> None:
     size = _memory_to_look_at()
     if size is not None and policy.wants(size):
         trim(0)
-        policy.trimmed(_memory_to_look_at() or size)
+        left = _memory_to_look_at()
+        policy.trimmed(size if left is None else left)
 
 
 def _memory_to_look_at() -> int | None:
-    """Malloc's free memory, or where that is not known the process's own memory."""
-    free = free_memory()
-    return own_memory() if free is None else free
+    """What the process has in memory beyond malloc's memory in use; all of it where that is not known."""
+    own, used = own_memory(), used_memory()
+    return own if own is None or used is None else own - used
 
 
-def free_memory() -> int | None:
-    """Bytes that malloc has and nobody uses; None where it does not report them. Walks through malloc's
-    lists."""
-    return None if _MALLINFO is None else int(_MALLINFO().fordblks)
+def used_memory() -> int | None:
+    """Bytes of malloc's that somebody uses; None where it does not report them. Walks through its lists."""
+    if _MALLINFO is None:
+        return None
+    found = _MALLINFO()
+    return int(found.uordblks + found.hblkhd)
 
 
 def own_memory() -> int | None:
