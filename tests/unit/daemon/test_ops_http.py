@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -47,6 +48,66 @@ async def test_readiness_names_what_is_wrong() -> None:
         assert (await client.get("/healthz")).status_code == 200
         assert (await client.get("/nothing")).status_code == 404
         assert (await client.post("/metrics")).status_code == 405
+
+
+HOSTILE_TARGETS = (
+    b"/../../x",
+    b"/metrics/../../x",
+    b"/%2e%2e/%2e%2e/etc/passwd",
+    b"/..%2f..%2fetc%2fpasswd",
+    b"/metrics%00",
+    b"/metrics/",
+    b"//metrics",
+    b"/" + b"x" * 60_000,
+    b"/\xff\xfe",
+    b"*",
+    b"http://elsewhere/metrics/x",
+)
+HOSTILE_QUERIES = (
+    b"name[]=../../x",
+    b"&".join(b"name[]=%d" % number for number in range(5_000)),
+    b"=" * 30_000,
+    b"%",
+    b"%zz=%ff%00",
+    b"a=\xff\xfe",
+    b"name%5B%5D=" + b"%2e%2e%2f" * 3_000,
+)
+
+
+async def asked(address: Address, request: bytes) -> tuple[int, bytes]:
+    """Status and body of what is sent byte by byte; 0 where the connection is just closed."""
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    try:
+        writer.write(request)
+        await writer.drain()
+        head, _, body = (await asyncio.wait_for(reader.read(), 10)).partition(b"\r\n\r\n")
+        return int(head.split(b" ", 2)[1]) if head else 0, body
+    finally:
+        writer.close()
+
+
+def get(target: bytes) -> bytes:
+    return b"GET " + target + b" HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+
+
+@pytest.mark.parametrize("target", HOSTILE_TARGETS, ids=lambda target: repr(target[:24]))
+async def test_no_path_leads_out_of_the_three_pages(target: bytes) -> None:
+    async with served(Readiness()) as (_, address):
+        for query in (b"", *(b"?" + query for query in HOSTILE_QUERIES)):
+            status, body = await asked(address, get(target + query))
+            assert 300 <= status < 500, (status, body)
+            assert len(body) < 100
+            assert b"root:" not in body
+        assert (await asked(address, get(b"/healthz")))[0] == 200
+
+
+@pytest.mark.parametrize("query", HOSTILE_QUERIES, ids=lambda query: repr(query[:24]))
+async def test_a_query_changes_nothing_of_a_page(query: bytes) -> None:
+    async with served(Readiness()) as (_, address):
+        status, body = await asked(address, get(b"/metrics?" + query))
+        assert status == 400 or (status == 200 and b"some_messages_total 3.0" in body)
+        assert (await asked(address, get(b"/healthz?" + query)))[0] in (200, 400)
+        assert (await asked(address, get(b"/healthz")))[0] == 200
 
 
 async def test_metrics_have_no_created_series() -> None:
