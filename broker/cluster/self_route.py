@@ -9,14 +9,16 @@ from typing import Any, Final
 
 from grpc.aio import ServicerContext
 
-from broker.cluster.view import BrokerView, broker_info, spacing_s, topic_routes
+from broker.cluster.view import BrokerView, TopicSummary, broker_info, spacing_s, topic_routes
 from trovemq_daemon.watchers import Watchers
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.v1 import common_pb2, route_pb2, route_pb2_grpc
+from trovemq_proto.v1 import route_pb2, route_pb2_grpc
 
 WATCHERS_MAX: Final = 10_000
 TOPICS_ASKED_MAX: Final = 1_024
+TOPICS_OF_STEP: Final = 1_000
+"""So many are written into a reply before other requests have their turn."""
 
 
 class SelfRouteService(route_pb2_grpc.RouteServiceServicer):
@@ -48,48 +50,55 @@ class SelfRouteService(route_pb2_grpc.RouteServiceServicer):
     ) -> route_pb2.RouteReply:
         if not request.topic:
             raise TroveError(errors.REQUEST_ILLEGAL, "topic is missing")
-        return route_pb2.RouteReply(brokers=self._routes([request.topic]))
+        reply = await self._reply(self._topics([request.topic]))
+        return route_pb2.RouteReply(brokers=reply.brokers)
 
     async def GetCluster(
         self, request: route_pb2.GetClusterRequest, context: ServicerContext[Any, Any]
     ) -> route_pb2.ClusterReply:
-        return self._reply(self._routes(()))
+        return await self._reply(self._view.topics(), always=True)
 
     async def WatchRoutes(
         self, request: route_pb2.WatchRoutesRequest, context: ServicerContext[Any, Any]
     ) -> AsyncIterator[route_pb2.ClusterReply]:
         """The present state, then the latest one after each change of the requested topics."""
-        topics = list(request.topics)
-        if len(topics) > TOPICS_ASKED_MAX:
+        asked = list(request.topics)
+        if len(asked) > TOPICS_ASKED_MAX:
             raise TroveError(
                 errors.LIMIT_EXCEEDED, f"at most {TOPICS_ASKED_MAX} topics can be watched at once"
             )
         with self._watchers.watch() as watch:
-            sent = self._routes(topics)
-            yield self._reply(sent)
+            topics = self._topics(asked)
+            sent = _fields(topics)
+            yield await self._reply(topics, always=not asked)
             while await watch.changed():
-                routes = self._routes(topics)
-                if _topics_of(routes) != _topics_of(sent):
-                    sent = routes
-                    yield self._reply(routes)
-                    if not topics:
-                        await self._sleep(spacing_s(sum(len(route.topics) for route in routes)))
+                topics = self._topics(asked)
+                if (fields := _fields(topics)) != sent:
+                    sent = fields
+                    yield await self._reply(topics, always=not asked)
+                    if not asked:
+                        await self._sleep(spacing_s(len(topics)))
         raise TroveError(errors.SERVICE_NOT_AVAILABLE, "this broker is stopping")
 
-    def _reply(self, routes: Sequence[common_pb2.BrokerRoute]) -> route_pb2.ClusterReply:
-        return route_pb2.ClusterReply(brokers=routes, version=self._view.data_version)
+    def _topics(self, asked: Sequence[str]) -> Sequence[TopicSummary]:
+        """Those of these names that there are; all where none is asked for."""
+        if not asked:
+            return self._view.topics()
+        return [topic for name in dict.fromkeys(asked) if (topic := self._view.find(name)) is not None]
 
-    def _routes(self, asked: Sequence[str]) -> list[common_pb2.BrokerRoute]:
-        """This broker, with `asked` topics (all where empty); nothing where it has none of those."""
-        topics = (
-            [topic for name in dict.fromkeys(asked) if (topic := self._view.find(name)) is not None]
-            if asked
-            else self._view.topics()
-        )
-        if asked and not topics:
-            return []
-        return [common_pb2.BrokerRoute(broker=broker_info(self._view), topics=topic_routes(topics))]
+    async def _reply(self, topics: Sequence[TopicSummary], *, always: bool = False) -> route_pb2.ClusterReply:
+        """This broker with these topics, as they are now; nothing where there are none, unless `always`."""
+        reply = route_pb2.ClusterReply(version=self._view.data_version)
+        if not topics and not always:
+            return reply
+        route = reply.brokers.add(broker=broker_info(self._view))
+        for begin in range(0, len(topics), TOPICS_OF_STEP):
+            if begin:
+                await asyncio.sleep(0)
+            route.topics.extend(topic_routes(topics[begin : begin + TOPICS_OF_STEP]))
+        return reply
 
 
-def _topics_of(routes: Sequence[common_pb2.BrokerRoute]) -> list[list[common_pb2.TopicRoute]]:
-    return [list(route.topics) for route in routes]
+def _fields(topics: Sequence[TopicSummary]) -> list[tuple[str, int, str]]:
+    """What a route says of them."""
+    return [(topic.name, topic.queue_count, topic.message_type) for topic in topics]
