@@ -1,8 +1,8 @@
 """Gives memory back to the system after much of it was freed.
 
 glibc's malloc keeps freed memory (and proto/trovemq_proto/memory.py lets it keep more, for the next frames).
-After an hour of large replies that is gigabytes of unused memory. So the process looks now and then how much it
-has in memory beyond what is in use of malloc's, and where that has grown since the last time, asks malloc to
+After an hour of large replies that is gigabytes of unused memory. So the process looks now and then how much
+it has in memory beyond malloc's memory in use, and where that has grown since the last time, asks malloc to
 give it back. Memory in use does not count: it is not missed when it is freed later. Nor does the memory that
 malloc calls free: a part of it was given back before, and may be used and freed between two looks. Where
 malloc does not report it, before glibc 2.33, the process's size counts instead.
