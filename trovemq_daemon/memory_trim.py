@@ -4,7 +4,7 @@ glibc's malloc keeps freed memory (and proto/trovemq_proto/memory.py lets it kee
 After an hour of large replies that is gigabytes of unused memory. So the process looks now and then how much
 it has in memory beyond malloc's memory in use, and where that has grown since the last time, asks malloc to
 give it back. Memory in use does not count: it is not missed when it is freed later. Nor does the memory that
-malloc calls free: a part of it was given back before, and may be used and freed between two looks. Where
+malloc calls free: a part of it was returned before, and may be used and freed between two looks. Where
 malloc does not report it, before glibc 2.33, the process's size counts instead.
 
 malloc has an arena for each of several threads, and returns the free end of the first one alone: up to

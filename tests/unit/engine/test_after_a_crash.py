@@ -167,7 +167,7 @@ def test_of_a_batch_whose_write_failed_half_way_nothing_comes_back() -> None:
     assert scan_bodies(MessageStore.open(memory.after_process_kill(), SMALL, NOW_MS)) == [b"kept"]
 
 
-def test_a_start_waited_until_the_files_of_thousands_of_queues_were_on_disk(
+def test_a_start_waited_until_thousands_of_files_were_on_disk(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(dirty_files, "MANY", 8)
