@@ -124,7 +124,7 @@ def installed(report: Report) -> dict[str, list[str]]:
 
 
 async def prepare(broker: BrokerProcess, topics: Mapping[str, int]) -> None:
-    """Makes topics of 8 queues, with so many messages of 1 KiB in each."""
+    """Makes topics of 8 queues, with this many messages of 1 KiB in each."""
     async with trovemq.connect(broker.address) as client:
         for topic, count in topics.items():
             await client.admin.create_topic(topic, queue_count=measure.QUEUES)

@@ -208,7 +208,7 @@ async def receive(address: str, echo: str, seconds: float) -> dict[str, Any]:
 
 # --- idle -----------------------------------------------------------------------------------------------
 async def idle(address: str, count: int) -> None:
-    """So many long polls on a topic without messages, until the standard input ends."""
+    """This many long polls on a topic without messages, until the standard input ends."""
     connections = [channel(address, number) for number in range(-(-count // POLLS_PER_CONNECTION))]
 
     async def poll(number: int) -> None:

@@ -18,7 +18,7 @@ _PORT_MAX = 65_535
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A host (name, IPv4 or IPv6 without brackets) and a port, 0..65535; port 0 asks for any free one."""
+    """A host (name, IPv4 or IPv6 without brackets) and a port, 0..65535; port 0 means any free one."""
 
     host: str
     port: int

@@ -112,7 +112,7 @@ class GrpcServer:
     """
 
     def __init__(self, limits: GrpcLimits, metrics: RpcMetrics, access: AccessCheck | None = None) -> None:
-        """`access`: puts what decides about access before each handler; None: everybody may call."""
+        """`access`: puts the check of access before each handler; None: every call is allowed."""
         self._access = access
         self._transport = limits.transport
         ours = limits.transport == "trovemq"

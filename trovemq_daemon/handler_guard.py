@@ -29,7 +29,7 @@ _STATUS_BY_NAME: Final = {status.name: status for status in grpc.StatusCode}
 
 
 def error_to_wire(error: TroveError) -> common_pb2.Error:
-    """The message that stands in a stream's frame, or serialised in a unary call's trailing metadata."""
+    """The message in a stream's frame, or serialised in a unary call's trailing metadata."""
     fields = list(error.fields.items())[:ERROR_FIELDS_MAX]
     return common_pb2.Error(
         symbol=error.symbol,
@@ -63,7 +63,7 @@ class _TimedCall:
         if isinstance(failure, TroveError):
             error = failure
         elif context.cancelled() or context.done():
-            self.finished("CANCELLED")  # the client left: whatever then failed was for nobody
+            self.finished("CANCELLED")  # the client left: later errors concern nobody
             return None
         else:
             get_logger().error("rpc.unexpected_error", method=self._method, exc_info=failure)

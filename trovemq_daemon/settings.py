@@ -85,7 +85,7 @@ def setting(
     """A dataclass field that is a setting: its default, one sentence, unit, bounds, RocketMQ's name(s).
 
     `convert` translates a value that was given under RocketMQ's name, where its form differs. A `secret` one
-    is shown to nobody, and not taken from a command line, which everybody on the machine can read.
+    is never shown, and not taken from a command line, which every process on the machine can read.
     """
     known = Setting(
         what=what, unit=unit, minimum=minimum, maximum=maximum, restart=restart, convert=convert,

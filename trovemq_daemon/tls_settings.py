@@ -77,7 +77,8 @@ class TlsSettings:
 
 
 async def bind_tls(server: GrpcServer, settings: TlsSettings, advertised: Address) -> Address | None:
-    """Listens by TLS where that is wanted; the address with its real port. `advertised`: the plain one.
+    """Listens by TLS where it is configured; returns the address with its real port. `advertised`: the plain
+    one.
 
     Raises SettingsError for files that cannot be used, AddressInUseError.
     """

@@ -1,8 +1,8 @@
 """One budget of bytes for all that a server on our own transport holds for its clients.
 
-The transport counts requests that nobody read yet, and replies that their client has not taken. The
-second it also claims from the budget of replies, connection by connection: who makes a large reply waits
-there (reply_budget.py). So replies take at most three quarters of the whole, and requests have the rest.
+The transport counts requests that were not read yet, and replies that their client has not taken. The second
+it also claims from the budget of replies, connection by connection: who makes a large reply waits there
+(reply_budget.py). So replies take at most three quarters of the whole, and requests have the rest.
 """
 
 from __future__ import annotations

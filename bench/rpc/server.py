@@ -40,7 +40,7 @@ async def _sink(requests: AsyncIterator[bytes], _context: Any) -> bytes:
 
 
 async def _source(request: bytes, _context: Any) -> AsyncIterator[bytes]:
-    """`100,1048576`: so many messages of this size."""
+    """`100,1048576`: a count of messages, and their size."""
     count, size = map(int, request.split(b","))
     message = bytes(size)
     for _ in range(count):

@@ -21,7 +21,7 @@ FIRST_PAGE_MS_MAX = 5.0
 LOOKUPS = 20_000
 SEARCHES = 500
 TOGETHER = 1_000
-"""Ids that are looked up by one call, as a send of so many messages does."""
+"""Ids that one call looks up, as a send of this many messages does."""
 PAGE = 32
 CASE_S_MAX = 2.0
 

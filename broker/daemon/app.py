@@ -106,7 +106,7 @@ class BrokerApp:
             await self._http.stop()
 
     async def _open_security(self, store: MessageStore) -> BrokerSecurity | None:
-        """Users and rules; None where nobody is asked who they are."""
+        """Users and rules; None where there is no authentication."""
         if self._gate is None:
             return None
         security = await asyncio.to_thread(open_security, self._settings, store)

@@ -53,7 +53,7 @@ class BrokerSecurity:
 
 
 def gate_of(settings: BrokerSettings) -> Gate | None:
-    """None where everybody may call."""
+    """None where there is no authentication."""
     if not settings.authentication_enable:
         return None
     return Gate(authorization=settings.authorization_enable, cluster=settings.cluster, clock_ms=clock_ms)

@@ -1,6 +1,6 @@
 """The settings of delivery, timers and transactions, as plain values. `broker.daemon.settings` makes this.
 
-RocketMQ's name of each value stands beside it.
+Each value is listed with RocketMQ's name.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ NewGroupStart = Literal["rocketmq", "begin", "end"]
 
 YEAR_MS: Final = 365 * 86_400_000
 STREAMS_PER_CLIENT: Final = 2
-"""So many telemetry streams may be open for each client that may be known, streams without settings too."""
+"""The telemetry streams that may be open for each client that may be known, streams without settings too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +30,8 @@ class ConsumerSettings:
     (RocketMQ: accessMessageInMemoryMaxRatio, 40 % of the memory)."""
     in_flight_max: int = 10_000  # of one group and queue; popInflightMessageThreshold
     priority_starvation_max: int = 100
-    """In a queue that is received by priority: a message is received after so many of other priorities (and 8
-    more) at the latest; 0: higher ones always go first."""
+    """In a queue that is received by priority: a message is received after this many of other priorities (and
+    8 more) at the latest; 0: higher ones always go first."""
     ordered_window_max: int = 2_048  # of an orderly group: how far beyond the first open message it looks
     event_interval_ms: int = 100
     receive_count_max: int = 32

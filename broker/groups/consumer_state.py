@@ -39,7 +39,7 @@ from trovemq_store.topics.subscription_groups import SubscriptionGroups
 
 SNAPSHOT_PATH: Final = "trovemq/consumers.snapshot"
 SNAPSHOT_EVENTS_MIN: Final = 20_000
-"""So many events make a snapshot worth writing: a start then replays no more than about these."""
+"""The events that make a snapshot worth writing: a start then replays no more than about these."""
 
 
 class ConsumerSnapshot(msgspec.Struct):

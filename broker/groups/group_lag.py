@@ -33,7 +33,7 @@ UNITS_STEP: Final = 8_192
 RECORDS_STEP: Final = 256
 BYTES_STEP: Final = 65_536
 BYTES_OF_RECORD: Final = 2_048
-"""Of large records, so many count as one more."""
+"""This many bytes of a large record count as one more record."""
 QUEUES_MAX: Final = 10_000
 """Of one answer."""
 

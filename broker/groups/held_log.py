@@ -35,7 +35,7 @@ _NEVER_MS: Final = (1 << 63) - 1
 _OWN_TOPICS: Final = frozenset({HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC})
 
 Subscribers = Callable[[str], Iterable[str]]
-"""The groups whose members ask for the topic now."""
+"""The groups whose members subscribe the topic now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ def held_log_steps(
 
 
 def _groups(store: MessageStore, topic: str, received: Iterable[str], subscribers: Subscribers) -> list[str]:
-    """Those that read the topic: they have an offset or a state of it, or ask for it now."""
+    """Those that read the topic: they have an offset or a state of it, or subscribe it now."""
     return sorted({*store.offsets.groups(topic), *received, *subscribers(topic)})
 
 

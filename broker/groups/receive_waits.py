@@ -86,7 +86,7 @@ class _Line:
 
     def __init__(self) -> None:
         self.waiters: dict[Wait, None] = {}  # a dict keeps the order of arrival
-        self.filters: dict[_FilterKey, tuple[Filter, int]] = {}  # each with how many have it
+        self.filters: dict[_FilterKey, tuple[Filter, int]] = {}  # each with the number of its members
         self.seen: dict[int, int] = {}  # by queue: how far its new messages were looked at
 
     def add(self, wait: Wait) -> None:

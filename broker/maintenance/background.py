@@ -25,7 +25,7 @@ CATCH_UP_PAUSE_S: Final = 0.002  # between steps: requests go first
 LAG_POLL_S: Final = 0.5
 SEGMENT_PAUSE_S: Final = 0.05
 ROOM_POLL_S: Final = 1.0  # new messages are taken again so soon after there is space
-QUIET_FLUSHES: Final = 10  # after the last change: the store syncs its index only in one flush of so many
+QUIET_FLUSHES: Final = 10  # after the last change: the store syncs its index only in one flush of this many
 
 
 async def flush_projections(store: MessageStore, interval_ms: int) -> None:

@@ -64,8 +64,7 @@ Hold = Callable[[TroveError | None], None]
 
 @dataclass(slots=True)
 class RetentionCounters:
-    """Since the start, but for the last four. Dropped: pending messages that were removed to free the
-    disk."""
+    """Since the start, except the last four. Dropped: pending messages that were removed to free the disk."""
 
     removed_segments: int = 0
     removed_bytes: int = 0

@@ -34,7 +34,7 @@ from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.engine.message_store import AppendResult
 
 GATHER_TURNS_MAX: Final = 64  # of the event loop
-QUIET_TURNS: Final = 4  # a call takes so many from its acceptance to here
+QUIET_TURNS: Final = 4  # a call takes this many turns from its acceptance to here
 WAITING_BYTES_MAX: Final = 64 << 20  # of one gathering, all groups
 _OF_ONE_SEND: Final = (
     errors.PRODUCER_SEQUENCE_ILLEGAL,

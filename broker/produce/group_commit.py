@@ -57,7 +57,7 @@ class FlushStore(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushSettings:
-    """Times in milliseconds, sizes in bytes. RocketMQ's name of each value stands beside it."""
+    """Times in milliseconds, sizes in bytes. Each value is listed with RocketMQ's name."""
 
     mode: FlushMode = "sync"  # flushDiskType
     flush_interval_ms: int = 500  # flushIntervalCommitLog

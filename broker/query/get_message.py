@@ -43,7 +43,7 @@ class IdentifierKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FoundMessages:
-    """One record, or every record with a unique key, newest first. complete is False where more have it."""
+    """One record, or every record with a unique key, newest first. complete is False where there are more."""
 
     kind: IdentifierKind
     records: list[memoryview]

@@ -72,7 +72,7 @@ def answer_pages(
     page_at: Callable[[int, str], PageT], messages_max: int, cursor: str, work_max: int
 ) -> Iterator[PageT]:
     """Pages until the answer is complete, has messages_max messages, or took work_max. page_at: the page of
-    at most so many messages from a cursor on. The caller may do other things between two pages."""
+    at most this many messages from a cursor on. The caller may do other things between two pages."""
     while True:
         page = page_at(messages_max, cursor)
         messages_max -= len(page.records)

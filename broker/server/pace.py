@@ -29,7 +29,7 @@ class Pace:
             await asyncio.sleep(pause)
 
     def read(self, size: int) -> None:
-        """So many bytes were read."""
+        """This many bytes were read."""
         self._free_at = max(self._free_at, time.monotonic()) + size / self.bytes_per_second
 
     @property

@@ -10,7 +10,7 @@ from trovemq_proto.errors import TroveError
 
 @dataclass(frozen=True, slots=True)
 class RefusedMessage:
-    """Stands for the message."""
+    """In place of the message."""
 
     message: Any
     error: TroveError

@@ -298,7 +298,7 @@ def messages_of(copies: Iterable[Copy]) -> list[TrackedMessage]:
 
 
 def _message_of(copy: Copy, messages: Sequence[TrackedMessage], *, retry: bool) -> TrackedMessage | None:
-    """The newest life before the copy that may have it."""
+    """The newest message before the copy that may be its original."""
     for tracked in reversed(messages):
         if copy.role is CopyRole.COMMITTED and tracked.topic == copy.topic and copy.prepared_offset:
             if any(copy.prepared_offset == one.physical_offset for one in tracked.copies):

@@ -127,7 +127,7 @@ class ConsumptionDiagnosis:
         members = case.members
         return replace(found, online=members.online, subscribed=members.subscribed, filter=members.expression)
 
-    # --- nobody can get it ------------------------------------------------------------------------------
+    # --- messages that cannot be delivered --------------------------------------------------------------
     def _unconsumable(self, case: _Case) -> Generator[None, None, ConsumptionStatus]:
         tracked = case.tracked
         own = [copy for copy in tracked.copies if copy.group == case.group]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 FINDINGS_MAX: Final = 1000
-"""So many findings are listed in a report; all are counted."""
+"""The number of findings that a report lists; all are counted."""
 
 
 class Progress(Protocol):

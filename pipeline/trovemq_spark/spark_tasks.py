@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TASKS_A_CORE: Final = 4
-"""Many items become so many Spark tasks for each core: small enough to be evenly spread."""
+"""Many items become this many Spark tasks for each core: small enough to be evenly spread."""
 
 
 class SparkTasks(Runner):
@@ -144,7 +144,7 @@ class _Ended:
 
     @contextmanager
     def counting(self, item_count: int) -> Iterator[None]:
-        """A call of so many items; at its end all of them are reported."""
+        """A call of this many items; at its end all of them are reported."""
         self._left = item_count
         yield
         self._advance(self._left)

@@ -1,7 +1,7 @@
 """The engine's settings for opening a store: sizes, limits and switches, as plain values.
 
 `broker.daemon.settings` reads files, environment and command line and makes this; tests make it directly.
-RocketMQ's name of each value stands beside it.
+Each value is listed with RocketMQ's name.
 """
 
 from __future__ import annotations

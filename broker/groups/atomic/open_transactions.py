@@ -154,7 +154,7 @@ class OpenTransactions:
 
     def committed(self, transaction_id: str, now_ms: int) -> Committed:
         """The result of a committed transaction. TroveError TRANSACTION_NOT_FOUND (with `remembered_ms` where
-        only those are known that were committed since so many ms), RECORD_DAMAGED, TRANSACTION_ILLEGAL."""
+        older commits are forgotten), RECORD_DAMAGED, TRANSACTION_ILLEGAL."""
         ends = self._commits.ends
         try:
             return ends.committed(check_transaction_id(transaction_id))

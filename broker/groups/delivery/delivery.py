@@ -66,7 +66,7 @@ RECEIVE_READS_MAX: Final = 2_048
 """Units and records that one receive reads to find messages for its filter; due_pairs() then asks for another
 receive."""
 RETRY_FIRST_EVERY: Final = 5
-"""One receive in so many looks at the retry topics first (RocketMQ: 20 %)."""
+"""One receive in this many reads the retry topics first (RocketMQ: 20 %)."""
 RENEW_BEFORE_MS: Final = 10_000
 """A renewed lease is extended when it would end within this."""
 
@@ -310,7 +310,7 @@ class Delivery:
         self.context.add(settled_event(kind, state, lease, offsets, now_ms))
 
     def _consume(self, pair: GroupTopic, state: QueueState, lease: Lease, offsets: range) -> None:
-        """_settle() but for its event."""
+        """_settle() without its event."""
         begin = state.committed
         moved = state.settle_run(lease, offsets)
         if moved:

@@ -105,7 +105,7 @@ class OpenMessages(Generic[State]):
 
     # --- packing -------------------------------------------------------------------------------------
     def limit(self, loose_max: int) -> None:
-        """So many messages stay loose from now on."""
+        """This many messages stay loose from now on."""
         self.loose_max = self.pack_at = loose_max
 
     def pack(self, kept: Lease | None = None) -> None:
@@ -148,7 +148,7 @@ class OpenMessages(Generic[State]):
             self._loosen(taken)
 
     def loosen_ended(self, count: int) -> None:
-        """So many of the lowest packed messages whose leases have ended become loose and ready."""
+        """Makes the lowest packed messages whose leases have ended loose and ready, at most `count`."""
         for taken in self.packed.take_ended(count):
             self._loosen(taken)
 

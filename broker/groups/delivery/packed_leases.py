@@ -185,7 +185,7 @@ class PackedLeases:
         return None if found is None else self._take_row(*found)
 
     def take_ended(self, count: int) -> list[Taken]:
-        """The lowest messages whose leases have ended, at least `count` of them where there are so many."""
+        """The lowest messages whose leases have ended, at least `count` of them if there are as many."""
         taken: list[Taken] = []
         if not any(leaf.ended for leaf in self._leaves):
             return taken

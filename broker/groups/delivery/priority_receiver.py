@@ -1,4 +1,4 @@
-"""Taking messages from one queue of a topic of `order = priority`, for a group that asks for no order.
+"""Takes messages from one queue of a topic of `order = priority`, for a group without order.
 
 The next message is the one of the highest priority, and among those the one with the lowest queue offset; a
 returned message (its lease has ended) has the place of its priority and offset. A message that the filter

@@ -1,4 +1,4 @@
-"""Taking messages from one queue for a group that asks for no order.
+"""Takes messages from one queue for a group without order.
 
 Returned messages go first, then new ones. A message that the filter does not take is consumed, one that
 cannot be read as well (and counted); one whose attempts are over becomes a dead letter.

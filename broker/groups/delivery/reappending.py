@@ -55,7 +55,7 @@ def lowest_live_record(context: Context, pairs: GroupTopicTable) -> PhysicalOffs
 
 
 def _lowest_of(context: Context, state: QueueState) -> PhysicalOffset | None:
-    """Records lie in the order of their offsets, but for those that were moved."""
+    """Records lie in the order of their offsets, except moved ones."""
     moved = [state.moved[offset] for offset in state.moved]
     for offset in state.each_outstanding():
         if offset not in state.moved:
@@ -70,7 +70,7 @@ def _outstanding_records(
     context: Context, state: QueueState, physical_offset: PhysicalOffset
 ) -> list[tuple[int, PhysicalOffset]]:
     """(offset, physical offset) of those whose record lies below. Records lie in the order of their offsets,
-    but for those that were moved: so not all that is pending is looked at."""
+    except moved ones: so only some of the pending ones are read."""
     queue = context.store.consume_queues.get(state.topic, state.queue_id)
     end = queue.lower_bound(physical_offset) if queue is not None else 0
     found = []

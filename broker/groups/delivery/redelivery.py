@@ -1,10 +1,10 @@
 """Messages that a receive delivered and its client perhaps did not get: they are delivered again, and no
 attempt is counted.
 
-| of a receive that broke off          | comes again               | its receipt handle      |
+| of a receive that broke off          | delivered again           | its receipt handle      |
 |--------------------------------------|---------------------------|-------------------------|
 | not written to the client            | at once                   | is void                 |
-| written: the client may have it      | after `released_after_ms` | acknowledges until then |
+| written: the client may have got it  | after `released_after_ms` | acknowledges until then |
 | settled, or received again meanwhile | as before                 | as before               |
 
 So an acknowledgement that is on its way while its receive is cancelled counts.

@@ -13,7 +13,7 @@ ANY_QUEUE = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiveRequest:
-    """A group asks for messages of a topic.
+    """A group's receive from a topic.
 
     `renewed`: the broker renews the lease while the client lives; `invisible_ms` is then not looked at.
     `attempt_id` names the call (orderly groups): the same one again gets the same messages again.

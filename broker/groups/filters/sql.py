@@ -57,7 +57,7 @@ class SqlFilter:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A part of the expression, at `position` (characters from 0), with so many levels inside of it."""
+    """A part of the expression, at `position` (characters from 0), with its depth."""
 
     position: int
     name: str | None = None  # of a property

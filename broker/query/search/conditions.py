@@ -137,7 +137,7 @@ class SearchQuery:
         return self.begin <= timestamp <= self.end
 
     def properties(self) -> set[str]:
-        """Names of the properties that it asks for, beside keys and tag."""
+        """Names of the properties in its conditions, beside keys and tag."""
         return {condition.name for condition in each_has(self.where) if condition.kind == PROPERTY}
 
 

@@ -43,7 +43,7 @@ def answers(query: SearchQuery, record: memoryview, fields: RecordFields) -> boo
 
 
 def _properties(block: bytes) -> dict[bytes, bytes]:
-    """As properties.parse_properties, but for bytes."""
+    """As properties.parse_properties, for bytes."""
     found = {}
     for piece in block.split(_VALUE_END):
         name, _, value = piece.partition(_NAME_END)
@@ -68,7 +68,7 @@ def answering(query: SearchQuery, batch: RecordBatch) -> Mask:
 
 
 class _Values:
-    """The values of a batch's properties, found once however many conditions ask for them."""
+    """The values of a batch's properties, found once for all conditions."""
 
     def __init__(self, batch: RecordBatch) -> None:
         self.count: Final = len(batch)

@@ -69,8 +69,8 @@ _LOOK_COST: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`text` names the walked terms; `entries` of it, `at_least` so many; `records` it names, about. `ranks`
-    are known where all of its entries were counted."""
+    """`text` names the walked terms; `entries`: their number, or at least that many (`at_least`); `records`:
+    about how many records they name. `ranks` are known where all of its entries were counted."""
 
     text: str
     entries: int
@@ -168,8 +168,8 @@ class Planner:
         return None
 
     def _walked(self, records: float, places: Ranks) -> float:
-        """About so many records of the topic are tested for a page, if so many of all answer, some of them at
-        these places: they may all lie together, far from where the walk begins."""
+        """About how many records of the topic are tested for a page, if this many of all answer, some of them
+        at these places: they may all lie together, far from where the walk begins."""
         span, topic = self._span, self._topic
         size = span.high - span.low
         most = topic.message_count * min(1.0, size / max(1, topic.byte_count))

@@ -51,8 +51,8 @@ from trovemq_store.index.trees.layout import META, OFFSET, TOPIC_VALUE, TOPICS, 
 
 @dataclass(frozen=True, slots=True)
 class SearchPart:
-    """The source for a part [begin, end) of the log. entries: how many of the index will be touched,
-    `at_least` so many; of a scan 0, and the part's bytes are read."""
+    """The source for a part [begin, end) of the log. entries: how many of the index will be touched, or at
+    least that many (`at_least`); of a scan 0, and the part's bytes are read."""
 
     index: str
     begin: PhysicalOffset
@@ -129,7 +129,7 @@ class _PageSearch:
     done: int = 0
     """The rank (see walks.py) up to which everything is answered."""
     misses: int = 0
-    """So many of the records that were looked at last did not answer, in a row."""
+    """How many of the last records did not answer, in a row."""
     entries: int = 0
     scanned_bytes: int = 0
     stopped: bool = False

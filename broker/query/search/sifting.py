@@ -23,7 +23,7 @@ from trovemq_store.files.files import StorageError
 SIFTED_MAX: Final = 256
 """Records that are tested at once."""
 MISSES_MIN: Final = 8
-"""So many in a row that did not answer, before more are tested at once."""
+"""After this many records in a row that did not answer, more are tested at once."""
 _BYTES_A_RECORD_MAX: Final = 16 << 10
 """Records that lie farther apart are read one by one: the bytes between them would be read, too."""
 

@@ -1,4 +1,4 @@
-"""The Fetch stream: pulls are answered as they come; one that waits for its queue lets others pass."""
+"""The Fetch stream: pulls are answered as they come; one that waits for its queue does not hold up others."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
         return self._description(name, [*topics, *asked])
 
     def _description(self, name: str, topics: Iterable[str]) -> group_pb2.GroupDescription:
-        """`topics`: those that it reads and those that its members ask for."""
+        """`topics`: those that it reads and those that its members subscribe."""
         group = self._groups.get(name)
         topics = sorted(set(topics))
         orderly = group is not None and group.orderly

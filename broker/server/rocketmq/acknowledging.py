@@ -1,7 +1,7 @@
 """AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue: the end of a delivery.
 
-Push consumers repeat a failed call every second without end, but for INVALID_RECEIPT_HANDLE: whatever will
-stay as it is (a group or a topic that is gone) is therefore reported as the handle's fault.
+Push consumers repeat a failed call every second without end, except after INVALID_RECEIPT_HANDLE: so a
+permanent fault (a group or a topic that is gone) is reported as the handle's.
 """
 
 from __future__ import annotations

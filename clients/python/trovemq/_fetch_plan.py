@@ -16,7 +16,7 @@ import numpy as np
 
 from trovemq.fetched import FetchedBatch
 
-# Ask for a little less than fitted, or every answer would fall short of its end by a record.
+# Request a little less than fitted, or every answer would fall short of its end by a record.
 FILL = 0.95
 NO_END = (1 << 63) - 1
 _MESSAGES_MAX = (1 << 31) - 1  # that a request can name
@@ -51,7 +51,7 @@ class FetchPlan:
     """The fetches of one queue from `offset` on.
 
     Args:
-        offset: The first queue offset wanted.
+        offset: The first queue offset.
         bytes_max: Bytes of one answer.
         fetches_max: Answers in flight or waiting to be returned.
         foretell: Whether offsets may be foretold (not with a tag filter: it leaves unknown gaps).
@@ -76,7 +76,7 @@ class FetchPlan:
         self._foretell = foretell
         self._end = end
         self._messages_max = messages_max
-        self._count = 0  # messages to ask for; 0 = not known yet
+        self._count = 0  # messages to request; 0 = not known yet
         self._fetches: deque[Fetch] = deque()
         self._next_id = 1
 

@@ -191,7 +191,7 @@ async def outcomes_of(calls: Iterable[Awaitable[_Result]]) -> list[_Result | Tro
 
 
 async def present(calls: Iterable[Awaitable[_Result]], absent: Sequence[errors.ErrorSpec]) -> list[_Result]:
-    """The results of those brokers that have it; raises where none has, and for every other error."""
+    """The results of the brokers that have it; raises where none has, and for every other error."""
     outcomes = await outcomes_of(calls)
     failures = [outcome for outcome in outcomes if isinstance(outcome, TroveError)]
     results = [outcome for outcome in outcomes if not isinstance(outcome, TroveError)]

@@ -30,7 +30,7 @@ class Place:
     Attributes:
         cursor: The broker's cursor with which the current call begins; empty at the start.
         last: Physical offset of the last message returned from that call; None where none was.
-        page_size: Messages that the call asks for: the same again, so that the page ends at the same one.
+        page_size: Messages that the call requests: the same again, so that the page ends at the same one.
         done: Nothing more is to be had there.
         lacking: And its messages may be incomplete: some were removed before their time.
     """

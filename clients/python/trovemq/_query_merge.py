@@ -98,7 +98,7 @@ class _BrokerSource(Generic[PageT]):
     _after: Place | None = None  # the place once the current page is used up
 
     async def fill(self) -> None:
-        """Asks for pages until a message waits or nothing more is there. Raises TroveError."""
+        """Fetches pages until a message waits or nothing more is there. Raises TroveError."""
         while not self.waiting and not self.unreachable:
             if self._after is not None:
                 self.place, self._after = self._after, None

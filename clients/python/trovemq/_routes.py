@@ -127,7 +127,7 @@ class RouteTable:
         """The one broker that has that queue.
 
         Raises:
-            TroveError: BROKER_AMBIGUOUS where several have it and none was named; BROKER_NOT_FOUND;
+            TroveError: BROKER_AMBIGUOUS where several have it and none is named; BROKER_NOT_FOUND;
                 QUEUE_NOT_FOUND for a number that no queue can have.
         """
         if not 0 <= queue_id <= QUEUE_ID_MAX:

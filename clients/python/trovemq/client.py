@@ -310,12 +310,12 @@ class Client(Lookups):
                     async with message.process():
                         ...
 
-        A message comes again, with a higher `attempt`, when it is returned, when its consumer is gone, or
-        when `invisible_ms` is over; after the group's attempts are used up it goes to the topic `%DLQ%GROUP`.
-        Of an orderly group, one message of a message group at a time is returned here, and the next one after
-        that is settled. A group that is made at its first use is orderly where one of its topics is of type
-        FIFO; a group that was there before stays as it is: where it does not keep a FIFO topic's order, this
-        client logs a warning, once (`trovemq group alter GROUP --orderly`).
+        A message is delivered again, with a higher `attempt`, when it is returned, when its consumer is gone,
+        or when `invisible_ms` is over; after the group's attempts are used up it goes to the topic
+        `%DLQ%GROUP`. Of an orderly group, one message of a message group at a time is returned here, and the
+        next one after that is settled. A group that is made at its first use is orderly where one of its
+        topics is of type FIFO; a group that was there before stays as it is: where it does not keep a FIFO
+        topic's order, this client logs a warning, once (`trovemq group alter GROUP --orderly`).
 
         Args:
             topic: The topic.
@@ -372,8 +372,8 @@ class Client(Lookups):
     ) -> None:
         """Calls `handler` for each message, until it is cancelled or the client is closed.
 
-        A message is consumed when its handler returns; it comes again, with back-off, when the handler raises
-        (which is logged). Operators can have messages consumed directly.
+        A message is consumed when its handler returns; it is delivered again, with back-off, when the handler
+        raises (which is logged). Operators can have messages consumed directly.
 
         Args:
             topic: As `subscribe`, like everything that is not named here.

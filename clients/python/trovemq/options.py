@@ -60,5 +60,5 @@ class ClientOptions:
         )
 
     def credentials(self) -> Credentials | None:
-        """Whose calls the client makes; None: nobody's. TroveError REQUEST_ILLEGAL."""
+        """The credentials of the calls; None: without authentication. TroveError REQUEST_ILLEGAL."""
         return find_credentials(self.access_key, self.secret_key, self.credentials_file)

@@ -24,10 +24,10 @@ class Settlement(Protocol):
     def return_message(
         self, message: ReceivedMessage, delay_ms: int | None, *, tried: bool
     ) -> asyncio.Future[None]:
-        """To come again after the delay (None: the group's back-off); not `tried`: no attempt is counted."""
+        """For redelivery after the delay (None: the group's back-off); not `tried`: no attempt is counted."""
 
     async def extend(self, message: ReceivedMessage, duration_ms: int) -> None:
-        """To come again after that time at the earliest."""
+        """For redelivery after that time at the earliest."""
 
     async def wait_for_capacity(self) -> None:
         """Waits while too much is under way."""
@@ -42,7 +42,7 @@ class Settlement(Protocol):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class ReceivedMessage:
-    """One message of a subscription: consumed by `ack`, come again by `nack`.
+    """One message of a subscription: consumed by `ack`, delivered again by `nack`.
 
         async for message in subscription:
             async with message.process():
@@ -124,7 +124,7 @@ class ReceivedMessage:
         await asyncio.shield(self.settlement.return_message(self, delay_ms, tried=True))
 
     async def extend(self, duration: Delay) -> None:
-        """Asks for more time: unsettled, the message comes again `duration` seconds from now.
+        """Extends the lease: unsettled, the message is delivered again `duration` seconds from now.
 
         Needed with `invisible_ms` only; the broker renews the leases of other subscriptions by itself, and
         one that was extended is renewed no more.

@@ -135,7 +135,8 @@ class Subscription:
 
     @property
     def refused(self) -> int:
-        """Messages whose acknowledgement or return did not reach the broker in time: they come again."""
+        """refused: Messages whose acknowledgement or return did not reach the broker in time: they are
+        delivered again."""
         return self._consumer.refused if isinstance(self._consumer, GroupConsumer) else 0
 
     async def __aenter__(self) -> Self:

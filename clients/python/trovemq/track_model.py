@@ -64,7 +64,7 @@ class TrackEvent:
         client_id: The consumer, where it is known.
         attempt: Deliveries to the group so far; 0 where it is none.
         until: The message waits, or is invisible, until then (epoch ms); 0 where it does not.
-        count: So many of them in a row.
+        count: How many in a row.
         topic: Where the record lies that it is about, with `queue_id` and `queue_offset`.
         detail: In words.
     """

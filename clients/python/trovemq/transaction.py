@@ -224,7 +224,7 @@ class Transaction:
     ) -> SendReceipt:
         """Stores one message that is invisible yet; arguments and errors as `Producer.send`.
 
-        A failed send makes no part of the transaction; where it was in doubt, the broker asks for it later.
+        A failed send is not part of the transaction; where it was in doubt, the broker checks it later.
 
         Returns:
             A receipt without queue and offsets, with a transaction_id.

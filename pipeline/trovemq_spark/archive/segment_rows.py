@@ -105,7 +105,7 @@ class SegmentRows:
 def cut_chunks(
     sizes: Int64s, begin: int, end: int, rows_max: int, bytes_max: int
 ) -> Iterator[tuple[int, int]]:
-    """[begin, end) in parts of at most so many rows and bytes, each with a row at least."""
+    """[begin, end) in parts of at most this many rows and bytes, each with a row at least."""
     ends = np.cumsum(sizes[begin:end])
     first = 0
     while first < end - begin:

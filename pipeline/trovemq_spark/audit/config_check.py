@@ -33,7 +33,7 @@ def check_small_files(store: AuditedStore, last_store_timestamp: int, found: Fou
 
 
 def _is_json(name: str) -> bool:
-    """RocketMQ's tables end in .json, but for two."""
+    """RocketMQ's tables end in .json, except two."""
     bare = name.removesuffix(".bak")
     return bare.endswith(".json") or bare in ("timermetrics", "transactionMetrics")
 

@@ -41,7 +41,7 @@ CHECKS: Final = ("log", "queues", "index", "uniqueKeys", "groups", "files")
 
 _OF_SEGMENTS_ALONE: Final = frozenset({"log", "uniqueKeys"})
 NOTES_MAX: Final = 1000
-"""So many notes are listed."""
+"""The number of notes that are listed."""
 
 
 class Audit:

@@ -62,7 +62,7 @@ class SearchArguments:
     json_value: str | None = None
     """The value there, as text; else anything."""
     limit: int = 100
-    """So many messages at most."""
+    """The number of messages, at most."""
     order: Literal["newest", "oldest"] = "newest"
     """Which come first, by store time; with more than `limit`, the others are left out."""
 

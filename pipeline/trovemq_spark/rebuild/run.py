@@ -41,7 +41,7 @@ class Rebuild:
     parts: Parts = "both"
     tags: bool = True
     part_size_min: int = 16 << 20
-    """Segments are not cut for parts of less than so many bytes."""
+    """Segments are not cut into parts of fewer bytes than this."""
 
     @property
     def with_queues(self) -> bool:

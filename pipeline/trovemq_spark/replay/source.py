@@ -157,7 +157,7 @@ def preview(plans: Sequence[QueuePlan]) -> dict[str, Any]:
 def by_task(
     session: SparkSession, frame: DataFrame, plans: Sequence[QueuePlan], partitions: int
 ) -> DataFrame:
-    """The messages in so many partitions, each queue in one of them, sorted by queue and offset."""
+    """The messages in this many partitions, each queue in one of them, sorted by queue and offset."""
     numbers = [
         (entry.queue.topic, entry.queue.broker, entry.queue.queue_id, number)
         for number, entry in enumerate(plans)

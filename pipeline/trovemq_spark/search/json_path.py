@@ -52,7 +52,7 @@ def _step(match: re.Match[str]) -> Step:
 
 
 def has_value(body: bytes | None, steps: tuple[Step, ...], wanted: str | None) -> bool:
-    """Whether the body is JSON (UTF-8) with this value at the path; wanted None: with any."""
+    """Whether the body is JSON (UTF-8) with this value at the path; None: with any."""
     if body is None:
         return False
     try:

@@ -120,7 +120,7 @@ class Question:
         return pc.and_(pc.greater_equal(stored, begin), pc.less_equal(stored, end))
 
     def _has_key(self, batch: pa.RecordBatch, rows: np.ndarray) -> np.ndarray:
-        """Of rows that have it somewhere in KEYS: whether it is one of them."""
+        """Of rows whose KEYS have it somewhere: whether it is one of the keys."""
         chosen = pa.array(rows)
         keys = batch.column("keys").take(chosen).to_pylist()
         unique_keys = batch.column("uniqueKey").take(chosen).to_pylist()

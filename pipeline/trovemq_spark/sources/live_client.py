@@ -22,7 +22,7 @@ from trovemq_spark.sources.offsets import Queue
 _SAMPLE_BYTES: Final = 1 << 18
 _LOOK_AGAIN_SECONDS: Final = 0.05
 _CALLS_MAX: Final = 64
-"""So many questions are under way at a time."""
+"""The number of calls under way at a time."""
 
 _Answer = TypeVar("_Answer")
 

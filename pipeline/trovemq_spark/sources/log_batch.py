@@ -53,7 +53,7 @@ class TroveLogDataSource(DataSource):
         return LOG
 
     def schema(self) -> StructType:
-        """The table that the options ask for. TroveError OPTION_ILLEGAL."""
+        """The table of the options. TroveError OPTION_ILLEGAL."""
         return spark_schema(parse_source_options(self.options, LOG, streaming=None).column_names)
 
     def reader(self, schema: StructType) -> DataSourceReader:

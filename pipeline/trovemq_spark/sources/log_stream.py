@@ -81,7 +81,7 @@ class TroveLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return log.begin if options.starting_offsets.default == EARLIEST_MARK else log_end(log)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 (Spark's name)
-        """One limit is all that Spark asks for; latestOffset knows the other option itself."""
+        """Spark accepts one limit only; latestOffset knows the other option itself."""
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.max_bytes_per_trigger is not None:

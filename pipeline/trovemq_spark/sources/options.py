@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 BATCH_BYTES_MAX: Final = 8 << 20
-"""An Arrow batch ends at batchRows rows or so many bytes of records, whichever comes first."""
+"""An Arrow batch ends at batchRows rows or this many bytes of records, whichever comes first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ Buffer = bytes | bytearray | memoryview
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
 SMALL_BATCH_MAX: Final = 4
-"""Up to so many records plain Python is faster than NumPy's overhead."""
+"""Up to this many records plain Python is faster than NumPy's overhead."""
 TOPICS_COMPARED: Final = 4
 """Topics of one length that are compared with all names of it, before the rest is sorted."""
 _TOTAL_SIZE: Final = Struct(">i")

@@ -16,7 +16,7 @@
 The prefix is reserved: no other name begins with it. The SDK's properties come by the native protocol
 (Append, Send), also from an application that numbers its messages itself; not by RocketMQ's, where the broker
 writes the sizes of keys. A receiver sees none of these names: they are left out where a message is given to a
-program, and where it is sent again (but for the sizes of keys in a dead letter).
+program, and where it is sent again (except the sizes of keys in a dead letter).
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ Int64s = NDArray[np.int64]
 _SPACE: Final = 0x20
 _END: Final = bytes([VALUE_END])
 _COPIED_SHARE: Final = 16
-"""Records of at most so many times their properties' bytes are copied as a whole."""
+"""Records of at most this many times their properties' bytes are copied as a whole."""
 
 
 class Slices(NamedTuple):

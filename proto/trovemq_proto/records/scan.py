@@ -19,7 +19,7 @@ _TOTAL_SIZE: Final = Struct(">i")
 _DOUBTFUL: Final = np.array([byte == ord(".") or not is_plausible_topic(chr(byte)) for byte in range(256)])
 """Bytes that a topic's name has nowhere, and the dot, which it may not be made of alone."""
 _ALIKE_MIN: Final = 8
-"""So many records of one size in a row, and the next ones are looked at together."""
+"""After this many records of one size in a row, the next ones are examined together."""
 
 
 def scan_run(

@@ -76,7 +76,7 @@ class Receiving(HeaderBlocks):
         return events
 
     def parse(self, data: memoryview) -> int:
-        """Reads all complete frames and returns how many bytes they were; the rest must come again,
+        """Reads all complete frames and returns how many bytes they were; the caller passes the rest again,
         with more.
 
         A violation becomes the event FAULT, with GOAWAY among the output, and all bytes after it are ignored.

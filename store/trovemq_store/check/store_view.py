@@ -234,7 +234,7 @@ def _slots_by_first_item(files: ReadOnlyFileSystem, path: str, rest: int) -> int
 
 
 def _find(view: memoryview, wanted: bytes, begin: int) -> int:
-    """The position of `wanted` in a file's view, from `begin` on; -1 where it is not."""
+    """The position of `wanted` in a file's view, from `begin` on; -1 where it is absent."""
     content = view.obj  # searching the mapping itself copies nothing
     assert isinstance(content, mmap.mmap | bytes), "what ReadOnlyFile holds"
     return content.find(wanted, begin)

@@ -34,7 +34,7 @@ OF_THE_RECORD: Final = (
     errors.REQUEST_ILLEGAL,
     errors.TOPIC_ILLEGAL,
 )
-"""Errors that come again however often the same copy is tried."""
+"""Errors that repeat however often the same copy is tried."""
 
 Made = TypeVar("Made")
 

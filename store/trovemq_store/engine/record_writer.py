@@ -86,7 +86,7 @@ class NewRecord:
         return replace(self, properties=properties, block=block)
 
     def property_block(self) -> bytes:
-        """As it is written, but for the CRC. TroveError PROPERTIES_SIZE_EXCEEDED, PROPERTY_ILLEGAL."""
+        """As it is written, without the CRC. TroveError PROPERTIES_SIZE_EXCEEDED, PROPERTY_ILLEGAL."""
         return encode_properties(self.properties) if self.block is None else self.block
 
 

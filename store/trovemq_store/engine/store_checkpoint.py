@@ -21,7 +21,7 @@ from trovemq_store.log.state import StoreState
 from trovemq_store.settings import StoreSettings
 
 INDEX_FLUSH_EVERY: Final = 10
-"""One in so many flushes syncs the key index too; its slots are scattered over many pages."""
+"""One in this many flushes syncs the key index too; its slots are scattered over many pages."""
 
 QueueEnds = dict[str, dict[int, int]]
 """topic -> queue id -> max queue offset."""

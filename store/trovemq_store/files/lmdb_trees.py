@@ -224,7 +224,7 @@ class LmdbTrees:
                 raise failure from error
 
     def _is_disk_full(self) -> bool:
-        """Whether a commit's EIO is for want of space; else a write failed, or the sync.
+        """Whether a commit's EIO is caused by a full disk; else a write failed, or the sync.
 
         LMDB says EIO, too, where a full disk takes only the first bytes of a write. Should the sync have
         failed as well, nothing is lost by trying again: no root names a page of a commit that failed, and the
@@ -265,7 +265,7 @@ class LmdbTrees:
 
 
 def _put(cursor: Any, first: bytes, last: bytes, count: int, entries: Entries) -> None:
-    """So many entries, sorted by key, from `first` to `last`.
+    """`count` entries, sorted by key, from `first` to `last`.
 
     LMDB fills its pages where entries come after the last of a page, else it leaves them half empty. So
     entries after all existing ones are appended; and entries that all come between two neighbours (ids that

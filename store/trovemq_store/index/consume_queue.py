@@ -193,7 +193,7 @@ class ConsumeQueue:
         self.publish(offset, len(units))
 
     def write(self, offset: int, units: NDArray[np.void]) -> None:
-        """append(), but nobody sees the units before publish(). Raises as append()."""
+        """append(), but the units are invisible before publish(). Raises as append()."""
         assert len(units) > 0
         if not self.has_units:
             self._begin_at(offset)

@@ -3,9 +3,9 @@
 Invariants
 - A record of type none or commit has one unit; prepared and rolled-back ones have none.
 - A record whose queue offset is below its queue's end is already there (replay after a crash).
-- No message is ever shifted: where the log lacks records of a queue because they are damaged, blanks stand
-  for them. Any other gap is an error, found before anything of its batch is written: the queue's files
-  are not whole, and only the log can make them so again (`allow_gaps`).
+- No message is ever shifted: where the log lacks records of a queue because they are damaged, blanks replace
+  them. Any other gap is an error, found before anything of its batch is written: the queue's files are not
+  whole, and only the log can make them so again (`allow_gaps`).
 """
 
 from __future__ import annotations

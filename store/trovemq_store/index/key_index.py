@@ -172,7 +172,7 @@ class KeyIndex:
         return (last[0].name, last[0].count) if last else ("", 0)
 
     def _expect_count(self, note: dict[str, Any]) -> None:
-        """Nobody has put anything into the last file since our clean stop: its count is the note's."""
+        """Nothing was put into the last file since our clean stop: its count is the note's."""
         for file in self._index_files[-1:]:
             noted_end = note.get("files", {}).get(file.name)
             if (file.name, file.end_physical) == (note["file"], noted_end):

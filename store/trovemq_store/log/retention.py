@@ -32,7 +32,7 @@ HOUR_MS: Final = 3_600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionPolicy:
-    """Percentages are of the disk's bytes. RocketMQ's name of each value stands beside it."""
+    """Percentages are of the disk's bytes. Each value is listed with RocketMQ's name."""
 
     reserved_ms: int = 72 * HOUR_MS  # fileReservedTime
     hours: frozenset[int] = frozenset({4})  # deleteWhen

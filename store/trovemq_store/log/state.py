@@ -41,7 +41,7 @@ FORMAT: Final = 1
 NOTHING_INDEXED: Final = PhysicalOffset(-1)
 NO_INDEX: Final = PhysicalOffset(-2)
 QUEUE_ENDS_MAX: Final = 4096
-"""So many are saved while the store is open; at a clean stop all are."""
+"""At most this many are saved while the store is open; at a clean stop all are."""
 
 
 class StoreState(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

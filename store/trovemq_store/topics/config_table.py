@@ -177,7 +177,7 @@ class ConfigTable(ABC, Generic[ConfigT]):
     def _begin(
         self, name: str, parts: Sequence[Changed[ConfigT]], now_ms: int | None, *, versions: int = 1
     ) -> Change[ConfigT]:
-        """A change that counts as so many versions."""
+        """A change that counts as `versions` versions."""
         if self._change is not None:
             busy = self._change.name
             doing = f"{self.NOUN} {busy} is being changed" if busy else f"{self.NOUN}s are being saved"

@@ -1,4 +1,4 @@
-"""How long a consumer group waits before a message that failed comes again.
+"""How long a consumer group waits before the redelivery of a failed message.
 
 RocketMQ's member `groupRetryPolicy` of a group:
 

@@ -8,9 +8,9 @@
         "retryQueueNums": 1, "whichBrokerWhenConsumeSlowly": 1}}}
 
 Invariants
-- A change that a user asks for is on disk before the call that makes it returns; one that cannot be saved is
-  not made. A group that its first use created is there at once, and on disk with the next save: it has
-  nothing but defaults, and perhaps the order of its topics, so after a crash the next use creates it again.
+- A change by a user is on disk before the call that makes it returns; one that cannot be saved is not made. A
+  group that its first use created is there at once, and on disk with the next save: it has nothing but
+  defaults, and perhaps the order of its topics, so after a crash the next use creates it again.
 - config_table.py keeps the rest.
 """
 
@@ -186,8 +186,8 @@ class SubscriptionGroups(ConfigTable[SubscriptionGroup]):
     def for_use(
         self, name: str, *, auto_create: bool, now_ms: int, orderly: bool = False
     ) -> SubscriptionGroup:
-        """The group; with `auto_create` an unknown one is made with defaults but for `orderly`, in memory,
-        and is `unsaved` until the next save. TroveError GROUP_NOT_FOUND, GROUP_ILLEGAL, LIMIT_EXCEEDED."""
+        """The group; with `auto_create` an unknown one is made with defaults except `orderly`, in memory, and
+        is `unsaved` until the next save. TroveError GROUP_NOT_FOUND, GROUP_ILLEGAL, LIMIT_EXCEEDED."""
         group = self._configs.get(name)
         if group is not None:
             return group

@@ -93,7 +93,8 @@ class TopicJournal:
         return generation, size, document
 
     def _check_end(self, data: bytes) -> None:
-        """A later entry of the same generation after the end: the one that should stand there is damaged."""
+        """Looks for a later entry of the same generation after the end: then the one at the end is
+        damaged."""
         if not self._number:
             return
         marker = self._generation.to_bytes(8, "little")

@@ -1,13 +1,13 @@
 """Receiving for a consumer group: a loop for each broker, and the settlement of the messages.
 
-| event                                           | call to the broker                                |
-|-------------------------------------------------|---------------------------------------------------|
-| acknowledged                                    | AckMessage, up to 32 a call                       |
-| returned                                        | ChangeInvisibleDuration, by the group's back-off  |
-| returned, orderly group, attempts used up       | ForwardMessageToDeadLetterQueue                   |
-| after one of its message group that comes again | ChangeInvisibleDuration(0), no attempt is counted |
-| in the inbox when the subscription closes       | the same                                          |
-| not the one that its digest was made of         | as returned; the program never sees it            |
+| event                                              | call to the broker                                |
+|----------------------------------------------------|---------------------------------------------------|
+| acknowledged                                       | AckMessage, up to 32 a call                       |
+| returned                                           | ChangeInvisibleDuration, by the group's back-off  |
+| returned, orderly group, attempts used up          | ForwardMessageToDeadLetterQueue                   |
+| after one of its message group that is redelivered | ChangeInvisibleDuration(0), no attempt is counted |
+| in the inbox when the subscription closes          | the same                                          |
+| not the one that its digest was made of            | as returned; the program never sees it            |
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class GroupConsumer:
         inbox: Where messages wait for the program.
 
     Attributes:
-        refused: Messages whose acknowledgement or return did not reach the broker in time; they come again.
+        refused: Messages whose acknowledgement or return did not reach the broker in time; these come again.
     """
 
     def __init__(self, pool: ConnectionPool, subscription: GroupSubscription, inbox: Inbox) -> None:
@@ -220,7 +220,7 @@ class GroupConsumer:
     def return_message(
         self, message: ReceivedMessage, delay_ms: int | None, *, tried: bool
     ) -> asyncio.Future[None]:
-        """To come again; in an orderly group with its attempts used up, to the dead letters."""
+        """For redelivery; in an orderly group with its attempts used up, to the dead letters."""
         attempts_max = self._policy(message).max_attempts or ATTEMPTS_MAX_DEFAULT
         if tried and self._inbox.ordered and message.attempt >= attempts_max:
             answer = self._settler(message).dead_letter(message, attempts_max)

@@ -129,7 +129,7 @@ class Inbox:
             await self._takers.wait()
 
     def take(self, now: float) -> ReceivedMessage | None:
-        """The next message that is ready; those whose lease is over are dropped: they come again."""
+        """The next message that is ready; those whose lease is over are dropped: they are delivered again."""
         while self._ready:
             message = self._ready.popleft()
             self._forget([message])
@@ -144,7 +144,7 @@ class Inbox:
         """The program is through with a message; `done`: it is consumed.
 
         Returns:
-            Messages of its lane that wait no more because it comes again before them: to be returned.
+            settled: Messages of its lane to return, because it is delivered again before them.
         """
         key = _lane_key(message)
         lane = self._lanes.get(key)

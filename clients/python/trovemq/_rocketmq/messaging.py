@@ -187,7 +187,8 @@ class MessagingService:
     async def change_invisible(
         self, group: str, message: ReceivedMessage, duration_ms: int, *, suspend: bool
     ) -> str:
-        """Lets a message come again after that time; its new receipt handle. `suspend`: no attempt counts."""
+        """Makes a message visible again after that time; its new receipt handle. `suspend`: no attempt
+        counts."""
         request = service_pb2.ChangeInvisibleDurationRequest(
             group=v2.Resource(name=group),
             topic=v2.Resource(name=message.topic),

@@ -137,7 +137,7 @@ class DelayedSender:
         chooser: Whose turn it is.
         in_flight: The producer's back-pressure.
         retry_in_doubt: Whether messages that may have been stored are sent again.
-        checker: The program's answer for transactions that nobody ended.
+        checker: The program's answer for transactions that are still open.
 
     Attributes:
         transactions: How transactions end.
@@ -155,7 +155,7 @@ class DelayedSender:
         self._topic = topic
         self._in_flight = in_flight
         self.transactions = Transactions(pool, topic, checker)
-        # One identity for half messages and for the stream on which a broker asks for them.
+        # One identity for half messages and for the stream with the broker's checks of them.
         client_id = self.transactions.client_id
         self._sender = MessagingSender(pool, chooser, client_id, retry_in_doubt=retry_in_doubt)
 

@@ -75,7 +75,7 @@ class Settler:
     def come_again(
         self, message: ReceivedMessage, delay_ms: int, *, suspend: bool = False
     ) -> asyncio.Future[None]:
-        """Gives a message back, to come again after the delay."""
+        """Returns a message, for redelivery after the delay."""
         return self._start(lambda: self._come_again(message, delay_ms, suspend))
 
     def dead_letter(self, message: ReceivedMessage, attempts_max: int) -> asyncio.Future[None]:
@@ -86,7 +86,7 @@ class Settler:
         )
 
     async def extend(self, message: ReceivedMessage, duration_ms: int) -> None:
-        """Lets a message come again no earlier than that; it gets its new receipt handle."""
+        """Lets a message be redelivered no earlier than that; it gets its new receipt handle."""
         if self._closed:
             raise _closed()
         message.receipt_handle = await self._service().change_invisible(

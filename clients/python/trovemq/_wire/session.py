@@ -1,11 +1,11 @@
 """A channel whose calls are signed: the handshake before the first call, a session after it.
 
-The handshake is SCRAM-SHA-256; what is signed stands in `trovemq_proto.authentication.calls`. A server that
-asks nobody who they are is called without signatures.
+The handshake is SCRAM-SHA-256; `trovemq_proto.authentication.calls` lists the signed bytes. A server without
+authentication is called without signatures.
 
 A session ends with its time, with its secret, and with the server. A unary call that is refused for that is
-made again once, with another session; a stream breaks off as if its server could not be reached, so that
-whoever keeps it opens it again.
+repeated once, with another session; a stream breaks off as if its server could not be reached, so that its
+owner opens it again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Failures = tuple[type[BaseException], ...]
 
 @dataclass(slots=True)
 class _Session:
-    """`key` None: the server asks nobody. `until`: in the loop's time."""
+    """`key` None: the server has no authentication. `until`: in the loop's time."""
 
     key: SigningKey | None
     until: float
@@ -119,7 +119,7 @@ class SignedChannel:
             self._session = None
 
     async def _current(self) -> _Session:
-        """The session, made by whoever asks first. Raises TroveError."""
+        """The session, made by the first call. Raises TroveError."""
         loop, known = asyncio.get_running_loop(), self._session
         if known is not None and known.done():
             failed = known.cancelled() or known.exception() is not None

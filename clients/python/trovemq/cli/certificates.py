@@ -107,7 +107,7 @@ class _Files:
         self._key = directory / f"{name}.key"
 
     def check(self, *, force: bool) -> None:
-        """Makes the directory. TroveError TLS_OPTION_ILLEGAL where a file is there, but for `force`."""
+        """Makes the directory. TroveError TLS_OPTION_ILLEGAL where a file is there, unless `force`."""
         for path in (self._key, self._certificate):
             if path.exists() and not force:
                 raise _illegal(f"{path} is there already; --force replaces it")

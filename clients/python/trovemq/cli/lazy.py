@@ -29,7 +29,7 @@ class Verb:
 
 
 class UnloadedVerb(TyperCommand):
-    """Stands for a verb in lists until it is called."""
+    """In place of a verb in lists until it is called."""
 
     def __init__(self, verb: Verb) -> None:
         super().__init__(name=verb.name, help=verb.help, hidden=verb.hidden, callback=None)

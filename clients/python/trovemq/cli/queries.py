@@ -123,7 +123,7 @@ async def _delayed(session: Session, client: Client, question: _Question) -> lis
             client.admin.groups.find_delayed(question.topic, question.key, broker=question.broker)
         )
     except TroveError as error:
-        # the answer to the query stands: it has always been possible to ask only some of the brokers
+        # the answer to the query is valid: some of the brokers are enough
         session.output.note(pendingError=error.symbol)
         session.output.remark(f"messages that wait for their time are not shown: {error.message}")
         return []

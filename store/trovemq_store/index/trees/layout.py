@@ -87,7 +87,7 @@ class TopicEntry(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """How far an index has got, and the record by which the log is known again."""
+    """The position of an index, and the record by which the log is recognised."""
 
     position: PhysicalOffset
     physical_offset: PhysicalOffset = PhysicalOffset(-1)

@@ -123,7 +123,7 @@ class StoreTrees:
         self._busy = False
         self._forget_open_mark: Callable[[], None] = lambda: None
         self.hurry = False
-        """Somebody waits for `current` to be up to date."""
+        """A caller waits for `current` to be up to date."""
 
     @classmethod
     def open(
@@ -248,8 +248,8 @@ class StoreTrees:
                 raise
 
     def sweep(self, entries_max: int) -> bool:
-        """Removes entries of records and topics that are gone, looking at about so many; may run in another
-        thread, between steps. True: there is more to look at. StorageError."""
+        """Removes entries of removed records and topics, about `entries_max`; may run in another thread,
+        between steps. True: there is more to look at. StorageError."""
         return self._sweeper.step(entries_max)
 
     def sweep_ids(self, now_ms: int, entries_max: int) -> bool:

@@ -124,7 +124,7 @@ class TopicNumbers:
                 self._declarations.puts.append((key, OFFSET.pack(physical_offset)))
 
     def count(self, topic: str, messages: int, byte_count: int) -> None:
-        """So many more are indexed."""
+        """This many more messages and bytes are indexed."""
         self.number(topic)
         entry = self._entries[topic]
         self._entries[topic] = entry._replace(

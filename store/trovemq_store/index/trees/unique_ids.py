@@ -61,7 +61,7 @@ class UniqueIds:
         """Ids in memory, those counted twice that were stored twice."""
 
     def check_room(self, count: int) -> None:
-        """TroveError OS_PAGE_CACHE_BUSY where so many more ids may not be remembered now."""
+        """TroveError OS_PAGE_CACHE_BUSY where `count` more ids may not be remembered now."""
         if self.recent_count + count > RECENT_MAX:
             raise TroveError(
                 errors.OS_PAGE_CACHE_BUSY,
