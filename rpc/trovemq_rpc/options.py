@@ -5,7 +5,7 @@
 | grpc.max_receive_message_length | 4 MiB | larger ones: RESOURCE_EXHAUSTED; -1: the budget's bound |
 | grpc.max_send_message_length | unlimited | the same for sent messages |
 | grpc.max_metadata_size | 64 KiB | of a header list |
-| grpc.http2.max_frame_size | 64 KiB | of the frames that we accept |
+| grpc.http2.max_frame_size | 64 KiB | of the frames that we accept; more is not |
 | grpc.max_concurrent_streams | 1,000 | calls of one connection at once (server) |
 | grpc.keepalive_time_ms | 2 h (server), never (channel) | silence after which a PING is sent |
 | grpc.keepalive_timeout_ms | 20 s | how long its answer may take |
@@ -155,7 +155,9 @@ def options_of(pairs: ChannelArguments | None, server: bool) -> Options:
         elif name == "grpc.max_concurrent_streams":
             options.limits = replace(options.limits, concurrent_streams_max=int(value))
         elif name == "grpc.http2.max_frame_size":
-            options.limits = replace(options.limits, frame_size_max=int(value))
+            # Receive buffers hold a frame of the default size: larger messages come in parts.
+            size = min(int(value), DEFAULT_LIMITS.frame_size_max)
+            options.limits = replace(options.limits, frame_size_max=size)
         elif name in {"grpc.max_metadata_size", "grpc.absolute_max_metadata_size"}:
             size = int(value)
             options.limits = replace(options.limits, header_list_size_max=size)

@@ -10,6 +10,8 @@ import pytest
 
 import trovemq_rpc as rpc
 from tests.unit.rpc.rpc_ends import SERVICE, Ends, Handlers, authority, ends, until
+from trovemq_rpc.http2.limits import Limits
+from trovemq_rpc.options import options_of
 from trovemq_rpc.server.endpoint import ServerEndpoint
 
 pytestmark = pytest.mark.asyncio
@@ -260,3 +262,12 @@ async def test_a_request_that_makes_no_progress_is_reset() -> None:
         assert await stream.code() == rpc.StatusCode.RESOURCE_EXHAUSTED
         assert budget.held == 0
         assert both.server.metrics.calls_stalled == 1
+
+
+async def test_frames_larger_than_the_receive_buffer_were_let_in() -> None:
+    """grpc.http2.max_frame_size may lower the limit: no buffer takes up a frame above it."""
+    largest = Limits().frame_size_max
+    for asked, allowed in (((1 << 24) - 1, largest), (1 << 14, 1 << 14)):
+        for server in (False, True):
+            options = options_of([("grpc.http2.max_frame_size", asked)], server)
+            assert options.limits.frame_size_max == allowed
