@@ -69,7 +69,7 @@ class NameserverApp:
         self._address = self._grpc.bind(self._settings.listen_address)
         self.tls_address = await bind_tls(self._grpc, self._settings, self._address)
         http = self._settings.http_address
-        http = await self._http.start(http) if http is not None else None
+        http = await self._http.start(http, self._settings.http_tls_files) if http is not None else None
         await self._grpc.start()
         self._expiry = asyncio.create_task(self.registry.run_expiry(), name="expiry")
         await self._grpc.set_serving(True)

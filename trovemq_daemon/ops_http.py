@@ -11,6 +11,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 import uvicorn
@@ -23,6 +24,7 @@ from starlette.routing import BaseRoute, Route
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.errors import AddressInUseError
 from trovemq_daemon.exposition import text_in_turns
+from trovemq_daemon.tls import read_identity
 
 CONNECTIONS_MAX: Final = 128
 STOP_TIME_MAX_S: Final = 2
@@ -87,8 +89,13 @@ class OpsHttp:
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
 
-    async def start(self, address: Address) -> Address:
-        """Binds, begins to serve, and returns the address with its real port. Raises AddressInUseError."""
+    async def start(self, address: Address, tls: tuple[Path, Path] | None = None) -> Address:
+        """Binds, begins to serve, and returns the address with its real port.
+
+        `tls`: PEM files of a certificate and its key. Raises AddressInUseError, SettingsError for the files.
+        """
+        if tls is not None:
+            await asyncio.to_thread(read_identity, *tls)
         bound = _bind(address)
         config = uvicorn.Config(
             self._app,
@@ -98,6 +105,8 @@ class OpsHttp:
             server_header=False,
             limit_concurrency=CONNECTIONS_MAX,
             timeout_graceful_shutdown=STOP_TIME_MAX_S,
+            ssl_certfile=None if tls is None else tls[0],
+            ssl_keyfile=None if tls is None else tls[1],
         )
         self._server = _Server(config)
         self._task = asyncio.create_task(self._server.serve([bound]), name="operations-http")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from trovemq_daemon.addresses import Address, check_listen, parse_address, parse_advertise
 from trovemq_daemon.errors import SettingsError
@@ -42,12 +43,20 @@ class TlsSettings:
         unit="FILE",
     )
 
+    http_tls: bool = setting(False, "Serves /metrics, /healthz and /readyz by TLS, with tls_certificate.")
+
     def tls_problems(self, listen: Address, *, insecure: bool) -> Iterator[str]:
         """Contradictions, one sentence each."""
         if bool(self.tls_certificate) != bool(self.tls_key):
             yield "tls_certificate and tls_key are given together or not at all"
+        if self.http_tls and not self.tls_certificate:
+            yield "http_tls needs tls_certificate and tls_key"
         for name in ("tls_certificate", "tls_client_ca", "tls_advertise"):
-            if getattr(self, name) and not self.tls_listen:
+            if (
+                getattr(self, name)
+                and not self.tls_listen
+                and not (self.http_tls and name == "tls_certificate")
+            ):
                 yield f"{name} is given, but no tls_listen"
         try:
             self._check_tls_addresses(listen, insecure=insecure)
@@ -68,6 +77,11 @@ class TlsSettings:
     def tls_listen_address(self) -> Address | None:
         """None where nothing is served by TLS."""
         return parse_address(self.tls_listen) if self.tls_listen else None
+
+    @property
+    def http_tls_files(self) -> tuple[Path, Path] | None:
+        """Certificate and key of the operations HTTP; None where it is plain."""
+        return (Path(self.tls_certificate), Path(self.tls_key)) if self.http_tls else None
 
     def tls_advertised(self, advertised: Address, bound: Address) -> Address:
         """The TLS address for routes, once its port is bound; `advertised` is the plain one."""

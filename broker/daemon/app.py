@@ -87,7 +87,7 @@ class BrokerApp:
         address = self._grpc.bind(settings.listen_address)
         tls = await bind_tls(self._grpc, settings, settings.advertised(address))
         http = settings.http_address
-        http = await self._http.start(http) if http is not None else None
+        http = await self._http.start(http, settings.http_tls_files) if http is not None else None
         try:
             advertised = settings.advertised(address)
             self._problem = "recovering the store"

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import httpx
 import pytest
 from prometheus_client import Counter
 
+from nameserver.settings import NameserverSettings
+from tests.support.certificates import Certificates
 from trovemq_daemon.addresses import Address
-from trovemq_daemon.errors import AddressInUseError
+from trovemq_daemon.errors import AddressInUseError, SettingsError
 from trovemq_daemon.metrics import new_registry
 from trovemq_daemon.ops_http import OpsHttp, Readiness
 
@@ -134,3 +138,27 @@ async def test_an_address_in_use_is_said_at_once() -> None:
 
 async def test_stopping_what_never_started_is_not_an_error() -> None:
     await OpsHttp(new_registry("x"), Readiness()).stop()
+
+
+async def test_it_serves_by_tls_alone_where_that_is_set(tmp_path: Path) -> None:
+    certificates = Certificates.made(tmp_path)
+    http = OpsHttp(new_registry("1.2.3"), Readiness())
+    files = certificates.pem("server"), certificates.key("server")
+    address = await http.start(Address("127.0.0.1", 0), files)
+    try:
+        trusting = ssl.create_default_context(cafile=str(certificates.ca))
+        async with httpx.AsyncClient(verify=trusting, trust_env=False) as client:
+            assert (await client.get(f"https://{address}/healthz")).status_code == 200
+            with pytest.raises(httpx.HTTPError):
+                await client.get(f"http://{address}/healthz")
+    finally:
+        await http.stop()
+    with pytest.raises(SettingsError, match=r"client\.key is not the key of the certificate"):
+        await http.start(Address("127.0.0.1", 0), (certificates.pem("server"), certificates.key("client")))
+
+
+async def test_tls_without_a_certificate_is_an_error_of_the_settings() -> None:
+    assert "http_tls needs tls_certificate and tls_key" in NameserverSettings(http_tls=True).problems()
+    given = NameserverSettings(http_tls=True, tls_certificate="c", tls_key="k")
+    assert list(given.problems()) == []
+    assert given.http_tls_files == (Path("c"), Path("k"))
