@@ -89,13 +89,13 @@ class RawClient:
         return [reply.message for reply in replies if reply.WhichOneof("content") == "message"]
 
     def receive_until(
-        self, group: str, topic: str, count: int, *, within_s: float = 45, **how: Any
+        self, group: str, topic: str, count: int, *, at_once: int = 32, within_s: float = 45, **how: Any
     ) -> list[Any]:
         """Receives until there are `count` messages; those that came when the time is over."""
         taken: list[Any] = []
         end = time.monotonic() + within_s
         while len(taken) < count and time.monotonic() < end:
-            taken += self.receive(group, topic, **how)
+            taken += self.receive(group, topic, count=at_once, **how)
         return taken
 
     def acknowledge(self, group: str, messages: Sequence[Any]) -> Any:
