@@ -44,7 +44,7 @@ def check_parts(data: bytes, descriptor: Any, parts_max: int = PARTS_MAX) -> Non
 
 
 def bounded(request_type: type[Request]) -> Callable[[bytes], Request]:
-    """FromString of the type after `check_parts`."""
+    """FromString of the type, after `check_parts`."""
     descriptor: Any = request_type.DESCRIPTOR
 
     def read(data: bytes) -> Request:

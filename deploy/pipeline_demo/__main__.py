@@ -43,7 +43,7 @@ def main() -> int:
 
 
 def load(store: Path) -> None:
-    """A store with the flights in it and no broker after it; nothing to do where it is there."""
+    """A store with the flights in it and no broker on it; nothing to do where it is there."""
     done = store.with_name("store.loaded")
     if done.exists():
         return
