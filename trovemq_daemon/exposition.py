@@ -16,7 +16,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 TURN_S: Final = 0.005
-"""Others have their turn after the first part that ends after this."""
+"""After this time other work runs when the present part has ended."""
 
 
 class _One(Collector):

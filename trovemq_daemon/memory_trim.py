@@ -24,7 +24,7 @@ from trovemq_daemon.threads import run_in_thread
 
 INTERVAL_S: Final = 5.0
 GROWN_MIN: Final = 32 << 20
-"""So much more than after the last time is worth a look."""
+"""Growth since the last look that justifies another one."""
 _M_ARENA_MAX: Final = -8
 _STATUS: Final = Path("/proc/self/status")
 

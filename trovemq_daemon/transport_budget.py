@@ -22,7 +22,7 @@ class TransportBudget(trovemq_rpc.BytesBudget):
         self._claims: dict[Holder, Claim] = {}
 
     def set_output(self, holder: Holder, size: int) -> None:
-        """So much is ready on the connection and not taken by its client."""
+        """Sets how many bytes are ready on the connection and not taken by its client."""
         super().set_output(holder, size)
         claim = self._claims.get(holder)
         if claim is None:

@@ -18,7 +18,7 @@ from trovemq_proto.v1 import route_pb2, route_pb2_grpc
 WATCHERS_MAX: Final = 10_000
 TOPICS_ASKED_MAX: Final = 1_024
 TOPICS_OF_STEP: Final = 1_000
-"""So many are written into a reply before other requests have their turn."""
+"""Topics that are written into a reply before other requests run."""
 
 
 class SelfRouteService(route_pb2_grpc.RouteServiceServicer):

@@ -7,7 +7,7 @@ import time
 from typing import Final
 
 WORK_S: Final = 0.001
-"""So much is done at a stretch; then the loop is left alone for as long as that took."""
+"""The length of one stretch of work; after it the loop is left alone for as long as it took."""
 REPORT_S: Final = 0.5
 """The interval of the reports to the caller."""
 

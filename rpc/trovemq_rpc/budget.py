@@ -72,7 +72,7 @@ class BytesBudget:
         self._release(size)
 
     def set_output(self, holder: Holder, size: int) -> None:
-        """So much is ready on the connection and not taken by its peer."""
+        """Sets how many bytes are ready on the connection and not taken by its peer."""
         more = size - holder.output_held
         holder.output_held = size
         self.output_held += more

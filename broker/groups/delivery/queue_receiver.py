@@ -112,7 +112,7 @@ class QueueReceiver:
 
     # --- new messages ----------------------------------------------------------------------------------
     def _take_new(self) -> int | None:
-        """How far it looked, where that is further than before."""
+        """Returns the offset up to which messages were examined, where that is beyond the delivered ones."""
         state = self._state
         queue = self._context.store.consume_queues.get(state.topic, state.queue_id)
         if queue is None or state.next_offset >= queue.max_offset:

@@ -17,7 +17,7 @@ one array an hour; an hour that has come is spread over its slots; a slot that h
 Invariants
 - take_due() gives no row before its time, whatever the clock did before.
 - A row is in one place: an hour, a slot or a run. It leaves by take_due() only; one that is ended stays as
-  a dead row until its time, and is not given out.
+  a dead row until its time, and is not returned.
 - `waiting_count` is the number of rows in the state WAITS, `waiting_by_topic` that of each topic's number.
 """
 

@@ -48,7 +48,7 @@ class Has:
         return self.kind == KEY and b" " in self.value
 
     def is_met_by_key(self, keys: bytes, sizes: bytes) -> bool:
-        """Of a key with spaces, which KEYS and TROVEMQ_KEY_SIZES say together."""
+        """Whether a key with spaces meets it; KEYS and TROVEMQ_KEY_SIZES together give such keys."""
         return any(map(self.is_met, keys_with_spaces(keys, sizes)))
 
     def by_word(self) -> Has | None:

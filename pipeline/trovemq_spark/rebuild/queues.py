@@ -4,8 +4,9 @@ Pieces are taken in log order, and cut into stretches of queue offsets that foll
 
 - continues where the queue ends: it is taken;
 - begins below the end: units that are there already are skipped, as a broker skips dispatched records;
-- leaves a gap: blanks fill it, as the broker writes them for damaged records. Not believed is a gap that
-  later records of the queue would fill, or one of more than GAP_UNITS_MAX: then the stretch is left out.
+- leaves a gap: blanks fill it, as the broker writes them for damaged records. A gap that
+  later records of the queue would fill, or of more than GAP_UNITS_MAX, is not believed: then the stretch is
+  left out.
 
 The first stretch may begin anywhere: blanks precede it from the start of its file.
 

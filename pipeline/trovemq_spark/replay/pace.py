@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 BURST_SECONDS: Final = 0.25
-"""So much of the rate is sent at once, that a cap does not make every message a frame of its own."""
+"""The share of the rate that is sent at once, so that a cap does not send each message alone."""
 
 
 @dataclass(frozen=True, slots=True)

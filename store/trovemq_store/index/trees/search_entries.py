@@ -170,7 +170,7 @@ def _change(prefix: bytes, by_size: dict[int, list[tuple[Matrix, Int64s]]]) -> T
 
 
 def _take_cut(values: Matrix, places: Int64s, into: dict[bytes, list[int]]) -> NDArray[np.bool_] | None:
-    """Adds those whose terms are not the values themselves; which ones are (None: all)."""
+    """Adds the values that are cut to their terms to `into`; returns which ones are not cut (None: all)."""
     if values.shape[1] > TERM_SIZE_MAX:
         is_cut = np.ones(len(values), np.bool_)
     else:

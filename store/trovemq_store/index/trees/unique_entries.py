@@ -17,7 +17,7 @@ A topic's row in `meta` says that every id which was stored within `window` befo
 below the index's position, is in the tree. A topic without its row is read again from where its window may
 begin.
 
-Invariant: only entries are removed that are older than their topic's row allows for.
+Invariant: only entries older than the window in their topic's row are removed.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def _add_named(
 
 
 class UniqueIdSweeper:
-    """Removes entries that are older than their topic's row allows for, in steps; see Sweeper."""
+    """Removes entries older than the window in their topic's row, in steps; see Sweeper."""
 
     def __init__(self, trees: Trees, entries: UniqueIdEntries, numbers: TopicNumbers) -> None:
         self._trees = trees
