@@ -1,7 +1,7 @@
 """Every gRPC channel of a client: SDK, command line, Spark sources, and a broker at its nameservers.
 
 This module alone knows which transport is used (grpcio or trovemq_rpc), with which times, sizes and TLS. A
-channel has grpc.aio's methods on both; what still differs is in `Transport`.
+channel has grpc.aio's methods on both; `Transport` has their differences.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Transport:
         module: grpc.aio, or trovemq_rpc in its place.
         credentials: Its `ssl_channel_credentials`.
         end_of_stream: What `read` returns after the last message.
-        failures: What a call raises when it is over: its status, a misuse, a write after its end, or a
+        failures: Raised by a call that is over: its status, a misuse, a write after its end, or a
             cancellation that nobody asked for.
     """
 

@@ -94,7 +94,7 @@ def options_of_environment(environment: Mapping[str, str] = os.environ) -> TlsOp
 def chosen_tls(
     given: bool | TlsOptions | None, environment: Mapping[str, str] = os.environ
 ) -> ClientTls | None:
-    """What a caller gave (True: the environment's files, or none), or, where None, what the environment says.
+    """TLS as a caller gave it (True: with the environment's files); where None, as the environment says.
 
     Raises:
         TroveError: TLS_OPTION_ILLEGAL.

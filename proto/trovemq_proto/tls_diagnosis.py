@@ -1,7 +1,7 @@
 """Why a server cannot be reached, where TLS is the reason: one look at its port, after a failed attempt.
 
 gRPC says of a plain client at a TLS port, and of the other way round, that a socket was closed. A connection
-of our own, of which nothing but the first bytes is read, says what it was.
+of our own, of which nothing but the first bytes is read, shows the reason.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NOT_TRUSTED: Final = (2, 18, 19, 20, 21)  # no issuer, self-signed, self-signed
 
 
 async def explain(address: str, tls: ClientTls | None) -> str | None:
-    """A sentence that says what to do; None where TLS is not what is wrong."""
+    """A sentence that says what to do; None where the reason is not TLS."""
     host, _, port_text = address.rpartition(":")
     host, port = host.removeprefix("[").removesuffix("]"), int(port_text)
     try:
@@ -91,7 +91,7 @@ def _explain_certificate(error: ssl.SSLCertVerificationError, address: str, name
 
 
 def _explain_refusal(reason: str, address: str, tls: ClientTls) -> str:
-    """The server ended what the handshake began: with an alert, or without a word."""
+    """The server ended the connection after the handshake: with an alert, or without a word."""
     if tls.certificate is None:
         return (
             f"{address} asks for a client's certificate ({reason}): give one with certificate and key "

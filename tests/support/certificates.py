@@ -1,4 +1,4 @@
-"""An authority and what it signs, as files in a directory of a test."""
+"""An authority and its certificates, as files in a directory of a test."""
 
 from __future__ import annotations
 

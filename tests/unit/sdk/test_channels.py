@@ -1,4 +1,4 @@
-"""The one seam of all channels: which transport, and that both end alike in what the SDK raises."""
+"""The one seam of all channels: which transport, and that the SDK raises the same on both."""
 
 from __future__ import annotations
 

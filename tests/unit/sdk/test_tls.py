@@ -160,7 +160,7 @@ async def test_a_broker_without_a_tls_port_is_named(
 
 # --- files ----------------------------------------------------------------------------------------------
 def faulty(certificates: Certificates, tmp_path: Path) -> dict[str, tuple[TlsOptions, str]]:
-    """What is wrong -> the options, and what the error says."""
+    """Fault -> the options, and a part of the error."""
     ca, pem, key = certificates.ca, certificates.pem("client"), certificates.key("client")
     certificates.client("expired", now=LONG_AGO)
     certificates.write("old-ca", make_authority("old", 30, LONG_AGO))
