@@ -100,7 +100,7 @@ class BytesBudget:
         return waiting
 
     def cancel(self, waiting: Waiting) -> None:
-        """It waits no more. Others may have waited after it."""
+        """Withdraws a waiting claim. Others may have waited after it."""
         if self._waiting.pop(waiting, waiting) is None:
             self._grant()
 

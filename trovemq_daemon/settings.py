@@ -37,7 +37,7 @@ S = TypeVar("S")
 Part = TypeVar("Part", bound="DataclassInstance")
 
 Convert = Callable[[str, Any], str]
-"""Makes the text of our setting of a RocketMQ key's text and our setting's present value."""
+"""Converts a RocketMQ key's text, with our setting's present value, to the text of our setting."""
 
 _METADATA_KEY = "trovemq_setting"
 DEFAULT_SOURCE: Final = "default"

@@ -35,7 +35,7 @@ BYTES_STEP: Final = 65_536
 BYTES_OF_RECORD: Final = 2_048
 """This many bytes of a large record count as one more record."""
 QUEUES_MAX: Final = 10_000
-"""Of one answer."""
+"""Queues of one answer, at most."""
 
 
 @dataclass(slots=True)

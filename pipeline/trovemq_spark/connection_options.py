@@ -29,7 +29,7 @@ ROWS: Final[tuple[Row, ...]] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionOptions:
-    """Their values; None where not given. Pickles."""
+    """Their values; None where not given. Picklable."""
 
     tls: bool | None = None
     tls_ca: str | None = None

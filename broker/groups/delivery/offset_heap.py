@@ -35,7 +35,7 @@ class OffsetHeap:
         yield from self._new
 
     def first(self) -> int:
-        """The lowest. There is one."""
+        """The lowest. Only where there is one."""
         if self._at == len(self._sorted):
             return self._new[0]
         first = self._sorted[self._at]
@@ -47,7 +47,7 @@ class OffsetHeap:
             self._sort()
 
     def pop(self) -> int:
-        """Takes the lowest. There is one."""
+        """Takes the lowest. Only where there is one."""
         if self._new and (self._at == len(self._sorted) or self._new[0] < self._sorted[self._at]):
             return heappop(self._new)
         offset = self._sorted[self._at]

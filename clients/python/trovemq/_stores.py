@@ -60,7 +60,7 @@ class Stores:
             copy: Also closed segments are copied, instead of hard-linked where that can be done.
 
         Yields:
-            How far it is about every half second; the last one is `done`. Closed before, it is removed.
+            Its progress about every half second; the last one is `done`. Closed before, it is removed.
 
         Raises:
             TroveError: BROKER_AMBIGUOUS, REQUEST_ILLEGAL (the directory), LIMIT_EXCEEDED, DISK_FULL, …

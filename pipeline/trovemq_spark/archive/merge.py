@@ -32,7 +32,7 @@ _SIZE_UNKNOWN: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class MergeTask:
-    """Files whose rows are to be one file's. Pickles."""
+    """Files whose rows are to be one file's. Picklable."""
 
     archive: str
     entries: tuple[FileEntry, ...]
@@ -41,7 +41,7 @@ class MergeTask:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The new file, and the names of those whose rows it has. Pickles."""
+    """The new file, and the names of those whose rows it has. Picklable."""
 
     entry: FileEntry
     replaced: tuple[str, ...]

@@ -40,7 +40,7 @@ MODES: Final = (PERMISSIVE, FAILFAST, DROPMALFORMED)
 
 @dataclass(frozen=True, slots=True)
 class SegmentTask:
-    """Archive a segment from `begin` on. Pickles."""
+    """Archive a segment from `begin` on. Picklable."""
 
     store: str
     log: LogDirectory
@@ -59,7 +59,7 @@ class SegmentTask:
 
 @dataclass(slots=True)
 class SegmentResult:
-    """The result of a task. Pickles."""
+    """The result of a task. Picklable."""
 
     segment: int
     end: int

@@ -16,7 +16,7 @@ from trovemq_store.files.read_only import ReadOnlyFile, ReadOnlyFileSystem
 
 
 class PlaceFiles:
-    """Pickles. A file that is not there: StorageError, as of the broker's own."""
+    """Picklable. A file that is not there: StorageError, as of the broker's own."""
 
     def __init__(self, place: Place) -> None:
         self.place = place

@@ -25,7 +25,7 @@ Int64s = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """The input of one task: the records that begin in [bounds.begin, bounds.end) of one segment. Pickles."""
+    """The input of one task: the records that begin in [bounds.begin, bounds.end) of a segment. Picklable."""
 
     file: SegmentFile
     bounds: ScanBounds

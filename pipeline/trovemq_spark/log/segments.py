@@ -55,7 +55,7 @@ class Gap:
 
 
 class LogDirectory:
-    """The segments in one place, as they were when it was opened. Pickles."""
+    """The segments in one place, as they were when it was opened. Picklable."""
 
     def __init__(self, place: Place, segments: tuple[SegmentFile, ...], *, known_end: int = 0) -> None:
         self.place: Final = place

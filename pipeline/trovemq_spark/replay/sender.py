@@ -45,7 +45,7 @@ _TAIL_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ReplayTarget:
-    """Where messages go. Pickles. topic, broker: "" for the source's topic, for any broker that has it."""
+    """Where messages go. Picklable. topic, broker: "" for the source's topic, for any broker that has it."""
 
     server: str
     topic: str

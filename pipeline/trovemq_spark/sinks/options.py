@@ -76,7 +76,7 @@ COLUMNS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions(ConnectionOptions):
-    """The options of one write, checked. Pickles."""
+    """The options of one write, checked. Picklable."""
 
     name_server: str
     topic: str | None

@@ -54,7 +54,7 @@ class SinkStoppedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PartitionWriter:
-    """Writes a partition's rows; for DataFrame.mapInArrow. Pickles."""
+    """Writes a partition's rows; for DataFrame.mapInArrow. Picklable."""
 
     out: str
     layout: FileLayout

@@ -116,7 +116,7 @@ class TopicBatchWriter(DataSourceArrowWriter):
 
 
 class TopicStreamWriter(DataSourceStreamArrowWriter):
-    """Writes the batches of one stream. Pickles."""
+    """Writes the batches of one stream. Picklable."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options

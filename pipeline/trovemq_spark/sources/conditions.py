@@ -26,7 +26,7 @@ PHYSICAL_OFFSET: Final = "physicalOffset"
 
 
 class Condition(Protocol):
-    """Something that is true or false of a record. Pickles."""
+    """Something that is true or false of a record. Picklable."""
 
     @property
     def column(self) -> str:

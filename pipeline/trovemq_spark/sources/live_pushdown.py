@@ -36,7 +36,7 @@ _PLAIN_TAG: Final = re.compile(r"[\w.%-]+")
 
 @dataclass(slots=True)
 class Bounds:
-    """The bounds of all conditions together; None: no bound. Pickles."""
+    """The bounds of all conditions together; None: no bound. Picklable."""
 
     chosen: dict[str, frozenset[Any]] = field(default_factory=dict)
     """Of a column (one of _CHOICES): the values that it may have."""

@@ -21,7 +21,7 @@ Offsets = dict[Queue, int]
 
 @dataclass(frozen=True)
 class QueueRange(InputPartition):
-    """One task's part: the offsets [start, end) of a queue. Pickles."""
+    """One task's part: the offsets [start, end) of a queue. Picklable."""
 
     queue: Queue
     start: int

@@ -25,7 +25,7 @@ _RUN_BYTES: Final = BATCH_BYTES_MAX // 2
 
 @dataclass(frozen=True, slots=True)
 class LogReading:
-    """The input of every task of a reading. Pickles."""
+    """The input of every task of a reading. Picklable."""
 
     path: str
     request: RowRequest

@@ -38,7 +38,7 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class QueueOffsets:
-    """`default`, EARLIEST_MARK or LATEST_MARK, for all queues but those in `queues`. Pickles."""
+    """`default`, EARLIEST_MARK or LATEST_MARK, for all queues but those in `queues`. Picklable."""
 
     default: int
     queues: Mapping[Queue, int]

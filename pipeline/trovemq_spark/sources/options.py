@@ -49,7 +49,7 @@ BATCH_BYTES_MAX: Final = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions(ConnectionOptions):
-    """The options of one reading, checked. Pickles. Options of another way of reading have their default or
+    """The options of one reading, checked. Picklable. Options of another way of reading have their default or
     None."""
 
     source: str

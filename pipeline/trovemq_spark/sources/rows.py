@@ -50,7 +50,7 @@ _WHAT: Final = {
 
 @dataclass(frozen=True, slots=True)
 class RowRequest:
-    """The rows of a reading. Pickles."""
+    """The rows of a reading. Picklable."""
 
     names: tuple[str, ...]
     row_filter: RowFilter

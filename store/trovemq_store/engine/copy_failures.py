@@ -74,7 +74,7 @@ class CopyFailures:
         return None
 
     def note(self, purpose: str, record: bytes | memoryview, reason: str) -> None:
-        """The record cannot be copied."""
+        """Notes that the record cannot be copied."""
         failure = _failure(purpose, bytes(record), reason)
         key = (purpose, failure.physical_offset)
         if key in self._known:

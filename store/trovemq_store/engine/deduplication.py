@@ -142,7 +142,7 @@ class Deduplication:
             self._store.trees.unique_ids.remember(topic, ids, physical_offsets, end)
 
     def refused(self, topic: str, unique_id: bytes) -> None:
-        """Counts and says of a duplicate."""
+        """Counts and reports a duplicate."""
         self.duplicates[topic] += 1
         self._on_duplicate(topic, unique_id)
 

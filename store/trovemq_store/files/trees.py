@@ -106,7 +106,7 @@ class Trees(Protocol):
 
     @property
     def size_bytes(self) -> int:
-        """On disk."""
+        """Bytes on disk."""
         ...
 
     def close(self) -> None: ...

@@ -9,7 +9,7 @@
 |      | `cleanFileForciblyEnable` (off unless it is given)      | many as bring the disk below it          |
 | free | at any time                                             | segments below `free_to` (held_log.py)   |
 
-Only the disk takes a segment that reaches beyond `held_from`.
+A segment that reaches beyond `held_from` is removed only because the disk is full.
 
 At more than `diskSpaceWarningLevelRatio` new messages are refused as well.
 

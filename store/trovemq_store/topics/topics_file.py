@@ -25,7 +25,7 @@ _NO_TOPICS: Final = f'\n\t"{_TABLE}":{{}}'
 
 
 class TopicsFile:
-    """One store's. load() first."""
+    """The topics on disk of one store. Call load() first."""
 
     def __init__(self, files: FileSystem) -> None:
         self._file = JsonFile(files, TOPICS_PATH)
