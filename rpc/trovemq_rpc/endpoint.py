@@ -42,6 +42,7 @@ class Endpoint(asyncio.BufferedProtocol):
     output_held = 0
     admissions = 0
     counts_output = False  # servers': who uses a channel knows how much it sends
+    may_write = False  # settings wait for TLS, and the server's for the client's first bytes
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class Endpoint(asyncio.BufferedProtocol):
         self._tail = b""
         self._view: memoryview | None = None
         self._flush_scheduled = False
-        self._in_read = False
+        self.gathering = False  # whoever set it ends it by `end_turn`, which writes
         self._started = 0.0
         self.consumed = 0  # bytes of whole frames
         self._consumed_before = 0
@@ -122,7 +123,7 @@ class Endpoint(asyncio.BufferedProtocol):
         self._active = True
         if self.tls is None:
             size = nbytes + len(self._tail)
-            self.parts.receive_buffer.used(size)
+            self.parts.receive_buffer.position += size
             self._receive(view[:size])
         else:
             self._receive_sealed(view[:nbytes])
@@ -140,19 +141,26 @@ class Endpoint(asyncio.BufferedProtocol):
 
     # --- reading ----------------------------------------------------------------------------------------
     def _receive(self, data: memoryview) -> None:
-        self._in_read = True
+        if not self.may_write and not self.on_first_bytes(data):
+            return
+        self.gathering = True
         connection = self.connection
         used = connection.parse(data)
         self.consumed += used
         self._tail = bytes(data[used:]) if used < len(data) else b""
         self._handle_events()
-        self._in_read = False
-        self.flush()
+        if connection.pings_received:
+            self.on_pings(connection.pings_received)
+            connection.pings_received = 0
+        self.gathering = False
+        if connection.output or self.output_held:
+            self.flush()
 
     def _handle_events(self) -> None:
         connection = self.connection
-        while connection.events:
-            self.on_events(connection.take_events())
+        while events := connection.events:
+            connection.events = []
+            self.on_events(events)
         if self.to_acknowledge:
             connection.acknowledge(self.to_acknowledge)
             self.to_acknowledge = 0
@@ -185,7 +193,7 @@ class Endpoint(asyncio.BufferedProtocol):
                         self.close()
                     break
                 size += len(tail)
-                self.parts.plain_buffer.used(size)
+                self.parts.plain_buffer.position += size
                 self._receive(view[:size])
         except ssl.SSLError as error:
             self._write(tls.take_output())
@@ -201,12 +209,12 @@ class Endpoint(asyncio.BufferedProtocol):
     # --- writing ----------------------------------------------------------------------------------------
     def flush_soon(self) -> None:
         """Writes at the end of this turn, with all that it brings; a read flushes by itself."""
-        if not self._flush_scheduled and not self._in_read:
+        if not self._flush_scheduled and not self.gathering:
             self._flush_scheduled = True
-            self.loop.call_soon(self._flush_now)
+            self.loop.call_soon(self.end_turn)
 
-    def _flush_now(self) -> None:
-        self._flush_scheduled = False
+    def end_turn(self) -> None:
+        self._flush_scheduled = self.gathering = False
         if self.connection.events:
             self._handle_events()
         self.flush()
@@ -214,12 +222,14 @@ class Endpoint(asyncio.BufferedProtocol):
     def flush(self) -> None:
         connection = self.connection
         transport = self.transport
-        if transport is None or not connection.output or (self.tls is not None and not self.tls.established):
+        pieces = connection.output
+        if transport is None or not pieces or not self.may_write:
             if self.output_held:
                 self.count_output()
             return
         size = connection.output_size
-        pieces = connection.take_output()
+        connection.output = []
+        connection.output_size = 0
         if self.tls is not None:
             transport.write(self.tls.seal(pieces))
         elif len(pieces) == 1:
@@ -375,6 +385,13 @@ class Endpoint(asyncio.BufferedProtocol):
 
     def on_secured(self) -> None:
         """TLS is established."""
+
+    def on_first_bytes(self, data: memoryview) -> bool:
+        """The peer's first bytes; False where they are of another protocol."""
+        return True
+
+    def on_pings(self, count: int) -> None:
+        """The peer sent so many in this read."""
 
     def on_unresponsive(self) -> None:
         """Keepalive found the peer gone."""

@@ -27,24 +27,20 @@ class Ticked(Protocol):
 class ReceiveBuffer:
     """Bytes for the next read, whichever connection it is on."""
 
-    __slots__ = ("_buffer", "_position", "_view", "poison", "replaced")
+    __slots__ = ("_buffer", "_view", "poison", "position", "replaced")
 
     def __init__(self) -> None:
         self._buffer = bytearray(RECEIVE_BUFFER_SIZE)
         self._view = memoryview(self._buffer)
-        self._position = 0
+        self.position = 0  # before it, bytes are in use until their views are gone
         self.poison = False  # tests: overwrite reused bytes
         self.replaced = 0
 
     def view(self) -> memoryview:
         """At least READ_SIZE_MIN bytes that are not exported."""
-        if RECEIVE_BUFFER_SIZE - self._position < READ_SIZE_MIN:
+        if RECEIVE_BUFFER_SIZE - self.position < READ_SIZE_MIN:
             self._begin_again()
-        return self._view[self._position :]
-
-    def used(self, size: int) -> None:
-        """The first `size` bytes of the last view are in use, until their views are gone."""
-        self._position += size
+        return self._view[self.position :]
 
     def _begin_again(self) -> None:
         try:
@@ -57,7 +53,7 @@ class ReceiveBuffer:
             self._buffer = bytearray(RECEIVE_BUFFER_SIZE)
             self.replaced += 1
         self._view = memoryview(self._buffer)
-        self._position = 0
+        self.position = 0
 
 
 class Wheel:

@@ -128,7 +128,7 @@ class Call(Intake):
         self.sent = True
         if self._waiters is not None:
             self._wake_waiters()
-        endpoint.flush_soon()
+        endpoint.flush_call()
 
     # --- events -----------------------------------------------------------------------------------------
     def on_headers(self, head: ResponseHead, ended: bool) -> None:
@@ -166,13 +166,22 @@ class Call(Intake):
             return
         self.ended = True
         self._trailers = fields
-        code, details = read_trailers(fields)
+        code, details = self._ending(fields)
         if code is None:
             self.finish(StatusCode.UNKNOWN, "the response ended without a status")
         elif code is StatusCode.OK and self.reader is not None and not self.reader.at_boundary:
             self.finish(StatusCode.INTERNAL, "the response ends inside of a message")
         else:
             self.finish(code, details)
+
+    def _ending(self, fields: Fields) -> tuple[StatusCode | None, str]:
+        """What the trailers say. Equal ones are one list, so those of most calls are read once."""
+        if fields is self.endpoint.trailers_ok:
+            return StatusCode.OK, ""
+        code, details = read_trailers(fields)
+        if code is StatusCode.OK and not details:
+            self.endpoint.trailers_ok = fields
+        return code, details
 
     def on_reset(self, code: int) -> None:
         if self.over:
@@ -244,7 +253,8 @@ class Call(Intake):
                 self.on_over()
             endpoint.call_over()
         ended = channel.metrics.calls_ended
-        ended[code.name] = ended.get(code.name, 0) + 1
+        name = code._name_  # `name` is a descriptor in Python
+        ended[name] = ended.get(name, 0) + 1
         channel.calls.discard(self)
         if self._head_waiters is not None:
             self._wake_heads()
@@ -275,7 +285,7 @@ class Call(Intake):
 
     def _wait_step(self) -> asyncio.Future[None]:
         """Done when the call is sent, and when it is over."""
-        waiter = self.channel.loop.create_future()
+        waiter = asyncio.get_running_loop().create_future()
         if self._waiters is None:
             self._waiters = []
         self._waiters.append(waiter)

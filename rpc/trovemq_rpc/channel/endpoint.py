@@ -10,6 +10,7 @@ from trovemq_rpc.endpoint import Endpoint
 from trovemq_rpc.http2 import events as ev
 from trovemq_rpc.http2.connection import Connection
 from trovemq_rpc.http2.constants import ErrorCode
+from trovemq_rpc.http2.headers import Fields
 from trovemq_rpc.loop_parts import LoopParts
 from trovemq_rpc.metrics import Metrics
 from trovemq_rpc.options import Options
@@ -28,6 +29,8 @@ class ChannelEndpoint(Endpoint):
         self.ready = False
         self.draining = False
         self.reason = "the connection was closed"
+        self.trailers_ok: Fields | None = None  # the decoder's one list for the trailers that most calls have
+        self._one_at_a_time = False
         self.on_ready: Callable[[ChannelEndpoint], None] | None = None
         self.on_room: Callable[[], None] | None = None
         self.on_gone: Callable[[ChannelEndpoint], None] | None = None
@@ -35,14 +38,20 @@ class ChannelEndpoint(Endpoint):
     @property
     def can_open(self) -> bool:
         """Whether one more call may go here."""
-        connection = self.connection
-        return (
-            not self.draining
-            and len(connection.streams) < connection.peer_concurrent_streams_max
-            and self.ready
-            and not self.closing
-            and connection.can_open
-        )
+        return self.ready and not self.draining and not self.closing and self.connection.can_open
+
+    def flush_call(self) -> None:
+        """A call was sent. Where calls come one at a time, as the last did, it is written at once: nothing
+        else of this turn would join it.
+        """
+        if len(self.connection.streams) > 1:
+            self._one_at_a_time = False
+            self.flush_soon()
+        elif self._one_at_a_time and not self.gathering:
+            self.flush()
+        else:
+            self._one_at_a_time = True
+            self.flush_soon()
 
     # --- life -------------------------------------------------------------------------------------------
     def on_connected(self) -> None:
@@ -50,7 +59,11 @@ class ChannelEndpoint(Endpoint):
             self.tls.handshake()
             self._write(self.tls.take_output())
         else:
+            self.on_secured()
             self.flush()
+
+    def on_secured(self) -> None:
+        self.may_write = True
 
     def on_lost(self, exc: Exception | None) -> None:
         if exc is not None and not self.closing:

@@ -60,7 +60,8 @@ class OneResponse(Call):
     def __await__(self) -> Generator[Any, None, Any]:
         if not self.over:
             try:
-                yield from self._wait_over().__await__()
+                while not self.over:
+                    yield from self._wait_step().__await__()
             except asyncio.CancelledError:
                 self.cancel()
                 raise

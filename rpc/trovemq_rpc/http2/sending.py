@@ -81,16 +81,16 @@ class Sending(ConnectionState):
         self.send_window -= size
         stream.send_window -= size
         block_size = len(block)
-        self.write(
-            b"".join(
-                (
-                    _pack_header(block_size >> 16, block_size & 0xFFFF, 1, 4, stream_id),
-                    block,
-                    _pack_header(0, size, 0, 1, stream_id),
-                    *body,
-                )
+        piece = b"".join(
+            (
+                _pack_header(block_size >> 16, block_size & 0xFFFF, 1, 4, stream_id),
+                block,
+                _pack_header(0, size, 0, 1, stream_id),
+                *body,
             )
         )
+        self.output.append(piece)
+        self.output_size += len(piece)
         return stream
 
     # --- headers ----------------------------------------------------------------------------------------
@@ -134,18 +134,18 @@ class Sending(ConnectionState):
         stream_id = stream.id
         self.send_window -= size
         stream.send_window -= size
-        self.write(
-            b"".join(
-                (
-                    _pack_header(0, len(block), 1, 4, stream_id),
-                    block,
-                    _pack_header(0, size, 0, 0, stream_id),
-                    *body,
-                    _pack_header(0, len(trailers), 1, 5, stream_id),
-                    trailers,
-                )
+        piece = b"".join(
+            (
+                _pack_header(0, len(block), 1, 4, stream_id),
+                block,
+                _pack_header(0, size, 0, 0, stream_id),
+                *body,
+                _pack_header(0, len(trailers), 1, 5, stream_id),
+                trailers,
             )
         )
+        self.output.append(piece)
+        self.output_size += len(piece)
         self._sent_end(stream)
 
     # --- data -------------------------------------------------------------------------------------------

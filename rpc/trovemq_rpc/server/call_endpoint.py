@@ -39,6 +39,10 @@ class CallEndpoint(Endpoint):
         """Nothing of the call is sent any more."""
 
     @abstractmethod
+    def flush_answer(self) -> None:
+        """A call was answered, and is over: writes now or at the end of this turn."""
+
+    @abstractmethod
     def linger_until_done(self, task: asyncio.Task[None]) -> None:
         """A handler outlives its stream: it counts as a stream, or resets would buy unbounded work."""
 

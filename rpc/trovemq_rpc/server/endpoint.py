@@ -51,11 +51,11 @@ class EndpointServer(Protocol):
     compression: Any
     thread_pool: Executor | None
     interceptors: tuple[Any, ...]
+    calls_max: int | None
     endpoints: set[ServerEndpoint]
     stopping: bool
 
     def method(self, path: bytes) -> Method | None: ...
-    def is_full(self) -> bool: ...
     def batch_ready(self, method: Method) -> None: ...
     def run_intercepted(self, call: ServerCall) -> Coroutine[Any, Any, None]: ...
     def endpoint_lost(self, endpoint: ServerEndpoint) -> None: ...
@@ -107,7 +107,6 @@ class ServerEndpoint(CallEndpoint):
         self._idle_since = 0.0
         jitter = random.uniform(0.9, 1.1)  # noqa: S311 - spreads reconnections, guards nothing
         self._age_max = options.connection_age_s * jitter
-        self._first = True
         self._drain_at = 0.0
 
     # --- life -------------------------------------------------------------------------------------------
@@ -122,24 +121,8 @@ class ServerEndpoint(CallEndpoint):
             call.on_reset()
         self.server.endpoint_lost(self)
 
-    def flush(self) -> None:
-        """Our settings wait for the client's first bytes: one of another protocol gets an answer
-        that it can read.
-        """
-        if not self._first:
-            super().flush()
-
-    def _receive(self, data: memoryview) -> None:
-        if self._first:
-            if self._is_other_protocol(data):
-                return
-            self._first = False
-        pings = self.connection.pings_received
-        super()._receive(data)
-        if self.connection.pings_received != pings:
-            self._count_pings(self.connection.pings_received - pings)
-
-    def _is_other_protocol(self, data: memoryview) -> bool:
+    def on_first_bytes(self, data: memoryview) -> bool:
+        """Our settings waited for them: a client of another protocol gets an answer that it can read."""
         begin = bytes(data[:4])
         if begin[:2] == b"\x16\x03" and self.tls is None:
             self.refuse("TLS on a port without it")
@@ -147,8 +130,8 @@ class ServerEndpoint(CallEndpoint):
             self._write(_HTTP_1_ANSWER if self.tls is None else self.tls.seal((_HTTP_1_ANSWER,)))
             self.refuse("HTTP/1.1")
         else:
-            return False
-        return True
+            self.may_write = True
+        return self.may_write
 
     # --- events -----------------------------------------------------------------------------------------
     def on_events(self, events: list[ev.Event]) -> None:
@@ -199,7 +182,8 @@ class ServerEndpoint(CallEndpoint):
                 stream.owner.on_data(NOTHING, True)
             return
         refusal = known.refusal
-        if refusal is None and self.server.is_full():
+        calls_max = self.server.calls_max
+        if refusal is None and calls_max is not None and self.metrics.calls_active >= calls_max:
             self.metrics.calls_refused += 1
             refusal = (StatusCode.RESOURCE_EXHAUSTED, "Concurrent RPC limit exceeded!")
         if refusal is not None:
@@ -286,12 +270,23 @@ class ServerEndpoint(CallEndpoint):
         metrics.calls_active -= 1
         metrics.calls_ended[status] = metrics.calls_ended.get(status, 0) + 1
         if status != "CANCELLED":
-            self.connection.allowances.resets.give(1)
+            resets = self.connection.allowances.resets
+            if resets.left < resets.capacity:
+                resets.left += 1
         self._ping_strikes = 0
         if not self.calls:
             self._idle_since = 0.0
             if self._draining:
                 self.loop.call_soon(self._close_if_drained)
+
+    def flush_answer(self) -> None:
+        """Another open call may be answered in this turn, too; the last one's answer waits for nothing."""
+        if self.gathering:
+            return
+        if self.calls:
+            self.flush_soon()
+        else:
+            self.flush()
 
     def linger_until_done(self, task: asyncio.Task[None]) -> None:
         """A handler outlives its stream: it counts as a stream, or resets would buy unbounded work."""
@@ -302,7 +297,7 @@ class ServerEndpoint(CallEndpoint):
         self.connection.lingering -= 1
 
     # --- keepalive of the client's ----------------------------------------------------------------------
-    def _count_pings(self, count: int) -> None:
+    def on_pings(self, count: int) -> None:
         """A client that asks too often while nothing is sent to it is sent away (gRPC's keepalive). It
         also asks to measure its network, as long as bytes come out of the buffers on the way to it.
         """
@@ -328,7 +323,7 @@ class ServerEndpoint(CallEndpoint):
             return
         self._draining = True
         self._drain_at = self.loop.time()
-        if self._first:
+        if not self.may_write:
             self.close()
             return
         self.connection.goaway(ErrorCode.NO_ERROR, b"draining", STREAM_ID_LIMIT)

@@ -102,12 +102,13 @@ class Outgoing:
                 pieces = [compress(encoding, b"".join(pieces))]
                 flag = 1
             self._skip_compression = False
-        return flag, pieces, sum(map(len, pieces))
+        return flag, pieces, len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
 
     def send(self: Any, message: Any) -> bool:
         """Sends a response of a stream; never waits. False where it is held back: `on_writable` follows."""
         flag, pieces, size = self._frame(message)
-        if not self._may_send(size):
+        if 0 <= self.endpoint.options.send_size_max < size:
+            self._refuse_response(size)
             return False
         self.send_headers()
         if self.over:
@@ -120,13 +121,10 @@ class Outgoing:
         endpoint.flush_soon()
         return not self.stream.pending
 
-    def _may_send(self: Any, size: int) -> bool:
+    def _refuse_response(self: Any, size: int) -> None:
         limit = self.endpoint.options.send_size_max
-        if 0 <= limit < size:
-            self.finish(StatusCode.RESOURCE_EXHAUSTED, f"a response of {size} bytes; at most {limit}")
-            self.stop_work()
-            return False
-        return True
+        self.finish(StatusCode.RESOURCE_EXHAUSTED, f"a response of {size} bytes; at most {limit}")
+        self.stop_work()
 
     def reply(self: Any, message: Any = b"") -> None:
         """The answer of a unary call, and OK. Bytes or a list of buffers where the method has no
@@ -136,7 +134,8 @@ class Outgoing:
             return
         endpoint = self.endpoint
         flag, pieces, size = self._frame(message)
-        if not self._may_send(size):
+        if 0 <= endpoint.options.send_size_max < size:
+            self._refuse_response(size)
             return
         if (self._initial or self._trailing) and (excess := self._metadata_excess()):
             self.finish(StatusCode.RESOURCE_EXHAUSTED, excess)
@@ -156,8 +155,8 @@ class Outgoing:
             connection.send_answer(self.stream, head, (prefix, pieces[0]), trailers)
         if size > OUTPUT_UNCOUNTED:
             endpoint.count_output()
-        endpoint.flush_soon()
         self.end("OK")
+        endpoint.flush_answer()
 
     def finish(self: Any, code: StatusCode, details: str = "") -> None:
         """Ends the call with a status; headers and trailers in one block where nothing was sent yet."""

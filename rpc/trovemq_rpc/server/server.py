@@ -16,6 +16,7 @@ from trovemq_rpc.loop_parts import LoopParts, loop_parts
 from trovemq_rpc.metrics import Metrics
 from trovemq_rpc.options import ChannelArguments, options_of
 from trovemq_rpc.server.call import ServerCall
+from trovemq_rpc.server.call_endpoint import CallEndpoint
 from trovemq_rpc.server.endpoint import ServerEndpoint
 from trovemq_rpc.server.method import Method
 from trovemq_rpc.server.methods import CallbackStream, CallbackUnary, method_of
@@ -61,7 +62,7 @@ class Server:
         self.metrics = Metrics()
         self.endpoints: set[ServerEndpoint] = set()
         self.stopping = False
-        self._calls_max = maximum_concurrent_rpcs
+        self.calls_max = maximum_concurrent_rpcs
         self._generic = list(handlers)
         self._methods: dict[bytes, Method] = {}
         self._found: dict[bytes, Method | None] = {}
@@ -223,9 +224,6 @@ class Server:
         if not self.endpoints and self._no_endpoints is not None:
             self._no_endpoints.set()
 
-    def is_full(self) -> bool:
-        return self._calls_max is not None and self.metrics.calls_active >= self._calls_max
-
     # --- calls ------------------------------------------------------------------------------------------
     def batch_ready(self, method: Method) -> None:
         """The method has its first call of this turn."""
@@ -234,19 +232,20 @@ class Server:
         self._batches.append(method)
 
     def _run_batches(self) -> None:
+        """What they answer at once is one write a connection, without another turn of the loop."""
         batches, self._batches = self._batches, []
+        endpoints: set[CallEndpoint] = set()
         for method in batches:
             calls: list[ServerCall]
             calls, method.waiting = method.waiting, []
             calls = [call for call in calls if not call.over]
-            if not calls:
-                continue
-            try:
-                method.function(calls)
-            except Exception as error:
-                for call in calls:
-                    if not call.over:
-                        call.endpoint.callback_failed(call, error)
+            for call in calls:
+                call.endpoint.gathering = True
+                endpoints.add(call.endpoint)
+            if calls:
+                _run_batch(method, calls)
+        for endpoint in endpoints:
+            endpoint.end_turn()
 
     async def run_intercepted(self, call: ServerCall) -> None:
         """Interceptors first: each may look, replace the handler, or refuse."""
@@ -296,6 +295,15 @@ def server(
         maximum_concurrent_rpcs,
         compression,
     )
+
+
+def _run_batch(method: Method, calls: list[ServerCall]) -> None:
+    try:
+        method.function(calls)
+    except Exception as error:
+        for call in calls:
+            if not call.over:
+                call.endpoint.callback_failed(call, error)
 
 
 def _look_like_grpc() -> None:
