@@ -10,6 +10,7 @@ time a call. Where the hostile peers' work came in lumps, the others would wait 
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Awaitable, Callable
 from itertools import count, cycle, islice
@@ -188,6 +189,7 @@ def p99(times: list[float]) -> float:
 
 
 def measure_hostile(report: Report, *, rounds: int = ROUNDS) -> None:
+    gc.freeze()  # as the daemon does after its start: else full collections are of this program's imports
     for name, make in WIRES.items():
         wire = make()
         ratios, added = [], []

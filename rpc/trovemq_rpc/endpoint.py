@@ -21,6 +21,7 @@ from trovemq_rpc.listening import name_of
 from trovemq_rpc.loop_parts import LoopParts
 from trovemq_rpc.metrics import Metrics
 from trovemq_rpc.options import Options
+from trovemq_rpc.rest import Rest
 from trovemq_rpc.tls import Tls
 
 FRAME_PROGRESS_MIN: Final = 512  # bytes within `stall_timeout_s` of a frame that is incomplete
@@ -33,6 +34,7 @@ WRITE_HIGH: Final = 1 << 20
 WRITE_LOW: Final = 256 << 10
 KEEPALIVE_PAYLOAD: Final = b"keepaliv"
 DRAIN_PAYLOAD: Final = b"draining"
+_NOTHING: Final = memoryview(b"")
 
 
 class Endpoint(asyncio.BufferedProtocol):
@@ -67,6 +69,7 @@ class Endpoint(asyncio.BufferedProtocol):
         self.assembling: set[Any] = set()  # calls of which a message is incomplete
         self._peer = ""
         self._tail = b""
+        self._rest = Rest(parts)
         self._view: memoryview | None = None
         self._flush_scheduled = False
         self.gathering = False  # whoever set it ends it by `end_turn`, which writes
@@ -96,6 +99,7 @@ class Endpoint(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.closing = True
         self.parts.discard(self)
+        self._rest.end()
         if self.output_held:
             self.budget.set_output(self, 0)
         self.budget.forget(self)
@@ -124,7 +128,10 @@ class Endpoint(asyncio.BufferedProtocol):
         if self.tls is None:
             size = nbytes + len(self._tail)
             self.parts.receive_buffer.position += size
-            self._receive(view[:size])
+            if self._rest.data is None:
+                self._receive(view[:size])
+            else:
+                self._rest.add(view[:size])
         else:
             self._receive_sealed(view[:nbytes])
 
@@ -145,9 +152,12 @@ class Endpoint(asyncio.BufferedProtocol):
             return
         self.gathering = True
         connection = self.connection
-        used = connection.parse(data)
+        used = connection.parse(data, self._rest.work_max)
         self.consumed += used
-        self._tail = bytes(data[used:]) if used < len(data) else b""
+        if connection.stopped:
+            self._leave(data[used:])
+        else:
+            self._tail = bytes(data[used:]) if used < len(data) else b""
         self._handle_events()
         if connection.pings_received:
             self.on_pings(connection.pings_received)
@@ -155,6 +165,26 @@ class Endpoint(asyncio.BufferedProtocol):
         self.gathering = False
         if connection.output or self.output_held:
             self.flush()
+
+    def _leave(self, rest: memoryview) -> None:
+        """The rest of a read waits for the next turn."""
+        self._tail = b""
+        if self._rest.data is None and self.transport is not None:
+            self.transport.pause_reading()
+        self._rest.keep(rest)
+        self.loop.call_soon(self._continue)
+
+    def _continue(self) -> None:
+        rest = self._rest
+        if self.transport is None or rest.data is None:
+            return
+        self._receive(rest.data)
+        if self.connection.stopped and not self.closing:
+            return
+        rest.end()
+        self.transport.resume_reading()
+        if self.tls is not None:
+            self._receive_sealed(_NOTHING)
 
     def _handle_events(self) -> None:
         connection = self.connection
@@ -183,7 +213,7 @@ class Endpoint(asyncio.BufferedProtocol):
                     return
                 self.on_secured()
                 self.flush()
-            while tls.has_input and not self.closing:
+            while tls.has_input and not self.closing and self._rest.data is None:
                 view = self.parts.plain_buffer.view()
                 tail = self._tail
                 view[: len(tail)] = tail

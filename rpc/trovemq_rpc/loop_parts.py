@@ -112,6 +112,7 @@ class LoopParts:
         self.receive_buffer = ReceiveBuffer()
         self.plain_buffer = ReceiveBuffer()  # of TLS: decrypted bytes
         self.wheel = Wheel(loop)
+        self.rests_size = 0  # of reads that were more than a turn's work
         self._ticked: set[Ticked] = set()
         self._timer: asyncio.TimerHandle | None = None
 

@@ -18,7 +18,7 @@ from trovemq_rpc.http2.headers import (
     check_response,
     malformed,
 )
-from trovemq_rpc.http2.hpack import CACHED_BLOCK_SIZE_MAX, HeaderListTooLarge, HpackError
+from trovemq_rpc.http2.hpack import HeaderListTooLarge, HpackError
 from trovemq_rpc.http2.limits import Limits
 from trovemq_rpc.http2.state import DEFAULT_LIMITS, RESET_BY_PEER, RESET_BY_US
 from trovemq_rpc.http2.streams import AFTER_RECEIVED_END, CLOSED, MAY_RECEIVE, OPEN, Buffer, Stream
@@ -37,7 +37,6 @@ class HeaderBlocks(ControlFrames):
         self._block_parts: list[bytes] = []
         self._block_size = 0
         self._block_self = False
-        self._repeats = False  # whether the decoder may return the same list again
         # Heads by the identity of the field list, which the decoder shares between equal blocks
         self._heads: dict[int, tuple[Fields, RequestHead | ResponseHead | None]] = {}
 
@@ -82,7 +81,6 @@ class HeaderBlocks(ControlFrames):
         """A whole block. It is decoded whatever becomes of it: the table belongs to the connection (4.3)."""
         if len(block) > self.limits.header_block_size_max:
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"a header block of {len(block)} bytes")
-        self._repeats = len(block) <= CACHED_BLOCK_SIZE_MAX
         fields: Fields | None
         try:
             fields = self.decoder.decode(bytes(block))
@@ -157,7 +155,7 @@ class HeaderBlocks(ControlFrames):
 
     def _remember(self, fields: Fields, head: RequestHead | ResponseHead | None) -> None:
         """The list was found sound; keeping it keeps its identity from being used again."""
-        if not self._repeats:
+        if not self.decoder.shared:
             return
         if len(self._heads) >= HEADS_MAX:
             self._heads.clear()

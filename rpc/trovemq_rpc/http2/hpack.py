@@ -104,6 +104,7 @@ class Decoder:
         "_size",
         "_size_limit",
         "_size_max",
+        "shared",
     )
 
     def __init__(
@@ -120,6 +121,7 @@ class Decoder:
         self._changed = False
         self._cached: dict[bytes, list[Header]] = {}
         self._cached_size = 0
+        self.shared = False  # whether equal blocks get the last list, too
 
     @property
     def table_size(self) -> int:
@@ -131,8 +133,9 @@ class Decoder:
         block = bytes(block)
         known = self._cached.get(block)
         if known is not None:
+            self.shared = True
             return known
-        self._changed = False
+        self._changed = self.shared = False
         self._list_size = 0
         try:
             fields = self._fields(block, self._size_updates(block))
@@ -156,6 +159,7 @@ class Decoder:
             self._cached.clear()
             self._cached_size = 0
         self._cached[block] = fields
+        self.shared = True
         self._cached_size += len(block)
 
     def _size_updates(self, block: bytes) -> int:

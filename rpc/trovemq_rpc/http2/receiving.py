@@ -44,6 +44,8 @@ from trovemq_rpc.http2.state import DEFAULT_LIMITS
 from trovemq_rpc.http2.streams import MAY_RECEIVE, Stream
 
 PARTIAL_SIZE_MIN: Final = 8_192  # a DATA frame above this is delivered in parts, as they arrive
+WORK_UNLIMITED: Final = 1 << 62
+HEADER_BYTES_A_UNIT: Final = 64
 PLAIN_HEADERS_MASK: Final = PADDED | PRIORITY_FLAG | END_HEADERS
 
 _unpack_header = frames.FRAME_HEADER.unpack_from
@@ -57,6 +59,7 @@ class Receiving(HeaderBlocks):
         self._preface_left = b"" if self.client_side else PREFACE
         self.got_settings = False
         self._tail = b""
+        self.stopped = False  # the last `parse` had done its work, though more frames may stand behind them
         # A DATA frame of which a part is still to come
         self._data_left = 0
         self._data_stream_id = 0
@@ -75,12 +78,14 @@ class Receiving(HeaderBlocks):
         self.events = []
         return events
 
-    def parse(self, data: memoryview) -> int:
+    def parse(self, data: memoryview, work_max: int = WORK_UNLIMITED) -> int:
         """Reads all complete frames and returns how many bytes they were; the caller passes the rest again,
         with more.
 
+        Beyond `work_max` it stops (`stopped`): a frame is 1, and 1 more for each 64 bytes of a header block.
         A violation becomes the event FAULT, with GOAWAY among the output, and all bytes after it are ignored.
         """
+        self.stopped = False
         if self.failed:
             return len(data)
         try:
@@ -89,9 +94,9 @@ class Receiving(HeaderBlocks):
                 position = self._begin(data)
                 if position < 0:
                     return 0
-            return self._frames(data, position)
+            return self._frames(data, position, work_max)
         except ConnectionFault as fault:
-            self.fail(fault)
+            self.fail(fault.with_traceback(None))  # whose frames hold the event that would hold them
             return len(data)
 
     def fail(self, fault: ConnectionFault) -> None:
@@ -121,7 +126,7 @@ class Receiving(HeaderBlocks):
         self.got_settings = True
         return at
 
-    def _frames(self, data: memoryview, position: int) -> int:  # noqa: C901, PLR0912 - one loop per frame
+    def _frames(self, data: memoryview, position: int, work_left: int) -> int:  # noqa: C901, PLR0912 - one loop per frame
         size = len(data)
         streams = self.streams
         events = self.events
@@ -129,6 +134,10 @@ class Receiving(HeaderBlocks):
         if self._data_left:
             position = self._data_rest(data)
         while size - position >= 9:
+            if work_left <= 0:
+                self.stopped = True
+                break
+            work_left -= 1
             high, low, kind, flags, stream_id = _unpack_header(data, position)
             length = high << 16 | low
             stream_id &= 0x7FFFFFFF
@@ -163,6 +172,7 @@ class Receiving(HeaderBlocks):
             elif end > size:
                 break
             elif kind == HEADERS:
+                work_left -= length // HEADER_BYTES_A_UNIT
                 if flags & PLAIN_HEADERS_MASK == END_HEADERS and stream_id:
                     self._header_block(stream_id, data[start:end], flags, False)
                 else:

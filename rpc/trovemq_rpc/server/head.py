@@ -19,10 +19,22 @@ NOT_GRPC: Final = "not gRPC"
 class CallHead:
     """The headers of a call."""
 
-    __slots__ = ("_metadata", "accepts", "encoding", "head", "method", "not_grpc", "refusal", "timeout")
+    __slots__ = (
+        "_fields",
+        "_metadata",
+        "_path",
+        "accepts",
+        "encoding",
+        "method",
+        "not_grpc",
+        "refusal",
+        "timeout",
+    )
 
     def __init__(self, head: RequestHead, method: Method | None) -> None:
-        self.head = head
+        # Not the head itself, which keeps this: no cycle is left to the garbage collector.
+        self._fields = head.fields
+        self._path = head.path
         self.method = method
         self.timeout = -1.0
         self.encoding = b"identity"
@@ -33,12 +45,12 @@ class CallHead:
 
     @property
     def path(self) -> str:
-        return self.head.path.decode("utf-8", "replace")
+        return self._path.decode("utf-8", "replace")
 
     @property
     def metadata(self) -> tuple[Pair, ...]:
         if self._metadata is None:
-            self._metadata = decode_metadata(self.head.fields)
+            self._metadata = decode_metadata(self._fields)
         return self._metadata
 
 
