@@ -149,6 +149,7 @@ class MemoryLoop(asyncio.BaseEventLoop):
         self, protocol_factory: Callable[[], Any], listener: MemoryServer
     ) -> tuple[MemoryTransport, Any]:
         client, server = join(self, self.random, self.faults, listener.address)
+        self.connections = [pair for pair in self.connections if not (pair[0].lost and pair[1].lost)]
         self.connections.append((client, server))
         protocol = protocol_factory()
         server.start(listener.factory())

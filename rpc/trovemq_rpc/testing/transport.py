@@ -112,8 +112,13 @@ class MemoryTransport(asyncio.Transport):
         self._closing = True
         if not self._lost:
             self._lost = True
-            if self._protocol is not None:
-                self._protocol.connection_lost(error)
+            protocol, self._protocol = self._protocol, None
+            if protocol is not None:
+                protocol.connection_lost(error)
+
+    @property
+    def lost(self) -> bool:
+        return self._lost
 
     # --- delivery -----------------------------------------------------------------------------------------
     def start(self, protocol: asyncio.BaseProtocol) -> None:
@@ -143,7 +148,7 @@ class MemoryTransport(asyncio.Transport):
             return  # resume_reading delivers
         if self._pipe.size:
             peer._receive(self._pipe.take())
-            if self._paused_writer and self._pipe.size <= self._low:
+            if self._paused_writer and self._pipe.size <= self._low and self._protocol is not None:
                 self._paused_writer = False
                 cast(asyncio.Protocol, self._protocol).resume_writing()
             self._deliver_later()
