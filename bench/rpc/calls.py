@@ -7,15 +7,18 @@ median of the rounds' ratios.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from statistics import median, quantiles
 from typing import Any, Literal, cast
 
 from bench.report import Report
-from bench.rpc.processes import Certificate, Server, channel_to, serving
+from bench.rpc import peer_grpclib, peer_pygrpc
+from bench.rpc.processes import Certificate, Kind, Server, channel_to, serving
 from bench.rpc.server import SERVICE
 
 BODY = b"x" * 1024
@@ -24,7 +27,7 @@ ALONE_EACH_ROUND = 600
 IN_FLIGHT = 64
 CALLS_EACH_ROUND = 80
 GRPC_AIO_FEWER = 4
-"""grpc.aio gets a quarter of the calls in flight: each takes ten times as long."""
+"""The others get a quarter of the calls in flight: each takes ten times as long."""
 STREAM_MESSAGES_EACH_ROUND = 200
 STREAM_MESSAGE_SIZE = 1 << 20
 
@@ -32,6 +35,8 @@ BARE = "bare TCP echo"
 OURS = "ours (callback)"
 OURS_TLS = "ours, TLS (callback)"
 THEIRS = "grpc.aio"
+
+PEERS: dict[Kind, Any] = {"pygrpc": peer_pygrpc, "grpclib": peer_grpclib}
 
 Call = Callable[[bytes], Awaitable[Any]]
 Way = Literal["to", "from"]
@@ -45,6 +50,8 @@ class Unary:
 
     call: Call
     cpu: Call | None = None  # of the server; the bare echo has none
+    server: Server | None = None
+    apart: list[float] = field(default_factory=list)  # medians, each end on a processor of its own
     medians: list[float] = field(default_factory=list)
     p99s: list[float] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
@@ -52,13 +59,22 @@ class Unary:
     server_cpu_us: list[float] = field(default_factory=list)
 
     async def one_at_a_time(self, count: int) -> None:
+        times = await self._times(count)
+        self.medians.append(median(times) * 1e6)
+        self.p99s.append(quantiles(times, n=100)[98] * 1e6)
+
+    async def on_two_processors(self, count: int) -> None:
+        assert self.server is not None
+        with _apart(self.server.pid):
+            self.apart.append(median(await self._times(count)) * 1e6)
+
+    async def _times(self, count: int) -> list[float]:
         times = []
         for _ in range(count):
             begun = time.perf_counter()
             await self.call(BODY)
             times.append(time.perf_counter() - begun)
-        self.medians.append(median(times) * 1e6)
-        self.p99s.append(quantiles(times, n=100)[98] * 1e6)
+        return times
 
     async def in_flight(self, each: int) -> None:
         assert self.cpu is not None
@@ -141,6 +157,7 @@ async def measure_calls(report: Report, certificate: Certificate, rounds: int) -
         unaries = {BARE: await _bare_echo(opened)}
         for server, channel in zip(servers, channels, strict=True):
             unaries |= _unaries(server, channel)
+        unaries |= await _peers(opened, report)
         streams = {"ours": Streams(channels[0]), THEIRS: Streams(channels[1])}
         await _run_rounds(unaries, streams, rounds)
     _add_calls(report, unaries)
@@ -152,7 +169,20 @@ async def _bare_echo(opened: AsyncExitStack) -> Unary:
     loop = asyncio.get_running_loop()
     transport, client = await loop.create_connection(BareEcho, "127.0.0.1", server.port)
     opened.callback(transport.close)
-    return Unary(client.call)
+    return Unary(client.call, server=server)
+
+
+async def _peers(opened: AsyncExitStack, report: Report) -> dict[str, Unary]:
+    """The echo of each peer that is installed."""
+    found = {}
+    for kind, peer in PEERS.items():
+        if find_spec(peer.MODULE) is None:
+            report.notes.append(f"{peer.NAME}: not installed")
+            continue
+        server = opened.enter_context(serving(kind))
+        methods = await opened.enter_async_context(peer.methods_of(server.port))
+        found[peer.NAME] = Unary(methods["Echo"], methods["Cpu"])
+    return found
 
 
 def _unaries(server: Server, channel: Any) -> dict[str, Unary]:
@@ -162,7 +192,10 @@ def _unaries(server: Server, channel: Any) -> dict[str, Unary]:
     if server.kind == "native":
         names = {"EchoCallback": f"ours{secure} (callback)", "Echo": f"ours{secure}"}
     cpu = channel.unary_unary(f"/{SERVICE}/Cpu")
-    return {name: Unary(channel.unary_unary(f"/{SERVICE}/{method}"), cpu) for method, name in names.items()}
+    return {
+        name: Unary(channel.unary_unary(f"/{SERVICE}/{method}"), cpu, server)
+        for method, name in names.items()
+    }
 
 
 async def _run_rounds(unaries: dict[str, Unary], streams: dict[str, Streams], rounds: int) -> None:
@@ -172,15 +205,33 @@ async def _run_rounds(unaries: dict[str, Unary], streams: dict[str, Streams], ro
     for _ in range(rounds):
         for unary in unaries.values():
             await unary.one_at_a_time(ALONE_EACH_ROUND)
+        for name in (BARE, OURS) if len(os.sched_getaffinity(0)) > 1 else ():
+            await unaries[name].on_two_processors(ALONE_EACH_ROUND)
     for _ in range(rounds):
         for name, unary in unaries.items():
             if unary.cpu is not None:
-                fewer = GRPC_AIO_FEWER if name.startswith(THEIRS) else 1
+                fewer = 1 if name.startswith("ours") else GRPC_AIO_FEWER
                 await unary.in_flight(CALLS_EACH_ROUND // fewer)
     for _ in range(rounds):
         for way in WAYS:
             for stream in streams.values():
                 await stream.measure(way, STREAM_MESSAGES_EACH_ROUND)
+
+
+@contextmanager
+def _apart(server_pid: int) -> Iterator[None]:
+    """This process and the server on a processor each: where the system puts both on one, a call needs no
+    wake-up of the other processor.
+    """
+    both = os.sched_getaffinity(0)
+    one, other, *_ = sorted(both)
+    os.sched_setaffinity(0, {one})
+    os.sched_setaffinity(server_pid, {other})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, both)
+        os.sched_setaffinity(server_pid, both)
 
 
 def ratio(over: Sequence[float], under: Sequence[float]) -> float:
@@ -199,6 +250,13 @@ def _add_calls(report: Report, unaries: dict[str, Unary]) -> None:
             report.add(f"{name}: 1 KiB, {IN_FLIGHT} in flight", median(unary.rates), "/s", **goal)
             report.add(f"{name}: client's processor a call", median(unary.client_cpu_us), "us")
             report.add(f"{name}: server's processor a call", median(unary.server_cpu_us), "us")
+    for name in (BARE, OURS):
+        if unaries[name].apart:
+            title = f"{name}: 1 KiB, one at a time, each end on a processor of its own, median"
+            report.add(title, median(unaries[name].apart), "us")
+    if unaries[OURS].apart:
+        apart = ratio(unaries[OURS].apart, unaries[BARE].apart)
+        report.add("ours over bare TCP, one at a time, each end on a processor of its own", apart, "x")
     bare, ours_plain, ours_tls = (unaries[name].medians for name in (BARE, OURS, OURS_TLS))
     report.add("ours over bare TCP, one at a time", ratio(ours_plain, bare), "x", at_most=3)
     report.add("TLS over plain, one at a time", ratio(ours_tls, ours_plain), "x", at_most=1.6)

@@ -15,7 +15,8 @@ import trovemq_rpc as rpc
 from bench.rpc.server import LARGE
 from trovemq_daemon.tls import development_identity
 
-Kind = Literal["native", "grpcio", "tcp"]
+Kind = Literal["native", "grpcio", "tcp", "grpclib", "pygrpc"]
+MODULES: dict[Kind, str] = {"grpclib": "bench.rpc.peer_grpclib", "pygrpc": "bench.rpc.peer_pygrpc"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Server:
 
 @contextmanager
 def serving(kind: Kind, certificate: Certificate | None = None) -> Iterator[Server]:
-    command = [sys.executable, "-m", "bench.rpc.server", kind]
+    command = [sys.executable, "-m", MODULES.get(kind, "bench.rpc.server"), kind]
     if certificate:
         command += ["--tls", str(certificate.key), str(certificate.chain)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
