@@ -234,7 +234,7 @@ async def test_a_client_that_reads_an_answer_slowly_was_sent_away_for_its_pings(
 
 
 async def test_a_client_that_pings_too_often_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ServerEndpoint._count_pings.__globals__, "IN_BUFFERS_S", 0.0)
+    monkeypatch.setitem(ServerEndpoint.on_pings.__globals__, "IN_BUFFERS_S", 0.0)
     async with ends() as both:
         await both.unary("Echo")(b"")
         await ping_four_times(both)
