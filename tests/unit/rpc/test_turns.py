@@ -49,7 +49,8 @@ class _Peer(asyncio.Protocol):
 
 async def _written(loop: MemoryLoop, wire: bytes) -> _Peer:
     """A peer whose server begins to read `wire` now, all at once."""
-    _, peer = await loop.create_connection(_Peer, *ADDRESS)
+    peer = _Peer()
+    await loop.create_connection(lambda: peer, *ADDRESS)
     peer.transport.write(OPENING)
     await asyncio.sleep(1)
     peer.transport.write(wire)
@@ -57,7 +58,7 @@ async def _written(loop: MemoryLoop, wire: bytes) -> _Peer:
 
 
 def _opened(server: Any) -> int:
-    return max(endpoint.connection.streams_opened for endpoint in server.endpoints)
+    return max(int(endpoint.connection.streams_opened) for endpoint in server.endpoints)
 
 
 def test_a_flood_read_at_once_held_up_everybody_else() -> None:
