@@ -1,5 +1,5 @@
-"""What a turn of the loop leaves of a read: a connection does a bounded share of work, then the others
-have theirs.
+"""The rest of a read: a connection does a bounded share of work in a turn of the loop, then the others have
+theirs.
 
 A flood's frames cost 1 to 15 us each, so one large read of them could hold up the others for half a second.
 """
@@ -29,7 +29,7 @@ class Rest:
 
     @property
     def work_max(self) -> int:
-        """How much work the connection may do now."""
+        """The work that the connection may do now."""
         return WORK_A_TURN_MAX if self._parts.rests_size < RESTS_SIZE_MAX else WORK_UNLIMITED
 
     def keep(self, data: memoryview) -> None:

@@ -175,7 +175,7 @@ class Call(Intake):
             self.finish(code, details)
 
     def _ending(self, fields: Fields) -> tuple[StatusCode | None, str]:
-        """What the trailers say. Equal ones are one list, so those of most calls are read once."""
+        """The status in the trailers. Equal ones are one list, so those of most calls are read once."""
         if fields is self.endpoint.trailers_ok:
             return StatusCode.OK, ""
         code, details = read_trailers(fields)
