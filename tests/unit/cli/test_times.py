@@ -9,7 +9,7 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trovemq.cli.times import TIME_MAX, format_time, parse_duration_ms, parse_time
+from trovemq.cli.times import TIME_MAX, format_time, parse_duration_ms, parse_time, parse_time_ahead
 
 
 @pytest.mark.parametrize(
@@ -29,10 +29,55 @@ def test_epoch_milliseconds_and_iso_8601(text: str, expected: int) -> None:
     assert parse_time(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "-1", "now", "1.5", str(TIME_MAX + 1), "1969-12-31", "2025-13-01", "٣"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "-1",
+        "soon",
+        "1.5",
+        "1h2",
+        "1 h",
+        "yesterday at two",
+        "today 25:00",
+        "99999999w",
+        str(TIME_MAX + 1),
+        "1969-12-31",
+        "2025-13-01",
+        "٣",
+    ],
+)
 def test_anything_else_is_wrong_usage(text: str) -> None:
     with pytest.raises(typer.BadParameter):
         parse_time(text)
+
+
+NOW = "2025-01-15T12:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("now", NOW),
+        ("1h", "2025-01-15T11:00:00Z"),
+        ("1h30m ago", "2025-01-15T10:30:00Z"),
+        ("-2d", "2025-01-13T12:00:00Z"),
+        ("1.5h", "2025-01-15T10:30:00Z"),
+        ("1w", "2025-01-08T12:00:00Z"),
+        ("+10m", "2025-01-15T12:10:00Z"),
+        ("today", "2025-01-15"),
+        ("yesterday", "2025-01-14"),
+        ("tomorrow", "2025-01-16"),
+        ("yesterday 14:30", "2025-01-14T14:30:00Z"),
+        ("today 01:00+01:00", "2025-01-15"),
+    ],
+)
+def test_times_relative_to_now(text: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ns = parse_time(NOW) * 1_000_000
+    monkeypatch.setattr("trovemq.cli.times.time.time_ns", lambda: now_ns)
+    assert parse_time(text) == parse_time(expected)
+    ahead = {"1h": "2025-01-15T13:00:00Z", "1.5h": "2025-01-15T13:30:00Z", "1w": "2025-01-22T12:00:00Z"}
+    assert parse_time_ahead(text) == parse_time(ahead.get(text, expected))
 
 
 @given(

@@ -63,12 +63,18 @@ TagsOption = Annotated[
 BeginOption = Annotated[
     int,
     typer.Option(
-        "--begin", parser=parse_time, metavar="TIME", help="Stored at or after (epoch ms or ISO 8601)."
+        "--begin",
+        parser=parse_time,
+        metavar="TIME",
+        help="Stored at or after: epoch ms, ISO 8601, or 1h, yesterday.",
     ),
 ]
 EndOption = Annotated[
     int,
     typer.Option(
-        "--end", parser=parse_time, metavar="TIME", help="Stored at or before (epoch ms or ISO 8601)."
+        "--end",
+        parser=parse_time,
+        metavar="TIME",
+        help="Stored at or before: epoch ms, ISO 8601, or 1h, yesterday.",
     ),
 ]

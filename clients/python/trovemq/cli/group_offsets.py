@@ -80,7 +80,7 @@ async def reset(
             "--to-time",
             parser=parse_time,
             metavar="T",
-            help="To the first message at or after T.",
+            help="To the first message at or after T: epoch ms, ISO 8601, or 1h, yesterday.",
             show_default=False,
         ),
     ] = None,

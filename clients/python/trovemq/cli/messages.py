@@ -21,7 +21,7 @@ from trovemq.cli.arguments import (
     TopicArgument,
 )
 from trovemq.cli.session import Session, verb
-from trovemq.cli.times import parse_duration_ms, parse_time
+from trovemq.cli.times import parse_duration_ms, parse_time_ahead
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -74,9 +74,9 @@ DeliverAtOption = Annotated[
     int | None,
     typer.Option(
         "--deliver-at",
-        parser=parse_time,
+        parser=parse_time_ahead,
         metavar="TIME",
-        help="Not before then (epoch ms or ISO 8601; DELAY topics).",
+        help="Not before then: epoch ms, ISO 8601, or 10m for in ten minutes (DELAY topics).",
         show_default=False,
     ),
 ]

@@ -200,7 +200,7 @@ async def offset(
             "--time",
             parser=parse_time,
             metavar="T",
-            help="Epoch ms or ISO 8601 (UTC without a zone).",
+            help="Epoch ms, ISO 8601 (UTC without a zone), or 1h, yesterday.",
             show_default=False,
         ),
     ],
