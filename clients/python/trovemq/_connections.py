@@ -26,19 +26,6 @@ SUSPECT_SECONDS = 1.0
 LEAVING_SECONDS = 30.0
 
 
-def parse_servers(server: str | Sequence[str]) -> list[str]:
-    """`HOST:PORT[,HOST:PORT]` or a sequence of addresses. Raises TroveError REQUEST_ILLEGAL."""
-    parts = server.split(",") if isinstance(server, str) else list(server)
-    addresses = [part.strip() for part in parts if part.strip()]
-    for address in addresses:
-        host, separator, port = address.rpartition(":")
-        if not (host and separator and port.isdigit() and int(port) < 65536) or "/" in host:
-            raise TroveError(errors.REQUEST_ILLEGAL, f"{address!r} is not HOST:PORT", server=address)
-    if not addresses:
-        raise TroveError(errors.REQUEST_ILLEGAL, "no server is given")
-    return addresses
-
-
 class ConnectionPool:
     """Connections by address, the routes from the given servers, one Append stream a broker.
 

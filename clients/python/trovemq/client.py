@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from weakref import WeakSet
 
 from trovemq._arguments import check_text
-from trovemq._connections import ConnectionPool, parse_servers
+from trovemq._connections import ConnectionPool
 from trovemq._lookups import Lookups
+from trovemq._servers import parse_server
 from trovemq.admin import Admin
 from trovemq.options import ClientOptions
 from trovemq_proto import errors
@@ -50,7 +51,9 @@ def connect(
     the background; when the server that is followed breaks off, the next one is taken.
 
     Args:
-        server: HOST:PORT of a nameserver or a broker; several nameservers with commas or as a sequence.
+        server: HOST:PORT of a nameserver or a broker; several nameservers with commas or as a sequence. Or a
+            URL, `trovemq://ACCESS_KEY:SECRET_KEY@ns1:9876,ns2:9876?tls=true&call_timeout_ms=2000`: its times
+            and sizes win over those of `options`; its TLS and keys count where nothing else names any.
         wait_ms: How long to continue trying while no server answers; each is tried once at least.
         tls: True, or TlsOptions with the files; False for a plain connection. None: as the options say,
             else as the environment does (TROVEMQ_TLS, TROVEMQ_TLS_CA, …).
@@ -67,13 +70,14 @@ def connect(
             is not an address; TLS_OPTION_ILLEGAL for files that cannot be used. Cancelling closes what was
             opened.
     """
-    options = options or ClientOptions()
+    named = parse_server(server)
+    options = named.options_over(options)
     if tls is not None:
         options = replace(options, tls=tls)
     if access_key is not None or secret_key is not None:
         options = replace(options, access_key=access_key, secret_key=secret_key)
     options.credentials()
-    return Connecting(parse_servers(server), wait_ms, options)
+    return Connecting(named.addresses, wait_ms, options)
 
 
 class Connecting:

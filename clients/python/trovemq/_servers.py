@@ -1,0 +1,112 @@
+"""What callers name a cluster by: addresses, or a URL of addresses and options.
+
+127.0.0.1:9876            trovemq://ns1:9876,ns2:9876
+ns1:9876,ns2:9876         trovemq://broker-a?call_timeout_ms=2000
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Final
+from urllib.parse import unquote
+
+from trovemq.options import ClientOptions
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.tls import TlsOptions
+
+SCHEME: Final = "trovemq://"
+_NUMBERS: Final = tuple(one.name for one in fields(ClientOptions) if one.type == "int")
+_TLS_NAMES: Final = {
+    "tls": "",
+    "tls_ca": "ca",
+    "tls_cert": "certificate",
+    "tls_key": "key",
+    "tls_server_name": "server_name",
+}
+PORT_DEFAULT: Final = 8081
+"""A broker's; for an address in a URL without a port."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A cluster's addresses, and what a URL says of the client."""
+
+    addresses: tuple[str, ...]
+    options: dict[str, int] = field(default_factory=dict)
+    tls: bool | TlsOptions | None = None
+
+    def options_over(self, options: ClientOptions | None) -> ClientOptions:
+        """The caller's options, or the defaults, with those of the URL; TLS as the caller says, if at all."""
+        options = options or ClientOptions()
+        tls = self.tls if options.tls is None else options.tls
+        return replace(options, tls=tls, **self.options)
+
+
+def parse_server(server: str | Sequence[str]) -> Server:
+    """Raises TroveError REQUEST_ILLEGAL for what names no server."""
+    if isinstance(server, str) and server.startswith(SCHEME):
+        return _parse_url(server)
+    parts = server.split(",") if isinstance(server, str) else list(server)
+    return Server(_checked(parts))
+
+
+def _checked(parts: Iterable[str]) -> tuple[str, ...]:
+    """HOST:PORT each; empty parts are left out."""
+    addresses = tuple(part.strip() for part in parts if part.strip())
+    for address in addresses:
+        host, separator, port = address.rpartition(":")
+        is_port = port.isascii() and port.isdigit() and int(port) < 65536
+        if not (host and separator and is_port) or "/" in host or "@" in host:
+            raise TroveError(errors.REQUEST_ILLEGAL, f"{address!r} is not HOST:PORT", server=address)
+    if not addresses:
+        raise TroveError(errors.REQUEST_ILLEGAL, "no server is given")
+    return addresses
+
+
+def _parse_url(url: str) -> Server:
+    place, _, query = url.removeprefix(SCHEME).partition("?")
+    if "@" in place:
+        text = "a URL takes no user and secret: there is no authentication yet"
+        raise TroveError(errors.REQUEST_ILLEGAL, text)
+    hosts = [host.strip() for host in place.removesuffix("/").split(",")]
+    addresses = _checked(_with_port(host) for host in hosts if host)
+    given = dict(_option(pair) for pair in query.split("&") if pair)
+    tls = _tls({name: text for name, text in given.items() if name in _TLS_NAMES})
+    return Server(
+        addresses, {name: _number(name, text) for name, text in given.items() if name not in _TLS_NAMES}, tls
+    )
+
+
+def _with_port(host: str) -> str:
+    """`[::1]` and `broker-a` get the default port."""
+    has_port = "]:" in host if host.startswith("[") else ":" in host
+    return host if has_port else f"{host}:{PORT_DEFAULT}"
+
+
+def _option(pair: str) -> tuple[str, str]:
+    name, _, text = pair.partition("=")
+    known = sorted([*_NUMBERS, *_TLS_NAMES])
+    if name not in known:
+        raise TroveError(
+            errors.REQUEST_ILLEGAL, f"a URL has no option {name[:80]!r}; it may have {', '.join(known)}"
+        )
+    return name, unquote(text)
+
+
+def _number(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 31):
+        raise TroveError(errors.REQUEST_ILLEGAL, f"{name}={text[:80]} is not a whole number from 1 on")
+    return int(text)
+
+
+def _tls(given: Mapping[str, str]) -> bool | TlsOptions | None:
+    """None where the URL says nothing of TLS."""
+    switch = given.get("tls", "true" if given else "")
+    if switch not in ("", "true", "false"):
+        raise TroveError(errors.REQUEST_ILLEGAL, f"tls={switch[:80]} is neither true nor false")
+    files = {_TLS_NAMES[name]: text for name, text in given.items() if name != "tls"}
+    if switch == "true" and files:
+        return TlsOptions(**files)
+    return switch == "true" if switch else None

@@ -1,0 +1,77 @@
+"""A cluster by addresses or by URL."""
+
+from __future__ import annotations
+
+import pytest
+
+import trovemq
+from trovemq._servers import PORT_DEFAULT, parse_server
+from trovemq.options import ClientOptions
+from trovemq_proto.errors import TroveError
+from trovemq_proto.tls import TlsOptions
+
+
+@pytest.mark.parametrize(
+    ("server", "addresses"),
+    [
+        ("127.0.0.1:8081", ("127.0.0.1:8081",)),
+        (" a:1, b:2 ,", ("a:1", "b:2")),
+        (["a:1", "b:2"], ("a:1", "b:2")),
+        ("trovemq://a", (f"a:{PORT_DEFAULT}",)),
+        ("trovemq://a:1,b/", ("a:1", f"b:{PORT_DEFAULT}")),
+        ("trovemq://[::1],[::2]:7", (f"[::1]:{PORT_DEFAULT}", "[::2]:7")),
+    ],
+)
+def test_addresses(server: str | list[str], addresses: tuple[str, ...]) -> None:
+    assert parse_server(server).addresses == addresses
+
+
+def test_options_of_a_url_win() -> None:
+    named = parse_server("trovemq://a?call_timeout_ms=2000&send_attempts_max=3")
+    options = named.options_over(ClientOptions(call_timeout_ms=1, connect_timeout_ms=7))
+    assert (options.call_timeout_ms, options.send_attempts_max, options.connect_timeout_ms) == (2000, 3, 7)
+    assert parse_server("a:1").options_over(None) == ClientOptions()
+
+
+@pytest.mark.parametrize(
+    ("query", "tls"),
+    [
+        ("", None),
+        ("?tls=true", True),
+        ("?tls=false", False),
+        ("?tls_ca=/a%20b.pem", TlsOptions(ca="/a b.pem")),
+        (
+            "?tls=true&tls_cert=c&tls_key=k&tls_server_name=n",
+            TlsOptions(certificate="c", key="k", server_name="n"),
+        ),
+    ],
+)
+def test_tls_of_a_url(query: str, tls: bool | TlsOptions | None) -> None:
+    named = parse_server(f"trovemq://a{query}")
+    assert named.options_over(None).tls == tls
+    assert named.options_over(ClientOptions(tls=False)).tls is False
+
+
+@pytest.mark.parametrize(
+    ("server", "message"),
+    [
+        ("", "no server"),
+        ("trovemq://", "no server"),
+        ("trovemq://?call_timeout_ms=1", "no server"),
+        ("host", "is not HOST:PORT"),
+        ("host:65536", "is not HOST:PORT"),
+        ("host:\u0661", "is not HOST:PORT"),
+        ("http://host:1", "is not HOST:PORT"),
+        ("trovemq://a/path", "is not HOST:PORT"),
+        ("trovemq://user:hunter2@a", "no authentication"),
+        ("trovemq://a?call_timeout_ms=0", "whole number"),
+        ("trovemq://a?call_timeout_ms=1.5", "whole number"),
+        ("trovemq://a?tls=perhaps", "neither true nor false"),
+        ("trovemq://a?colour=red", "no option 'colour'"),
+    ],
+)
+def test_what_names_no_server_is_refused_before_anything_is_dialled(server: str, message: str) -> None:
+    with pytest.raises(TroveError, match=message) as refused:
+        trovemq.connect(server)
+    assert refused.value.symbol == "REQUEST_ILLEGAL"
+    assert "hunter2" not in str(refused.value)
