@@ -27,6 +27,7 @@ from tests.support.services_here import (
     small_broker_settings,
 )
 from tests.support.trials import Trials
+from trovemq.cli.options import Format
 from trovemq.cli.output import Output
 from trovemq.cli.render import messages_table
 from trovemq_proto.errors import from_wire
@@ -54,7 +55,7 @@ class Named:
         self.broker = BrokerServices(RealFileSystem(root / "store"), settings)
         self.nameserver = NameserverServices()
         self.accepted: dict[str, int] = {}
-        self.shown = Output(json=False, stdout=io.BytesIO(), stderr=io.StringIO(), terminal=False)
+        self.shown = Output(Format.TABLE, stdout=io.BytesIO(), stderr=io.StringIO(), terminal=False)
         self.errors = io.StringIO()
 
     async def ask(self, name: str, request: Any, client: str = "client-1") -> tuple[Outcome, list[Any]]:
@@ -66,7 +67,7 @@ class Named:
         return outcome, [calls.parse(name, reply) for reply in outcome.replies]
 
     def _show_error(self, error: Any) -> None:
-        output = Output(json=False, stdout=io.BytesIO(), stderr=self.errors, terminal=True)
+        output = Output(Format.TABLE, stdout=io.BytesIO(), stderr=self.errors, terminal=True)
         output.fail(error)
         output.close()
 

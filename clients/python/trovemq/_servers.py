@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote
 
 from trovemq.options import ClientOptions
@@ -34,7 +34,7 @@ class Server:
     """A cluster's addresses, and what a URL says of the client."""
 
     addresses: tuple[str, ...]
-    options: dict[str, int] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
     tls: bool | TlsOptions | None = None
 
     def options_over(self, options: ClientOptions | None) -> ClientOptions:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +29,7 @@ from trovemq.model import (
     TopicRoute,
 )
 from trovemq.receipts import SendReceipt
+from trovemq.received import ReceivedMessage
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset
@@ -76,6 +79,9 @@ class FakeClient:
     message_types: dict[str, str] = field(default_factory=dict)
     topic_options: dict[str, dict[str, str]] = field(default_factory=dict)
     holds: dict[str, TopicHold] = field(default_factory=dict)
+    refused_body: bytes = b"refused"
+    """What `send_batch` takes no batch with."""
+    subscription: FakeSubscription = field(default_factory=lambda: FakeSubscription([]))
 
     @property
     def admin(self) -> FakeClient:
@@ -152,9 +158,10 @@ class FakeClient:
         offset: int,
         tags: Sequence[str] | None = None,
         broker: str | None = None,
+        end: int | None = None,
         **_: object,
     ) -> AsyncIterator[FetchedBatch]:
-        queue = self._queue(topic, queue_id, broker)
+        queue = self._queue(topic, queue_id, broker)[:end]
         if offset > len(queue):
             raise TroveError(errors.OFFSET_OUT_OF_RANGE, "above the end", min_offset=0, max_offset=len(queue))
         for first in range(offset, len(queue), BATCH_MESSAGES):
@@ -172,6 +179,14 @@ class FakeClient:
             if found:
                 return Found(kind, tuple(found))
         raise TroveError(errors.MESSAGE_NOT_FOUND, f"no message {identifier}", id=identifier)
+
+    def producer(self, topic: str, **_: object) -> Any:
+        return FakeProducer(self, topic)
+
+    def subscribe(self, topic: str, group: str, **options: Any) -> FakeSubscription:
+        self.calls.append(("subscribe", {"topic": topic, "group": group, **options}))
+        self._queue(topic, 0, "broker-a")
+        return self.subscription
 
     async def recall(self, topic: str, handle: str) -> str:
         if handle != "good":
@@ -274,6 +289,93 @@ class FakeClient:
 
 
 @dataclass
+class FakeProducer:
+    """Sends batches to queue 0."""
+
+    client: FakeClient
+    topic: str
+
+    async def __aenter__(self) -> FakeProducer:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return
+
+    async def send_batch(
+        self,
+        bodies: Sequence[bytes],
+        *,
+        keys: Sequence[Sequence[str]] | None = None,
+        tags: Sequence[str | None] | None = None,
+        properties: Sequence[Mapping[str, str] | None] | None = None,
+        unique_keys: Sequence[str],
+        **place: Any,
+    ) -> list[SendReceipt]:
+        if self.client.refused_body in bodies:
+            raise TroveError(errors.MESSAGE_SIZE_EXCEEDED, "a body is too large")
+        return [
+            await self.client.send(
+                self.topic,
+                body,
+                keys=keys[i] if keys else (),
+                tag=tags[i] if tags else None,
+                properties=properties[i] if properties else None,
+                unique_key=unique_keys[i],
+                **place,
+            )
+            for i, body in enumerate(bodies)
+        ]
+
+
+class FakeSubscription:
+    """Gives these messages, then none for ever; notes what becomes of each in `settled`."""
+
+    def __init__(self, messages: Sequence[ReceivedMessage]) -> None:
+        self.settled: list[tuple[str, int]] = []
+        self._messages = list(messages)
+        for message in self._messages:
+            message.settlement = self
+
+    async def __aenter__(self) -> FakeSubscription:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.settled.append(("left", 0))
+
+    async def __anext__(self) -> ReceivedMessage:
+        if not self._messages:
+            await asyncio.Event().wait()
+        return self._messages.pop(0)
+
+    def acknowledge(self, message: ReceivedMessage, *, urgent: bool) -> asyncio.Future[None]:
+        return self._settle("acknowledged", message)
+
+    def return_message(
+        self, message: ReceivedMessage, delay_ms: int | None, *, tried: bool
+    ) -> asyncio.Future[None]:
+        return self._settle("failed" if tried else "returned", message)
+
+    def _settle(self, what: str, message: ReceivedMessage) -> asyncio.Future[None]:
+        self.settled.append((what, message.queue_offset))
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.set_result(None)
+        return future
+
+    async def extend(self, message: ReceivedMessage, duration_ms: int) -> None:
+        return
+
+    async def wait_for_capacity(self) -> None:
+        return
+
+    @property
+    def group(self) -> str:
+        return "billing"
+
+    def acknowledged_elsewhere(self, message: ReceivedMessage) -> None:
+        return
+
+
+@dataclass
 class Ran:
     """The result of one run of the command line."""
 
@@ -337,9 +439,11 @@ def client() -> FakeClient:
 
 
 @pytest.fixture
-def run(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+def run(client: FakeClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CommandLine:
     """The command line in this process; it connects to `client`."""
     monkeypatch.delenv("TROVEMQ_SERVER", raising=False)
+    monkeypatch.delenv("TROVEMQ_CONTEXT", raising=False)
+    monkeypatch.setenv("TROVEMQ_CONFIG", str(tmp_path / "contexts.json"))
     monkeypatch.delenv("COLUMNS", raising=False)
     command_line = CommandLine(client, monkeypatch)
     monkeypatch.setattr(trovemq, "connect", command_line.connect, raising=False)

@@ -304,7 +304,7 @@ def test_errors_explains_one_row_by_symbol_or_code_and_lists_all(run: Any) -> No
         ("get", "orders", "0", "9223372036854775808"),
         ("pull", "orders", "--queue", "0", "--max", "0"),
         ("query", "orders", "k", "--type", "colour"),
-        ("query", "orders", "k", "--begin", "yesterday"),
+        ("query", "orders", "k", "--begin", "the day before"),
         ("query", "orders", "k", "--end", "9223372036854775808"),
         ("offset", "orders", "0"),
         ("send", "orders", "x", "--property", "no-equals"),

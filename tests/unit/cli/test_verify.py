@@ -20,7 +20,6 @@ from trovemq._verify.content import RunContent
 from trovemq._verify.evidence import Evidence
 from trovemq._verify.findings import EXAMPLES_MAX, KINDS
 from trovemq._verify.ledger import ACKNOWLEDGED, REFUSED, UNKNOWN, LedgerEntry, LedgerWriter, RunHeader
-from trovemq.cli import verify
 from trovemq.model import QueueOffsets
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -521,15 +520,6 @@ def test_people_are_told_the_verdict(run: CommandLine, planted: Run) -> None:
     assert (ran.code, "✗ something is wrong" in text) == (1, True)
     assert planted.names(23)[0] in text
     assert "not found by queueOffset" in text
-
-
-def test_progress_is_for_people(run: CommandLine, planted: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify, "PROGRESS_SECONDS", 0.0)
-    planted.write()
-    ran = run("verify", "check", "--ledger", str(planted.path))
-    assert f"ledger: {COUNT} acknowledged messages" in ran.err
-    assert f"queue 0 of broker-a: {COUNT} of {COUNT}" in ran.err
-    assert check(run, planted)["wrong"] is False  # and nothing on standard error with --json
 
 
 def test_wrong_usage(run: CommandLine, planted: Run) -> None:

@@ -2,7 +2,7 @@
 
 - Standard output carries the answer alone and only once it is whole: a verb that fails prints nothing there
   (`tail`, which never ends by itself, is the exception).
-- Standard error carries notes and errors; with `--json` as one JSON object.
+- Standard error carries notes and errors; with `--json` or `-o yaml` as one JSON object.
 - Exit code 0 is an answer (also an empty one), 1 an error, 2 wrong usage, 130 Ctrl-C. `verify check` or
   `store scrub` that found something wrong prints its answer and ends with 1.
 """
@@ -27,16 +27,30 @@ from trovemq.cli.connecting import (
     TransportOption,
 )
 from trovemq.cli.lazy import LazyGroup, UnloadedVerb, Verb
-from trovemq.cli.options import JsonOption, ServerOption, SharedOptions, TimeoutOption
+from trovemq.cli.options import (
+    ContextOption,
+    Format,
+    JsonOption,
+    OutputOption,
+    ServerOption,
+    SharedOptions,
+    TimeoutOption,
+)
 
 VERBS: Final = (
     Verb("send", "messages", "Send one message and wait until it is stored."),
+    Verb(
+        "produce",
+        "producing",
+        "Send the messages of a file or of standard input, one a line or row, and wait until all are stored.",
+    ),
+    Verb("consume", "consuming", "Receive a topic's messages as a member of a group, until Ctrl-C."),
     Verb(
         "pull",
         "messages",
         "Read messages of one queue from an offset on; at the end of the queue it stops and does not wait.",
     ),
-    Verb("tail", "messages", "Print messages of all the topic's queues as they are stored, until Ctrl-C."),
+    Verb("tail", "tailing", "Print messages of all the topic's queues as they are stored, until Ctrl-C."),
     Verb(
         "get",
         "messages",
@@ -77,6 +91,9 @@ VERBS: Final = (
         "apply",
         "Create and alter the topics and groups of a file, and print the changes. Deletes nothing.",
     ),
+    Verb(
+        "export", "export", "Write topics and groups as a file that apply reads: YAML, or JSON with --json."
+    ),
     Verb("cluster", "status", "List the brokers that the server knows, with their topics."),
     Verb("stats", "status", "Show each broker's counters."),
     Verb("errors", "status", "Explain an error: its meaning, whether to try again, and the remedy."),
@@ -92,6 +109,7 @@ VERBS: Final = (
         "groups",
         "Consumer groups: create, alter, delete, list, describe, members, lag, reset, offset.",
     ),
+    Verb("context", "contexts", "Servers by name: create, use, list, delete."),
     Verb("dlq", "dead_letters", "Dead letters of a consumer group: list, show, resend."),
     Verb("user", "users", "Users: create, list, rotate, enable, disable, delete."),
     Verb("acl", "acl", "Rules of access: allow, deny, delete, list, test."),
@@ -100,6 +118,8 @@ VERBS: Final = (
     Verb("cert", "certificates", "Certificates for development: ca, server, client."),
     Verb("verify", "verify", "Test a deployment: nothing acknowledged may be lost or altered."),
 )
+
+OBJECT_FORMATS: Final = ("json", "yaml")
 
 app = typer.Typer(
     cls=LazyGroup,
@@ -131,7 +151,9 @@ def shared(
     context: typer.Context,
     version: VersionOption = False,
     server: ServerOption = None,
+    context_name: ContextOption = None,
     json: JsonOption = False,
+    output: OutputOption = None,
     timeout: TimeoutOption = None,
     grpc_transport: TransportOption = None,
     tls: TlsOption = None,
@@ -142,13 +164,13 @@ def shared(
 ) -> None:
     """Options before the verb; the same ones after it win."""
     connecting = Connecting(grpc_transport, tls, tls_ca, tls_cert, tls_key, tls_server_name)
-    context.obj = SharedOptions(server=server, json=json, timeout=timeout, connecting=connecting)
+    context.obj = SharedOptions.given(server, context_name, json, output, timeout, connecting)
 
 
 def run(arguments: Sequence[str]) -> int:
     """Runs one command line (without the program's name) and returns its exit code."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its C core would write beside our JSON object
-    if _wants_json(arguments):
+    if wants_objects(arguments):
         return _run_json(arguments)
     try:
         command_tree()(args=list(arguments), prog_name="trovemq")
@@ -166,13 +188,20 @@ def command_tree() -> Any:
     return tree
 
 
-def _wants_json(arguments: Sequence[str]) -> bool:
-    """Whether `--json` is there: known before the parser runs, since its errors are JSON then, too."""
+def wants_objects(arguments: Sequence[str]) -> bool:
+    """Whether `--json` or `-o yaml` is there: known before the parser runs, as its errors are JSON then."""
+    before = ""
     for argument in arguments:
         if argument == "--":
             return False
-        if argument == "--json":
+        name, _, value = argument.partition("=")
+        if argument == "--json" or (name == "--output" and value in OBJECT_FORMATS):
             return True
+        if before in ("-o", "--output") and argument in OBJECT_FORMATS:
+            return True
+        if argument.startswith("-o") and argument[2:] in OBJECT_FORMATS:
+            return True
+        before = argument
     return False
 
 
@@ -185,7 +214,7 @@ def _run_json(arguments: Sequence[str]) -> int:
         command = getattr(getattr(error, "ctx", None), "command_path", "trovemq")
         from trovemq.cli.output import Output
 
-        output = Output.open(json=True)
+        output = Output.open(Format.JSON)
         output.usage(error.format_message(), f"See `{command} --help`.")
         output.close()
         return 2

@@ -76,6 +76,7 @@ async def _carry_out(session: Session, steps: Sequence[Step]) -> None:
     for step in steps:
         if step.run is None:
             continue
+        session.progress.at(len(done), sum(one.run is not None for one in steps), "changing")
         try:
             await session.call(step.run())
         except TroveError as error:
@@ -166,12 +167,10 @@ def _option_texts(options: Mapping[str, str]) -> list[str]:
 
 
 def _group_step(client: Client, wanted: WantedGroup, broker: str, found: GroupDescription | None) -> Step:
-    from trovemq import GroupSettings
     from trovemq.cli.group_answers import BACKOFF_STEPS_SHOWN, backoff_text
-    from trovemq.group_model import BACKOFF_MS_DEFAULT
 
     groups = client.admin.groups
-    settings = GroupSettings(wanted.orderly, wanted.retry_max, wanted.backoff_ms or BACKOFF_MS_DEFAULT)
+    settings = _settings(wanted)
     if found is None:
         details = (
             _order(settings),
@@ -199,6 +198,24 @@ def _group_step(client: Client, wanted: WantedGroup, broker: str, found: GroupDe
     )
 
 
+def _settings(wanted: WantedGroup) -> GroupSettings:
+    from trovemq import GroupSettings
+    from trovemq.group_model import BACKOFF_MS_DEFAULT
+
+    if wanted.exponential is None:
+        return GroupSettings(wanted.orderly, wanted.retry_max, wanted.backoff_ms or BACKOFF_MS_DEFAULT)
+    first, last, factor = wanted.exponential
+    return GroupSettings(
+        wanted.orderly,
+        wanted.retry_max,
+        (),
+        exponential=True,
+        backoff_initial_ms=first,
+        backoff_max_ms=last,
+        backoff_multiplier=factor,
+    )
+
+
 def _order(settings: GroupSettings) -> str:
     return "orderly" if settings.orderly else "unordered"
 
@@ -211,7 +228,7 @@ def _group_changes(before: GroupSettings, after: GroupSettings) -> tuple[str, ..
         changes.append(f"{_order(before)} -> {_order(after)}")
     if before.retry_max != after.retry_max:
         changes.append(f"maxRetries {before.retry_max} -> {after.retry_max}")
-    if before.exponential or before.backoff_ms != after.backoff_ms:
+    if backoff_text(before) != backoff_text(after):
         changes.append(f"back-off {backoff_text(before)} -> {backoff_text(after)}")
     return tuple(changes)
 
@@ -223,7 +240,7 @@ def show_steps(session: Session, steps: Sequence[Step], *, dry_run: bool) -> Non
     counts = {
         change: sum(step.change == change for step in steps) for change in ("created", "altered", "unchanged")
     }
-    if session.output.json:
+    if session.output.objects:
         return
     from trovemq.cli.render import printable, table
 

@@ -1,9 +1,10 @@
-"""The file that `apply` reads: JSON with the topics and groups to create or alter.
+"""The file that `apply` reads: YAML or JSON with the topics and groups to create or alter.
 
     {"topics": [{"name": "orders", "type": "NORMAL", "queues": 8, "options": {"deduplicate": "1h"}}, …],
      "groups": [{"name": "billing", "orderly": false, "maxRetries": 16, "backoffMillis": [1000, 5000]}, …]}
 
-Only `name` must be there. A group without maxRetries, backoffMillis or orderly has the defaults.
+Only `name` must be there. A group without maxRetries, backoffMillis or orderly has the defaults. Instead of
+backoffMillis it may have backoffInitialMillis, backoffMaxMillis and backoffMultiplier.
 """
 
 from __future__ import annotations
@@ -24,10 +25,17 @@ QUEUE_COUNT_MAX: Final = 1_024
 RETRY_MAX_DEFAULT: Final = 16
 RETRY_MAX_MAX: Final = 10_000
 BACKOFF_STEPS_MAX: Final = 64
+EXPONENTIAL_MEMBERS: Final = ("backoffInitialMillis", "backoffMaxMillis", "backoffMultiplier")
 _KINDS: Final = ("topics", "groups")
 _MEMBERS: Final = {
     "topics": ("name", "type", "queues", "options"),
-    "groups": ("name", "orderly", "maxRetries", "backoffMillis"),
+    "groups": (
+        "name",
+        "orderly",
+        "maxRetries",
+        "backoffMillis",
+        *EXPONENTIAL_MEMBERS,
+    ),
 }
 
 
@@ -50,6 +58,8 @@ class WantedGroup:
     orderly: bool = False
     retry_max: int = RETRY_MAX_DEFAULT
     backoff_ms: tuple[int, ...] = ()
+    exponential: tuple[int, int, float] | None = None
+    """Instead: the first delay, the longest one, by what each is longer than the one before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +84,47 @@ def read_file(path: Path) -> bytes:
 
 def parse_file(content: bytes) -> Wanted:
     """The content of the file. Raises TroveError REQUEST_ILLEGAL that says where it is wrong."""
-    try:
-        document = json.loads(content.decode("utf-8-sig"))
-    except json.JSONDecodeError as error:
-        raise _illegal(
-            f"apply reads JSON, and line {error.lineno}, column {error.colno} is none: {error.msg}"
-        ) from None
-    except (UnicodeDecodeError, RecursionError):
-        raise _illegal("apply reads JSON in UTF-8, and the file is none") from None
+    document = _document(content)
     if not isinstance(document, dict):
         raise _illegal('the file is not an object: {"topics": […], "groups": […]}')
     _check_members("the file", document, _KINDS)
     topics = tuple(_topic(where, entry) for where, entry in _entries(document, "topics"))
     groups = tuple(_group(where, entry) for where, entry in _entries(document, "groups"))
     return Wanted(topics, groups)
+
+
+def _document(content: bytes) -> object:
+    """JSON is YAML, too, but is parsed as what it is: faster, and with its own words for what is wrong."""
+    try:
+        text = content.decode("utf-8-sig")
+        if text.lstrip()[:1] in ("{", "["):
+            return json.loads(text)
+        return _yaml(text)
+    except json.JSONDecodeError as error:
+        raise _illegal(
+            f"the file begins as JSON, and line {error.lineno}, column {error.colno} is none: {error.msg}"
+        ) from None
+    except (UnicodeDecodeError, RecursionError):
+        raise _illegal("apply reads YAML or JSON in UTF-8, and the file is none") from None
+
+
+def _yaml(text: str) -> object:
+    import yaml
+
+    try:
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            if isinstance(event, yaml.AliasEvent):  # a few lines of them can name a million entries
+                raise _illegal(f"{_where(event.start_mark)}apply does not read aliases (*)")
+        found: object = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        raise _illegal(f"the file is not YAML: {_where(error.problem_mark)}{error.problem}") from None
+    except (yaml.YAMLError, ValueError):
+        raise _illegal("the file is not YAML") from None
+    return found
+
+
+def _where(mark: Any) -> str:
+    return "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
 
 
 def _entries(document: dict[str, Any], kind: str) -> list[tuple[str, dict[str, Any]]]:
@@ -146,7 +183,21 @@ def _group(where: str, entry: dict[str, Any]) -> WantedGroup:
         raise _illegal(f"{where}: backoffMillis is not a list of milliseconds")
     if len(backoff) > BACKOFF_STEPS_MAX:
         raise _illegal(f"{where}: backoffMillis has {len(backoff)} steps, more than {BACKOFF_STEPS_MAX}")
-    return WantedGroup(entry["name"], orderly, retry_max, tuple(backoff))
+    return WantedGroup(entry["name"], orderly, retry_max, tuple(backoff), _exponential(where, entry))
+
+
+def _exponential(where: str, entry: dict[str, Any]) -> tuple[int, int, float] | None:
+    given = [name for name in EXPONENTIAL_MEMBERS if name in entry]
+    if not given:
+        return None
+    if len(given) < len(EXPONENTIAL_MEMBERS) or "backoffMillis" in entry:
+        raise _illegal(f"{where}: give backoffMillis, or all of {', '.join(EXPONENTIAL_MEMBERS)}")
+    first, last, factor = (entry[name] for name in EXPONENTIAL_MEMBERS)
+    if not _is_integer(first, 0, 1 << 62) or not _is_integer(last, 0, 1 << 62):
+        raise _illegal(f"{where}: backoffInitialMillis and backoffMaxMillis are milliseconds")
+    if not isinstance(factor, int | float) or isinstance(factor, bool):
+        raise _illegal(f"{where}: backoffMultiplier is not a number")
+    return first, last, float(factor)
 
 
 def _is_integer(value: object, low: int, high: int) -> bool:

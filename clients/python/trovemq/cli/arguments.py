@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from trovemq._filters import what_was_meant
+from trovemq.cli.completion import complete_group, complete_topic
 from trovemq.cli.times import TIME_MAX, parse_time
 
 OFFSET_MAX: Final = TIME_MAX
@@ -21,8 +22,15 @@ def parse_tag(text: str) -> str:
     return text
 
 
-TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
-GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", show_default=False)]
+TopicArgument = Annotated[
+    str, typer.Argument(metavar="TOPIC", show_default=False, autocompletion=complete_topic)
+]
+GroupArgument = Annotated[
+    str, typer.Argument(metavar="GROUP", show_default=False, autocompletion=complete_group)
+]
+OptionalGroupArgument = Annotated[
+    str | None, typer.Argument(metavar="[GROUP]", show_default=False, autocompletion=complete_group)
+]
 QueueArgument = Annotated[int, typer.Argument(metavar="QUEUE", min=0, max=QUEUE_ID_MAX, show_default=False)]
 BrokerOption = Annotated[
     str | None,
@@ -41,7 +49,13 @@ QueueOption = Annotated[
 ]
 TopicOption = Annotated[
     str | None,
-    typer.Option("--topic", metavar="TOPIC", help="This topic only.", show_default=False),
+    typer.Option(
+        "--topic",
+        metavar="TOPIC",
+        help="This topic only.",
+        show_default=False,
+        autocompletion=complete_topic,
+    ),
 ]
 EveryBrokerOption = Annotated[
     str | None,

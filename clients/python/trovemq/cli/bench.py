@@ -83,6 +83,7 @@ async def _send_all(
                 bodies[:count], keys=keys, queue_id=place.queue_id, broker=place.broker
             )
             in_flight.append(asyncio.ensure_future(sending))
+            session.progress.at(first, messages, "sending")
             if len(in_flight) == BATCHES_IN_FLIGHT_MAX:
                 await session.call(in_flight.popleft())
         while in_flight:
@@ -114,6 +115,7 @@ async def fetch(
             )
             async for fetched in session.each(batches):
                 found += len(fetched)
+                session.progress.at(found, text="fetching")
                 size += int(fetched.records.body_sizes.sum()) if len(fetched) else 0
                 if found >= messages:
                     break
@@ -136,7 +138,7 @@ def show_rate(session: Session, what: str, messages: int, size_bytes: int, secon
             "bodyBytesPerSecond": round(size_bytes / seconds),
         }
     )
-    if session.output.json:
+    if session.output.objects:
         return
     from trovemq.cli.render import card, humane_size
 

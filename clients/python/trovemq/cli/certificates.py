@@ -128,7 +128,7 @@ class _Files:
             "sha256": pair.fingerprint,
         }
         session.output.item(fields)
-        if not session.output.json:
+        if not session.output.objects:
             from trovemq.cli.render import card
 
             session.output.show(card({**fields, "names": ", ".join(names or []) or None}))

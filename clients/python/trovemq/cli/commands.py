@@ -67,7 +67,7 @@ async def consume_directly(
         "broker": answer.broker,
     }
     session.output.item(fields)
-    if not session.output.json:
+    if not session.output.objects:
         from trovemq.cli.render import card, printable
 
         session.output.show(card({**fields, "text": printable(answer.message) or None}))
@@ -86,7 +86,7 @@ async def stack_trace(
             client.admin.groups.stack_trace(client_id, group, timeout_ms=_milliseconds(wait), broker=broker)
         )
     session.output.item({"clientId": client_id, "group": group, "stackTrace": text})
-    if not session.output.json:
+    if not session.output.objects:
         from rich.text import Text
 
         from trovemq.cli.render import printable
@@ -108,7 +108,7 @@ async def recall(
     async with session.client() as client:
         message_id = await session.call(client.recall(topic, handle))
     session.output.item({"topic": topic, "messageId": message_id})
-    if not session.output.json:
+    if not session.output.objects:
         from trovemq.cli.render import card
 
         session.output.show(card({"topic": topic, "message id": message_id, "state": "recalled"}))

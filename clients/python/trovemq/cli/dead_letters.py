@@ -32,7 +32,7 @@ OffsetOption = Annotated[
 ]
 
 
-@verb(app, "list")
+@verb(app, "list", bodies=True)
 async def list_(
     session: Session,
     group: GroupArgument,
@@ -69,7 +69,7 @@ async def _show(session: Session, client: Client, group: str, letters: Sequence[
         copies |= {(broker, one.offset): one.offset_msg_id for one in resent if not one.error}
     for letter in letters:
         session.output.item({**letter_fields(letter), "resentAs": copies.get((letter.broker, letter.offset))})
-    if not session.output.json and letters:
+    if not session.output.objects and letters:
         _show_table(session, letters, copies)
 
 
@@ -118,7 +118,7 @@ def redeliveries(letter: DeadLetter) -> int:
     return max(letter.message.reconsume_times - 1, 0)
 
 
-@verb(app, "show")
+@verb(app, "show", bodies=True)
 async def show(
     session: Session,
     group: GroupArgument,
@@ -132,7 +132,7 @@ async def show(
         message = await session.call(client.get_at(f"%DLQ%{group}", 0, offset, broker=broker))
     letter = DeadLetter(broker or "", offset, message)
     session.output.item({**letter_fields(letter), "broker": broker})
-    if session.output.json:
+    if session.output.objects:
         return
     from trovemq.cli.render import card, message_card, printable
 
@@ -205,6 +205,7 @@ async def _resend_paced(
         if rate is not None:
             await asyncio.sleep(max(begin + len(results) / rate - clock.time(), 0))
         try:
+            session.progress.at(len(results), len(offsets), "sending dead letters again")
             results += await session.call(client.admin.groups.resend_dead_letters(group, part, broker=broker))
         except TroveError as error:
             done = [result.offset for result in results if not result.error]
@@ -239,7 +240,7 @@ def show_results(session: Session, results: Sequence[ResentDeadLetter]) -> None:
     failed = [result for result in results if result.error]
     before = sum(result.again for result in results)
     session.output.note(resent=len(results) - len(failed) - before, before=before, failed=len(failed))
-    if session.output.json:
+    if session.output.objects:
         return
     from trovemq.cli.render import printable, table
 

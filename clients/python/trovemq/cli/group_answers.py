@@ -32,7 +32,7 @@ def show_resets(
                 "preview": preview,
             }
         )
-    if session.output.json:
+    if session.output.objects:
         return
     from trovemq.cli.render import table
 
@@ -49,7 +49,7 @@ def show_groups(session: Session, groups: Iterable[GroupDescription]) -> None:
     found = sorted(groups, key=lambda group: (group.group, group.broker))
     for group in found:
         session.output.item(group_fields(group))
-    if session.output.json:
+    if session.output.objects:
         return
     from trovemq.cli.render import table
 

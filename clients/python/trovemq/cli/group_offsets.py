@@ -62,7 +62,7 @@ def show_offset(session: Session, group: str, topic: str, queue: int, offset: in
     """One group's offset of one queue."""
     answer: dict[str, object] = {"group": group, "topic": topic, "queueId": queue, "offset": offset}
     session.output.item(answer)
-    if not session.output.json:
+    if not session.output.objects:
         from trovemq.cli.render import card
 
         session.output.show(card(answer))
@@ -123,7 +123,7 @@ def show_changes(session: Session, group: str, topic: str, changes: Iterable[Off
                 "offset": change.offset,
             }
         )
-    if session.output.json:
+    if session.output.objects:
         return
     from trovemq.cli.render import table
 

@@ -14,19 +14,19 @@ from trovemq.cli.arguments import (
     GroupArgument,
     QueueOption,
     TopicArgument,
-    TopicOption,
     YesOption,
 )
 from trovemq.cli.group_answers import (
     backoff_text,
     group_fields,
-    lag_fields,
     member_fields,
     show_groups,
     show_resets,
 )
+from trovemq.cli.group_lag import lag
 from trovemq.cli.session import Session, verb
 from trovemq.cli.times import format_time, parse_duration_ms, parse_time
+from trovemq.cli.watching import EVERY_MS_DEFAULT, EveryOption, WatchOption, watched
 
 if TYPE_CHECKING:
     from trovemq import GroupDescription, GroupSettings
@@ -170,11 +170,19 @@ async def alter(
 
 
 @verb(app, "list")
-async def list_(session: Session, broker: EveryBrokerOption = None) -> None:
+async def list_(
+    session: Session,
+    watch: WatchOption = False,
+    every_ms: EveryOption = EVERY_MS_DEFAULT,
+    broker: EveryBrokerOption = None,
+) -> None:
     """List the groups of every broker."""
     async with session.client() as client:
-        found = await session.call(client.admin.groups.list_all(broker=broker))
-    show_groups(session, found)
+
+        async def show() -> None:
+            show_groups(session, await session.call(client.admin.groups.list_all(broker=broker)))
+
+        await watched(session, show, every_ms if watch else None)
 
 
 @verb(app, "describe")
@@ -184,7 +192,7 @@ async def describe(session: Session, group: GroupArgument, broker: EveryBrokerOp
         found = await session.call(client.admin.groups.describe(group, broker=broker))
     for description in found:
         session.output.item(group_fields(description))
-    if session.output.json:
+    if session.output.objects:
         return
     from trovemq.cli.render import card
 
@@ -233,7 +241,7 @@ async def members(session: Session, group: GroupArgument, broker: EveryBrokerOpt
         found = await session.call(client.admin.groups.members(group, broker=broker))
     for member in found:
         session.output.item(member_fields(member))
-    if session.output.json:
+    if session.output.objects:
         return
     from trovemq.cli.render import printable, table
 
@@ -263,38 +271,7 @@ async def members(session: Session, group: GroupArgument, broker: EveryBrokerOpt
     session.output.show(table(columns, rows, numbers=("in flight",)))
 
 
-@verb(app, "lag")
-async def lag(
-    session: Session, group: GroupArgument, topic: TopicOption = None, broker: EveryBrokerOption = None
-) -> None:
-    """Show a group's lag, queue by queue, in messages and in seconds."""
-    async with session.client() as client:
-        found = await session.call(client.admin.groups.lag(group, topic, broker=broker))
-    for queue in found:
-        session.output.item(lag_fields(queue))
-    if session.output.json:
-        return
-    from trovemq.cli.render import table
-
-    numbers = ("queue", "consumed to", "end", "in flight", "lag", "seconds")
-    rows = [
-        (
-            queue.topic,
-            queue.broker,
-            queue.queue_id,
-            queue.committed,
-            queue.max_offset,
-            queue.in_flight,
-            f"≈{queue.lag:,}" if queue.estimated else queue.lag,
-            f"{queue.lag_ms / 1000:,.1f}",
-        )
-        for queue in found
-    ]
-    session.output.show(table(("topic", "broker", *numbers), rows, numbers=numbers))
-    total = sum(queue.lag for queue in found)
-    oldest = max((queue.lag_ms for queue in found), default=0)
-    messages = "message" if total == 1 else "messages"
-    session.output.remark(f"behind by {total:,} {messages}, {oldest / 1000:,.1f} s")
+verb(app, "lag")(lag)
 
 
 @verb(app, "reset")

@@ -1,8 +1,7 @@
-"""send, pull, tail, get: messages in, and out again by where they are."""
+"""send, pull, get: messages in, and out again by where they are."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -26,15 +25,13 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 if TYPE_CHECKING:
-    from trovemq import Client, FetchedBatch, QueueOffsets
+    from trovemq import Client, FetchedBatch
     from trovemq_proto.records import Message
 
 TABLE_ROWS_MAX: Final = 500
 MESSAGE_BYTES_GUESS: Final = 4 << 10
 PAGE_BYTES_MIN: Final = 64 << 10
 PAGE_BYTES_MAX: Final = 4 << 20
-TAIL_WAITING_MAX: Final = 1_000
-TAIL_POLL_MS: Final = 20_000
 BODY_READ_BYTES_MAX: Final = 256 << 20
 
 BodyArgument = Annotated[
@@ -95,9 +92,8 @@ DeliverAfterOption = Annotated[
 def register(app: typer.Typer) -> None:
     """Adds the verbs to the command tree."""
     verb(app, "send")(send)
-    verb(app, "pull")(pull)
-    verb(app, "tail")(tail)
-    verb(app, "get")(get)
+    verb(app, "pull", bodies=True)(pull)
+    verb(app, "get", bodies=True)(get)
 
 
 async def send(
@@ -153,7 +149,7 @@ async def send(
     if receipt.recall_handle:
         answer["recallHandle"] = receipt.recall_handle
     session.output.item(answer)
-    if not session.output.json:
+    if not session.output.objects:
         from trovemq.cli.render import card
 
         session.output.show(card(answer))
@@ -281,7 +277,7 @@ async def _show_messages(session: Session, messages: AsyncIterator[Message]) -> 
 
     rows: list[Message] = []
     async for message in messages:
-        if session.output.json:
+        if session.output.objects:
             session.output.item(message.to_manifest())
             continue
         rows.append(message)
@@ -290,73 +286,6 @@ async def _show_messages(session: Session, messages: AsyncIterator[Message]) -> 
             rows.clear()
     if rows:
         session.output.show(messages_table(rows))
-
-
-async def tail(
-    session: Session,
-    topic: TopicArgument,
-    queue: QueueOption = None,
-    tags: TagsOption = None,
-    count: Annotated[
-        int | None, typer.Option("--max", metavar="N", min=1, help="Stop after so many.", show_default=False)
-    ] = None,
-    from_start: Annotated[
-        bool, typer.Option("--from-start", help="Everything stored first, then new messages.")
-    ] = False,
-    broker: BrokerOption = None,
-) -> None:
-    """Print messages of all the topic's queues as they are stored, until Ctrl-C."""
-    waiting: asyncio.Queue[Message] = asyncio.Queue(TAIL_WAITING_MAX)
-    async with session.client() as client:
-        queue_ids = None if queue is None else [queue]
-        places = await session.call(client.queue_offsets(topic, queue_ids=queue_ids, broker=broker))
-        try:
-            async with asyncio.TaskGroup() as followers:
-                tasks = []
-                for place in places:
-                    offset = place.min_offset if from_start else place.max_offset
-                    following = _follow(client, topic, place, offset, tags, waiting)
-                    tasks.append(followers.create_task(following))
-                await _print_as_they_come(session, waiting, count)
-                for task in tasks:
-                    task.cancel()
-        except BaseExceptionGroup as group:
-            raise group.exceptions[0] from None
-
-
-async def _follow(
-    client: Client,
-    topic: str,
-    place: QueueOffsets,
-    offset: int,
-    tags: list[str] | None,
-    into: asyncio.Queue[Message],
-) -> None:
-    batches = client.pull_batches(
-        topic,
-        queue_id=place.queue_id,
-        offset=offset,
-        tags=tags,
-        broker=place.broker,
-        follow=True,
-        wait_ms=TAIL_POLL_MS,
-    )
-    async for batch in batches:
-        for message in batch.messages():
-            await into.put(message)
-
-
-async def _print_as_they_come(session: Session, waiting: asyncio.Queue[Message], count: int | None) -> None:
-    from trovemq.cli.render import message_line
-
-    printed = 0
-    while count is None or printed < count:
-        message = await waiting.get()
-        session.output.item(message.to_manifest())
-        session.output.show(message_line(message))
-        if waiting.empty():
-            session.output.flush()
-        printed += 1
 
 
 async def get(
@@ -387,8 +316,8 @@ async def get(
     else:
         raise typer.BadParameter("give one ID, or TOPIC QUEUE OFFSET")
     for message in messages:
-        session.output.item(message.to_manifest())
-    if not session.output.json:
+        session.output.item(message.to_manifest(), newline=len(messages) > 1)
+    if not session.output.objects:
         from trovemq.cli.render import message_card
 
         for message in messages:

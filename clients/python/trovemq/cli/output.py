@@ -1,8 +1,9 @@
 """Where a verb's words go: the answer to standard output once it is whole, the rest to standard error.
 
-With `--json` an answer is one JSON object a line (ASCII only, so that no locale can break it), and standard
-error gets at most one JSON object: `error`, `code`, `message`, `whatToDo`, `retriable`, `fields` of a
-failure, or the notes that the verb collected (`complete`, `cursor`, …).
+With `--json` an answer is one JSON object a line (ASCII only, so that no locale can break it), with `-o yaml`
+a list of them, with `-o body` the messages' bodies, byte for byte, a newline after each. With the first two
+standard error gets at most one JSON object: `error`, `code`, `message`, `whatToDo`, `retriable`, `fields` of
+a failure, or the notes that the verb collected (`complete`, `cursor`, …).
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import json as json_module
 import os
 import sys
 import tempfile
+from base64 import b64decode
 from collections.abc import Mapping
 from typing import IO, TYPE_CHECKING, Final
 
+from trovemq.cli.options import Format
 from trovemq_proto import errors
 
 if TYPE_CHECKING:
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 
 ANSWER_IN_MEMORY_BYTES_MAX: Final = 16 << 20
 COLUMNS_WITHOUT_TERMINAL: Final = 200
+CLEAR_SCREEN: Final = b"\x1b[H\x1b[2J"
 
 _encode = json_module.JSONEncoder(separators=(",", ":")).encode
 
@@ -31,8 +35,11 @@ _encode = json_module.JSONEncoder(separators=(",", ":")).encode
 class Output:
     """The output of one run of a verb. One of `finish`, `fail`, `usage`, `discard` ends it, then `close`."""
 
-    def __init__(self, *, json: bool, stdout: IO[bytes], stderr: IO[str], terminal: bool) -> None:
-        self.json: Final = json
+    def __init__(self, format_: Format, *, stdout: IO[bytes], stderr: IO[str], terminal: bool) -> None:
+        self.format: Final = format_
+        self.objects: Final = format_ is not Format.TABLE
+        """Whether the answer is objects (`item`); else text for people (`show`)."""
+        self._json_on_stderr = format_ in (Format.JSON, Format.YAML)
         self._stdout = stdout
         self._stderr = stderr
         self._terminal = terminal
@@ -42,18 +49,26 @@ class Output:
         self._remarks: list[str] = []
 
     @classmethod
-    def open(cls, *, json: bool) -> Output:
+    def open(cls, format_: Format) -> Output:
         """The process's own standard output and error."""
-        return cls(json=json, stdout=sys.stdout.buffer, stderr=sys.stderr, terminal=sys.stdout.isatty())
+        return cls(format_, stdout=sys.stdout.buffer, stderr=sys.stderr, terminal=sys.stdout.isatty())
 
-    def item(self, fields: Mapping[str, object]) -> None:
-        """One object of the answer; only with --json."""
-        if self.json:
+    def item(self, fields: Mapping[str, object], *, newline: bool = True) -> None:
+        """One object of the answer; nothing for people. newline: after a body."""
+        if self.format is Format.JSON:
             self._answer.write(_encode(fields).encode("ascii") + b"\n")
+        elif self.format is Format.YAML:
+            self._answer.write(_yaml_item(fields))
+        elif self.format is Format.BODY and "body" in fields:
+            self._answer.write(b64decode(str(fields["body"])) + (b"\n" if newline else b""))
+
+    def text(self, text: str) -> None:
+        """An answer that is neither objects nor for people: it is written as it is."""
+        self._answer.write(text.encode("utf-8", "replace"))
 
     def show(self, renderable: RenderableType) -> None:
-        """One part of the answer for people; nothing with --json."""
-        if self.json:
+        """One part of the answer for people; nothing where it is objects."""
+        if self.objects:
             return
         text = io.StringIO()
         self._console(text, terminal=self._terminal).print(renderable)
@@ -67,11 +82,19 @@ class Output:
         """A line on standard error for people; nothing with --json."""
         self._remarks.append(text)
 
-    def progress(self, text: str) -> None:
-        """A line on standard error at once, for people; nothing with --json."""
-        if not self.json:
-            self._show_on_stderr(text, style="dim")
-            self._stderr.flush()
+    @property
+    def shows_progress(self) -> bool:
+        """Whether a person watches standard error."""
+        return self._stderr.isatty() and not self._json_on_stderr
+
+    def replace(self) -> None:
+        """Prints the output so far, at a terminal on a cleared screen; then starts again."""
+        if self._terminal and not self.objects:
+            self._stdout.write(CLEAR_SCREEN)
+        self.finish()
+        self._stdout.flush()
+        self._notes.clear()
+        self._remarks.clear()
 
     def flush(self) -> None:
         """Prints the output so far: for an answer that never ends. Raises BrokenPipeError."""
@@ -85,15 +108,15 @@ class Output:
     def finish(self) -> None:
         """Prints the answer, then the notes. Raises BrokenPipeError."""
         self.flush()
-        if self.json and self._notes:
+        if self._json_on_stderr and self._notes:
             self._stderr.write(_encode(self._notes) + "\n")
-        if not self.json:
+        if not self._json_on_stderr:
             for remark in self._remarks:
                 self._show_on_stderr(remark, style="dim")
 
     def fail(self, error: TroveError) -> None:
-        """Drops the answer and prints the error with its remedy."""
-        if self.json:
+        """Drops the answer and prints the error with what to do about it."""
+        if self._json_on_stderr:
             self._stderr.write(_encode({**self._notes, **error_fields(error)}) + "\n")
             return
         self._show_on_stderr(f"✗ {error.symbol} ({error.spec.code}): {error.message}", style="bold red")
@@ -133,6 +156,16 @@ class Output:
         columns = os.environ.get("COLUMNS", "")
         width = int(columns) if columns.isdigit() else COLUMNS_WITHOUT_TERMINAL
         return Console(file=file, width=width, force_terminal=False, highlight=False)
+
+
+def _yaml_item(fields: Mapping[str, object]) -> bytes:
+    """One entry of a list: what follows it belongs to the same list."""
+    import yaml
+
+    plain = json_module.loads(_encode(fields))  # tuples and enumerations as JSON has them
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    text: str = yaml.dump([plain], Dumper=dumper, sort_keys=False, allow_unicode=True)
+    return text.encode()
 
 
 def error_fields(error: TroveError) -> dict[str, object]:

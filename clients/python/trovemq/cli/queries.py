@@ -32,7 +32,7 @@ class KeyType(StrEnum):
 
 def register(app: typer.Typer) -> None:
     """Adds the verbs to the command tree."""
-    verb(app, "query")(query)
+    verb(app, "query", bodies=True)(query)
     verb(app, "offset")(offset)
     verb(app, "producer")(producer)
 
@@ -108,7 +108,7 @@ async def query(
 
         async for message in paged(session, ask, count, cursor, coverage):
             session.output.item(message.to_manifest())
-            if not session.output.json:
+            if not session.output.objects:
                 rows.append(message)
         if key_type is not KeyType.TAG and cursor is None:
             delayed = await _delayed(session, client, question)
@@ -167,7 +167,7 @@ class _Question:
 
 
 def _show(session: Session, rows: list[Message], delayed: list[DelayedMessage], coverage: Coverage) -> None:
-    if session.output.json:
+    if session.output.objects:
         return
     from trovemq.cli.render import delayed_table, messages_table
 
@@ -217,7 +217,7 @@ async def offset(
         found = await session.call(client.search_offset(topic, queue, timestamp, upper=upper, broker=broker))
     answer = {"offset": found}
     session.output.item(answer)
-    if not session.output.json:
+    if not session.output.objects:
         from trovemq.cli.render import card
 
         session.output.show(card(answer))
@@ -237,7 +237,7 @@ async def producer(
     for name, number in found.items():
         answer = {"broker": name, "nextSequence": number}
         session.output.item(answer)
-        if not session.output.json:
+        if not session.output.objects:
             from trovemq.cli.render import card
 
             session.output.show(card(answer))

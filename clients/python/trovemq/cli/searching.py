@@ -30,7 +30,7 @@ def _condition(option: str, metavar: str, what: str) -> typer.models.OptionInfo:
 
 def register(app: typer.Typer) -> None:
     """Adds the verb to the command tree."""
-    verb(app, "search")(search)
+    verb(app, "search", bodies=True)(search)
 
 
 async def search(
@@ -102,7 +102,7 @@ async def search(
         rows: list[Message] = []
         async for message in paged(session, ask, count, cursor, coverage):
             session.output.item(message.to_manifest())
-            if not session.output.json:
+            if not session.output.objects:
                 rows.append(message)
     session.output.note(**coverage.fields())
     _show(session, rows, coverage)
@@ -149,7 +149,7 @@ class _Coverage:
 
 
 def _show(session: Session, rows: list[Message], coverage: _Coverage) -> None:
-    if session.output.json:
+    if session.output.objects:
         return
     from trovemq.cli.render import messages_table
 
@@ -174,7 +174,7 @@ def _show_parts(session: Session, parts: tuple[SearchPart, ...], lag_bytes: int)
             }
         )
     session.output.note(lagBytes=lag_bytes)
-    if session.output.json:
+    if session.output.objects:
         return
     from trovemq.cli.render import printable, table
 

@@ -9,21 +9,25 @@ import os
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import typer
 
-from trovemq.cli.connecting import NAMES, NOTHING_GIVEN, Connecting, verb_parameters
+from trovemq.cli.connecting import NAMES, Connecting, verb_parameters
 from trovemq.cli.options import (
     SERVER_DEFAULT,
     TIMEOUT_S_DEFAULT,
+    ContextOption,
+    Format,
     JsonOption,
+    OutputOption,
     ServerOption,
     SharedOptions,
     TimeoutOption,
 )
 from trovemq.cli.output import Output
+from trovemq.cli.progress import Progress
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -38,19 +42,31 @@ Result = TypeVar("Result")
 class Session:
     """One run of one verb; `exit_code` is for an answer that is itself bad news."""
 
-    server: str
+    options: SharedOptions
     timeout_s: float
     output: Output
-    connecting: Connecting = NOTHING_GIVEN
     exit_code: int = 0
+    server: str = ""
+    """Known once there is a connection."""
+    progress: Progress = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.progress = Progress(self.output)
+
+    async def run(self, verb: Coroutine[Any, Any, None]) -> None:
+        """Awaits the verb, with a bar where it takes long and a person watches."""
+        async with self.progress.shown():
+            await verb
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
         """A connection to the server. Raises TroveError BROKER_UNREACHABLE, REQUEST_TIMEOUT, TLS_FAILED."""
         import trovemq
+        from trovemq.cli.context_file import chosen_server
 
-        options = self.connecting.client_options()
-        client = await self.call(trovemq.connect(self.server, options=options))
+        self.server = chosen_server(self.options.server, self.options.context, SERVER_DEFAULT)
+        connecting = self.options.connecting.client_options()
+        client = await self.call(trovemq.connect(self.server, options=connecting))
         try:
             yield client
         finally:
@@ -63,6 +79,7 @@ class Session:
             return
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise typer.BadParameter("there is no terminal to ask on: this needs --yes")
+        self.progress.off()
         typer.confirm(question, abort=True, err=True)
 
     async def call(self, awaitable: Awaitable[Result]) -> Result:
@@ -89,30 +106,41 @@ async def _as_coroutine(awaitable: Awaitable[Result]) -> Result:
 
 
 def verb(
-    app: typer.Typer, name: str, *, hidden: bool = False
+    app: typer.Typer, name: str, *, hidden: bool = False, bodies: bool = False
 ) -> Callable[
     [Callable[Concatenate[Session, Parameters], Coroutine[Any, Any, None]]],
     Callable[Concatenate[Session, Parameters], Coroutine[Any, Any, None]],
 ]:
-    """Registers an async function as a command: it gets a Session, the command the global options."""
+    """Registers an async function as a command: it gets a Session, the command the global options.
+
+    bodies: its answer has messages with bodies, for `-o body`."""
 
     def register(
         function: Callable[Concatenate[Session, Parameters], Coroutine[Any, Any, None]],
     ) -> Callable[Concatenate[Session, Parameters], Coroutine[Any, Any, None]]:
-        app.command(name, hidden=hidden)(_command(function))
+        app.command(name, hidden=hidden)(_command(function, bodies=bodies))
         return function
 
     return register
 
 
-def _command(function: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+def _command(function: Callable[..., Coroutine[Any, Any, None]], *, bodies: bool) -> Callable[..., None]:
     @functools.wraps(function)
     def command(
-        context: typer.Context, server: str | None, json: bool, timeout: float | None, **arguments: Any
+        context: typer.Context,
+        server: str | None,
+        context_name: str | None,
+        json: bool,
+        output: Format | None,
+        timeout: float | None,
+        **arguments: Any,
     ) -> None:
         outer = context.find_root().obj or SharedOptions()
         connecting = Connecting(**{name: arguments.pop(name) for name in NAMES})
-        options = SharedOptions(server=server, json=json, timeout=timeout, connecting=connecting).over(outer)
+        given = SharedOptions.given(server, context_name, json, output, timeout, connecting)
+        options = given.over(outer)
+        if options.format is Format.BODY and not bodies:
+            raise typer.BadParameter("the answer of this verb has no bodies: -o json, yaml or table")
         code = run_verb(options, lambda session: function(session, **arguments))
         if code != 0:
             raise typer.Exit(code)
@@ -121,7 +149,9 @@ def _command(function: Callable[..., Coroutine[Any, Any, None]]) -> Callable[...
     own = list(signature.parameters.values())[1:]
     parameters = [_parameter("context", typer.Context, inspect.Parameter.empty), *own]
     parameters.append(_parameter("server", ServerOption, None))
+    parameters.append(_parameter("context_name", ContextOption, None))
     parameters.append(_parameter("json", JsonOption, False))
+    parameters.append(_parameter("output", OutputOption, None))
     parameters.append(_parameter("timeout", TimeoutOption, None))
     parameters += verb_parameters()
     keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
@@ -137,15 +167,14 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 
 def run_verb(options: SharedOptions, verb: Callable[[Session], Coroutine[Any, Any, None]]) -> int:
     """Runs a verb to its end, prints its output, and returns the exit code."""
-    output = Output.open(json=options.json)
+    output = Output.open(options.format or Format.TABLE)
     session = Session(
-        server=options.server or os.environ.get("TROVEMQ_SERVER") or SERVER_DEFAULT,
+        options=options,
         timeout_s=options.timeout if options.timeout is not None else TIMEOUT_S_DEFAULT,
         output=output,
-        connecting=options.connecting,
     )
     try:
-        asyncio.run(verb(session))
+        asyncio.run(session.run(verb(session)))
         output.finish()
     except TroveError as error:
         output.fail(error)

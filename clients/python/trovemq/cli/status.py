@@ -29,7 +29,7 @@ async def cluster(session: Session) -> None:
         state = await session.call(client.admin.cluster())
     for route in state.brokers:
         session.output.item(broker_fields(route))
-    if session.output.json:
+    if session.output.objects:
         return
     from trovemq.cli.render import table
 
@@ -70,7 +70,7 @@ async def stats(session: Session, broker: BrokerOption = None) -> None:
         found = await session.call(client.admin.statistics(broker=broker))
     for statistics in found:
         session.output.item({"broker": statistics.broker.name, "counters": dict(statistics.counters)})
-    if session.output.json:
+    if session.output.objects:
         return
     from trovemq.cli.render import table
 
@@ -92,7 +92,7 @@ async def explain_errors(
     rows = errors.ERRORS if name is None else (find_error(name),)
     for row in rows:
         session.output.item(error_row_fields(row))
-    if session.output.json:
+    if session.output.objects:
         return
     from trovemq.cli.render import card, table
 

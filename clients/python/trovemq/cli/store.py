@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -18,7 +17,6 @@ app = typer.Typer(help="A broker's store: scrub, backup.", no_args_is_help=True)
 
 RATE_MIN: Final = 1024
 RATE_MAX: Final = 1 << 40
-PROGRESS_S: Final = 5.0
 
 
 def parse_rate(text: str | int) -> int:
@@ -46,13 +44,11 @@ async def scrub(session: Session, rate: RateOption = None, broker: BrokerOption 
     """Check every record, consume-queue unit and key-index item of every broker's store, beside its work."""
     findings: list[StoreFinding] = []
     ended: list[ScrubProgress] = []
-    progressing = _Progress(session)
     async with session.client() as client:
         async for progress in session.each(client.admin.store.scrub(broker=broker, bytes_per_second=rate)):
             findings += progress.findings
-            progressing.show(
-                progress.broker, progress.position - progress.begin, progress.end - progress.begin
-            )
+            done, total = progress.position - progress.begin, progress.end - progress.begin
+            session.progress.at(done, total, f"scrub of {progress.broker}")
             if progress.done:
                 ended.append(progress)
     session.exit_code = 1 if any(end.damages for end in ended) else 0
@@ -60,7 +56,7 @@ async def scrub(session: Session, rate: RateOption = None, broker: BrokerOption 
         session.output.item(finding_fields(found))
     for progress in ended:
         session.output.item(scrub_fields(progress))
-    if session.output.json:
+    if session.output.objects:
         return
     from trovemq.cli.render import printable, table
 
@@ -128,15 +124,14 @@ async def backup(
 ) -> None:
     """Copy a broker's store, as it is on disk now, into a directory of the broker's machine."""
     last: BackupProgress | None = None
-    progressing = _Progress(session)
     async with session.client() as client:
         steps = client.admin.store.backup(directory, broker=broker, bytes_per_second=rate, copy=copy)
         async for progress in session.each(steps):
             last = progress
-            progressing.show(progress.broker, progress.bytes_done, progress.bytes_total)
+            session.progress.at(progress.bytes_done, progress.bytes_total, f"backup of {progress.broker}")
     assert last is not None, "a stream that ends without an error says at least that it is done"
     session.output.item(backup_fields(last, directory))
-    if session.output.json:
+    if session.output.objects:
         return
     from trovemq.cli.render import card, humane_size
 
@@ -166,16 +161,3 @@ def backup_fields(progress: BackupProgress, directory: str) -> dict[str, object]
         "commitLogMinOffset": progress.log_begin,
         "commitLogMaxOffset": progress.log_end,
     }
-
-
-class _Progress:
-    """How far it is, now and then."""
-
-    def __init__(self, session: Session) -> None:
-        self._output = session.output
-        self._next = time.monotonic() + PROGRESS_S
-
-    def show(self, broker: str, done: int, total: int) -> None:
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + PROGRESS_S
-            self._output.progress(f"{broker}: {min(100, 100 * done // max(1, total))} %")

@@ -79,7 +79,7 @@ def _milliseconds(text: str) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise typer.BadParameter(
-            f"{text!r} is no time: give epoch milliseconds, ISO 8601, or 1h (an hour ago), yesterday, now"
+            f"{text!r} is not a time: give epoch milliseconds, ISO 8601, or 1h (an hour ago), yesterday, now"
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trovemq.cli.arguments import BrokerOption, TopicArgument, YesOption
+from trovemq.cli.completion import complete_topic
 from trovemq.cli.session import Session, verb
 
 if TYPE_CHECKING:
@@ -28,7 +29,9 @@ class MessageType(StrEnum):
     UNSPECIFIED = "UNSPECIFIED"
 
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
+NameArgument = Annotated[
+    str, typer.Argument(metavar="NAME", show_default=False, autocompletion=complete_topic)
+]
 TypeOption = Annotated[
     MessageType | None,
     typer.Option("--type", case_sensitive=False, help="The topic's message type.", show_default=False),
@@ -182,7 +185,7 @@ async def describe(session: Session, name: NameArgument, broker: BrokerOption = 
     for description in descriptions:
         fields = topic_fields(description) | {"hold": hold_fields(description)}
         session.output.item(fields | {"queues": queue_fields(description)})
-    if not session.output.json:
+    if not session.output.objects:
         show_queues(session, descriptions)
         for description in descriptions:
             if description.options.get("retention") == "until_acknowledged":
@@ -271,7 +274,7 @@ def show_topics(session: Session, topics: Iterable[TopicDescription]) -> None:
     found = sorted(topics, key=lambda topic: (topic.topic, topic.broker))
     for topic in found:
         session.output.item(topic_fields(topic))
-    if session.output.json:
+    if session.output.objects:
         return
     from trovemq.cli.render import table
 

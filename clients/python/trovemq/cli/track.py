@@ -95,7 +95,7 @@ async def track(
     session.output.note(complete=found.complete, unreachable=list(found.unreachable), notes=list(found.notes))
     for note in found.notes:
         session.output.remark(note)
-    if not session.output.json:
+    if not session.output.objects:
         _show(session, found)
 
 

@@ -22,7 +22,6 @@ app = typer.Typer(
 
 SEED_BITS: Final = 48
 SAMPLE_ALL: Final = -1
-PROGRESS_SECONDS: Final = 2.0
 EXIT_CODE_WRONG: Final = 1
 
 LedgerOption = Annotated[
@@ -71,6 +70,7 @@ async def produce(
         plan = RunPlan(topic, sorted(begins), content, rate, seconds, producers)
         header = RunHeader(topic, content, producers, begins, time.time_ns() // 1_000_000)
         with LedgerWriter(ledger, header) as writer:
+            session.progress.at(0, text=f"sending for {seconds:g} s")
             await produce_run(client, plan, writer, summary)
     _show_run(session, topic, ledger, content.seed, summary)
 
@@ -78,7 +78,7 @@ async def produce(
 def _show_run(session: Session, topic: str, ledger: Path, seed: int, summary: RunSummary) -> None:
     fields = {"topic": topic, "ledger": str(ledger), "seed": seed, **summary.to_json()}
     session.output.item(fields)
-    if session.output.json:
+    if session.output.objects:
         return
     from trovemq.cli.render import card
 
@@ -129,7 +129,9 @@ async def check(
     from trovemq._verify.evidence import Evidence
     from trovemq._verify.ledger import LedgerReader
 
-    progress = Progress(session)
+    def progress(text: str) -> None:
+        session.progress.at(0, text=text)
+
     with LedgerReader(ledger) as reader:
         evidence = Evidence(reader.header)
         try:
@@ -143,20 +145,6 @@ async def check(
             evidence.close()
     if evidence.findings.wrong:
         session.exit_code = EXIT_CODE_WRONG
-
-
-class Progress:
-    """A line on standard error every other second."""
-
-    def __init__(self, session: Session) -> None:
-        self._output = session.output
-        self._next = time.monotonic() + PROGRESS_SECONDS
-
-    def __call__(self, text: str) -> None:
-        """Shows the line if it is time for one."""
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + PROGRESS_SECONDS
-            self._output.progress(text)
 
 
 def _show_check(
@@ -181,7 +169,7 @@ def _show_check(
         "faults": findings.faults(),
     }
     session.output.item(fields)
-    if session.output.json:
+    if session.output.objects:
         return
     from rich.text import Text
 

@@ -1,0 +1,96 @@
+"""context create|use|list|delete: servers by name."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from trovemq.cli.context_file import CONTEXTS_MAX, Contexts, check_name, load_contexts
+from trovemq.cli.session import Session, verb
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+app = typer.Typer(help="Servers by name: create, use, list, delete.", no_args_is_help=True)
+
+
+def complete_context(incomplete: str) -> list[str]:
+    """Names that begin so."""
+    try:
+        return sorted(name for name in load_contexts().servers if name.startswith(incomplete))
+    except TroveError:
+        return []
+
+
+NameArgument = Annotated[
+    str, typer.Argument(metavar="NAME", show_default=False, autocompletion=complete_context)
+]
+
+
+@verb(app, "create")
+async def create(
+    session: Session,
+    name: NameArgument,
+    address: Annotated[
+        str,
+        typer.Argument(
+            metavar="SERVER", help="HOST:PORT, several with commas, or a URL.", show_default=False
+        ),
+    ],
+    use: Annotated[bool, typer.Option("--use", help="Make it the current one.")] = False,
+) -> None:
+    """Give a server a name, or a name another server; the first one becomes the current one."""
+    from trovemq._servers import parse_server
+
+    check_name(name)
+    parse_server(address)
+    contexts = load_contexts()
+    if len(contexts.servers) >= CONTEXTS_MAX and name not in contexts.servers:
+        raise TroveError(errors.LIMIT_EXCEEDED, f"there are {CONTEXTS_MAX:,} contexts; delete one")
+    contexts.servers[name] = address
+    if use or contexts.current is None:
+        contexts.current = name
+    contexts.save()
+    _show(session, contexts)
+
+
+@verb(app, "use")
+async def use(session: Session, name: NameArgument) -> None:
+    """Make a context the current one: its server is asked where none is named."""
+    contexts = load_contexts()
+    contexts.server_of(name)
+    contexts.current = name
+    contexts.save()
+    _show(session, contexts)
+
+
+@verb(app, "list")
+async def list_(session: Session) -> None:
+    """List the contexts; the current one is marked."""
+    _show(session, load_contexts())
+
+
+@verb(app, "delete")
+async def delete(session: Session, name: NameArgument) -> None:
+    """Delete a context."""
+    contexts = load_contexts()
+    contexts.server_of(name)
+    del contexts.servers[name]
+    if contexts.current == name:
+        contexts.current = None
+    contexts.save()
+    _show(session, contexts)
+
+
+def _show(session: Session, contexts: Contexts) -> None:
+    for name, server in sorted(contexts.servers.items()):
+        session.output.item({"name": name, "server": server, "current": name == contexts.current})
+    if session.output.objects:
+        return
+    from trovemq.cli.render import printable, table
+
+    rows = [
+        ("*" if name == contexts.current else "", name, printable(server))
+        for name, server in sorted(contexts.servers.items())
+    ]
+    session.output.show(table(("", "name", "server"), rows))

@@ -1,0 +1,266 @@
+"""produce: many messages from a file or standard input.
+
+Messages are sent in chunks, several of them in flight. With --resume FILE that file has the number of
+messages that are acknowledged without a gap, and a later call continues after them. Messages in flight when
+this process was killed are sent again, with the same unique keys: a topic with the option deduplicate stores
+each once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import stat
+import sys
+import time
+from collections import deque
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from trovemq.cli.arguments import BrokerOption, QueueOption, TopicArgument
+from trovemq.cli.produce_input import Fields, InputFormat, Outgoing, format_of, read_messages
+from trovemq.cli.read_ahead import ReadAhead
+from trovemq.cli.session import Session, verb
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+if TYPE_CHECKING:
+    from trovemq import Producer
+
+CHUNKS_IN_FLIGHT_MAX: Final = 8
+SAVE_SECONDS: Final = 1.0
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the verb to the command tree."""
+    verb(app, "produce")(produce)
+
+
+@dataclass(slots=True)
+class Position:
+    """How many messages of the input are acknowledged.
+
+    Attributes:
+        path: The file for it; None for none.
+        run: Begins the unique keys of this input.
+    """
+
+    topic: str
+    file: str
+    path: Path | None
+    run: str = field(default_factory=lambda: secrets.token_hex(12).upper())
+    messages: int = 0
+    _saved_at: float = 0.0
+
+    @classmethod
+    def open(cls, topic: str, file: str, path: Path | None) -> Position:
+        """The position of an earlier call. Raises TroveError REQUEST_ILLEGAL for a file of something else."""
+        name = file if file == "-" else str(Path(file).resolve())
+        position = cls(topic, name, path)
+        if path is None or not path.exists():
+            return position
+        try:
+            kept = json.loads(path.read_text(encoding="utf-8"))
+            same = (kept["topic"], kept["file"]) == (topic, name)
+            position.run, position.messages = str(kept["run"]), int(kept["messages"])
+        except (OSError, ValueError, KeyError, TypeError):
+            raise TroveError(errors.REQUEST_ILLEGAL, f"{path} is not a file of `produce --resume`") from None
+        if not same:
+            text = f"{path} belongs to {kept['file']} into {kept['topic']}; delete it to begin again"
+            raise TroveError(errors.REQUEST_ILLEGAL, text)
+        return position
+
+    def unique_key(self, number: int) -> str:
+        """Of message `number` of the input; the same at each attempt."""
+        return f"{self.run}{number:010X}"
+
+    def advance(self, count: int) -> None:
+        """So many more are acknowledged; kept now and then."""
+        self.messages += count
+        if time.monotonic() - self._saved_at >= SAVE_SECONDS:
+            self.save()
+
+    def save(self) -> None:
+        """Replaces the file. Raises TroveError REQUEST_ILLEGAL where it cannot be written."""
+        if self.path is None:
+            return
+        self._saved_at = time.monotonic()
+        text = json.dumps(
+            {"topic": self.topic, "file": self.file, "run": self.run, "messages": self.messages}
+        )
+        new = self.path.with_name(self.path.name + ".new")
+        try:
+            new.write_text(text + "\n", encoding="utf-8")
+            os.replace(new, self.path)
+        except OSError as error:
+            raise TroveError(errors.REQUEST_ILLEGAL, f"{self.path}: {error.strerror}") from None
+
+
+async def produce(
+    session: Session,
+    topic: TopicArgument,
+    file: Annotated[
+        str, typer.Argument(metavar="[FILE|-]", help="- or nothing: standard input.", show_default=False)
+    ] = "-",
+    format_: Annotated[
+        InputFormat | None,
+        typer.Option(
+            "--format",
+            help="What a message is: a line, a JSON value a line, a row of CSV, an object of `pull --json`; "
+            "else by the file's name.",
+            show_default=False,
+        ),
+    ] = None,
+    key_fields: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--key-field", metavar="NAME", help="A field that is a key (repeatable).", show_default=False
+        ),
+    ] = None,
+    tag_field: Annotated[
+        str | None,
+        typer.Option("--tag-field", metavar="NAME", help="The field that is the tag.", show_default=False),
+    ] = None,
+    id_field: Annotated[
+        str | None,
+        typer.Option(
+            "--id-field", metavar="NAME", help="The field that is the unique key.", show_default=False
+        ),
+    ] = None,
+    tag: Annotated[
+        str | None, typer.Option("--tag", metavar="TAG", help="One tag for all.", show_default=False)
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            "--resume",
+            metavar="FILE",
+            help="Keeps in FILE how far it is, and continues there at the next call.",
+            show_default=False,
+        ),
+    ] = None,
+    queue: QueueOption = None,
+    broker: BrokerOption = None,
+) -> None:
+    """Send the messages of a file or of standard input, one a line or row, and wait until all are stored."""
+    format_ = format_ or format_of(file)
+    fields = Fields(tuple(key_fields or ()), tag_field, id_field)
+    if fields.named and format_ not in (InputFormat.JSON, InputFormat.CSV):
+        raise typer.BadParameter("--key-field, --tag-field and --id-field are for --format json and csv")
+    if tag and tag_field:
+        raise typer.BadParameter("give --tag or --tag-field, not both")
+    position = Position.open(topic, file, resume)
+    skipped = position.messages
+    with ExitStack() as stack:
+        source, size = _opened(file, stack)
+        messages = islice(read_messages(source, format_, fields), skipped, None)
+        async with session.client() as client, client.producer(topic) as producer:
+            sending = Sending(session, producer, position, tag, {"queue_id": queue, "broker": broker})
+            reading = ReadAhead(messages)
+            try:
+                async for chunk in reading.chunks():
+                    await sending.send(chunk)
+                    session.progress.at(source.tell() if size else position.messages, size, "sending")
+                await sending.finish()
+            except TroveError as error:
+                await sending.abandon()
+                note = f"{error.message} ({position.messages:,} messages are stored{_again(position)})"
+                raise TroveError(error.spec, note, **error.fields) from error
+            finally:
+                reading.close()
+                position.save()
+    fields_: dict[str, object] = {
+        "topic": topic,
+        "messages": position.messages - skipped,
+        "skipped": skipped,
+    }
+    session.output.item(fields_)
+    if not session.output.objects:
+        from trovemq.cli.render import card
+
+        session.output.show(
+            card({name: value for name, value in fields_.items() if value != 0 or name != "skipped"})
+        )
+
+
+def _again(position: Position) -> str:
+    return "" if position.path is None else "; the same command continues after them"
+
+
+def _opened(file: str, stack: ExitStack) -> tuple[IO[bytes], int]:
+    """The input, and its size; 0 where nobody knows it. Raises TroveError REQUEST_ILLEGAL."""
+    if file == "-":
+        if sys.stdin.isatty():
+            sys.stderr.write("one message a line; Ctrl-D ends\n")
+        return sys.stdin.buffer, 0
+    try:
+        source = stack.enter_context(Path(file).open("rb"))  # noqa: SIM115  the stack closes it
+        status = os.fstat(source.fileno())
+    except OSError as error:
+        raise TroveError(errors.REQUEST_ILLEGAL, f"{file}: {error.strerror or error}") from None
+    return source, status.st_size if stat.S_ISREG(status.st_mode) else 0
+
+
+class Sending:
+    """Chunks in flight, acknowledged in their order."""
+
+    def __init__(
+        self, session: Session, producer: Producer, position: Position, tag: str | None, place: dict[str, Any]
+    ) -> None:
+        self._session = session
+        self._producer = producer
+        self._position = position
+        self._tag = tag
+        self._place = place
+        self._number = position.messages
+        self._in_flight: deque[tuple[asyncio.Task[Any], list[Outgoing]]] = deque()
+
+    async def send(self, chunk: list[Outgoing]) -> None:
+        """Takes a chunk; waits while too many are in flight. Raises TroveError."""
+        numbers = range(self._number, self._number + len(chunk))
+        self._number += len(chunk)
+        keys = [one.keys for one in chunk]
+        tags = [one.tag or self._tag for one in chunk]
+        properties = [one.properties for one in chunk]
+        unique_keys = [
+            one.unique_key or self._position.unique_key(number)
+            for one, number in zip(chunk, numbers, strict=True)
+        ]
+        sending = self._producer.send_batch(
+            [one.body for one in chunk],
+            keys=keys if any(keys) else None,
+            tags=tags if any(tags) else None,
+            properties=properties if any(properties) else None,
+            unique_keys=unique_keys,
+            **self._place,
+        )
+        self._in_flight.append((asyncio.ensure_future(sending), chunk))
+        if len(self._in_flight) >= CHUNKS_IN_FLIGHT_MAX:
+            await self._take_first()
+
+    async def finish(self) -> None:
+        """Waits for all of them. Raises TroveError."""
+        while self._in_flight:
+            await self._take_first()
+
+    async def _take_first(self) -> None:
+        task, chunk = self._in_flight.popleft()
+        try:
+            await self._session.call(task)
+        except TroveError as error:
+            where = f"lines {chunk[0].line} to {chunk[-1].line}: {error.message}"
+            raise TroveError(error.spec, where, **error.fields) from error
+        self._position.advance(len(chunk))
+
+    async def abandon(self) -> None:
+        """Gives up what is in flight."""
+        for task, _ in self._in_flight:
+            task.cancel()
+        await asyncio.gather(*(task for task, _ in self._in_flight), return_exceptions=True)

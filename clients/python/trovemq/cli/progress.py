@@ -1,0 +1,72 @@
+"""Progress: a bar on standard error, at a terminal only, for whatever takes longer than two seconds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+from trovemq.cli.output import Output
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+SECONDS_BEFORE: Final = 2.0
+SECONDS_BETWEEN: Final = 0.1
+
+
+class Progress:
+    """How far a verb is. Without `at` only the time is shown; after `off` nothing."""
+
+    def __init__(self, output: Output) -> None:
+        self._wanted = output.shows_progress
+        self._text = "working"
+        self._done = 0
+        self._total: int | None = None
+
+    def at(self, done: int, total: int | None = None, text: str | None = None) -> None:
+        """So much is done, of so much (None or 0: unknown)."""
+        self._done, self._total = done, total or None
+        self._text = text or self._text
+
+    def off(self) -> None:
+        """No bar from now on: the answer is printed as it comes, or a question is asked."""
+        self._wanted = False
+
+    @asynccontextmanager
+    async def shown(self) -> AsyncIterator[None]:
+        """Shows the bar while the block runs."""
+        showing = asyncio.create_task(self._show()) if self._wanted else None
+        try:
+            yield
+        finally:
+            if showing is not None:
+                showing.cancel()
+                await asyncio.gather(showing, return_exceptions=True)
+
+    async def _show(self) -> None:
+        await asyncio.sleep(SECONDS_BEFORE)
+        if not self._wanted:
+            return
+        bar = _bar()
+        task = bar.add_task(self._text, total=self._total)
+        bar.start()
+        try:
+            while self._wanted:
+                bar.update(task, completed=self._done, total=self._total, description=self._text)
+                bar.refresh()
+                await asyncio.sleep(SECONDS_BETWEEN)
+        finally:
+            bar.stop()
+
+
+def _bar() -> Bar:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeElapsedColumn as Elapsed
+    from rich.progress import TimeRemainingColumn as Remaining
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+    console = Console(stderr=True)
+    return Progress(*columns, Elapsed(), Remaining(), console=console, transient=True, auto_refresh=False)

@@ -1,0 +1,250 @@
+"""tail: the last messages of a topic, or those since a time, and then what comes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from trovemq.cli.arguments import BrokerOption, QueueOption, TagsOption, TopicArgument
+from trovemq.cli.session import Session, verb
+from trovemq.cli.times import parse_time
+
+if TYPE_CHECKING:
+    from trovemq import Client, QueueOffsets
+    from trovemq_proto.records import Message
+
+LAST_MAX: Final = 10_000
+WAITING_MAX: Final = 1_000
+POLL_MS: Final = 20_000
+WINDOW_FACTOR: Final = 4
+
+LastOption = Annotated[
+    int | None,
+    typer.Option(
+        "--last",
+        "-n",
+        metavar="N",
+        min=0,
+        max=LAST_MAX,
+        help="The last N messages first, of all queues together.",
+        show_default=False,
+    ),
+]
+SinceOption = Annotated[
+    int | None,
+    typer.Option(
+        "--since",
+        parser=parse_time,
+        metavar="TIME",
+        help="What was stored since then first: 1h, yesterday, ISO 8601 or epoch ms.",
+        show_default=False,
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the verb to the command tree."""
+    verb(app, "tail", bodies=True)(tail)
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """What is followed. tags: only messages with one of them."""
+
+    client: Client
+    topic: str
+    tags: list[str] | None
+
+    def stored(self, place: QueueOffsets, first: int, end: int) -> AsyncGenerator[Message]:
+        """The messages [first, end) of one queue."""
+        return self._messages(place, first, end=end)
+
+    def coming(self, place: QueueOffsets) -> AsyncGenerator[Message]:
+        """The messages after those that are stored now, without end."""
+        return self._messages(place, place.max_offset, follow=True, wait_ms=POLL_MS)
+
+    async def _messages(self, place: QueueOffsets, offset: int, **how: object) -> AsyncGenerator[Message]:
+        batches = self.client.pull_batches(
+            self.topic,
+            queue_id=place.queue_id,
+            offset=offset,
+            tags=self.tags,
+            broker=place.broker,
+            **how,  # type: ignore[arg-type]  # one of the two above
+        )
+        async with aclosing(batches):
+            async for batch in batches:
+                for message in batch.messages():
+                    yield message
+
+
+async def tail(
+    session: Session,
+    topic: TopicArgument,
+    last: LastOption = None,
+    since: SinceOption = None,
+    queue: QueueOption = None,
+    tags: TagsOption = None,
+    count: Annotated[
+        int | None, typer.Option("--max", metavar="N", min=1, help="Stop after so many.", show_default=False)
+    ] = None,
+    from_start: Annotated[
+        bool, typer.Option("--from-start", help="Everything stored first, then new messages.")
+    ] = False,
+    follow: Annotated[bool, typer.Option(help="Wait for what comes, until Ctrl-C.")] = True,
+    broker: BrokerOption = None,
+) -> None:
+    """Print messages of all the topic's queues as they are stored, until Ctrl-C."""
+    if from_start and (last is not None or since is not None):
+        raise typer.BadParameter("give --from-start, or --last and --since")
+    if not follow and last is None and since is None and not from_start:
+        raise typer.BadParameter("--no-follow needs --last, --since or --from-start")
+    session.progress.off()
+    printing = Printing(session, count)
+    async with session.client() as client:
+        queue_ids = None if queue is None else [queue]
+        places = await session.call(client.queue_offsets(topic, queue_ids=queue_ids, broker=broker))
+        following = Following(client, topic, tags)
+        firsts = await _first_offsets(session, client, topic, places, since, from_start or last is not None)
+        if last is not None:
+            await printing.all_of(_in_order(await _last(following, places, firsts, last)))
+        elif since is not None or from_start:
+            streams = [
+                following.stored(place, first, place.max_offset)
+                for place, first in zip(places, firsts, strict=True)
+                if first < place.max_offset
+            ]
+            await printing.all_of(_merged(streams))
+        if follow and not printing.done:
+            await _follow(following, places, printing)
+
+
+async def _first_offsets(
+    session: Session,
+    client: Client,
+    topic: str,
+    places: Sequence[QueueOffsets],
+    since: int | None,
+    from_start: bool,
+) -> list[int]:
+    """Where each queue begins to be shown."""
+    if since is None:
+        return [place.min_offset if from_start else place.max_offset for place in places]
+    return await asyncio.gather(
+        *(
+            session.call(client.search_offset(topic, place.queue_id, since, broker=place.broker))
+            for place in places
+        )
+    )
+
+
+class Printing:
+    """Messages on their way to standard output, up to so many."""
+
+    def __init__(self, session: Session, count: int | None) -> None:
+        self._session = session
+        self._left = count
+
+    @property
+    def done(self) -> bool:
+        """Whether as many as wanted were printed."""
+        return self._left == 0
+
+    def one(self, message: Message) -> None:
+        """Prints it, with the next flush."""
+        from trovemq.cli.render import message_line
+
+        output = self._session.output
+        output.item(message.to_manifest())
+        output.show(message_line(message))
+        if self._left is not None:
+            self._left -= 1
+
+    def flush(self) -> None:
+        """Prints what there is. Raises BrokenPipeError."""
+        self._session.output.flush()
+
+    async def all_of(self, messages: AsyncGenerator[Message]) -> None:
+        """Prints them as they are read."""
+        async with aclosing(messages):
+            async for message in messages:
+                self.one(message)
+                self.flush()
+                if self.done:
+                    return
+
+
+async def _in_order(messages: list[Message]) -> AsyncGenerator[Message]:
+    for message in messages:
+        yield message
+
+
+async def _last(
+    following: Following, places: Sequence[QueueOffsets], firsts: Sequence[int], last: int
+) -> list[Message]:
+    """The last messages of all queues, in the order of their store times."""
+    found = await asyncio.gather(
+        *(
+            _last_of_queue(following, place, max(first, place.min_offset), last)
+            for place, first in zip(places, firsts, strict=True)
+        )
+    )
+    messages = sorted((one for queue in found for one in queue), key=lambda one: one.store_timestamp)
+    return messages[len(messages) - last :] if last < len(messages) else messages
+
+
+async def _last_of_queue(
+    following: Following, place: QueueOffsets, first: int, last: int
+) -> Sequence[Message]:
+    """Looks at more of the queue's end each time, since tags may leave little of it."""
+    window = last
+    while True:
+        begin = max(first, place.max_offset - window)
+        found: deque[Message] = deque(maxlen=last)
+        if begin < place.max_offset and last:
+            async for message in following.stored(place, begin, place.max_offset):
+                found.append(message)
+        if len(found) == last or begin == first:
+            return found
+        window *= WINDOW_FACTOR
+
+
+async def _merged(streams: Sequence[AsyncGenerator[Message]]) -> AsyncGenerator[Message]:
+    """All messages of the queues in the order of their store times."""
+    async with AsyncExitStack() as stack:
+        for stream in streams:
+            await stack.enter_async_context(aclosing(stream))
+        heads = await asyncio.gather(*(anext(stream, None) for stream in streams))
+        waiting = {at: head for at, head in enumerate(heads) if head is not None}
+        while waiting:
+            at = min(waiting, key=lambda one: (waiting[one].store_timestamp, one))
+            yield waiting.pop(at)
+            if (head := await anext(streams[at], None)) is not None:
+                waiting[at] = head
+
+
+async def _follow(following: Following, places: Sequence[QueueOffsets], printing: Printing) -> None:
+    """What comes, of all queues, until enough is printed."""
+    waiting: asyncio.Queue[Message] = asyncio.Queue(WAITING_MAX)
+    try:
+        async with asyncio.TaskGroup() as followers:
+            tasks = [followers.create_task(_put(following.coming(place), waiting)) for place in places]
+            while not printing.done:
+                printing.one(await waiting.get())
+                if waiting.empty():
+                    printing.flush()
+            for task in tasks:
+                task.cancel()
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
+
+
+async def _put(messages: AsyncIterator[Message], into: asyncio.Queue[Message]) -> None:
+    async for message in messages:
+        await into.put(message)
