@@ -7,9 +7,13 @@ import sys
 
 
 def main() -> None:
-    """The console script's entry: runs one command and exits with its code (0 answer, 1 error, 2 usage)."""
+    """The entry of the console script. Exit codes: 0 answer, 1 error, 2 usage, 130 Ctrl-C."""
     # gRPC's C core would write lines of its own among ours; it reads this when it is first imported.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    from trovemq.cli.app import run
+    try:
+        from trovemq.cli.app import run
 
-    raise SystemExit(run(sys.argv[1:]))
+        code = run(sys.argv[1:])
+    except KeyboardInterrupt:  # while modules are imported, or a question is asked
+        code = 130
+    raise SystemExit(code)

@@ -199,13 +199,21 @@ def _opened(file: str, stack: ExitStack) -> tuple[IO[bytes], int]:
     if file == "-":
         if sys.stdin.isatty():
             sys.stderr.write("one message a line; Ctrl-D ends\n")
-        return sys.stdin.buffer, 0
+        return _standard_input(), 0
     try:
         source = stack.enter_context(Path(file).open("rb"))  # noqa: SIM115  the stack closes it
         status = os.fstat(source.fileno())
     except OSError as error:
         raise TroveError(errors.REQUEST_ILLEGAL, f"{file}: {error.strerror or error}") from None
     return source, status.st_size if stat.S_ISREG(status.st_mode) else 0
+
+
+def _standard_input() -> IO[bytes]:
+    """A reader of its own: a thread that waits in that of `sys.stdin` makes Python abort at its end."""
+    try:
+        return os.fdopen(os.dup(sys.stdin.fileno()), "rb")
+    except OSError:  # standard input is no file: in tests
+        return sys.stdin.buffer
 
 
 class Sending:

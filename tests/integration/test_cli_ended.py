@@ -1,0 +1,115 @@
+"""Command lines that are ended from outside: Ctrl-C, a reader that goes away, a server that stands still."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.command_line import run_here
+from tests.support.fork_server import popen
+from trovemq.testing import BrokerProcess
+
+pytestmark = pytest.mark.slow
+MESSAGES = 400  # of 20 kB: more than any pipe holds
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[BrokerProcess]:
+    with BrokerProcess() as process:
+        for line in (
+            ("topic", "create", "orders", "--queues", "1"),
+            ("group", "create", "billing"),
+            ("bench", "produce", "orders", "--messages", str(MESSAGES), "--size", "20000", "--queue", "0"),
+        ):
+            code, _, err = run_here(process.address, *line)
+            assert code == 0, err
+        yield process
+
+
+def started(server: str, *line: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "trovemq.cli", "--server", server, *line]
+    return popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def ended(process: subprocess.Popen[bytes]) -> tuple[int, bytes]:
+    """Exit code and standard error."""
+    try:
+        assert process.stderr is not None
+        return process.wait(30), process.stderr.read()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("pull", "orders", "--queue", "0", "--max", "400", "--json"),
+        ("pull", "orders", "--queue", "0", "--max", "400", "-o", "body"),
+        ("tail", "orders", "--from-start", "--json"),
+        ("consume", "orders", "--group", "readers", "--json"),
+        ("search", "orders", "--max", "400", "-o", "yaml"),
+        ("errors",),
+        ("--help",),
+    ],
+    ids=lambda line: line[0],
+)
+def test_a_reader_that_has_enough_is_no_error(broker: BrokerProcess, line: tuple[str, ...]) -> None:
+    """`trovemq … | head -1`"""
+    if line[0] == "consume":
+        run_here(broker.address, "group", "create", "readers")
+        run_here(broker.address, "group", "offset", "reset", "readers", "orders", "--to-min")
+    process = started(broker.address, *line)
+    assert process.stdout is not None
+    assert process.stdout.readline()
+    process.stdout.close()
+    code, err = ended(process)
+    assert code in (0, 1 if line == ("--help",) else 0), err
+    assert err == b""
+
+
+def test_ctrl_c_while_it_waits(broker: BrokerProcess) -> None:
+    lines = (
+        ("consume", "orders", "--group", "billing", "--json"),
+        ("produce", "orders"),
+        ("group", "lag", "--all", "--watch", "--json"),
+    )
+    processes = [started(broker.address, *line) for line in lines]
+    consuming, producing, watching = processes
+    assert producing.stdin is not None
+    producing.stdin.write(b"one line\n")
+    producing.stdin.flush()
+    assert watching.stdout is not None
+    assert watching.stdout.readline()
+    run_here(broker.address, "send", "orders", "the last one")
+    assert consuming.stdout is not None
+    assert consuming.stdout.readline()
+    for process in processes:
+        process.send_signal(signal.SIGINT)
+    assert [ended(process) for process in processes] == [(130, b"")] * len(processes)
+
+
+def test_ctrl_c_before_a_server_that_stands_still_has_answered() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        host, port = listening.getsockname()
+        process = started(f"{host}:{port}", "cluster")
+        connection, _ = listening.accept()
+        with connection:
+            process.send_signal(signal.SIGINT)
+            assert ended(process) == (130, b"")
+
+
+def test_a_body_that_is_too_large_names_its_line(broker: BrokerProcess) -> None:
+    large = b"x" * (5 << 20)
+    for line, begin in ((("send", "orders", "-"), b""), (("produce", "orders"), b"small\n")):
+        process = started(broker.address, *line)
+        _, err = process.communicate(begin + large, timeout=60)
+        shown = err.decode().splitlines()
+        assert (process.returncode, len(shown)) == (1, 2), err
+        assert "MESSAGE_SIZE_EXCEEDED" in shown[0]
+        assert ("lines " in shown[0]) == (line[0] == "produce")

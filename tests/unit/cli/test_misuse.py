@@ -1,0 +1,185 @@
+"""Every verb against what goes wrong: one error, the right exit code, nothing on standard output."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trovemq
+from trovemq.cli.app import command_tree
+from trovemq.cli.lazy import UnloadedVerb, load
+from trovemq.client import connect
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+# Without a server: what they do is on this machine.
+LOCAL = {"errors", "server", "nameserver", "biography"}
+LOCAL |= {"verify check"}  # reads its ledger first: test_verify.py
+LOCAL_GROUPS = ("context ", "cert ")
+REQUIRED = {"queue": "0", "timestamp": "0", "client_id": "c", "group": "g", "topic": "orders"}
+REQUIRED |= {"rate": "1", "seconds": "0.01", "offset": "0"}
+MORE = {
+    "topic alter": ["--queues", "9"],
+    "topic delete": ["--yes"],
+    "group alter": ["--retry-max", "1"],
+    "group delete": ["--yes"],
+    "group reset": ["--to-min"],
+    "group offset reset": ["--to-min"],
+    "group lag": ["billing"],
+    "dlq resend": ["--all", "--yes"],
+}
+
+
+def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Every verb with its Typer command."""
+    for name, inner in getattr(command, "commands", {}).items():
+        loaded = load(inner.verb) if isinstance(inner, UnloadedVerb) else inner
+        if hasattr(loaded, "commands"):
+            yield from leaves(loaded, (*path, name))
+        else:
+            yield " ".join((*path, name)), loaded
+
+
+VERBS = {
+    path: command
+    for path, command in leaves(command_tree())
+    if path not in LOCAL and not path.startswith(LOCAL_GROUPS)
+}
+
+
+@pytest.fixture
+def line(tmp_path: Path) -> Any:
+    """A verb with as little as it takes."""
+    file = tmp_path / "file.json"
+    file.write_text(json.dumps({"topics": [{"name": "orders"}]}))
+
+    def words(path: str) -> list[str]:
+        arguments: list[str] = []
+        options: list[str] = []
+        for parameter in VERBS[path].params:
+            if not parameter.required:
+                continue
+            value = REQUIRED.get(parameter.name, "orders")
+            if parameter.name in ("file", "ledger"):
+                value = str(file if path == "apply" else tmp_path / "ledger")
+            if parameter.param_type_name == "argument":
+                arguments.append(value)
+            else:
+                options += [parameter.opts[0], value]
+        return [*path.split(), *arguments, *options, *MORE.get(path, [])]
+
+    return words
+
+
+class Failing:
+    """Whatever is asked of it fails: a client of which each call ends in `failure`."""
+
+    def __init__(self, failure: BaseException) -> None:
+        self.failure = failure
+
+    def __getattr__(self, name: str) -> Failing:
+        return self
+
+    def __call__(self, *_: object, **__: object) -> Failing:
+        return self
+
+    def __await__(self) -> Any:
+        return self._fail().__await__()
+
+    async def _fail(self) -> None:
+        if isinstance(self.failure, KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)  # as the terminal does it
+            await asyncio.Event().wait()
+        raise self.failure
+
+    def __aiter__(self) -> Failing:
+        return self
+
+    async def __anext__(self) -> Any:
+        await self._fail()
+
+    async def __aenter__(self) -> Failing:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return
+
+    async def aclose(self) -> None:
+        return
+
+    async def close(self) -> None:
+        return
+
+
+@pytest.fixture
+def failing(run: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs a line; the first call of the client ends in a failure."""
+
+    def ran(failure: BaseException, words: list[str], *, connecting: bool = False) -> Any:
+        async def connected(*_: object, **__: object) -> Failing:
+            if connecting:
+                raise failure
+            return Failing(failure)
+
+        monkeypatch.setattr(trovemq, "connect", connected)
+        return run(*words, stdin=b"a line\n")
+
+    return ran
+
+
+def one_error(ran: Any, symbol: str) -> None:
+    assert (ran.code, ran.out, ran.note["error"]) == (1, b"", symbol), ran.err
+
+
+@pytest.mark.parametrize("path", VERBS)
+def test_what_a_broker_refuses_is_one_error(path: str, line: Any, failing: Any) -> None:
+    words = ["--json", *line(path)]
+    one_error(failing(TroveError(errors.TOPIC_NOT_FOUND, "no topic orders"), words), "TOPIC_NOT_FOUND")
+    one_error(
+        failing(TroveError(errors.BROKER_UNREACHABLE, "nobody there"), words, connecting=True),
+        "BROKER_UNREACHABLE",
+    )
+    one_error(failing(RuntimeError("surprise"), words), "UNKNOWN_ERROR")
+
+
+@pytest.mark.parametrize("path", VERBS)
+def test_for_a_person_an_error_is_a_line_and_what_to_do(path: str, line: Any, failing: Any) -> None:
+    ran = failing(TroveError(errors.TOPIC_NOT_FOUND, "no topic orders"), line(path))
+    shown = ran.err.splitlines()
+    assert (ran.code, ran.out) == (1, b"")
+    assert shown[0].startswith("✗ TOPIC_NOT_FOUND (")
+    assert shown[1].startswith("  → ")
+    assert len(shown) == 2
+
+
+@pytest.mark.parametrize("path", VERBS)
+def test_ctrl_c_ends_each_verb_in_silence_with_130(path: str, line: Any, failing: Any) -> None:
+    for style in ([], ["--json"]):
+        ran = failing(KeyboardInterrupt(), [*style, *line(path)])
+        assert (ran.code, ran.out, ran.err) == (130, b"", "")
+
+
+@pytest.mark.parametrize("path", VERBS)
+def test_a_wrong_address_is_refused_before_anything_is_dialled(
+    path: str, line: Any, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trovemq, "connect", connect)
+    for server in ("nonsense", "127.0.0.1", "http://127.0.0.1:8081", "127.0.0.1:99999", "trovemq://a?b=c"):
+        one_error(run("--json", "--server", server, *line(path), stdin=b"a line\n"), "REQUEST_ILLEGAL")
+
+
+@pytest.mark.parametrize("path", VERBS)
+def test_an_option_that_is_not_there_is_wrong_usage(path: str, line: Any, run: Any) -> None:
+    ran = run(*line(path), "--no-such-option")
+    assert (ran.code, ran.out) == (2, b"")
+    assert "No such option: --no-such-option" in ran.err
+
+
+def test_every_verb_is_walked() -> None:
+    assert len(VERBS) > 40
