@@ -36,7 +36,7 @@ def test_a_file_goes_in_and_comes_out(broker: BrokerProcess, tmp_path: Path) -> 
     file.write_text("id,text\n" + "".join(f"{number},order {number}\n" for number in range(COUNT)))
     produce = ("produce", "orders", str(file), "--key-field", "id", "--resume", str(state))
     assert answer(broker, *produce) == [{"topic": "orders", "messages": COUNT, "skipped": 0}]
-    # As if it had been killed before it wrote down how far it was: what is sent again is not stored again.
+    # As if it had been killed before it saved its position: messages sent again are not stored again.
     state.write_text(json.dumps(json.loads(state.read_text()) | {"messages": 500}))
     assert answer(broker, *produce) == [{"topic": "orders", "messages": COUNT - 500, "skipped": 500}]
     (found,) = answer(broker, "query", "orders", "2999")

@@ -1,11 +1,14 @@
-"""What callers name a cluster by: addresses, or a URL of addresses and options.
+"""The name of a cluster: addresses, or a URL of addresses and options.
 
-127.0.0.1:9876            trovemq://ns1:9876,ns2:9876
-ns1:9876,ns2:9876         trovemq://broker-a?call_timeout_ms=2000
+    127.0.0.1:9876            trovemq://ns1:9876,ns2:9876?tls=true&tls_ca=ca.pem
+    ns1:9876,ns2:9876         trovemq://ACCESS_KEY:SECRET_KEY@broker-a?call_timeout_ms=2000
+
+A secret in a URL is percent-encoded (`%40` for @); no message and no list shows it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
@@ -17,6 +20,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.tls import TlsOptions
 
 SCHEME: Final = "trovemq://"
+_SECRET: Final = re.compile(r"^(trovemq://[^:@]*:).*@")
 _NUMBERS: Final = tuple(one.name for one in fields(ClientOptions) if one.type == "int")
 _TLS_NAMES: Final = {
     "tls": "",
@@ -31,25 +35,37 @@ PORT_DEFAULT: Final = 8081
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A cluster's addresses, and what a URL says of the client."""
+    """A cluster's addresses, and the client's options of a URL."""
 
     addresses: tuple[str, ...]
     options: dict[str, Any] = field(default_factory=dict)
     tls: bool | TlsOptions | None = None
+    keys: tuple[str, str] | None = field(default=None, repr=False)
+    """Access key and secret key."""
 
     def options_over(self, options: ClientOptions | None) -> ClientOptions:
-        """The caller's options, or the defaults, with those of the URL; TLS as the caller says, if at all."""
+        """The caller's options with those of the URL; where the caller names TLS or keys, these count."""
         options = options or ClientOptions()
-        tls = self.tls if options.tls is None else options.tls
-        return replace(options, tls=tls, **self.options)
+        changed = dict(self.options)
+        if options.tls is None:
+            changed["tls"] = self.tls
+        has_keys = options.access_key or options.secret_key or options.credentials_file
+        if self.keys is not None and not has_keys:
+            changed["access_key"], changed["secret_key"] = self.keys
+        return replace(options, **changed)
 
 
 def parse_server(server: str | Sequence[str]) -> Server:
-    """Raises TroveError REQUEST_ILLEGAL for what names no server."""
+    """Raises TroveError REQUEST_ILLEGAL for anything else."""
     if isinstance(server, str) and server.startswith(SCHEME):
         return _parse_url(server)
     parts = server.split(",") if isinstance(server, str) else list(server)
     return Server(_checked(parts))
+
+
+def without_secret(server: str) -> str:
+    """The same without the secret key, to be shown."""
+    return _SECRET.sub(r"\1***@", server)
 
 
 def _checked(parts: Iterable[str]) -> tuple[str, ...]:
@@ -67,16 +83,17 @@ def _checked(parts: Iterable[str]) -> tuple[str, ...]:
 
 def _parse_url(url: str) -> Server:
     place, _, query = url.removeprefix(SCHEME).partition("?")
-    if "@" in place:
-        text = "a URL takes no user and secret: there is no authentication yet"
-        raise TroveError(errors.REQUEST_ILLEGAL, text)
+    user, at, place = place.rpartition("@")
+    access_key, colon, secret_key = user.partition(":")
+    if at and not (access_key and colon and secret_key):
+        raise TroveError(errors.REQUEST_ILLEGAL, "a URL has ACCESS_KEY:SECRET_KEY before its @")
+    keys = (unquote(access_key), unquote(secret_key)) if at else None
     hosts = [host.strip() for host in place.removesuffix("/").split(",")]
     addresses = _checked(_with_port(host) for host in hosts if host)
     given = dict(_option(pair) for pair in query.split("&") if pair)
     tls = _tls({name: text for name, text in given.items() if name in _TLS_NAMES})
-    return Server(
-        addresses, {name: _number(name, text) for name, text in given.items() if name not in _TLS_NAMES}, tls
-    )
+    numbers = {name: _number(name, text) for name, text in given.items() if name not in _TLS_NAMES}
+    return Server(addresses, numbers, tls, keys)
 
 
 def _with_port(host: str) -> str:

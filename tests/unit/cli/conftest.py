@@ -328,7 +328,7 @@ class FakeProducer:
 
 
 class FakeSubscription:
-    """Gives these messages, then none for ever; notes what becomes of each in `settled`."""
+    """Gives these messages, then none for ever; records the end of each in `settled`."""
 
     def __init__(self, messages: Sequence[ReceivedMessage]) -> None:
         self.settled: list[tuple[str, int]] = []

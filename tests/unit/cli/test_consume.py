@@ -1,4 +1,4 @@
-"""consume: what is printed is acknowledged."""
+"""consume: a message that is printed is acknowledged."""
 
 from __future__ import annotations
 

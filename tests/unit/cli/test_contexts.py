@@ -49,12 +49,21 @@ def test_list_use_and_delete(run: Any, tmp_path: Path) -> None:
         ("--context", "none", "cluster"),
         ("context", "create", "a b", "127.0.0.1:1"),
         ("context", "create", "a", "no address"),
-        ("context", "create", "a", "trovemq://user:secret@host"),
+        ("context", "create", "a", "trovemq://secret@host"),
     ],
 )
 def test_what_is_wrong_is_one_error(run: Any, line: tuple[str, ...]) -> None:
     ran = run("--json", *line)
     assert (ran.code, ran.out, ran.note["error"]) == (1, b"", "REQUEST_ILLEGAL")
+
+
+def test_a_secret_is_kept_and_not_shown(run: Any) -> None:
+    url = "trovemq://ann:hunter2@127.0.0.1:1"
+    shown = [run("context", "create", "prod", url), run("context", "list"), run("--json", "context", "list")]
+    assert all("hunter2" not in ran.out.decode() + ran.err for ran in shown)
+    assert b"trovemq://ann:***@127.0.0.1:1" in shown[1].out
+    run("cluster")
+    assert run.servers == [url]
 
 
 def test_a_damaged_file_is_an_error_that_names_it(run: Any, tmp_path: Path) -> None:

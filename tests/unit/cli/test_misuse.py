@@ -1,4 +1,4 @@
-"""Every verb against what goes wrong: one error, the right exit code, nothing on standard output."""
+"""Every verb with failing calls, wrong addresses and Ctrl-C: one error and the right exit code."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from trovemq.client import connect
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
-# Without a server: what they do is on this machine.
+# Verbs that ask no server.
 LOCAL = {"errors", "server", "nameserver", "biography"}
 LOCAL |= {"verify check"}  # reads its ledger first: test_verify.py
 LOCAL_GROUPS = ("context ", "cert ")
 REQUIRED = {"queue": "0", "timestamp": "0", "client_id": "c", "group": "g", "topic": "orders"}
-REQUIRED |= {"rate": "1", "seconds": "0.01", "offset": "0"}
+REQUIRED |= {"rate": "1", "seconds": "0.01", "offset": "0", "number": "1"}
 MORE = {
     "topic alter": ["--queues", "9"],
     "topic delete": ["--yes"],
@@ -33,6 +33,7 @@ MORE = {
     "group offset reset": ["--to-min"],
     "group lag": ["billing"],
     "dlq resend": ["--all", "--yes"],
+    "user delete": ["--yes"],
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import trovemq
-from trovemq._servers import PORT_DEFAULT, parse_server
+from trovemq._servers import PORT_DEFAULT, parse_server, without_secret
 from trovemq.options import ClientOptions
 from trovemq_proto.errors import TroveError
 from trovemq_proto.tls import TlsOptions
@@ -52,6 +52,18 @@ def test_tls_of_a_url(query: str, tls: bool | TlsOptions | None) -> None:
     assert named.options_over(ClientOptions(tls=False)).tls is False
 
 
+def test_keys_of_a_url_count_where_nothing_else_names_any() -> None:
+    url = "trovemq://ann:hunter%402@a?tls=true"
+    named = parse_server(url)
+    options = named.options_over(None)
+    assert (options.access_key, options.secret_key, options.tls) == ("ann", "hunter@2", True)
+    other = named.options_over(ClientOptions(access_key="bob", secret_key="s"))
+    assert (other.access_key, other.secret_key) == ("bob", "s")
+    assert "hunter" not in repr(named) + repr(options) + without_secret(url)
+    assert without_secret(url) == "trovemq://ann:***@a?tls=true"
+    assert without_secret("127.0.0.1:1") == "127.0.0.1:1"
+
+
 @pytest.mark.parametrize(
     ("server", "message"),
     [
@@ -63,7 +75,10 @@ def test_tls_of_a_url(query: str, tls: bool | TlsOptions | None) -> None:
         ("host:\u0661", "is not HOST:PORT"),
         ("http://host:1", "is not HOST:PORT"),
         ("trovemq://a/path", "is not HOST:PORT"),
-        ("trovemq://user:hunter2@a", "no authentication"),
+        ("trovemq://hunter2@a", "ACCESS_KEY:SECRET_KEY"),
+        ("trovemq://:hunter2@a", "ACCESS_KEY:SECRET_KEY"),
+        ("trovemq://user:@a", "ACCESS_KEY:SECRET_KEY"),
+        ("trovemq://user:hunter2@a:b:c", "is not HOST:PORT"),
         ("trovemq://a?call_timeout_ms=0", "whole number"),
         ("trovemq://a?call_timeout_ms=1.5", "whole number"),
         ("trovemq://a?tls=perhaps", "neither true nor false"),

@@ -82,7 +82,7 @@ async def delete(
     async with session.client() as client:
         await session.call(client.admin.rules.delete(number, broker=broker))
     session.output.item({"rule": number, "deleted": True})
-    if not session.output.json:
+    if not session.output.objects:
         session.output.remark(f"rule {number} is deleted")
 
 
@@ -121,7 +121,7 @@ async def check(
         session.output.item(
             {"allowed": one.allowed, "reason": one.reason, "rule": rule, "broker": one.broker}
         )
-        if not session.output.json:
+        if not session.output.objects:
             session.output.remark(f"{one.broker}: {'allowed' if one.allowed else 'denied'}: {one.reason}")
     if not all(one.allowed for one in decisions):
         session.exit_code = 1
@@ -140,7 +140,7 @@ def _show_rules(session: Session, rules: list[AccessRule]) -> None:
                 "broker": rule.broker,
             }
         )
-    if session.output.json:
+    if session.output.objects:
         return
     from trovemq.cli.render import table
 

@@ -59,7 +59,7 @@ class WantedGroup:
     retry_max: int = RETRY_MAX_DEFAULT
     backoff_ms: tuple[int, ...] = ()
     exponential: tuple[int, int, float] | None = None
-    """Instead: the first delay, the longest one, by what each is longer than the one before."""
+    """Instead: the first delay, the longest one, and the factor between one and the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def parse_file(content: bytes) -> Wanted:
 
 
 def _document(content: bytes) -> object:
-    """JSON is YAML, too, but is parsed as what it is: faster, and with its own words for what is wrong."""
+    """A file that begins as JSON is parsed as JSON: faster, and with its own error messages."""
     try:
         text = content.decode("utf-8-sig")
         if text.lstrip()[:1] in ("{", "["):

@@ -65,7 +65,10 @@ async def consume(
     sql: Annotated[
         str | None,
         typer.Option(
-            "--sql", metavar="CONDITION", help="Only what meets an SQL-92 condition.", show_default=False
+            "--sql",
+            metavar="CONDITION",
+            help="Only messages of an SQL-92 condition.",
+            show_default=False,
         ),
     ] = None,
 ) -> None:

@@ -26,7 +26,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 
 @dataclass(slots=True)
 class Contexts:
-    """What the file says. servers: by the name of the context."""
+    """The contexts of the file. servers: by the name of the context."""
 
     path: Path
     servers: dict[str, str] = field(default_factory=dict)

@@ -83,14 +83,16 @@ async def delete(session: Session, name: NameArgument) -> None:
 
 
 def _show(session: Session, contexts: Contexts) -> None:
-    for name, server in sorted(contexts.servers.items()):
+    from trovemq._servers import without_secret
+
+    servers = {name: without_secret(server) for name, server in sorted(contexts.servers.items())}
+    for name, server in servers.items():
         session.output.item({"name": name, "server": server, "current": name == contexts.current})
     if session.output.objects:
         return
     from trovemq.cli.render import printable, table
 
     rows = [
-        ("*" if name == contexts.current else "", name, printable(server))
-        for name, server in sorted(contexts.servers.items())
+        ("*" if name == contexts.current else "", name, printable(server)) for name, server in servers.items()
     ]
     session.output.show(table(("", "name", "server"), rows))

@@ -159,7 +159,7 @@ class Output:
 
 
 def _yaml_item(fields: Mapping[str, object]) -> bytes:
-    """One entry of a list: what follows it belongs to the same list."""
+    """One entry of a list; later entries belong to the same list."""
     import yaml
 
     plain = json_module.loads(_encode(fields))  # tuples and enumerations as JSON has them

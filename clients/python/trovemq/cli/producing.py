@@ -19,6 +19,7 @@ from collections import deque
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
+from os import SEEK_CUR
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Final
 
@@ -113,7 +114,7 @@ async def produce(
         InputFormat | None,
         typer.Option(
             "--format",
-            help="What a message is: a line, a JSON value a line, a row of CSV, an object of `pull --json`; "
+            help="Each message: a line, a JSON value a line, a row of CSV, an object of `pull --json`; "
             "else by the file's name.",
             show_default=False,
         ),
@@ -167,7 +168,9 @@ async def produce(
             try:
                 async for chunk in reading.chunks():
                     await sending.send(chunk)
-                    session.progress.at(source.tell() if size else position.messages, size, "sending")
+                    session.progress.at(
+                        source.seek(0, SEEK_CUR) if size else position.messages, size, "sending"
+                    )
                 await sending.finish()
             except TroveError as error:
                 await sending.abandon()
@@ -268,7 +271,7 @@ class Sending:
         self._position.advance(len(chunk))
 
     async def abandon(self) -> None:
-        """Gives up what is in flight."""
+        """Gives up the chunks in flight."""
         for task, _ in self._in_flight:
             task.cancel()
         await asyncio.gather(*(task for task, _ in self._in_flight), return_exceptions=True)

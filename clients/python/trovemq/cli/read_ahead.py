@@ -1,4 +1,4 @@
-"""Messages read in a thread: what is there is sent, while more of a slow input is waited for."""
+"""Messages read in a thread: those that are there are sent while more of a slow input is awaited."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class ReadAhead:
             self._ended = True  # the loop is closed: nobody listens any more
 
     async def chunks(self) -> AsyncIterator[list[Outgoing]]:
-        """All messages in their order. Raises what reading them raised, after those before it."""
+        """All messages in their order. Raises the exception of reading them, after the messages before it."""
         while True:
             await self._news.wait()
             self._news.clear()

@@ -47,7 +47,7 @@ class Session:
     output: Output
     exit_code: int = 0
     server: str = ""
-    """Known once there is a connection."""
+    """Without secrets; known once there is a connection."""
     progress: Progress = field(init=False)
 
     def __post_init__(self) -> None:
@@ -62,11 +62,13 @@ class Session:
     async def client(self) -> AsyncIterator[Client]:
         """A connection to the server. Raises TroveError BROKER_UNREACHABLE, REQUEST_TIMEOUT, TLS_FAILED."""
         import trovemq
+        from trovemq._servers import without_secret
         from trovemq.cli.context_file import chosen_server
 
-        self.server = chosen_server(self.options.server, self.options.context, SERVER_DEFAULT)
+        server = chosen_server(self.options.server, self.options.context, SERVER_DEFAULT)
+        self.server = without_secret(server)
         connecting = self.options.connecting.client_options()
-        client = await self.call(trovemq.connect(self.server, options=connecting))
+        client = await self.call(trovemq.connect(server, options=connecting))
         try:
             yield client
         finally:

@@ -1,4 +1,4 @@
-"""tail: the last messages of a topic, or those since a time, and then what comes."""
+"""tail: the last messages of a topic, or those since a time, and then new ones."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SinceOption = Annotated[
         "--since",
         parser=parse_time,
         metavar="TIME",
-        help="What was stored since then first: 1h, yesterday, ISO 8601 or epoch ms.",
+        help="Messages stored since then first: 1h, yesterday, ISO 8601 or epoch ms.",
         show_default=False,
     ),
 ]
@@ -55,7 +55,7 @@ def register(app: typer.Typer) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """What is followed. tags: only messages with one of them."""
+    """A topic that is followed. tags: only messages with one of them."""
 
     client: Client
     topic: str
@@ -97,7 +97,7 @@ async def tail(
     from_start: Annotated[
         bool, typer.Option("--from-start", help="Everything stored first, then new messages.")
     ] = False,
-    follow: Annotated[bool, typer.Option(help="Wait for what comes, until Ctrl-C.")] = True,
+    follow: Annotated[bool, typer.Option(help="Wait for new messages, until Ctrl-C.")] = True,
     broker: BrokerOption = None,
 ) -> None:
     """Print messages of all the topic's queues as they are stored, until Ctrl-C."""
@@ -167,7 +167,7 @@ class Printing:
             self._left -= 1
 
     def flush(self) -> None:
-        """Prints what there is. Raises BrokenPipeError."""
+        """Prints the output so far. Raises BrokenPipeError."""
         self._session.output.flush()
 
     async def all_of(self, messages: AsyncGenerator[Message]) -> None:
@@ -230,7 +230,7 @@ async def _merged(streams: Sequence[AsyncGenerator[Message]]) -> AsyncGenerator[
 
 
 async def _follow(following: Following, places: Sequence[QueueOffsets], printing: Printing) -> None:
-    """What comes, of all queues, until enough is printed."""
+    """New messages of all queues, until enough are printed."""
     waiting: asyncio.Queue[Message] = asyncio.Queue(WAITING_MAX)
     try:
         async with asyncio.TaskGroup() as followers:

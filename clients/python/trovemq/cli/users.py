@@ -93,7 +93,7 @@ async def delete(
         brokers = await session.call(client.admin.users.delete(user, broker=broker))
     for name in brokers:
         session.output.item({"user": user, "deleted": True, "broker": name})
-    if not session.output.json:
+    if not session.output.objects:
         session.output.remark(f"user {user} is deleted on {', '.join(brokers)}")
 
 
@@ -117,7 +117,7 @@ def _show_secret(session: Session, made: UserCredentials, *, told: bool) -> None
     """The secret where it was made here; who gave a file has it."""
     secret = {"secretKey": made.secret_key} if told else {}
     session.output.item({"user": made.access_key, **secret, "brokers": [user.broker for user in made.users]})
-    if session.output.json:
+    if session.output.objects:
         return
     if not told:
         session.output.remark(f"user {made.access_key} has the secret of the file")
@@ -142,7 +142,7 @@ def _show_users(session: Session, users: list[UserDescription]) -> None:
                 "broker": user.broker,
             }
         )
-    if session.output.json:
+    if session.output.objects:
         return
     from trovemq.cli.render import table
 

@@ -31,7 +31,7 @@ EveryOption = Annotated[
 
 
 async def watched(session: Session, show: Callable[[], Awaitable[None]], every_ms: int | None) -> None:
-    """Calls `show` once, or at each interval, and then prints what it showed at once."""
+    """Calls `show` once, or at each interval, and prints its output at once."""
     if every_ms is not None:
         session.progress.off()
     while True:
