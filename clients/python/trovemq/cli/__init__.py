@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+
+OBJECTS_BEFORE_COLLECTION = 100_000
+"""Python's own number has the modules looked through many times while they are imported."""
 
 
 def main() -> None:
     """The entry of the console script. Exit codes: 0 answer, 1 error, 2 usage, 130 Ctrl-C."""
     # gRPC's C core would write lines of its own among ours; it reads this when it is first imported.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    gc.set_threshold(OBJECTS_BEFORE_COLLECTION)
     try:
         from trovemq.cli.app import run
 
         code = run(sys.argv[1:])
     except KeyboardInterrupt:  # while modules are imported, or a question is asked
         code = 130
-    raise SystemExit(code)
+    end(code)
+
+
+def end(code: int) -> None:
+    """Ends the process at once: a verb has closed everything, and to take its modules apart would cost Python
+    40 ms. A daemon ends as Python does."""
+    if {"broker", "nameserver"} & sys.modules.keys():
+        raise SystemExit(code)
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:  # the reader went away
+        pass
+    os._exit(code)
