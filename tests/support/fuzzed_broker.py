@@ -169,6 +169,11 @@ class FuzzedBroker:
         """The latest inputs to the method."""
         return self._latest[name]
 
+    def kept_kib(self) -> int:
+        """Of the inputs that are kept here, to be sent again or damaged: some have a megabyte."""
+        kept = [*self._recent, *(one for asked in self._latest.values() for all_, _ in asked for one in all_)]
+        return sum({id(one): len(one) for one in kept}.values()) >> 10
+
     def _metadata(self, name: str) -> Sequence[tuple[str, Any]]:
         source = self.source
         if name.startswith(NATIVE) or source.random() < 0.02:
