@@ -205,7 +205,8 @@ def open_store(
     with _failures_of(settings.store_path), failures_that_end("the store cannot be opened"):
         store_settings = with_sizes_of_store(settings.store_path, store_settings, written)
         files = RealFileSystem(settings.store_path)
-        store = MessageStore.open(files, store_settings, clock_ms(), process_id=os.getpid())
+        with collector_at_rest():
+            store = MessageStore.open(files, store_settings, clock_ms(), process_id=os.getpid())
     report = store.recovery
     get_logger().info(
         "store.opened",
@@ -220,6 +221,19 @@ def open_store(
     )
     log_recovery(get_logger(), store)
     return store
+
+
+@contextmanager
+def collector_at_rest() -> Iterator[None]:
+    """Everything that a start makes stays: to look through it again and again takes a tenth of a start with
+    80,000 queues."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @contextmanager
