@@ -46,7 +46,7 @@ ROCKETMQ_USERS: Final = "config/auth"
 
 @dataclass(frozen=True, slots=True)
 class BrokerSecurity:
-    """What a broker that asks who calls works with."""
+    """Users, rules and sessions of a broker that asks who calls."""
 
     table: SecurityTable
     sessions: Sessions

@@ -1,4 +1,4 @@
-"""Who calls, and what they may do. Times, random bytes and files are given; nothing here knows a network.
+"""Callers and their rights. Times, random bytes and files are given; nothing here knows a network.
 
 - `actions`      actions, resources and patterns, by RocketMQ's names
 - `rules`        rules of access, and the decision: default deny, any matching deny wins

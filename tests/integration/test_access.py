@@ -55,7 +55,7 @@ async def ask(client: trovemq.Client, method: str, request: Any, reply: Any) -> 
 async def make_user(client: trovemq.Client, name: str) -> Credentials:
     request = security_pb2.CreateUserRequest(access_key=name, secret=f"{CANARY}-{name}")
     made = await ask(client, "CreateUser", request, security_pb2.UserSecret)
-    assert made.secret == "", "what the caller knows is not told"
+    assert made.secret == "", "the caller knows it"
     return Credentials(name, f"{CANARY}-{name}")
 
 
@@ -89,7 +89,7 @@ async def send_v2(channel: Any, who: Credentials | None, topic: str = "orders") 
 
 
 async def telemetry_v2(channel: Any, who: Credentials | None, topic: str) -> list[Any]:
-    """What the broker says to a producer of the topic, until it ends the stream or has answered once."""
+    """The broker's messages to a producer of the topic, until it ends the stream or has answered once."""
     call = channel.stream_stream(
         "/apache.rocketmq.v2.MessagingService/Telemetry",
         request_serializer=service_pb2.TelemetryCommand.SerializeToString,

@@ -1,11 +1,11 @@
 """Who may call what, at both doors.
 
-- `needs`        the table: each RPC, and what it needs
+- `needs`        the table: the needs of each RPC
 - `refusals`     how RocketMQ's protocol says no
 - `gate`         who calls, and whether they may: `broker.security` with the time, the peer and the counters
 - `guard`        puts the gate before every handler
 - `changes`      users and rules changed as a service: on disk before the reply, off the event loop
 - `security_service`  handshakes and administration (security.proto)
 
-Nothing else decides about access; a handler that has begun may do what its request says.
+Nothing else decides about access; a handler that has begun does its request.
 """

@@ -6,7 +6,7 @@
 | `authorization`: RocketMQ's signature   | RocketMQ's services; on loopback, or over TLS                |
 | none                                    | OPEN rows                                                    |
 
-Until `open()` nobody may anything. A call that begins is admitted for what its request says; each message of
+Until `open()` nobody may anything. A call that begins is admitted for its request; each message of
 a stream is admitted for itself, so a right that is taken away ends with the next message.
 """
 
@@ -39,7 +39,7 @@ LOGGED_MAX: Final = 1_000  # different refusals in one interval that are logged
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a call showed, as far as it can be checked without its connection."""
+    """Those of a call, as far as it can be checked without its connection."""
 
     path: str
     session_call: SessionCall | None = None
@@ -139,7 +139,7 @@ class Gate:
 
     # --- what -----------------------------------------------------------------------------------------
     def admit(self, caller: Caller, row: Row, request: Any) -> None:
-        """TroveError ACCESS_DENIED, AUTHENTICATION_FAILED; what the needs raise for illegal names."""
+        """TroveError ACCESS_DENIED, AUTHENTICATION_FAILED; errors of the needs for illegal names."""
         user = self.user_of(caller)
         if user.is_super or row.needs is Level.USER:
             return
@@ -178,7 +178,7 @@ class Gate:
 
     # --- refusals -------------------------------------------------------------------------------------
     def refused(self, path: str, error: TroveError, source: str, access_key: str = "") -> None:
-        """Counts it, and logs it once a minute: without what the caller showed."""
+        """Counts it, and logs it once a minute: without credentials."""
         self.refusals[error.symbol] += 1
         now_ms = self._clock_ms()
         if not 0 <= now_ms - self._logged_from_ms < LOGGED_INTERVAL_MS:

@@ -139,7 +139,7 @@ class _Call:
         return self._caller
 
     def begin(self, data: Any) -> Any:
-        """What the handler gets: the one request, admitted, or the requests. TroveError."""
+        """For the handler: the one request, admitted, or the requests. TroveError."""
         method, gate = self.method, self.method.gate
         credentials = gate.credentials(method.path, self._outer.invocation_metadata() or ())
         self._caller = caller = gate.caller(credentials, self.peer)
@@ -216,7 +216,7 @@ async def _checked_requests(requests: Any, call: _Call) -> AsyncIterator[Any]:
 
 
 async def _first_request(context: Context) -> None:
-    """Waits for it: gRPC's clients do not read what came before they had written."""
+    """Waits for it: gRPC's clients do not read replies that came before they had written."""
     with suppress(TimeoutError):
         await asyncio.wait_for(context.read(), FIRST_REQUEST_WAIT_S)
 

@@ -1,6 +1,6 @@
-"""What each RPC needs, in one table; a test compares it with the services' descriptors.
+"""The needs of each RPC, in one table; a test compares it with the services' descriptors.
 
-| a row               | what it means                                                                  |
+| a row               | meaning                                                                        |
 |---------------------|--------------------------------------------------------------------------------|
 | OPEN                | everybody, also without a name                                                 |
 | USER                | every user                                                                     |
@@ -11,7 +11,7 @@ A need names a resource and the actions one of which must be allowed. EVERY stan
 kind: an RPC whose answer can be of any of them (a look-up by id) needs the right to all of them, by a rule
 for all and without a deny for any. Names are taken as the service itself takes them.
 
-`show` of a row leaves out of a reply what the caller may not see: listings, routes.
+`show` of a row leaves out of a reply the names that the caller may not see: listings, routes.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def _v2_verify(request: Any) -> Iterator[Need]:
     yield Need(Kind.TOPIC, EVERY, Action.READ)
 
 
-# --- what of a reply is shown ---------------------------------------------------------------------------
+# --- the part of a reply that is shown ------------------------------------------------------------------
 def _show_topics(reply: admin_pb2.ListTopicsReply, may_see: MaySee) -> admin_pb2.ListTopicsReply:
     return admin_pb2.ListTopicsReply(topics=[one for one in reply.topics if may_see(Kind.TOPIC, one.topic)])
 

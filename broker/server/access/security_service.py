@@ -33,7 +33,7 @@ SECRET_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class SecurityParts:
-    """What the service works with, where the broker asks who calls."""
+    """The service's parts, where the broker asks who calls."""
 
     changes: SecurityChanges
     sessions: Sessions
@@ -181,7 +181,7 @@ class SecurityService(security_pb2_grpc.SecurityServiceServicer):
         elif user.is_super:
             allowed, rule, reason = True, None, "a super user may do everything"
         elif rule is None:
-            reason = "no rule matches: what no rule allows is denied"
+            reason = "no rule matches: without a rule the answer is no"
         else:
             reason = str(rule)
         reply = security_pb2.TestAccessReply(allowed=allowed, reason=reason, broker=self._parts.broker)

@@ -22,7 +22,7 @@ class Users:
 
     Wherever `broker` is None, every live broker is asked; a user lives on each broker by itself. Secrets go
     over the wire here: the brokers take them over TLS or on loopback alone. All calls raise TroveError; those
-    on every broker raise the first failure, and what other brokers did stays done.
+    on every broker raise the first failure, and the changes on other brokers stay.
     """
 
     def __init__(self, pool: ConnectionPool) -> None:

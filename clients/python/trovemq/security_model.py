@@ -32,7 +32,7 @@ class UserCredentials:
 
     Attributes:
         access_key: The user's name.
-        secret_key: What proves it; not part of the repr.
+        secret_key: The secret; not part of the repr.
         users: The user as each broker has it.
     """
 
@@ -43,7 +43,7 @@ class UserCredentials:
 
 @dataclass(frozen=True, slots=True)
 class AccessRule:
-    """What a user may do, or may not.
+    """A right of a user, or a ban.
 
     Attributes:
         number: Of the rule, on its broker.

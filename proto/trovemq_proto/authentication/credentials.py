@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a client proves that it knows."""
+    """A user's name and secret."""
 
     access_key: str
     secret_key: str = field(repr=False)
 
 
 def parse_credentials(text: str) -> Credentials:
-    """ValueError, which does not show what is in the file."""
+    """ValueError, which does not show the content."""
     values: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         stripped = line.strip()

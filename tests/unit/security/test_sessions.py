@@ -55,7 +55,7 @@ class Server:
     def log_in(
         self, secret: bytes = SECRET, name: str = "alice", now_ms: int = 0
     ) -> tuple[SigningKey, Session]:
-        """What the client and the server have after a handshake."""
+        """The client's key and the server's session after a handshake."""
         first = client_first(name, NONCE)
         handshake = ClientHandshake(first, self.sessions.begin(first, now_ms), secret)
         answer, session = self.sessions.finish(handshake.message, now_ms)

@@ -49,7 +49,7 @@ class SignedChannel:
         channel: To the server.
         address: The server's, for errors.
         credentials: Whose calls they are.
-        failures: What the channel's calls raise.
+        failures: Errors that the channel's calls raise.
         timeout_ms: For each step of the handshake.
     """
 
@@ -105,7 +105,7 @@ class SignedChannel:
 
     # --- sessions -------------------------------------------------------------------------------------
     async def sign_call(self, path: str) -> tuple[tuple[tuple[str, bytes], ...], Callable[[bytes], bytes]]:
-        """Metadata for one call, and what signs its messages. Raises TroveError."""
+        """Metadata for one call, and the function that signs its messages. Raises TroveError."""
         session = await self._current()
         if session.key is None:
             return (), _unsigned

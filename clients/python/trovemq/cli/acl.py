@@ -1,4 +1,4 @@
-"""acl allow|deny|delete|list|test: what users may do."""
+"""acl allow|deny|delete|list|test: the rights of users."""
 
 from __future__ import annotations
 

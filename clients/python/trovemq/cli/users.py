@@ -42,7 +42,7 @@ async def create(
         made = await session.call(
             client.admin.users.create(user, secret_key=secret, is_super=is_super, broker=broker)
         )
-    _show_secret(session, made, told=not secret)
+    _show_secret(session, made, is_new=not secret)
 
 
 @verb(app, "rotate")
@@ -64,7 +64,7 @@ async def rotate(
             _show_users(session, await session.call(client.admin.users.drop_old_secret(user, broker=broker)))
             return
         made = await session.call(client.admin.users.rotate(user, secret_key=secret, broker=broker))
-    _show_secret(session, made, told=not secret)
+    _show_secret(session, made, is_new=not secret)
 
 
 @verb(app, "enable")
@@ -113,13 +113,13 @@ def _secret_of(path: Path | None) -> str:
         raise typer.BadParameter(f"{path} cannot be read: {type(error).__name__}") from None
 
 
-def _show_secret(session: Session, made: UserCredentials, *, told: bool) -> None:
+def _show_secret(session: Session, made: UserCredentials, *, is_new: bool) -> None:
     """The secret where it was made here; who gave a file has it."""
-    secret = {"secretKey": made.secret_key} if told else {}
+    secret = {"secretKey": made.secret_key} if is_new else {}
     session.output.item({"user": made.access_key, **secret, "brokers": [user.broker for user in made.users]})
     if session.output.objects:
         return
-    if not told:
+    if not is_new:
         session.output.remark(f"user {made.access_key} has the secret of the file")
         return
     from rich.text import Text
