@@ -1,0 +1,257 @@
+"""The gate before a handler: what reaches it, and what the caller hears instead."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import grpc
+import pytest
+
+from broker.security import changes
+from broker.server.access.guard import AccessGuard
+from broker.server.refused_message import RefusedMessage
+from broker.server.rocketmq.status import reader
+from tests.unit.server.access.access_here import AccessHere, rocketmq_metadata, signed
+from trovemq_daemon.grpc_transport import is_end
+from trovemq_proto.authentication.calls import SigningKey, message_signer
+from trovemq_proto.errors import TroveError
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_proto.rocketmq.v2 import service_pb2
+from trovemq_proto.v1 import admin_pb2, message_pb2, route_pb2, transaction_pb2
+
+SEND = "/trovemq.v1.MessageService/Send"
+FETCH = "/trovemq.v1.MessageService/Fetch"
+TRANSACT = "/trovemq.v1.TransactionService/Transact"
+LIST = "/trovemq.v1.AdminService/ListTopics"
+WATCH = "/trovemq.v1.RouteService/WatchRoutes"
+RECEIVE = "/apache.rocketmq.v2.MessagingService/ReceiveMessage"
+TELEMETRY = "/apache.rocketmq.v2.MessagingService/Telemetry"
+
+
+class Context:
+    """A call's, with the client's messages."""
+
+    def __init__(self, metadata: Sequence[tuple[str, Any]] = (), messages: Sequence[bytes] = ()) -> None:
+        self.metadata = metadata
+        self.messages = list(messages)
+        self.written: list[Any] = []
+
+    def invocation_metadata(self) -> Sequence[tuple[str, Any]]:
+        return self.metadata
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:5000"
+
+    def auth_context(self) -> dict[str, Any]:
+        return {}
+
+    async def read(self) -> Any:
+        return self.messages.pop(0) if self.messages else grpc.aio.EOF
+
+    async def write(self, message: Any) -> None:
+        self.written.append(message)
+
+
+@pytest.fixture
+def here() -> AccessHere:
+    made = AccessHere()
+    made.user("alice")
+    return made
+
+
+def guarded(here: AccessHere, path: str, handler: Any) -> Any:
+    return AccessGuard(here.gate).handler(path, handler)
+
+
+def send_handler(seen: list[Any]) -> Any:
+    async def send(request: Any, _context: Any) -> Any:
+        seen.append(request)
+        return message_pb2.AppendReply()
+
+    return grpc.unary_unary_rpc_method_handler(
+        send, request_deserializer=message_pb2.SendRequest.FromString, response_serializer=None
+    )
+
+
+def stream_handler(seen: list[Any], request_type: Any, *, unary_reply: bool = False) -> Any:
+    async def serve(_requests: Any, context: Any) -> None:
+        while not is_end(message := await context.read()):
+            seen.append(message)
+
+    make = grpc.stream_unary_rpc_method_handler if unary_reply else grpc.stream_stream_rpc_method_handler
+    return make(serve, request_deserializer=request_type.FromString)
+
+
+def call(handler: Any, context: Context, request: bytes = b"") -> Any:
+    kind = next(
+        one for one in ("unary_unary", "stream_unary", "stream_stream") if getattr(handler, one) is not None
+    )
+    return asyncio.run(getattr(handler, kind)(request, context))
+
+
+def replies(handler: Any, context: Context, request: bytes) -> list[Any]:
+    async def collect() -> list[Any]:
+        return [reply async for reply in handler.unary_stream(request, context)]
+
+    return asyncio.run(collect())
+
+
+def refusal(attempt: Callable[[], Any]) -> str:
+    with pytest.raises(TroveError) as raised:
+        attempt()
+    return raised.value.symbol
+
+
+REQUEST = message_pb2.SendRequest(topic="orders").SerializeToString()
+
+
+def test_a_signed_request_reaches_its_handler(here: AccessHere) -> None:
+    here.rule("alice", "Pub", "Topic:orders")
+    seen: list[Any] = []
+    handler, key = guarded(here, SEND, send_handler(seen)), here.log_in("alice")
+    call(handler, Context(signed(key, 0, SEND)), key.sign(0, 0, REQUEST))
+    assert [request.topic for request in seen] == ["orders"]
+
+
+def test_nothing_else_reaches_it(here: AccessHere) -> None:
+    here.rule("alice", "Pub", "Topic:orders")
+    seen: list[Any] = []
+    handler, key = guarded(here, SEND, send_handler(seen)), here.log_in("alice")
+    other = message_pb2.SendRequest(topic="secret").SerializeToString()
+    first = Context(signed(key, 0, SEND))
+    call(handler, first, key.sign(0, 0, REQUEST))
+    for number, (context, request) in enumerate(
+        (
+            (first, key.sign(0, 0, REQUEST)),  # again
+            (Context(signed(key, 1, SEND)), REQUEST),  # unsigned
+            (Context(signed(key, 2, SEND)), key.sign(1, 0, REQUEST)),  # of another call
+            (Context(signed(key, 3, SEND)), key.sign(3, 1, REQUEST)),  # another number
+            (Context(signed(key, 4, SEND)), key.sign(4, 0, REQUEST)[:-1] + b"\0"),
+            (Context(signed(key, 5, FETCH)), key.sign(5, 0, REQUEST)),  # of another method
+            (Context(rocketmq_metadata("alice")), REQUEST),
+            (Context(), REQUEST),
+        )
+    ):
+        assert refusal(lambda: call(handler, context, request)) == "AUTHENTICATION_FAILED", number  # noqa: B023
+    denied = Context(signed(key, 6, SEND))
+    assert refusal(lambda: call(handler, denied, key.sign(6, 0, other))) == "ACCESS_DENIED"
+    assert len(seen) == 1
+
+
+def test_bytes_that_are_no_request_are_refused_as_such(here: AccessHere) -> None:
+    handler, key = guarded(here, SEND, send_handler([])), here.log_in("alice")
+    context = Context(signed(key, 0, SEND))
+    assert refusal(lambda: call(handler, context, key.sign(0, 0, b"\xff\xff"))) == "REQUEST_ILLEGAL"
+
+
+def fetch(key: SigningKey, *topics: str) -> list[bytes]:
+    sign = message_signer(key, 0)
+    return [sign(message_pb2.FetchRequest(topic=topic).SerializeToString()) for topic in topics]
+
+
+def test_a_refused_message_of_a_fetch_stream_is_its_services_to_answer(here: AccessHere) -> None:
+    here.rule("alice", "Sub", "Topic:a")
+    seen: list[Any] = []
+    handler, key = guarded(here, FETCH, stream_handler(seen, message_pb2.FetchRequest)), here.log_in("alice")
+    call(handler, Context(signed(key, 0, FETCH), fetch(key, "a", "b", "a")))
+    assert [isinstance(message, RefusedMessage) for message in seen] == [False, True, False]
+    assert seen[1].error.symbol == "ACCESS_DENIED"
+    assert seen[1].message.topic == "b"
+
+
+@pytest.mark.parametrize("order", [(1,), (0, 0), (0, 2), (1, 0)])
+def test_messages_of_a_stream_come_in_their_order_or_not_at_all(
+    here: AccessHere, order: tuple[int, ...]
+) -> None:
+    here.rule("alice", "Sub", "Topic:a")
+    seen: list[Any] = []
+    handler, key = guarded(here, FETCH, stream_handler(seen, message_pb2.FetchRequest)), here.log_in("alice")
+    messages = fetch(key, "a", "a", "a")
+    context = Context(signed(key, 0, FETCH), [messages[number] for number in order])
+    assert refusal(lambda: call(handler, context)) == "AUTHENTICATION_FAILED"
+    assert len(seen) == (order[0] == 0)
+
+
+def test_a_right_that_is_taken_away_ends_with_the_next_message(here: AccessHere) -> None:
+    number = here.rule("alice", "Pub", "Topic:a")
+    seen: list[Any] = []
+
+    async def serve(_requests: Any, context: Any) -> Any:
+        seen.append(await context.read())
+        here.apply(changes.delete_rule(here.table.state, number))
+        seen.append(await context.read())
+
+    handler = grpc.stream_unary_rpc_method_handler(
+        serve, request_deserializer=transaction_pb2.TransactionFrame.FromString
+    )
+    key = here.log_in("alice")
+    sign = message_signer(key, 0)
+    frame = transaction_pb2.TransactionFrame(messages={"topic": "a"}).SerializeToString()
+    context = Context(signed(key, 0, TRANSACT), [sign(frame), sign(frame)])
+    assert refusal(lambda: call(guarded(here, TRANSACT, handler), context)) == "ACCESS_DENIED"
+    assert len(seen) == 1
+
+
+def test_listings_and_routes_hold_what_the_caller_may_know(here: AccessHere) -> None:
+    here.rule("alice", "Pub", "Topic:a*")
+    names = ("a", "ab", "b")
+
+    async def list_topics(_request: Any, _context: Any) -> Any:
+        return admin_pb2.ListTopicsReply(topics=[{"topic": name} for name in names])
+
+    async def watch(_request: Any, _context: Any) -> AsyncIterator[Any]:
+        yield route_pb2.ClusterReply(brokers=[{"topics": [{"topic": name} for name in names]}], version=7)
+
+    key = here.log_in("alice")
+    listing = grpc.unary_unary_rpc_method_handler(
+        list_topics, request_deserializer=admin_pb2.ListTopicsRequest.FromString
+    )
+    reply = call(guarded(here, LIST, listing), Context(signed(key, 0, LIST)), key.sign(0, 0, b""))
+    assert [topic.topic for topic in reply.topics] == ["a", "ab"]
+    watching = grpc.unary_stream_rpc_method_handler(
+        watch, request_deserializer=route_pb2.WatchRoutesRequest.FromString
+    )
+    context = Context(signed(key, 1, WATCH))
+    (seen,) = replies(guarded(here, WATCH, watching), context, key.sign(1, 0, b""))
+    assert [topic.topic for topic in seen.brokers[0].topics] == ["a", "ab"]
+    assert seen.version == 7
+
+
+def test_rocketmqs_stream_of_replies_begins_with_the_refusal(here: AccessHere) -> None:
+    async def receive(_request: Any, _context: Any) -> AsyncIterator[Any]:
+        yield service_pb2.ReceiveMessageResponse(status=v2.Status(code=v2.OK))
+
+    handler = grpc.unary_stream_rpc_method_handler(
+        receive, request_deserializer=reader(service_pb2.ReceiveMessageRequest)
+    )
+    queue = v2.MessageQueue(topic=v2.Resource(name="orders"))
+    request = service_pb2.ReceiveMessageRequest(
+        group=v2.Resource(name="billing"), message_queue=queue
+    ).SerializeToString()
+
+    def codes(metadata: Sequence[tuple[str, Any]]) -> list[int]:
+        found = replies(guarded(here, RECEIVE, handler), Context(metadata), request)
+        return [reply.status.code for reply in found]
+
+    assert codes(()) == [v2.UNAUTHORIZED]
+    assert codes(rocketmq_metadata("alice", "wrong-secret")) == [v2.UNAUTHORIZED]
+    assert codes(rocketmq_metadata("alice")) == [v2.FORBIDDEN]
+    here.rule("alice", "Sub", "Topic:orders")
+    assert codes(rocketmq_metadata("alice")) == [v2.FORBIDDEN]
+    here.rule("alice", "Sub", "Group:billing")
+    assert codes(rocketmq_metadata("alice")) == [v2.OK]
+
+
+def test_a_telemetry_stream_hears_the_refusal_and_ends(here: AccessHere) -> None:
+    seen: list[Any] = []
+    handler = guarded(here, TELEMETRY, stream_handler(seen, service_pb2.TelemetryCommand))
+    settings = v2.Settings(publishing=v2.Publishing(topics=[v2.Resource(name="orders")]))
+    command = service_pb2.TelemetryCommand(settings=settings).SerializeToString()
+    for metadata, code in (((), v2.UNAUTHORIZED), (rocketmq_metadata("alice"), v2.FORBIDDEN)):
+        context = Context(metadata, [command, command])
+        call(handler, context)
+        assert [one.status.code for one in context.written] == [code]
+        assert context.messages == [command], "the first request was read before"
+    assert seen == []
