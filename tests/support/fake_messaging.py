@@ -193,8 +193,8 @@ class FakeMessaging:
                 reply.settings.publishing.SetInParent()
             else:
                 reply.settings.subscription.CopyFrom(self.settings.subscription)
+            self.talks.append(talk)  # before its client can know of it
             await context.write(reply)
-            self.talks.append(talk)
             await self.notify()
 
     def _heartbeat(self, request: Any, status: Status, client_id: str) -> Any:
