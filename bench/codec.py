@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from time import perf_counter
 
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_proto.records import (
     BatchEncoder,
     RecordBatch,
@@ -74,7 +74,7 @@ def patch(data: bytearray, batch: RecordBatch) -> RecordBatch:
     return patch_batch(
         data,
         batch,
-        first_queue_offset=5,
+        first_queue_offset=QueueOffset(5),
         physical_offset=PhysicalOffset(1 << 30),
         store_timestamp=NOW_MS,
         store_host=STORE_HOST,

@@ -47,6 +47,7 @@ from trovemq_daemon.memory_trim import TrimPolicy, keep_trimmed
 from trovemq_daemon.reply_budget import ReplyBudget
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueOffset
 from trovemq_proto.records import UniqueKeyGenerator
 from trovemq_store.engine.deduplication import Deduplication
 from trovemq_store.engine.message_store import MessageStore
@@ -194,7 +195,7 @@ class StoreServices:
         self.timer_task.changed()
         self.receive_waits.on_messages_available(queues)
 
-    def _offsets_moved(self, group: str, topic: str, offsets: Mapping[int, int]) -> Mapping[int, int]:
+    def _offsets_moved(self, group: str, topic: str, offsets: Mapping[int, QueueOffset]) -> Mapping[int, int]:
         """A group's offsets were set: the messages in flight of these queues are forgotten."""
         forgotten = self.model.delivery.reset(group, topic, offsets, clock_ms())
         self.receive_waits.wake((group, topic))
@@ -209,7 +210,7 @@ class StoreServices:
         self.model.transactions.forget_topic(topic)
         self.receive_waits.wake_topic(topic)
 
-    def search_offset(self, topic: str, queue_id: int, timestamp: int) -> int:
+    def search_offset(self, topic: str, queue_id: int, timestamp: int) -> QueueOffset:
         """The first queue offset stored at or after that time."""
         return search_offset(self.store, topic, queue_id, timestamp)
 

@@ -17,7 +17,7 @@ from broker.fetch.pull import out_of_range
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import queue_ids, queue_range
 from trovemq_store.topics.names import check_group_name
@@ -28,7 +28,7 @@ class ResetTarget:
     """The new place of a group's offsets; exactly one is set."""
 
     timestamp: int | None = None  # epoch ms: the first message at or after it
-    offset: int | None = None
+    offset: QueueOffset | None = None
     to_min: bool = False
     to_max: bool = False
 
@@ -36,15 +36,15 @@ class ResetTarget:
 @dataclass(frozen=True, slots=True)
 class ResetEntry:
     queue_id: int
-    offset_before: int | None
-    offset: int
+    offset_before: QueueOffset | None
+    offset: QueueOffset
     in_flight: int = 0  # messages in flight that are forgotten
 
 
-Moved = Callable[[str, str, Mapping[int, int]], Mapping[int, int]]
+Moved = Callable[[str, str, Mapping[int, QueueOffset]], Mapping[int, int]]
 
 
-def _nothing_moved(_group: str, _topic: str, _offsets: Mapping[int, int]) -> Mapping[int, int]:
+def _nothing_moved(_group: str, _topic: str, _offsets: Mapping[int, QueueOffset]) -> Mapping[int, int]:
     return {}
 
 
@@ -58,7 +58,7 @@ class OffsetKeeper:
         self,
         store: MessageStore,
         sync_log: Callable[[PhysicalOffset], Awaitable[None]],
-        search: Callable[[str, int, int], int],
+        search: Callable[[str, int, int], QueueOffset],
         moved: Moved = _nothing_moved,
     ) -> None:
         self._store = store
@@ -67,7 +67,7 @@ class OffsetKeeper:
         self._moved = moved
         self._writing = asyncio.Lock()
 
-    async def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+    async def commit(self, group: str, topic: str, queue_id: int, offset: QueueOffset) -> None:
         """`offset` is the next one to consume. Raises GROUP_ILLEGAL, TOPIC_NOT_FOUND, QUEUE_NOT_FOUND,
         OFFSET_OUT_OF_RANGE, DISK_FULL, STORE_FAILED, FLUSH_DISK_TIMEOUT."""
         check_group_name(group)
@@ -78,7 +78,7 @@ class OffsetKeeper:
         self._store.offsets.commit(group, topic, queue_id, offset)
         await self.persist()
 
-    def get(self, group: str, topic: str, queue_id: int) -> int | None:
+    def get(self, group: str, topic: str, queue_id: int) -> QueueOffset | None:
         """None where the group has no offset for this queue. Raises GROUP_ILLEGAL, TOPIC_NOT_FOUND, …"""
         check_group_name(group)
         queue_range(self._store, topic, queue_id)
@@ -101,12 +101,14 @@ class OffsetKeeper:
         """The changes that reset() would make; nothing is set. Raises as reset()."""
         return self._entries(group, topic, self._targets(group, topic, queue_id, target))
 
-    def _targets(self, group: str, topic: str, queue_id: int | None, target: ResetTarget) -> dict[int, int]:
+    def _targets(
+        self, group: str, topic: str, queue_id: int | None, target: ResetTarget
+    ) -> dict[int, QueueOffset]:
         check_group_name(group)
         chosen = queue_ids(self._store, topic) if queue_id is None else [queue_id]
         return {number: self._target_offset(topic, number, target) for number in chosen}
 
-    def _entries(self, group: str, topic: str, targets: Mapping[int, int]) -> list[ResetEntry]:
+    def _entries(self, group: str, topic: str, targets: Mapping[int, QueueOffset]) -> list[ResetEntry]:
         """All of them, or the error of the first that is out of its queue's range."""
         entries = []
         for number, offset in targets.items():
@@ -114,7 +116,7 @@ class OffsetKeeper:
             entries.append(ResetEntry(number, self._store.offsets.get(group, topic, number), offset))
         return entries
 
-    def _target_offset(self, topic: str, queue_id: int, target: ResetTarget) -> int:
+    def _target_offset(self, topic: str, queue_id: int, target: ResetTarget) -> QueueOffset:
         low, high = queue_range(self._store, topic, queue_id)
         if target.to_min:
             return low
@@ -126,12 +128,12 @@ class OffsetKeeper:
             raise TroveError(errors.REQUEST_ILLEGAL, "a reset needs a timestamp, an offset, to_min or to_max")
         return target.offset  # its range is checked before anything is set
 
-    def _check_range(self, topic: str, queue_id: int, offset: int) -> None:
+    def _check_range(self, topic: str, queue_id: int, offset: QueueOffset) -> None:
         low, high = queue_range(self._store, topic, queue_id)
         if not low <= offset <= high:
             raise out_of_range(topic, queue_id, offset, low, high)
 
-    async def _log_behind(self, topic: str, offsets: dict[int, int]) -> None:
+    async def _log_behind(self, topic: str, offsets: dict[int, QueueOffset]) -> None:
         """Syncs the log where one of these offsets lies beyond its synced part (async mode)."""
         flushed_offset = self._store.flushed_offset
         for queue_id, offset in offsets.items():

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import QUEUE_ORIGIN, PhysicalOffset, QueueOffset
 from trovemq_proto.records import (
     PROPERTY_TAGS,
     RECORD_SIZE_MIN,
@@ -55,7 +55,7 @@ class PullSettings:
 class PullRequest:
     topic: str
     queue_id: int
-    offset: int
+    offset: QueueOffset
     messages_max: int = 0  # 0 = as many as fit
     bytes_max: int = 0  # 0 = the default
     tags: tuple[str, ...] = ()
@@ -69,11 +69,11 @@ class PullResult:
     slices: list[memoryview]
     message_count: int
     byte_count: int
-    next_offset: int
-    min_offset: int
-    max_offset: int
+    next_offset: QueueOffset
+    min_offset: QueueOffset
+    max_offset: QueueOffset
     queue_offsets: bytes = b""  # i64 little-endian, one a record; empty where the records say the same
-    damaged_offsets: tuple[int, ...] = ()
+    damaged_offsets: tuple[QueueOffset, ...] = ()
 
     @property
     def at_end(self) -> bool:
@@ -93,18 +93,21 @@ class Puller:
         """Raises TroveError TOPIC_NOT_FOUND, QUEUE_NOT_FOUND, OFFSET_OUT_OF_RANGE, REQUEST_ILLEGAL."""
         _check(request)
         queue = find_queue(self._store, request.topic, request.queue_id)
-        low, high = (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
+        low = queue.min_offset if queue is not None else QUEUE_ORIGIN
+        high = queue.max_offset if queue is not None else QUEUE_ORIGIN
         if not low <= request.offset <= high:
             raise out_of_range(request.topic, request.queue_id, request.offset, low, high)
         if queue is None or request.offset == high:
             return PullResult([], 0, 0, request.offset, low, high)
         return self._read(request, queue, low, high)
 
-    def _read(self, request: PullRequest, queue: ConsumeQueue, low: int, high: int) -> PullResult:
+    def _read(
+        self, request: PullRequest, queue: ConsumeQueue, low: QueueOffset, high: QueueOffset
+    ) -> PullResult:
         try:
             units = _readable_units(queue, request.offset, min(high - request.offset, UNITS_MAX))
         except StorageError:  # not even the first: the message is there, and cannot be found
-            following = request.offset + 1
+            following = QueueOffset(request.offset + 1)
             return PullResult([], 0, 0, following, low, high, damaged_offsets=(request.offset,))
         sizes = units["size"].astype(np.int64)
         physical_offsets = units["physical_offset"].astype(np.int64)
@@ -119,7 +122,7 @@ class Puller:
         gathered.add(found + request.offset, physical_offsets[found], sizes[found])
         if request.tags:
             gathered.keep_tags(frozenset(request.tags))
-        return gathered.result(request.offset + scanned, low, high)
+        return gathered.result(QueueOffset(request.offset + scanned), low, high)
 
     def _limit(self, request: PullRequest, sizes: Indexes) -> int:
         """How many of these records fit; at least one where there is one."""
@@ -131,7 +134,7 @@ class Puller:
         return min(count, len(sizes))
 
 
-def _readable_units(queue: ConsumeQueue, offset: int, count: int) -> NDArray[np.void]:
+def _readable_units(queue: ConsumeQueue, offset: QueueOffset, count: int) -> NDArray[np.void]:
     """queue.units(), or fewer where the disk does not give all. StorageError: not one."""
     while True:
         try:
@@ -149,7 +152,7 @@ class _Gathered:
         self._store = store
         self._checked_from = checked_from
         self._batches: list[tuple[RecordBatch, Indexes]] = []
-        self._damaged: list[int] = []
+        self._damaged: list[QueueOffset] = []
 
     def add(self, queue_offsets: Indexes, physical_offsets: Indexes, sizes: Indexes) -> None:
         """The units' records, in queue order, which is the log's order."""
@@ -221,7 +224,9 @@ class _Gathered:
                 kept.append((part, queue_offsets[match]))
         self._batches = kept
 
-    def result(self, next_offset: int, min_offset: int, max_offset: int) -> PullResult:
+    def result(
+        self, next_offset: QueueOffset, min_offset: QueueOffset, max_offset: QueueOffset
+    ) -> PullResult:
         slices: list[memoryview] = []
         differs = False
         for batch, queue_offsets in self._batches:
@@ -242,7 +247,9 @@ class _Gathered:
         )
 
 
-def out_of_range(topic: str, queue_id: int, offset: int, low: int, high: int) -> TroveError:
+def out_of_range(
+    topic: str, queue_id: int, offset: QueueOffset, low: QueueOffset, high: QueueOffset
+) -> TroveError:
     return TroveError(
         errors.OFFSET_OUT_OF_RANGE,
         f"offset {offset} of queue {queue_id} of {topic} is not in {low} to {high}",

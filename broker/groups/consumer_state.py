@@ -27,7 +27,7 @@ from broker.groups.delivery.rocketmq_import import import_from_rocketmq as take_
 from broker.groups.timers.timers import SCHEDULE_TOPIC, WHEEL_TOPIC, Timers, TimersState
 from broker.groups.transactions.records import HALF_TOPIC, OP_TOPIC
 from broker.groups.transactions.transactions import Transactions, TransactionsState
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import QUEUE_ORIGIN, PhysicalOffset, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import RecordWriter
 from trovemq_store.events.codec import EventKind
@@ -47,7 +47,7 @@ class ConsumerSnapshot(msgspec.Struct):
 
     closed: bool
     log_end: PhysicalOffset
-    event_offset: int
+    event_offset: QueueOffset
     delivery: DeliveryState
     timers: TimersState
     transactions: TransactionsState
@@ -129,7 +129,7 @@ class ConsumerState:
         if state is not None and not (state.closed and state.log_end != self._store.end_offset):
             self._restore(state)
         elif state is None and self.events.next_offset > 0:
-            self._replay(0)  # the snapshot was lost: the log alone
+            self._replay(QUEUE_ORIGIN)  # the snapshot was lost: the log alone
         else:
             self._import_from_rocketmq(now_ms)
         self.timers.catch_up()
@@ -144,7 +144,7 @@ class ConsumerState:
         self.delivery.restore(state.delivery)
         self._replay(state.event_offset)
 
-    def _replay(self, begin: int) -> None:
+    def _replay(self, begin: QueueOffset) -> None:
         for event in self.events.replay(begin):
             if event.kind is EventKind.TIMER_ENDED:
                 self.timers.apply(event)

@@ -23,7 +23,7 @@ from zlib import crc32
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_proto.records import PROPERTY_SHARDING_KEY, Message, decode_stored
 from trovemq_proto.records.internal_properties import is_reserved
 from trovemq_proto.records.layout import PROPERTY_KEY_SIZES, PROPERTY_RESENT
@@ -81,12 +81,12 @@ class DeadLetters:
         visible = self._store.visible_offset
         self._not_visible = {at: sent for at, sent in self._not_visible.items() if sent.end > visible}
 
-    def resent(self, group: str, offset: int) -> Resent | None:
+    def resent(self, group: str, offset: QueueOffset) -> Resent | None:
         """Where the letter at that queue offset was sent; None where it was not. Raises as `resend`."""
         message = self._letter(group, offset)
         return self._resent(message, origin_topic(message))
 
-    def resend(self, group: str, offset: int, now_ms: int) -> Resent:
+    def resend(self, group: str, offset: QueueOffset, now_ms: int) -> Resent:
         """Appends the letter at that queue offset to its original topic, unless an earlier call did.
 
         Raises TroveError TOPIC_NOT_FOUND, TOPIC_ILLEGAL, PERMISSION_MISSING (the original topic's),
@@ -119,7 +119,7 @@ class DeadLetters:
                 return Resent(topic, copy.offset_msg_id, PhysicalOffset(copy.physical_offset + 1), again=True)
         return None
 
-    def _letter(self, group: str, offset: int) -> Message:
+    def _letter(self, group: str, offset: QueueOffset) -> Message:
         topic = DEAD_LETTER_PREFIX + group
         queue = self._store.consume_queues.get(topic, 0)
         if queue is None:
@@ -138,7 +138,7 @@ class DeadLetters:
             raise TroveError(errors.MESSAGE_NOT_FOUND, f"no message is left at offset {offset} of {topic}")
         return decode_stored(record)
 
-    def _queue_id(self, topic: str, message: Message, offset: int) -> int:
+    def _queue_id(self, topic: str, message: Message, offset: QueueOffset) -> int:
         """Of the topic's queues the original one for an ordered message, else one after the other."""
         config = self._store.topics.get(topic)
         if config is None:

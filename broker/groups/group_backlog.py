@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from broker.groups.delivery.queue_state import QueueState
+from trovemq_proto.positions import QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.steps import Steps
 
@@ -70,5 +71,5 @@ def queue_backlog(store: MessageStore, state: QueueState, now_ms: int) -> GroupB
         was_skipped = state.next_offset - begin - len(state.open)  # at most, until a receive has counted
         ready += max(0, was_skipped) if order.waiting_count is None else order.waiting_count
     first = max(begin if held is None else held, queue.min_offset)
-    oldest = store.store_timestamp_at(queue.unit(first)[0]) if first < queue.max_offset else None
+    oldest = store.store_timestamp_at(queue.unit(QueueOffset(first))[0]) if first < queue.max_offset else None
     return GroupBacklog(in_flight, ready, oldest)

@@ -19,7 +19,7 @@ from broker.groups.delivery.request import QueueProgress
 from broker.groups.filters.filter import Filter
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import QUEUE_ORIGIN, PhysicalOffset, QueueOffset
 from trovemq_proto.records import parse_properties
 from trovemq_proto.records.fields import read_fields
 from trovemq_store.engine.message_store import MessageStore
@@ -51,8 +51,8 @@ class Position:
     """The progress of a group: everything below `committed` is consumed (None: it never read the queue),
     `next_offset` is the next one to be delivered for the first time."""
 
-    committed: int | None
-    next_offset: int
+    committed: QueueOffset | None
+    next_offset: QueueOffset
     in_flight: int = 0  # invisible to other members now
     held: int = 0  # below next_offset: not delivered yet, or returned
 
@@ -130,7 +130,7 @@ class GroupLags:
         delayed = self._delayed(topic) if topic.startswith(RETRY_PREFIX) and queue_id == 0 else 0
         if row is None:
             committed = self._store.offsets.get(group, topic, queue_id)
-            return Position(committed, committed or 0, delayed)
+            return Position(committed, committed or QUEUE_ORIGIN, delayed)
         in_flight = row.in_flight_count - row.visible_count + delayed
         return Position(row.committed, row.next_offset, in_flight, row.held_count + row.visible_count)
 
@@ -191,7 +191,7 @@ def _waiting(
     if begin >= end:
         return _Waiting(0, None)
     if not filters or any(one.takes_all for one in filters):
-        return _Waiting(end - begin, begin)
+        return _Waiting(end - begin, QueueOffset(begin))
     hashes: set[int] = set()
     for one in filters:
         if one.tag_hashes is None:
@@ -206,7 +206,7 @@ def _by_tags_codes(
     wanted = np.fromiter(hashes, np.int64, len(hashes))
     offset, count, first = begin, 0, None
     while offset < end and work.units_left > 0:
-        units = queue.units(offset, min(end - offset, UNITS_STEP, work.units_left))
+        units = queue.units(QueueOffset(offset), min(end - offset, UNITS_STEP, work.units_left))
         if not len(units):
             break
         taken = np.isin(units["tags_code"].astype(np.int64), wanted) & (units["size"] != BLANK_UNIT_SIZE)
@@ -229,7 +229,7 @@ def _by_properties(
 ) -> Generator[None, None, _Waiting]:
     offset, count, first, bytes_read = begin, 0, None, 0
     while offset < end and work.records_left > 0:
-        units = queue.units(offset, min(end - offset, RECORDS_STEP, work.records_left))
+        units = queue.units(QueueOffset(offset), min(end - offset, RECORDS_STEP, work.records_left))
         if not len(units):
             break
         places = zip(units["physical_offset"].tolist(), units["size"].tolist(), strict=True)
@@ -274,5 +274,5 @@ def _properties_at(store: MessageStore, physical_offset: PhysicalOffset) -> dict
 def _age_ms(store: MessageStore, queue: ConsumeQueue, offset: int | None, now_ms: int) -> int:
     if offset is None or offset >= queue.max_offset:
         return 0
-    stored = store.store_timestamp_at(queue.unit(offset)[0])
+    stored = store.store_timestamp_at(queue.unit(QueueOffset(offset))[0])
     return 0 if stored is None else max(now_ms - stored, 0)

@@ -24,7 +24,7 @@ from typing import Final
 
 from broker.groups.consumer_state import ConsumerState
 from broker.groups.transactions.records import HALF_TOPIC, OP_TOPIC
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
+from trovemq_proto.positions import LOG_ORIGIN, QUEUE_ORIGIN, PhysicalOffset, QueueOffset
 from trovemq_proto.records.layout import SCHEDULE_TOPIC
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.index.consume_queue import ConsumeQueue
@@ -45,7 +45,7 @@ class Holder:
     topic: str
     queue_id: int
     group: str
-    queue_offset: int
+    queue_offset: QueueOffset
     physical_offset: PhysicalOffset
 
 
@@ -162,29 +162,30 @@ def _holders(
             continue
         behind = [(_acknowledged(store, model, group, queue), group) for group in groups]
         offset, group = min(behind, default=(0, ""))
-        offset = _first_since(store, queue, max(offset, queue.min_offset), since_ms)
+        offset = _first_since(store, queue, QueueOffset(max(offset, queue.min_offset)), since_ms)
         if offset < queue.max_offset:
             yield Holder(topic, queue.queue_id, group, offset, queue.physical_before(offset))
 
 
-def _acknowledged(store: MessageStore, model: ConsumerState, group: str, queue: ConsumeQueue) -> int:
+def _acknowledged(store: MessageStore, model: ConsumerState, group: str, queue: ConsumeQueue) -> QueueOffset:
     """Everything below is acknowledged by the group; 0 where it has never read the queue."""
     stored = store.offsets.get(group, queue.topic, queue.queue_id)
     state = model.delivery.group_topics.state(group, queue.topic, queue.queue_id)
     if state is None:
-        return stored or 0
-    return state.committed if stored is None else min(stored, state.committed)
+        return stored or QUEUE_ORIGIN
+    return QueueOffset(state.committed if stored is None else min(stored, state.committed))
 
 
-def _first_since(store: MessageStore, queue: ConsumeQueue, begin: int, since_ms: int) -> int:
+def _first_since(store: MessageStore, queue: ConsumeQueue, begin: QueueOffset, since_ms: int) -> QueueOffset:
     """The first offset from `begin` on whose message was stored after since_ms."""
     if begin >= queue.max_offset or _stored_ms(store, queue, begin) > since_ms:
         return begin
     offsets = range(begin, queue.max_offset)
-    return begin + bisect_right(offsets, since_ms, key=lambda offset: _stored_ms(store, queue, offset))
+    count = bisect_right(offsets, since_ms, key=lambda at: _stored_ms(store, queue, QueueOffset(at)))
+    return QueueOffset(begin + count)
 
 
-def _stored_ms(store: MessageStore, queue: ConsumeQueue, offset: int) -> int:
+def _stored_ms(store: MessageStore, queue: ConsumeQueue, offset: QueueOffset) -> int:
     """Of a record that cannot be read: the far future, so that it is not taken for an old one."""
     stored_ms = store.store_timestamp_at(queue.physical_before(offset))
     return _NEVER_MS if stored_ms is None else stored_ms

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from trovemq_proto.positions import QUEUE_ORIGIN, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.steps import Steps
 from trovemq_store.index.consume_queue import ConsumeQueue
@@ -63,11 +64,11 @@ def _add_retries(
                 continue
             lag = lags[group, retry] = ConsumerLag()
             for queue in queues:
-                _add(store, lag, queue, 0)
+                _add(store, lag, queue, QUEUE_ORIGIN)
         lag.messages += waiting
 
 
-def _add(store: MessageStore, lag: ConsumerLag, queue: ConsumeQueue, offset: int) -> None:
+def _add(store: MessageStore, lag: ConsumerLag, queue: ConsumeQueue, offset: QueueOffset) -> None:
     """The messages of the queue from there on."""
     if queue.max_offset <= (first := max(offset, queue.min_offset)):
         return
@@ -77,5 +78,5 @@ def _add(store: MessageStore, lag: ConsumerLag, queue: ConsumeQueue, offset: int
         lag.oldest = timestamp
 
 
-def _timestamp_at(store: MessageStore, queue: ConsumeQueue, offset: int) -> int | None:
+def _timestamp_at(store: MessageStore, queue: ConsumeQueue, offset: QueueOffset) -> int | None:
     return store.store_timestamp_at(queue.unit(offset)[0])

@@ -14,7 +14,7 @@ import numpy as np
 
 from broker.groups.filters.filter import Filter
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_proto.records import parse_properties
 from trovemq_proto.records.fields import read_fields
 from trovemq_store.engine.message_store import MessageStore
@@ -50,7 +50,7 @@ class NewMessages:
             return Found(list(filters), end)
         if begin >= end:
             return Found([], end)
-        units = readable_units(queue, begin, end - begin)
+        units = readable_units(queue, QueueOffset(begin), end - begin)
         codes = units["tags_code"].astype(np.int64)
         by_properties = [one for one in filters if one.tag_hashes is None and not one.takes_all]
         takers = [one for one in filters if one.takes_all or _has_tag(one, codes)]

@@ -30,7 +30,7 @@ from broker.produce.outgoing import OutgoingEncoder, OutgoingMessage
 from trovemq_daemon.callback_handlers import answer_into
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_store.engine.message_store import AppendResult
 
 GATHER_TURNS_MAX: Final = 64  # of the event loop
@@ -239,7 +239,7 @@ class Coalescer:
                 PhysicalOffset(result.physical_offset + begin),
                 len(send.records),
                 result.store_timestamp,
-                result.first_queue_offset + first,
+                QueueOffset(result.first_queue_offset + first),
                 send.count,
                 result.store_host,
                 _FIRST if send.count == 1 else result.positions[first : first + send.count] - begin,

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from broker.query.located import queue_offset_of
 from broker.query.pages import Work
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_proto.records.check import RecordState, crc_matches
 from trovemq_proto.records.fields import RecordFields, read_fields
 from trovemq_store.engine.message_store import MessageStore
@@ -45,7 +45,7 @@ class Found:
     messages_max: int
     work: Work = field(default_factory=Work)
     records: list[memoryview] = field(default_factory=list)
-    queue_offsets: list[int] = field(default_factory=list)
+    queue_offsets: list[QueueOffset] = field(default_factory=list)
     physical_offsets: list[PhysicalOffset] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     byte_count: int = 0
@@ -65,7 +65,7 @@ class Found:
             return False
         queues = self.store.consume_queues
         self.records.append(record)
-        self.queue_offsets.append(queue_offset_of(queues, record, fields, physical_offset))
+        self.queue_offsets.append(QueueOffset(queue_offset_of(queues, record, fields, physical_offset)))
         self.physical_offsets.append(physical_offset)
         self.byte_count += len(record)
         return True

@@ -17,7 +17,7 @@ from broker.query.located import queue_offset_of
 from broker.query.query_by_key import query_pages
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_proto.records import decode_offset_msg_id, looks_like_offset_msg_id
 from trovemq_proto.records.fields import read_fields
 from trovemq_proto.records.layout import (
@@ -47,7 +47,7 @@ class FoundMessages:
 
     kind: IdentifierKind
     records: list[memoryview]
-    queue_offsets: list[int]
+    queue_offsets: list[QueueOffset]
     physical_offsets: list[PhysicalOffset]
     complete: bool = True
 
@@ -71,7 +71,9 @@ def message_steps(store: MessageStore, identifier: str, topic: str = "") -> Step
     return (yield from _by_unique_key(store, identifier, topic))
 
 
-def get_message_at(store: MessageStore, topic: str, queue_id: int, queue_offset: int) -> FoundMessages:
+def get_message_at(
+    store: MessageStore, topic: str, queue_id: int, queue_offset: QueueOffset
+) -> FoundMessages:
     """The message at a queue offset.
 
     Raises TroveError TOPIC_NOT_FOUND, QUEUE_NOT_FOUND, OFFSET_OUT_OF_RANGE (names the valid range),
@@ -112,7 +114,9 @@ def _by_offset_msg_id(store: MessageStore, identifier: str) -> FoundMessages | N
     fields = read_fields(record, 0, len(record))
     assert fields is not None, "the store gives records that are well formed"
     queue_offset = queue_offset_of(store.consume_queues, record, fields, physical_offset)
-    return FoundMessages(IdentifierKind.OFFSET_MSG_ID, [record], [queue_offset], [physical_offset])
+    return FoundMessages(
+        IdentifierKind.OFFSET_MSG_ID, [record], [QueueOffset(queue_offset)], [physical_offset]
+    )
 
 
 def _store_host(record: memoryview) -> bytes:

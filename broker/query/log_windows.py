@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_proto.records import RecordBatch
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.index.consume_queues import ConsumeQueues
@@ -28,7 +28,7 @@ def window_start(consume_queues: ConsumeQueues, begin: PhysicalOffset, end: Phys
     best = begin
     for topic in consume_queues.topics():
         for queue in consume_queues.queues(topic):
-            offset = queue.lower_bound(PhysicalOffset(target + 1)) - 1
+            offset = QueueOffset(queue.lower_bound(PhysicalOffset(target + 1)) - 1)
             if offset >= queue.min_offset:
                 best = max(best, queue.unit(offset)[0])
             if best > target - WINDOW_BYTES:

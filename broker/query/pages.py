@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 
 # Work is counted in steps along a chain, or entries of a tree: about a microsecond each.
@@ -45,7 +45,7 @@ class AnswerPage:
     """
 
     records: list[memoryview]
-    queue_offsets: list[int]
+    queue_offsets: list[QueueOffset]
     physical_offsets: list[PhysicalOffset]
     complete: bool
     cursor: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from trovemq_proto.positions import QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import queue_ids as queue_ids_of
 from trovemq_store.engine.queues import queue_range
@@ -14,8 +15,8 @@ class QueueOffsets(NamedTuple):
     """Messages [min_offset, max_offset) of the queue can be read."""
 
     queue_id: int
-    min_offset: int
-    max_offset: int
+    min_offset: QueueOffset
+    max_offset: QueueOffset
 
 
 def queue_offsets(store: MessageStore, topic: str, queue_ids: Sequence[int] = ()) -> list[QueueOffsets]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trovemq_proto.positions import QUEUE_ORIGIN, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import find_queue
 from trovemq_store.index import time_search
@@ -9,12 +10,12 @@ from trovemq_store.index import time_search
 
 def search_offset(
     store: MessageStore, topic: str, queue_id: int, timestamp: int, *, upper: bool = False
-) -> int:
+) -> QueueOffset:
     """The smallest offset with time >= timestamp (epoch ms), or `upper`: the largest with time <= timestamp.
 
     Always in [min_offset, max_offset] of the queue. Raises TroveError TOPIC_NOT_FOUND, QUEUE_NOT_FOUND.
     """
     queue = find_queue(store, topic, queue_id)
     if queue is None:
-        return 0
+        return QUEUE_ORIGIN
     return time_search.search_offset(queue, timestamp, upper, store.store_timestamp_at, store.min_offset)

@@ -40,7 +40,7 @@ from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_proto.records import PROPERTY_SHARDING_KEY, Message, decode_stored
 from trovemq_proto.records.layout import (
     PROPERTY_DEAD_TOPIC,
@@ -85,7 +85,7 @@ class Copy:
     role: CopyRole
     topic: str
     queue_id: int
-    queue_offset: int
+    queue_offset: QueueOffset
     physical_offset: PhysicalOffset
     size: int
     offset_msg_id: str
@@ -136,7 +136,7 @@ class TrackedMessages:
 class Location:
     topic: str
     queue_id: int
-    queue_offset: int
+    queue_offset: QueueOffset
 
 
 def find_messages(
@@ -201,11 +201,11 @@ def _with_key(store: MessageStore, key: str) -> Generator[None, None, tuple[list
     return copies[:COPIES_MAX], complete, notes
 
 
-def _copies(records: Sequence[memoryview], queue_offsets: Sequence[int]) -> list[Copy]:
+def _copies(records: Sequence[memoryview], queue_offsets: Sequence[QueueOffset]) -> list[Copy]:
     return [copy_of(*pair) for pair in zip(map(decode_stored, records), queue_offsets, strict=True)]
 
 
-def copy_of(message: Message, queue_offset: int) -> Copy:
+def copy_of(message: Message, queue_offset: QueueOffset) -> Copy:
     """The kind of the record, and its fields."""
     properties = message.properties
     role = _role(message)

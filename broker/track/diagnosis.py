@@ -22,6 +22,7 @@ from broker.groups.group_lag import messages_between
 from broker.track.copies import Copy, CopyRole, TrackedMessage
 from broker.track.history import Place
 from broker.track.timeline import LastEvent, TrackEventKind
+from trovemq_proto.positions import QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.topics.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
@@ -66,7 +67,7 @@ class ConsumptionStatus:
     reason: Reason
     topic: str
     queue_id: int
-    queue_offset: int
+    queue_offset: QueueOffset
     until_ms: int = 0
     attempt: int = 0
     client_id: str = ""

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import QUEUE_ORIGIN, PhysicalOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import messages_from
 from trovemq_store.events.codec import EVENT_DTYPE, EVENTS_TOPIC, FLAG_RENEWED, Event, EventKind, read_events
@@ -91,7 +91,7 @@ def scan_events(
     scan = Scan()
     finder = _Finder(list(places), priorities, scan)
     queue = store.consume_queues.get(EVENTS_TOPIC, EVENTS_QUEUE_ID)
-    begin = queue.lower_bound(physical_offset) if queue is not None else 0
+    begin = queue.lower_bound(physical_offset) if queue is not None else QUEUE_ORIGIN
     byte_count = last_ms = 0
     for record_count, (_, message) in enumerate(messages_from(store, EVENTS_TOPIC, EVENTS_QUEUE_ID, begin)):
         if record_count >= records_max or byte_count >= bytes_max:

@@ -24,7 +24,7 @@ from broker.track.diagnosis import (
 )
 from broker.track.history import BYTES_MAX, RECORDS_MAX, Place, Scan, scan_events
 from broker.track.timeline import GroupEvents, TrackEvent, TrackEventKind, stored_events
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import QUEUE_ORIGIN, PhysicalOffset, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import messages_from
 from trovemq_store.events.codec import EVENTS_TOPIC
@@ -188,8 +188,8 @@ class MessageTracker:
         if half is None or ended_otherwise or self.model.transactions.status_of(half.queue_offset):
             return []
         queue = self.store.consume_queues.get(OP_TOPIC, TRANSACTION_QUEUE_ID)
-        begin = queue.lower_bound(half.physical_offset) if queue is not None else 0
-        end = begin + OPS_MAX
+        begin = queue.lower_bound(half.physical_offset) if queue is not None else QUEUE_ORIGIN
+        end = QueueOffset(begin + OPS_MAX)
         for _, message in messages_from(self.store, OP_TOPIC, TRANSACTION_QUEUE_ID, begin, end):
             if half.queue_offset in read_op(message):
                 event = TrackEvent(

@@ -9,6 +9,7 @@ from typing import Final
 
 from broker.track.copies import CONSUMABLE, Copy, CopyRole, TrackedMessage
 from broker.track.history import Place
+from trovemq_proto.positions import QueueOffset
 from trovemq_store.events.codec import Event, EventKind
 
 
@@ -53,7 +54,7 @@ class TrackEvent:
     kind: TrackEventKind
     topic: str
     queue_id: int
-    queue_offset: int
+    queue_offset: QueueOffset
     group: str = ""
     client_id: str = ""
     attempt: int = 0
@@ -216,7 +217,7 @@ class GroupEvents:
                 kind=TrackEventKind.EXPIRED,
                 topic=place.topic,
                 queue_id=place.queue_id,
-                queue_offset=place.offset,
+                queue_offset=QueueOffset(place.offset),
                 group=group,
                 client_id=last.client_id,
                 attempt=last.attempt,
@@ -290,7 +291,7 @@ class GroupEvents:
                 kind=kind,
                 topic=place.topic,
                 queue_id=place.queue_id,
-                queue_offset=place.offset,
+                queue_offset=QueueOffset(place.offset),
                 group=event.group,
                 client_id=client_id,
                 attempt=attempt,

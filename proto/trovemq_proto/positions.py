@@ -14,3 +14,9 @@ PhysicalOffset = NewType("PhysicalOffset", int)
 
 LOG_ORIGIN: Final = PhysicalOffset(0)
 """Where the log's first byte was written; a store that dropped old segments begins further on."""
+
+QueueOffset = NewType("QueueOffset", int)
+"""A message's number in its queue, from 0 on; also where a group continues, one past the last."""
+
+QUEUE_ORIGIN: Final = QueueOffset(0)
+"""The first message that a queue ever had; retention may have removed it."""

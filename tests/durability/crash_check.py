@@ -122,8 +122,8 @@ class Recovered:
         for (_, topic, queue_id), offset in found.items():
             queue = self.store.consume_queues.get(topic, queue_id)
             assert offset <= (0 if queue is None else queue.max_offset), "no offset beyond the log's end"
-        for place, offset in self.promises.persisted.items():
-            assert offset <= found.get(place, 0)
+        for place, persisted in self.promises.persisted.items():
+            assert persisted <= found.get(place, 0)
         for place, offset in found.items():
             assert place[0] != AUDIT or offset <= self.promises.committed.get(place, offset)
 

@@ -23,6 +23,7 @@ from tests.durability.crash_promises import Delayed, Half, Plain, Promises
 from tests.durability.crash_seam import RecordingFileSystem
 from tests.support.engine import BORN_HOST, NOW_MS, SMALL, append, record
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueOffset
 from trovemq_proto.records import decode_message
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import NewRecord
@@ -181,7 +182,7 @@ class Script:
                     place = (AUDIT, topic, queue_id)
                     offset = max(self.promises.committed.get(place, 0), queue.max_offset)
                     self.promises.committed[place] = offset
-                    self.store.offsets.commit(*place, offset)
+                    self.store.offsets.commit(*place, QueueOffset(offset))
         if self._source.random() < 0.7:
             self.store.offsets.persist()
             for place, offset in self.promises.committed.items():

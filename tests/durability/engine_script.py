@@ -23,7 +23,7 @@ from broker.groups.delivery.dead_letters import dead_letter_topic
 from tests.support.engine import NOW_MS, SMALL, append, read_queue, record
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.steps import finished
 from trovemq_store.files.files import FileSystem, StorageError
@@ -327,7 +327,7 @@ class EngineScript:
         queue = self.store.consume_queues.get("orders", 0)
         value = 0 if queue is None else min(queue.max_offset, self.source.randrange(1 + queue.max_offset))
         self.ledger.offsets.append(value)
-        self.store.offsets.commit("audit", "orders", 0, value)
+        self.store.offsets.commit("audit", "orders", 0, QueueOffset(value))
 
     def persist_offsets(self) -> None:
         work = self.store.offsets.begin_persist()

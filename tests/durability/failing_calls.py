@@ -21,6 +21,7 @@ from tests.support.retention import HOUR_MS, SETTINGS, Broker, bodies
 from tests.support.trials import Trials, strata
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueOffset
 from trovemq_store.check.findings import Finding, Findings
 from trovemq_store.check.live_store import IndexMappings, LiveScrub
 from trovemq_store.engine.record_writer import NewRecord
@@ -158,7 +159,9 @@ class Work:
             self._sync(broker)
         self._go(broker, lambda: broker.store.flush_projections(index=True))
         self._go(broker, broker.save_snapshot)
-        self._go(broker, lambda: broker.store.offsets.commit("billing", "lines", 0, 1, durable=True))
+        self._go(
+            broker, lambda: broker.store.offsets.commit("billing", "lines", 0, QueueOffset(1), durable=True)
+        )
         self._go(broker, lambda: model.groups.persist(now_ms=broker.now_ms))
         broker.now_ms += 2 * HOUR_MS
         self._go(broker, broker.clean)

@@ -26,7 +26,7 @@ from broker.groups.timers import rocketmq_files
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_page
 from tests.support.engine import BORN_HOST, NOW_MS, SMALL, append, flush, record
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_proto.records.validate import validate_batch
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import NewRecord
@@ -122,7 +122,7 @@ class Engine:
     def units(self) -> Any:
         queue = self.store.consume_queues.get("orders", 0)
         assert queue is not None
-        return queue.units(0, queue.max_offset)
+        return queue.units(QueueOffset(0), queue.max_offset)
 
 
 def run(work: Any) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support.golden import CLEAN_NAMES, GOLDEN_NAMES, load_manifest, settings_of, unpack
-from trovemq_proto.positions import LOG_ORIGIN
+from trovemq_proto.positions import LOG_ORIGIN, QueueOffset
 from trovemq_proto.records import RecordBatch, decode_message
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.opening import LOCK_PATH
@@ -52,7 +52,7 @@ def answers(store: MessageStore) -> dict[str, object]:
             for i in range(len(records))
         ],
         "units": {
-            (topic, queue.queue_id): queue.units(0, queue.max_offset).tobytes()
+            (topic, queue.queue_id): queue.units(QueueOffset(0), queue.max_offset).tobytes()
             for topic in queues.topics()
             for queue in queues.queues(topic)
         },

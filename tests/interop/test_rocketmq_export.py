@@ -31,6 +31,7 @@ from tests.interop.ours import (
 from tests.interop.probe import Seen, run_probe
 from tests.support.engine import append, record
 from tests.support.golden import load_manifest, settings_of, unpack
+from trovemq_proto.positions import QueueOffset
 from trovemq_proto.records import decode_message
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import NewRecord
@@ -140,7 +141,7 @@ def _messages_of_many_sizes(state: Exported, store: MessageStore) -> None:
     sync(store)
     for queue in store.consume_queues.queues("sizes"):
         position = queue.max_offset - queue.queue_id - 1
-        store.offsets.commit("audit", "sizes", queue.queue_id, position)
+        store.offsets.commit("audit", "sizes", queue.queue_id, QueueOffset(position))
         state.audit_places += [(queue.queue_id, offset) for offset in range(position, queue.max_offset)]
 
 

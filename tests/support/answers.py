@@ -15,7 +15,7 @@ from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_page
 from tests.support.engine import NOW_MS
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_proto.records import decode_message, encode_offset_msg_id
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
@@ -135,7 +135,7 @@ def _known(store: MessageStore) -> Iterator[Known]:
 
 def _by_queue(store: MessageStore, wanted: Known, check: bool) -> str:
     try:
-        found = get_message_at(store, wanted.topic, wanted.queue_id, wanted.queue_offset)
+        found = get_message_at(store, wanted.topic, wanted.queue_id, QueueOffset(wanted.queue_offset))
     except TroveError as error:
         return error.symbol
     same = [bytes(one) for one in found.records] == [wanted.record]

@@ -15,6 +15,7 @@ import numpy as np
 from tests.support.engine import NOW_MS, SMALL, append, record
 from tests.support.retention import STEPS, WORKERS, Broker
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueOffset
 from trovemq_store.check.findings import Finding, Findings
 from trovemq_store.check.live_store import IndexMappings, LiveScrub
 from trovemq_store.check.repair import Repaired, repair_files
@@ -100,8 +101,8 @@ def tiny_store(*, clean: bool, append_property_crc: bool = True) -> dict[str, by
     broker.ack(broker.receive(WORKERS, count=3))
     broker.receive(WORKERS, count=2)
     broker.receive(STEPS, "lines", count=1)
-    broker.store.offsets.commit("pullers", "orders", 0, 4, durable=True)
-    broker.store.offsets.commit("pullers", "lines", 0, 2, durable=True)
+    broker.store.offsets.commit("pullers", "orders", 0, QueueOffset(4), durable=True)
+    broker.store.offsets.commit("pullers", "lines", 0, QueueOffset(2), durable=True)
     broker.save_snapshot()
     broker.store.flush_projections(index=True)
     _send(broker, "orders", 0, range(10, 14))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from tests.support.engine import NOW_MS, SMALL_SYNC, flush, open_store, sent_record
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_proto.records.validate import validate_batch
 from trovemq_store.engine.append_result import AppendResult
 from trovemq_store.engine.deduplication import Deduplication
@@ -127,7 +127,10 @@ def places_of(result: AppendResult, queue_id: int) -> list[Place]:
         if place is None:
             offset = result.physical_offset + int(result.positions[kept])
             place = Place(
-                PhysicalOffset(offset), queue_id, result.first_queue_offset + kept, result.store_timestamp
+                PhysicalOffset(offset),
+                queue_id,
+                QueueOffset(result.first_queue_offset + kept),
+                result.store_timestamp,
             )
             kept += 1
         assert result.queue_offset(index) == place.queue_offset

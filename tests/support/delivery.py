@@ -11,6 +11,7 @@ from broker.groups.delivery.request import ANY_QUEUE, Delivered, ReceiveRequest
 from broker.groups.delivery.snapshotting import DeliveryState
 from broker.groups.filters.filter import TAKE_ALL, Filter
 from tests.support.engine import NOW_MS, SMALL, flush, send
+from trovemq_proto.positions import QueueOffset
 from trovemq_proto.records import Message, decode_message
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import RecordWriter
@@ -51,7 +52,7 @@ class Engine:
         self.delivery = Delivery(self.store, self.writer, self.events, self.groups, self.settings)
         if state is not None:
             self.delivery.restore(state)
-        for event in self.events.replay(begin):
+        for event in self.events.replay(QueueOffset(begin)):
             self.delivery.apply(event)
         self.delivery.settle()
 

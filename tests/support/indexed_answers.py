@@ -25,7 +25,7 @@ from tests.support.searching import answered
 from tests.support.store_answers import QUEUES, TOPICS, Sent
 from tests.support.store_machine import StoreMachine
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_proto.records.priorities import PRIORITY_COUNT
 from trovemq_store.engine.deduplication import Deduplication
 from trovemq_store.index.trees.layout import KEY, PROPERTY, TAG, UNIQUE_KEY
@@ -126,7 +126,12 @@ class IndexedAnswers(StoreMachine):
             if (m.topic, m.unique_key) != (topic, unique_id) or m.store_timestamp <= since_ms:
                 continue
             places.append(
-                Place(PhysicalOffset(m.physical_offset), m.queue_id, m.queue_offset, m.store_timestamp)
+                Place(
+                    PhysicalOffset(m.physical_offset),
+                    m.queue_id,
+                    QueueOffset(m.queue_offset),
+                    m.store_timestamp,
+                )
             )
             if not m.hit and m.physical_offset >= self.store.min_offset:
                 return places, True

@@ -22,7 +22,7 @@ from tests.support.store_machine import encoded
 from tests.support.transaction_steps import TransactionSteps
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_store.engine.append_result import AppendResult
 from trovemq_store.index.trees.producer_sequences import DEPTH
 from trovemq_store.index.trees.producers import Gap
@@ -266,4 +266,6 @@ def check_same(original: Sent, again: Sent) -> None:
 
 
 def place_in_log(m: Sent) -> Place:
-    return Place(PhysicalOffset(m.physical_offset), m.queue_id, m.queue_offset, m.store_timestamp)
+    return Place(
+        PhysicalOffset(m.physical_offset), m.queue_id, QueueOffset(m.queue_offset), m.store_timestamp
+    )

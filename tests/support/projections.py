@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tests.support.engine import record
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_proto.records import RecordBatch, RecordState, patch_batch, scan_run
 from trovemq_proto.records.columns import Buffer
 from trovemq_store.files.files import FileSystem
@@ -26,7 +26,7 @@ def stored(
     patch_batch(
         data,
         RecordBatch.split(data),
-        first_queue_offset=queue_offset,
+        first_queue_offset=QueueOffset(queue_offset),
         physical_offset=PhysicalOffset(physical_offset),
         store_timestamp=store_timestamp,
         store_host=STORE_HOST,

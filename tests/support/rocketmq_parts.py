@@ -37,6 +37,7 @@ from broker.server.turns import Turns
 from tests.support.engine import NOW_MS, SMALL, open_store
 from tests.support.rpc_context import RpcContext
 from trovemq_daemon.addresses import Address
+from trovemq_proto.positions import QueueOffset
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2 as service
 from trovemq_store.engine.record_writer import RecordWriter
@@ -137,10 +138,10 @@ class Parts:
         self.ender = Ender(self.rocketmq)
         self.puller = Puller(self.rocketmq)
 
-    def search(self, topic: str, queue_id: int, timestamp: int) -> int:
+    def search(self, topic: str, queue_id: int, timestamp: int) -> QueueOffset:
         return search_offset(self.store, topic, queue_id, timestamp)
 
-    def _moved(self, group: str, topic: str, offsets: Mapping[int, int]) -> Mapping[int, int]:
+    def _moved(self, group: str, topic: str, offsets: Mapping[int, QueueOffset]) -> Mapping[int, int]:
         return self.delivery.reset(group, topic, offsets, self.now_ms)
 
     def clock_ms(self) -> int:

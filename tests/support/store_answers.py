@@ -20,6 +20,7 @@ from broker.query.search_offset import search_offset
 from tests.support.engine import NOW_MS
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueOffset
 from trovemq_proto.records import decode_message
 from trovemq_proto.records.layout import PROPERTY_PRODUCER, PROPERTY_SEQUENCE
 from trovemq_proto.records.priorities import PRIORITY_DEFAULT, PROPERTY_PRIORITY
@@ -137,7 +138,7 @@ class StoreAnswers(RuleBasedStateMachine):
         assert self.expired_whole.get((topic, queue_id), 0) <= queue.min_offset <= first
 
     def check_at_its_offset(self, message: Sent) -> None:
-        place = (self.store, message.topic, message.queue_id, message.queue_offset)
+        place = (self.store, message.topic, message.queue_id, QueueOffset(message.queue_offset))
         if message.hit:
             with pytest.raises(TroveError) as caught:
                 get_message_at(*place)
@@ -209,7 +210,7 @@ class StoreAnswers(RuleBasedStateMachine):
             with pytest.raises(TroveError):
                 get_message(self.store, message.offset_msg_id)
             return
-        place = (self.store, message.topic, message.queue_id, message.queue_offset)
+        place = (self.store, message.topic, message.queue_id, QueueOffset(message.queue_offset))
         if visible:
             for found in (get_message(self.store, message.offset_msg_id), get_message_at(*place)):
                 assert decode_message(found.records[0]).body == message.body

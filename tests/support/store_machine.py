@@ -17,6 +17,7 @@ from hypothesis.stateful import initialize, rule
 from tests.support.engine import SMALL, append, flush, open_store, record
 from tests.support.store_answers import GROUPS, QUEUES, TAGS, TOPICS, Sent, StoreAnswers
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueOffset
 from trovemq_store.engine.message_store import AppendResult, MessageStore
 from trovemq_store.engine.trim import trim_now
 from trovemq_store.files.memory import PAGE_SIZE, SECTOR_SIZE, MemoryFileSystem
@@ -151,12 +152,12 @@ class StoreMachine(StoreAnswers):
     def commit(self, group: str, topic: str, queue: int, back: int) -> None:
         end = self.queue_end(topic, queue, self.visible)
         self.committed[group, topic, queue] = max(0, end - back)
-        self.store.offsets.commit(group, topic, queue, max(0, end - back))
+        self.store.offsets.commit(group, topic, queue, QueueOffset(max(0, end - back)))
 
     @rule(group=st.sampled_from(GROUPS), topic=st.sampled_from(TOPICS))
     def reset_offsets(self, group: str, topic: str) -> None:
         """Back to the beginning; on disk when it returns."""
-        begins = {queue: self.queue_begin(topic, queue) for queue in range(QUEUES)}
+        begins = {queue: QueueOffset(self.queue_begin(topic, queue)) for queue in range(QUEUES)}
         self.sync_what_offsets_need()
         self.store.offsets.reset(group, topic, begins)
         self.committed.update({(group, topic, queue): begin for queue, begin in begins.items()})

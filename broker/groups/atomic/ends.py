@@ -28,7 +28,7 @@ from typing import Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.layout import PROPERTY_TX_BEGIN, PROPERTY_TX_ID
 from trovemq_proto.records.message import decode_stored
@@ -50,7 +50,7 @@ class StoredMessage:
 
     topic: str
     queue_id: int
-    queue_offset: int
+    queue_offset: QueueOffset
     physical_offset: PhysicalOffset
 
 
@@ -90,7 +90,7 @@ def committed_run(run: TransactionRun, result: RunResult, acknowledged_count: in
         part = run.part(queue)
         for order, index in enumerate(run.indexes(queue)):
             at = PhysicalOffset(result.physical_offset + int(part.positions[order]))
-            messages[index] = StoredMessage(*queue, first + order, at)
+            messages[index] = StoredMessage(*queue, QueueOffset(first + order), at)
     return Committed(
         run.transaction_id,
         tuple(messages[index] for index in range(run.message_count)),
@@ -132,7 +132,7 @@ class TransactionEnds:
     def _load(self) -> None:
         last = self._store.consume_queues.next_offset(ENDS_TOPIC, ENDS_QUEUE_ID)
         begin = max(0, last - self._remembered_max)
-        for _, message in messages_from(self._store, ENDS_TOPIC, ENDS_QUEUE_ID, begin):
+        for _, message in messages_from(self._store, ENDS_TOPIC, ENDS_QUEUE_ID, QueueOffset(begin)):
             transaction_id = message.properties.get(PROPERTY_TX_ID, "")
             run_begin = message.properties.get(PROPERTY_TX_BEGIN, "")
             if len(message.body) != _END.size or not transaction_id or not run_begin.isdecimal():

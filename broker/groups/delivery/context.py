@@ -10,7 +10,7 @@ from broker.groups.delivery.priority_order import PriorityOrder, PriorityQueues
 from broker.groups.delivery.queue_state import QueueState
 from broker.groups.delivery.records import RecordReader
 from broker.groups.delivery.renewals import Renewals
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import BLANK_UNIT_SIZE, readable_units
 from trovemq_store.engine.record_writer import RecordWriter
@@ -62,7 +62,7 @@ class Context:
 
     def commit(self, state: QueueState) -> None:
         """The group's offset, as consumerOffset.json has it, follows `committed`."""
-        self.store.offsets.commit(state.group, state.topic, state.queue_id, state.committed)
+        self.store.offsets.commit(state.group, state.topic, state.queue_id, QueueOffset(state.committed))
 
     def is_orderly(self, group: str) -> bool:
         found = self.groups.get(group)
@@ -94,5 +94,5 @@ class Context:
         queue = self.store.consume_queues.get(state.topic, state.queue_id)
         if queue is None or not queue.min_offset <= offset < queue.max_offset:
             return None
-        ((physical_offset, size, _),) = readable_units(queue, offset, 1).tolist()
+        ((physical_offset, size, _),) = readable_units(queue, QueueOffset(offset), 1).tolist()
         return (physical_offset, size) if physical_offset >= 0 and size != BLANK_UNIT_SIZE else None

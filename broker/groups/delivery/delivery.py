@@ -41,7 +41,7 @@ from broker.groups.delivery.request import ANY_QUEUE, Delivered, QueueProgress, 
 from broker.groups.delivery.snapshotting import DeliveryState
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import QUEUE_ORIGIN, PhysicalOffset, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import queue_ids
 from trovemq_store.engine.record_writer import RecordWriter
@@ -494,13 +494,13 @@ class Delivery:
             state = self.group_topics.state(group, topic, queue_id)
             if state is None:
                 offset = self.context.store.offsets.get(group, topic, queue_id)
-                found.append(QueueProgress(queue_id, offset, offset or 0, 0))
+                found.append(QueueProgress(queue_id, offset, offset or QUEUE_ORIGIN, 0))
             else:
                 found.append(
                     QueueProgress(
                         queue_id,
-                        state.committed,
-                        state.next_offset,
+                        QueueOffset(state.committed),
+                        QueueOffset(state.next_offset),
                         len(state.open),
                         len(state.held) + waiting_of(self.context.priority_order, state),
                         len(state.open) - state.open.in_flight_count(now_ms),

@@ -18,6 +18,7 @@ from broker.groups.delivery.records import properties_of
 from broker.groups.delivery.starting import start_offset
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueOffset
 from trovemq_store.engine.queues import queue_ids
 from trovemq_store.events.codec import Event, EventKind
 from trovemq_store.events.receipt_handle import SourceKind
@@ -141,7 +142,7 @@ class GroupTopicTable:
         self, group: str, name: str, queue_id: int, kind: SourceKind, first_time: bool, now_ms: int
     ) -> QueueState:
         offset = start_offset(self._context, group, name, queue_id, kind, first_time=first_time)
-        self._context.store.offsets.commit(group, name, queue_id, offset)
+        self._context.store.offsets.commit(group, name, queue_id, QueueOffset(offset))
         self._context.add(Event(EventKind.STARTED, now_ms, group, name, queue_id, offset))
         return self.add(group, name, queue_id, offset)
 

@@ -16,7 +16,7 @@ from broker.groups.delivery.group_topic import GroupTopic
 from broker.groups.delivery.lease_writer import Batch, LeaseWriter
 from broker.groups.delivery.queue_state import QueueState
 from broker.groups.delivery.records import properties_of
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_proto.records.layout import PROPERTY_SHARDING_KEY
 from trovemq_store.engine.queues import BLANK_UNIT_SIZE, readable_units
 
@@ -102,7 +102,7 @@ class OrderlyReceiver:
         end = min(queue.max_offset, start + self._context.settings.ordered_window_max)
         if begin >= end:
             return None
-        units = readable_units(queue, begin, end - begin)
+        units = readable_units(queue, QueueOffset(begin), end - begin)
         rows = zip(units["physical_offset"].tolist(), units["size"].tolist(), strict=True)
         for offset, (physical_offset, size) in enumerate(rows, begin):
             if batch.full:

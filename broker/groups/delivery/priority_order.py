@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from broker.groups.delivery.records import RecordReader, properties_of
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.priorities import PRIORITY_COUNT, PRIORITY_DEFAULT, priorities_of, priority_of
 from trovemq_store.engine.message_store import MessageStore
@@ -196,7 +196,7 @@ class PriorityQueues:
     def _read_on(self, known: _Queue, count: int) -> int:
         """Returns how many units were read."""
         begin = max(known.end, known.queue.min_offset)
-        units = readable_units(known.queue, begin, count)
+        units = readable_units(known.queue, QueueOffset(begin), count)
         sizes = units["size"]
         present = np.flatnonzero(sizes != BLANK_UNIT_SIZE)
         offsets = begin + present.astype(np.int64)

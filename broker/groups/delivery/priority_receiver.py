@@ -34,6 +34,7 @@ from broker.groups.delivery.priority_order import PriorityOrder
 from broker.groups.delivery.queue_receiver import QueueReceiver
 from broker.groups.delivery.queue_state import QueueState
 from broker.groups.delivery.records import properties_of
+from trovemq_proto.positions import QueueOffset
 from trovemq_proto.records.priorities import PRIORITY_COUNT, PRIORITY_DEFAULT, priority_of
 from trovemq_store.engine.queues import BLANK_UNIT_SIZE, readable_units
 from trovemq_store.events.codec import Event, EventKind
@@ -152,7 +153,7 @@ class PriorityReceiver(QueueReceiver):
         queue = self._context.store.consume_queues.get(state.topic, state.queue_id)
         if queue is None or not queue.min_offset <= offset < queue.max_offset:
             return None
-        ((physical_offset, size, code),) = readable_units(queue, offset, 1).tolist()
+        ((physical_offset, size, code),) = readable_units(queue, QueueOffset(offset), 1).tolist()
         hashes = self._filter.tag_hashes
         if size == BLANK_UNIT_SIZE or (size and hashes is not None and code not in hashes):
             return None

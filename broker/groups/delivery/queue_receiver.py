@@ -20,7 +20,7 @@ from broker.groups.delivery.group_topic import GroupTopic
 from broker.groups.delivery.lease_writer import Batch, LeaseWriter
 from broker.groups.delivery.queue_state import QueueState
 from broker.groups.delivery.records import properties_of, reconsume_times_of
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_store.engine.queues import BLANK_UNIT_SIZE, readable_units
 from trovemq_store.events.receipt_handle import SourceKind
 from trovemq_store.events.sources import RETRY_TOPIC_PROPERTY
@@ -126,7 +126,7 @@ class QueueReceiver:
         """False where the messages must be looked at one by one."""
         batch = self._batch
         count = min(batch.wanted, self._context.settings.in_flight_max - len(self._state.open))
-        units = readable_units(queue, begin, count)
+        units = readable_units(queue, QueueOffset(begin), count)
         sizes: list[int] = units["size"].tolist()
         total = sum(sizes)
         if total > batch.room:
@@ -154,7 +154,7 @@ class QueueReceiver:
             if batch.units_left <= 0:
                 batch.unfinished = True
                 break
-            units = readable_units(queue, offset, min(UNITS_STEP, end - offset))
+            units = readable_units(queue, QueueOffset(offset), min(UNITS_STEP, end - offset))
             batch.units_left -= len(units)
             codes = units["tags_code"].tolist() if hashes is not None else None
             rows = zip(units["physical_offset"].tolist(), units["size"].tolist(), strict=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from broker.groups.filters.filter import TAKE_ALL, Filter
+from trovemq_proto.positions import QueueOffset
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 ANY_QUEUE = -1
@@ -46,7 +47,7 @@ class Delivered(NamedTuple):
     record: memoryview
     topic: str
     queue_id: int
-    queue_offset: int
+    queue_offset: QueueOffset
     attempt: int
     receipt_handle: str
     until_ms: int
@@ -58,8 +59,8 @@ class QueueProgress:
     the queue); `next_offset`: the next message that is new to it; in_flight_count: delivered, not settled."""
 
     queue_id: int
-    committed: int | None
-    next_offset: int
+    committed: QueueOffset | None
+    next_offset: QueueOffset
     in_flight_count: int
     held_count: int = 0
     """Below next_offset, not delivered: of an orderly group, after a message in flight of their message

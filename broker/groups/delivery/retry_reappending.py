@@ -13,7 +13,7 @@ from typing import Final
 from broker.groups.delivery.context import Context
 from broker.groups.delivery.group_topics import GroupTopicTable
 from broker.groups.delivery.queue_state import QueueState
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_proto.records.message import decode_stored
 from trovemq_store.engine.queues import messages_from
 from trovemq_store.engine.record_writer import NewRecord
@@ -34,7 +34,9 @@ def carry_unread(
         end = queue.lower_bound(physical_offset)
         for begin in range(first, end, _BATCH):
             stop = min(begin + _BATCH, end)
-            found = messages_from(context.store, queue.topic, queue.queue_id, begin, stop)
+            found = messages_from(
+                context.store, queue.topic, queue.queue_id, QueueOffset(begin), QueueOffset(stop)
+            )
             made = [carried_copy(context, m.record, queue.topic, queue.queue_id) for _, m in found]
             copies = [copy for copy in made if copy is not None]
             if copies:
@@ -59,14 +61,17 @@ def unread_before(
     """Where the unread retries below lie."""
     for queue, _, begin in list(_unread(context, pairs)):
         for offset in range(begin, queue.lower_bound(physical_offset)):
-            at, _, _ = queue.unit(offset)
+            at, _, _ = queue.unit(QueueOffset(offset))
             if at >= 0:
                 yield at
 
 
 def lowest_unread(context: Context, pairs: GroupTopicTable) -> PhysicalOffset | None:
     """Where the lowest unread retry lies."""
-    return min((queue.physical_before(begin) for queue, _, begin in _unread(context, pairs)), default=None)
+    return min(
+        (queue.physical_before(QueueOffset(begin)) for queue, _, begin in _unread(context, pairs)),
+        default=None,
+    )
 
 
 def _unread(
@@ -107,7 +112,7 @@ def _read_up_to(
 ) -> None:
     if state is None:
         for group in _groups(context, queue.topic):
-            context.store.offsets.commit(group, queue.topic, queue.queue_id, end)
+            context.store.offsets.commit(group, queue.topic, queue.queue_id, QueueOffset(end))
         return
     state.look_past(end)
     context.add(Event(EventKind.ADVANCED, now_ms, state.group, state.topic, state.queue_id, begin, until=end))

@@ -20,6 +20,7 @@ import msgspec
 
 from broker.groups.timers.wheel_records import WHEEL_QUEUE_ID, WHEEL_TOPIC
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueOffset
 from trovemq_proto.records import Message, decode_message, java_hash
 from trovemq_proto.records.check import is_plausible_topic
 from trovemq_proto.records.layout import PROPERTY_REAL_TOPIC
@@ -149,7 +150,7 @@ def _tagged(store: MessageStore, topic: str, queue_id: int, begin: int) -> Itera
     codes = {java_hash(tag) for tag in (_CHECK_POINT_TAG, *_ACK_TAGS)}
     offset = max(begin, queue.min_offset)
     while offset < queue.max_offset:
-        units = queue.units(offset, min(queue.max_offset - offset, UNITS_STEP))
+        units = queue.units(QueueOffset(offset), min(queue.max_offset - offset, UNITS_STEP))
         for index, (physical_offset, size, code) in enumerate(units.tolist()):
             if code not in codes or size == BLANK_UNIT_SIZE:
                 continue

@@ -21,6 +21,7 @@ from broker.groups.delivery.queue_state import QueueState
 from broker.groups.delivery.records import properties_of, reconsume_times_of
 from broker.groups.delivery.retry_copies import retry_copy
 from broker.groups.delivery.revive_log import CheckPoint, ReviveLog, pass_revive_log
+from trovemq_proto.positions import QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.events.codec import Event, EventKind
 from trovemq_store.events.receipt_handle import SourceKind
@@ -116,7 +117,7 @@ def _revive(context: Context, point: CheckPoint, offsets: list[int], now_ms: int
     for offset in offsets:
         if queue is None or not queue.min_offset <= offset < queue.max_offset:
             continue  # retention was faster
-        physical_offset, size, _ = queue.unit(offset)
+        physical_offset, size, _ = queue.unit(QueueOffset(offset))
         record = context.records.read(physical_offset, size)
         if record is None:
             context.damaged_count += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from broker.groups.delivery.context import Context
+from trovemq_proto.positions import QueueOffset
 from trovemq_store.engine.queues import readable_units
 from trovemq_store.events.receipt_handle import SourceKind
 
@@ -27,7 +28,7 @@ def start_offset(
         return low
     if start == "end":
         return high
-    physical_offset = int(readable_units(queue, low, 1)["physical_offset"][0])
+    physical_offset = int(readable_units(queue, QueueOffset(low), 1)["physical_offset"][0])
     if low == 0 and context.store.end_offset - physical_offset <= context.settings.recent_bytes_max:
         return 0
     return high - 1  # RocketMQ's broker takes the last message with it

@@ -10,6 +10,7 @@ import numpy as np
 from broker.groups.timers.calendar import WAITS, slot_of
 from broker.groups.timers.sources import queue_of, source_of
 from broker.groups.timers.waiting_table import WaitingTable
+from trovemq_proto.positions import QueueOffset
 from trovemq_proto.records.layout import QUEUE_ID_AT
 
 
@@ -21,7 +22,7 @@ class PendingTimer:
     topic: str
     """The wheel topic or the schedule topic."""
     queue_id: int
-    queue_offset: int
+    queue_offset: QueueOffset
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +40,12 @@ def pending_of_topic(table: WaitingTable, topic: str) -> Iterator[PendingTimer]:
     for block in table.calendar.blocks() if number is not None else ():
         for row in block[(block["state"] == WAITS) & (block["topic"] == number)]:
             waiting_topic, queue_id = queue_of(int(row["source"]))
-            yield PendingTimer(int(row["deliver_ms"]), waiting_topic, queue_id, int(row["offset"]))
+            yield PendingTimer(
+                int(row["deliver_ms"]), waiting_topic, queue_id, QueueOffset(int(row["offset"]))
+            )
 
 
-def waiting_until(table: WaitingTable, topic: str, queue_id: int, queue_offset: int) -> int | None:
+def waiting_until(table: WaitingTable, topic: str, queue_id: int, queue_offset: QueueOffset) -> int | None:
     """When the message whose record lies there is delivered (epoch ms); None where none waits there."""
     source = source_of(topic, queue_id)
     waiting = table.sources.waiting(source, queue_offset) if source is not None else None
@@ -52,7 +55,7 @@ def waiting_until(table: WaitingTable, topic: str, queue_id: int, queue_offset: 
 
 
 def waiting_message(
-    table: WaitingTable, topic: str, waiting_topic: str, record: memoryview, queue_offset: int
+    table: WaitingTable, topic: str, waiting_topic: str, record: memoryview, queue_offset: QueueOffset
 ) -> DelayedMessage | None:
     """None where it waits no more, or for another topic."""
     queue_id = int.from_bytes(record[QUEUE_ID_AT : QUEUE_ID_AT + 4], signed=True)

@@ -55,6 +55,7 @@ from numpy.typing import NDArray
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QUEUE_ORIGIN, QueueOffset
 from trovemq_store.files.files import FileSystem
 from trovemq_store.topics.json_file import JsonFile
 from trovemq_store.topics.lax_json import JsonObject, integer_member, object_member
@@ -108,8 +109,8 @@ class TimerCheck:
 
     last_read_ms: int = 0
     log_flush_position: int = 0
-    queue_offset: int = 0
-    master_queue_offset: int = 0
+    queue_offset: QueueOffset = QUEUE_ORIGIN
+    master_queue_offset: QueueOffset = QUEUE_ORIGIN
     state_version: int = 0
     timestamp: int = 0
     counter: int = 0

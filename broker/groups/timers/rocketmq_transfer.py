@@ -43,7 +43,7 @@ from broker.groups.timers.rocketmq_files import (
     unit_positions,
 )
 from broker.groups.timers.sources import WHEEL_SOURCE, Sources, queue_of, source_of
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_proto.records.hashes import java_hash
 from trovemq_proto.records.layout import SCHEDULE_TOPIC
 from trovemq_store.engine.message_store import MessageStore
@@ -112,7 +112,7 @@ def _offsets_of(queue: ConsumeQueue, physical_offsets: Int64s) -> Int64s:
 
 
 def _units(queue: ConsumeQueue, begin: int, end: int) -> NDArray[np.void]:
-    return queue.units(begin, end - begin) if begin < end else queue.units(queue.max_offset, 0)
+    return queue.units(QueueOffset(begin), end - begin) if begin < end else queue.units(queue.max_offset, 0)
 
 
 # --- back ---------------------------------------------------------------------------------------------
@@ -146,7 +146,9 @@ def export_to_rocketmq(
 
     before = check or TimerCheck()
     first = int(wheel_rows["offset"][0]) if len(wheel_rows) else position
-    check = TimerCheck(read_ms, 0, first, first, before.state_version, now_ms, before.counter + 1)
+    check = TimerCheck(
+        read_ms, 0, QueueOffset(first), QueueOffset(first), before.state_version, now_ms, before.counter + 1
+    )
     fault_point("timers.before_files")
     save_check(files, check)
     fault_point("timers.after_check")
@@ -159,7 +161,12 @@ def export_to_rocketmq(
     end = int(unit_positions(len(units), file_size)[-1]) + UNIT_SIZE if len(units) else 0
     save_check(
         files,
-        replace(check, log_flush_position=end, queue_offset=position, master_queue_offset=position),
+        replace(
+            check,
+            log_flush_position=end,
+            queue_offset=QueueOffset(position),
+            master_queue_offset=QueueOffset(position),
+        ),
     )
 
 
@@ -184,7 +191,7 @@ def _waiting_units(queue: ConsumeQueue, rows: Rows, topics: list[str], read_ms: 
 
 def _past_unit(queue: ConsumeQueue, position: int, read_ms: int) -> Units:
     """A unit for the queue's last record that can be found, in the slot before the first that is read."""
-    physical_offset, size, _ = queue.unit(queue.written_before(position - 1))
+    physical_offset, size, _ = queue.unit(queue.written_before(QueueOffset(position - 1)))
     unit = (UNIT_SIZE, -1, MAGIC_DEFAULT, read_ms - PRECISION_MS, 0, physical_offset, size, 0, 0)
     return np.array([unit], UNIT_DTYPE)
 
@@ -196,7 +203,7 @@ def _places(queue: ConsumeQueue, offsets: Int64s) -> NDArray[np.void]:
     while begin < len(offsets):
         first = int(offsets[begin])
         end = int(np.searchsorted(offsets, first + UNITS_STEP))
-        window = queue.units(first, UNITS_STEP)
+        window = queue.units(QueueOffset(first), UNITS_STEP)
         parts.append(window[offsets[begin:end] - first])
         begin = end
     return np.concatenate(parts)

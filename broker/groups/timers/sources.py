@@ -17,7 +17,7 @@ from broker.groups.timers.wheel_records import (
     read_waiting,
 )
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_proto.records.layout import SCHEDULE_TOPIC
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import BLANK_UNIT_SIZE, UNITS_STEP, readable_units
@@ -68,9 +68,9 @@ class Sources:
         if queue is None or not queue.min_offset <= offset < queue.max_offset:
             return None
         try:
-            unit = queue.unit(offset)
+            unit = queue.unit(QueueOffset(offset))
         except StorageError:
-            self._store.damage.met_unit(queue.topic, queue.queue_id, offset)
+            self._store.damage.met_unit(queue.topic, queue.queue_id, QueueOffset(offset))
             return None
         return None if unit[1] == BLANK_UNIT_SIZE else unit
 
@@ -88,7 +88,7 @@ class Sources:
             first = int(sorted_offsets[begin])
             end = min(int(np.searchsorted(sorted_offsets, first + UNITS_STEP)), last)
             here = order[begin:end]
-            window = readable_units(queue, first, int(sorted_offsets[end - 1]) + 1 - first)
+            window = readable_units(queue, QueueOffset(first), int(sorted_offsets[end - 1]) + 1 - first)
             units = window[offsets[here] - first]
             physical[here] = units["physical_offset"]
             sizes[here] = np.where(units["size"] == BLANK_UNIT_SIZE, 0, units["size"])

@@ -41,7 +41,7 @@ from broker.groups.timers.wheel_records import (
 )
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_proto.records import PROPERTY_UNIQ_KEY
 from trovemq_proto.records.layout import PROPERTY_TIMER_DELIVER_MS, SCHEDULE_TOPIC
 from trovemq_store.engine.deduplication import withdraw
@@ -229,12 +229,12 @@ class Timers:
         return pending_of_topic(self._table, topic)
 
     def waiting_message(
-        self, topic: str, waiting_topic: str, record: memoryview, queue_offset: int
+        self, topic: str, waiting_topic: str, record: memoryview, queue_offset: QueueOffset
     ) -> DelayedMessage | None:
         """The record of the wheel topic or a schedule queue, if it waits, and for that real topic."""
         return waiting_message(self._table, topic, waiting_topic, record, queue_offset)
 
-    def status_of(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
+    def status_of(self, topic: str, queue_id: int, queue_offset: QueueOffset) -> int | None:
         """When the message whose record lies there (in the wheel topic or a schedule queue) is delivered
         (epoch ms); None where none waits there."""
         return waiting_until(self._table, topic, queue_id, queue_offset)

@@ -19,6 +19,7 @@ from broker.groups.timers.calendar import ROW_DTYPE, WAITS, Calendar, Mask, Rows
 from broker.groups.timers.recalled import RecalledKeys
 from broker.groups.timers.sources import Sources, queue_of
 from broker.groups.timers.wheel_records import Waiting
+from trovemq_proto.positions import QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import BLANK_UNIT_SIZE, UNITS_STEP, UNREADABLE_UNIT_SIZE, readable_units
 
@@ -66,7 +67,7 @@ class WaitingTable:
             assert queue is not None
             offset = max(self.positions.get(source, 0), queue.min_offset)
             while offset < queue.max_offset:
-                units = readable_units(queue, offset, UNITS_STEP)
+                units = readable_units(queue, QueueOffset(offset), UNITS_STEP)
                 self._read(source, offset, units)
                 offset += len(units)
             self.positions[source] = offset
@@ -76,7 +77,7 @@ class WaitingTable:
         queue = self.sources.queue(source)
         for offset in offsets if queue is not None else ():
             assert queue is not None
-            self._read(source, offset, readable_units(queue, offset, 1))
+            self._read(source, offset, readable_units(queue, QueueOffset(offset), 1))
 
     def _read(self, source: int, first_offset: int, units: Rows) -> None:
         rows: list[_Row] = []
@@ -84,7 +85,7 @@ class WaitingTable:
             if size == BLANK_UNIT_SIZE:
                 continue
             if size == UNREADABLE_UNIT_SIZE:
-                self._damage.met_unit(*queue_of(source), offset)
+                self._damage.met_unit(*queue_of(source), QueueOffset(offset))
                 continue
             waiting = self.sources.waiting_at(source, physical_offset, tags_code)
             if waiting is None:

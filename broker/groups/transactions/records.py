@@ -27,7 +27,7 @@ from typing import Final
 
 import msgspec
 
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_proto.records import PROPERTY_TAGS, PROPERTY_UNIQ_KEY, PROPERTY_WAIT, Message
 from trovemq_proto.records.layout import (
     PROPERTY_CRC,
@@ -74,13 +74,13 @@ class HalfMessage(msgspec.Struct, array_like=True):
     half topic before, so its commit record may point to its old place.
     """
 
-    offset: int
+    offset: QueueOffset
     physical_offset: PhysicalOffset
     size: int
     topic: str
     queue_id: int
     transaction_id: str
-    op_offset: int
+    op_offset: QueueOffset
     prepared_ms: int
     immunity_ms: int = 0
     checks: int = 0
@@ -110,7 +110,7 @@ def half_record(record: NewRecord, immunity_ms: int) -> NewRecord:
     )
 
 
-def read_half(message: Message, offset: int, op_offset: int) -> HalfMessage | None:
+def read_half(message: Message, offset: QueueOffset, op_offset: QueueOffset) -> HalfMessage | None:
     """The half message of a record of the half topic; None where it is not one."""
     properties = message.properties
     topic = properties.get(PROPERTY_REAL_TOPIC)

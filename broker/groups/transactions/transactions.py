@@ -42,7 +42,7 @@ from broker.groups.transactions.records import (
 )
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import QUEUE_ORIGIN, PhysicalOffset, QueueOffset
 from trovemq_proto.records import PROPERTY_UNIQ_KEY, Message, decode_stored
 from trovemq_store.engine.deduplication import withdraw
 from trovemq_store.engine.message_store import AppendResult, MessageStore
@@ -81,7 +81,7 @@ class TransactionsState(msgspec.Struct):
 class _Op:
     """An op record that was read: its place, and the queue offsets of the halves that it names."""
 
-    offset: int
+    offset: QueueOffset
     physical_offset: PhysicalOffset
     halves: list[int]
 
@@ -120,7 +120,7 @@ class Transactions:
     def open_by_topic(self) -> Mapping[str, int]:
         return self._open.by_topic
 
-    def status_of(self, queue_offset: int) -> HalfMessage | None:
+    def status_of(self, queue_offset: QueueOffset) -> HalfMessage | None:
         """The open transaction whose half message lies at that offset of the half topic; None where none
         does. To be read only."""
         return self._open.at(queue_offset)
@@ -169,7 +169,7 @@ class Transactions:
             immunity_ms,
             client_id=client_id,
         )
-        self._half_next = half.offset + 1
+        self._half_next = QueueOffset(half.offset + 1)
         replaced = self._open.add(half)
         if replaced is not None:
             self._name([replaced], now_ms)
@@ -231,7 +231,7 @@ class Transactions:
                 fault_point("transactions.after_op")
                 self._unnamed = self._unnamed[len(named) :]
                 self._unsynced.append((result.end, named))
-                self._op_next = result.first_queue_offset + 1
+                self._op_next = QueueOffset(result.first_queue_offset + 1)
                 if named[0].offset in self._withdrawn:
                     self._withdrawn.remove(named[0].offset)
                     withdraw(self._store, named[0].topic, named[0].transaction_id, result)
@@ -343,7 +343,7 @@ class Transactions:
         halves = messages_from(self._store, HALF_TOPIC, TRANSACTION_QUEUE_ID, self._half_next)
         for offset, message in halves:
             while waiting and waiting[0].physical_offset < message.physical_offset:
-                op_offset = waiting.popleft().offset + 1
+                op_offset = QueueOffset(waiting.popleft().offset + 1)
             half = read_half(message, offset, op_offset)
             if half is None:
                 continue
@@ -355,9 +355,9 @@ class Transactions:
                 replaced.append(before)
         return replaced
 
-    def _queue_end(self, topic: str) -> int:
+    def _queue_end(self, topic: str) -> QueueOffset:
         queue = self._store.consume_queues.get(topic, TRANSACTION_QUEUE_ID)
-        return queue.max_offset if queue is not None else 0
+        return queue.max_offset if queue is not None else QUEUE_ORIGIN
 
     # --- state --------------------------------------------------------------------------------------
     def restore(self, state: TransactionsState | None) -> None:
@@ -367,8 +367,8 @@ class Transactions:
         self._unsynced.clear()
         self._withdrawn.clear()
         self._checks.clear()
-        self._half_next = self._stored_position(HALF_TOPIC) if state is None else state.half_next
-        self._op_next = self._stored_position(OP_TOPIC) if state is None else state.op_next
+        self._half_next = QueueOffset(self._stored_position(HALF_TOPIC) if state is None else state.half_next)
+        self._op_next = QueueOffset(self._stored_position(OP_TOPIC) if state is None else state.op_next)
         for half in [] if state is None else state.open:
             self._open.add(half)
 
@@ -420,13 +420,13 @@ class Transactions:
         self._save_position(HALF_TOPIC, self._half_next if lowest is None else lowest.offset)
         self._save_position(OP_TOPIC, self._op_next if lowest is None else lowest.op_offset)
 
-    def _save_position(self, topic: str, position: int) -> None:
+    def _save_position(self, topic: str, position: QueueOffset) -> None:
         if position > self._stored_position(topic):
             with suppress(TroveError):  # no space for another group: the next start reads more, that is all
                 self._store.offsets.commit(TRANSACTION_GROUP, topic, TRANSACTION_QUEUE_ID, position)
 
-    def _stored_position(self, topic: str) -> int:
-        return self._store.offsets.get(TRANSACTION_GROUP, topic, TRANSACTION_QUEUE_ID) or 0
+    def _stored_position(self, topic: str) -> QueueOffset:
+        return self._store.offsets.get(TRANSACTION_GROUP, topic, TRANSACTION_QUEUE_ID) or QUEUE_ORIGIN
 
     # --- retention ----------------------------------------------------------------------------------
     def live_records_before(self, physical_offset: PhysicalOffset) -> Iterator[PhysicalOffset]:
@@ -468,6 +468,6 @@ class Transactions:
             op_offset=self._op_next,
             is_copy=True,
         )
-        self._half_next = moved.offset + 1
+        self._half_next = QueueOffset(moved.offset + 1)
         self._open.add(moved)
         self._name([half], now_ms)

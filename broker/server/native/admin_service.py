@@ -15,7 +15,7 @@ from broker.server.monitoring.traffic import Traffic
 from broker.server.turns import Turns
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_proto.v1 import admin_pb2, admin_pb2_grpc, common_pb2
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import queue_ids, queue_range, topic_not_found
@@ -145,14 +145,16 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         queue = self._store.consume_queues.get(topic, queue_id)
         if queue is None or high <= low:
             return 0
-        last = PhysicalOffset(int(queue.units(high - 1, 1)["physical_offset"][0]))
+        last = PhysicalOffset(int(queue.units(QueueOffset(high - 1), 1)["physical_offset"][0]))
         return self._store.store_timestamp_at(last) or 0
 
     # --- consumer offsets ---------------------------------------------------------------------------
     async def CommitOffset(  # noqa: N802
         self, request: admin_pb2.CommitOffsetRequest, _context: Context
     ) -> admin_pb2.CommitOffsetReply:
-        await self._offsets.commit(request.group, request.topic, request.queue_id, request.offset)
+        await self._offsets.commit(
+            request.group, request.topic, request.queue_id, QueueOffset(request.offset)
+        )
         return admin_pb2.CommitOffsetReply()
 
     async def GetOffset(  # noqa: N802
@@ -201,7 +203,7 @@ def _reset_target(request: admin_pb2.ResetOffsetRequest) -> ResetTarget:
         case "timestamp":
             return ResetTarget(timestamp=request.timestamp)
         case "offset":
-            return ResetTarget(offset=request.offset)
+            return ResetTarget(offset=QueueOffset(request.offset))
         case "to_min" if request.to_min:
             return ResetTarget(to_min=True)
         case "to_max" if request.to_max:

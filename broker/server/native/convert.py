@@ -14,6 +14,7 @@ from broker.produce.outgoing import OutgoingMessage
 from broker.server.native.frames import write_fetch_reply
 from trovemq_daemon.handler_guard import error_to_wire
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueOffset
 from trovemq_proto.records import pack_host
 from trovemq_proto.records.layout import QUEUE_OFFSET_AT
 from trovemq_proto.v1 import common_pb2, message_pb2
@@ -108,7 +109,7 @@ def pull_request(request: message_pb2.FetchRequest) -> PullRequest:
     return PullRequest(
         request.topic,
         request.queue_id,
-        request.offset,
+        QueueOffset(request.offset),
         request.messages_max,
         request.bytes_max,
         tuple(request.tags),
@@ -139,7 +140,7 @@ def fetch_error(fetch_id: int, error: TroveError) -> bytes:
     ).SerializeToString()
 
 
-def moved_offsets(records: Sequence[memoryview], queue_offsets: list[int]) -> bytes:
+def moved_offsets(records: Sequence[memoryview], queue_offsets: list[QueueOffset]) -> bytes:
     """Queue offset of each record, where one of them says another one of itself; else nothing."""
     own = [int.from_bytes(record[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8], signed=True) for record in records]
     return b"" if own == queue_offsets else np.asarray(queue_offsets, "<i8").tobytes()

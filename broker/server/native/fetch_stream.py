@@ -18,6 +18,7 @@ from broker.server.refused_message import RefusedMessage
 from trovemq_daemon.reply_budget import ReplyBudget
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueOffset
 from trovemq_proto.v1 import message_pb2
 
 
@@ -180,5 +181,10 @@ def wait_limit(request: message_pb2.FetchRequest, wait_ms_max: int) -> int:
 
 def _from(request: PullRequest, offset: int) -> PullRequest:
     return PullRequest(
-        request.topic, request.queue_id, offset, request.messages_max, request.bytes_max, request.tags
+        request.topic,
+        request.queue_id,
+        QueueOffset(offset),
+        request.messages_max,
+        request.bytes_max,
+        request.tags,
     )

@@ -36,7 +36,7 @@ from broker.server.turns import Turns
 from broker.track.delayed import delayed_messages
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_proto.records import Message, decode_stored
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.v1 import group_pb2, group_pb2_grpc
@@ -217,7 +217,7 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
     ) -> group_pb2.ResendDeadLettersReply:
         clock_ms = self._parts.clock_ms
         results = await self._each_letter(
-            request, lambda offset: self._dead_letters.resend(request.group, offset, clock_ms())
+            request, lambda offset: self._dead_letters.resend(request.group, QueueOffset(offset), clock_ms())
         )
         failure = await self._on_disk(results.values())
         return group_pb2.ResendDeadLettersReply(
@@ -228,7 +228,7 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
         self, request: group_pb2.ResendDeadLettersRequest, _context: Context
     ) -> group_pb2.ResendDeadLettersReply:
         results = await self._each_letter(
-            request, lambda offset: self._dead_letters.resent(request.group, offset)
+            request, lambda offset: self._dead_letters.resent(request.group, QueueOffset(offset))
         )
         return group_pb2.ResendDeadLettersReply(
             entries=[_resent(offset, result, None) for offset, result in results.items() if result]

@@ -19,6 +19,7 @@ from broker.server.native.convert import moved_offsets
 from broker.server.turns import Turns
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueOffset
 from trovemq_proto.v1 import query_pb2, query_pb2_grpc
 from trovemq_store.engine.message_store import MessageStore
 
@@ -61,7 +62,9 @@ class QueryService(query_pb2_grpc.QueryServiceServicer):
                     found = await self._turns.run(message_steps(self._store, request.id, request.topic))
                 case "location":
                     place = request.location
-                    found = get_message_at(self._store, place.topic, place.queue_id, place.queue_offset)
+                    found = get_message_at(
+                        self._store, place.topic, place.queue_id, QueueOffset(place.queue_offset)
+                    )
                 case _:
                     raise TroveError(errors.REQUEST_ILLEGAL, "give an id or a location")
             return query_pb2.GetMessageReply(

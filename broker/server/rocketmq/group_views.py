@@ -16,6 +16,7 @@ from broker.server.rocketmq.resources import group_name, topic_to_read
 from broker.server.rocketmq.status import OK_STATUS, Context
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueOffset
 from trovemq_proto.rocketmq.v2 import admin_pb2
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_store.engine.queues import find_queue, queue_ids, queue_range
@@ -125,7 +126,7 @@ class GroupViews:
     def _time_at(self, topic: str, queue_id: int, offset: int) -> int:
         queue = find_queue(self._parts.store, topic, queue_id)
         assert queue is not None, "a queue with a range is there"
-        return self._parts.store.store_timestamp_at(queue.unit(offset)[0]) or 0
+        return self._parts.store.store_timestamp_at(queue.unit(QueueOffset(offset))[0]) or 0
 
 
 def _add(

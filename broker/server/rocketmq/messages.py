@@ -22,7 +22,7 @@ from broker.produce.outgoing import OutgoingMessage
 from broker.server.native.convert import born_host_of
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_proto.records import (
     PROPERTY_DELAY,
     PROPERTY_KEYS,
@@ -98,7 +98,7 @@ def received(delivered: Delivered, topic: v2.Resource | None = None) -> bytes:
     return response.SerializeToString()
 
 
-def message_of(record: Record, topic: str, queue_id: int, queue_offset: int) -> v2.Message:
+def message_of(record: Record, topic: str, queue_id: int, queue_offset: QueueOffset) -> v2.Message:
     """A message outside of a delivery (a command to a client, a pull): without handle, attempt 1."""
     message = v2.Message()
     fill_message(message, record, topic, queue_id, queue_offset)
@@ -112,7 +112,9 @@ def inflated_size_max(stored_size: int) -> int:
     return min(max(INFLATED_SIZE_MIN, INFLATION_MAX * stored_size), BODY_SIZE_MAX_DEFAULT)
 
 
-def fill_message(message: v2.Message, record: Record, topic: str, queue_id: int, queue_offset: int) -> None:
+def fill_message(
+    message: v2.Message, record: Record, topic: str, queue_id: int, queue_offset: QueueOffset
+) -> None:
     """Fills in all that the record says. `record` is one that the store has checked; `topic`, `queue_id` and
     `queue_offset` are those that the consumer is to see."""
     data = bytes(record)

@@ -30,6 +30,7 @@ from broker.server.rocketmq.resources import group_name, topic_to_read
 from broker.server.rocketmq.status import OK_STATUS, Context
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueOffset
 from trovemq_proto.records import RecordBatch, parse_properties
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
@@ -62,7 +63,7 @@ class Puller:
         wanted = PullRequest(
             topic,
             request.message_queue.id,
-            request.offset,
+            QueueOffset(request.offset),
             min(max(request.batch_size, 0) or PULL_COUNT_DEFAULT, PULL_COUNT_MAX),
             0 if filter_.takes_all else FILTERED_BYTES_MAX,
             tags=_tags(filter_),
@@ -111,7 +112,7 @@ class Puller:
         """UpdateOffset: on disk before the reply."""
         topic, group = self._topic(request.message_queue), self._check_group(request.group)
         queue_id = request.message_queue.id
-        await self._parts.offsets.commit(group, topic, queue_id, request.offset)
+        await self._parts.offsets.commit(group, topic, queue_id, QueueOffset(request.offset))
         return service_pb2.UpdateOffsetResponse(status=OK_STATUS)
 
     async def get_offset(
@@ -140,7 +141,7 @@ class Puller:
         elif not request.HasField("timestamp"):
             raise TroveError(errors.REQUEST_ILLEGAL, "the policy TIMESTAMP needs a timestamp")
         else:
-            offset = (
+            offset = QueueOffset(
                 self._parts.search(topic, queue_id, timestamp_ms(request.timestamp)) if high > low else low
             )
         return service_pb2.QueryOffsetResponse(status=OK_STATUS, offset=offset)
@@ -183,7 +184,7 @@ def _elements(result: PullResult, wanted: PullRequest, filter_: Filter) -> Itera
     for run in result.slices:
         batch = RecordBatch.split(run)
         for row, record in enumerate(batch.rows if len(batch) else ()):
-            queue_offset = offsets[index] if offsets else int(batch.queue_offsets[row])
+            queue_offset = QueueOffset(offsets[index] if offsets else int(batch.queue_offsets[row]))
             index += 1
             if not filter_.takes_all:
                 block = bytes(

@@ -25,6 +25,7 @@ from trovemq.answers import QueryAnswer
 from trovemq.search_model import SearchAnswer
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueOffset
 from trovemq_proto.records import Message, decode_received
 from trovemq_proto.records.fields import split_records
 
@@ -255,6 +256,6 @@ def decoded(records: bytes, queue_offsets: Sequence[int] | None) -> list[Message
     if queue_offsets is None:
         return [decode_received(record) for record in split_records(records)]
     return [
-        decode_received(record, queue_offset=offset)
+        decode_received(record, queue_offset=QueueOffset(offset))
         for record, offset in zip(split_records(records), queue_offsets, strict=True)
     ]

@@ -8,7 +8,7 @@ from hashlib import sha256
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_proto.records.check import crc_matches
 from trovemq_proto.records.compression import inflate_body
 from trovemq_proto.records.fields import RecordFields, read_fields
@@ -44,7 +44,7 @@ class Message:
 
     topic: str
     queue_id: int
-    queue_offset: int
+    queue_offset: QueueOffset
     physical_offset: PhysicalOffset
     store_size: int
     flag: int
@@ -144,7 +144,7 @@ class Message:
 def decode_message(
     record: bytes | bytearray | memoryview,
     *,
-    queue_offset: int | None = None,
+    queue_offset: QueueOffset | None = None,
     body_size_max: int = BODY_SIZE_MAX_DEFAULT,
 ) -> Message:
     """Decodes the bytes of exactly one record.
@@ -156,7 +156,9 @@ def decode_message(
     return build_message(data, _checked_fields(data), queue_offset, body_size_max)
 
 
-def decode_received(record: bytes | bytearray | memoryview, *, queue_offset: int | None = None) -> Message:
+def decode_received(
+    record: bytes | bytearray | memoryview, *, queue_offset: QueueOffset | None = None
+) -> Message:
     """As decode_message, as a program is to get it: see received()."""
     data = bytes(record)
     return received(build_message(data, _checked_fields(data), queue_offset, inflate=False))
@@ -197,7 +199,7 @@ def _checked_fields(data: bytes) -> RecordFields:
 def build_message(
     data: bytes,
     fields: RecordFields,
-    queue_offset: int | None = None,
+    queue_offset: QueueOffset | None = None,
     body_size_max: int = BODY_SIZE_MAX_DEFAULT,
     *,
     inflate: bool = True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.columns import SMALL_BATCH_MAX
 from trovemq_proto.records.fields import RecordFields
@@ -32,7 +32,7 @@ def patch_batch(
     buffer: bytearray | memoryview,
     batch: RecordBatch,
     *,
-    first_queue_offset: int,
+    first_queue_offset: QueueOffset,
     physical_offset: PhysicalOffset,
     store_timestamp: int,
     store_host: bytes,
@@ -54,7 +54,7 @@ def patch_batch(
     _patch_seals(view, batch, seal)
     if len(batch) <= SMALL_BATCH_MAX:
         for index, row in enumerate(batch.rows):
-            at = PhysicalOffset(physical_offset + row.position)
+            at = physical_offset + row.position
             _patch_record(view, row, first_queue_offset + index, at, store_timestamp, store_host, born_host)
             if append_property_crc and has_record_crc(view, row):
                 end = row.position + row.size
@@ -84,7 +84,7 @@ def _patch_seals(view: memoryview, batch: RecordBatch, seal: int | None) -> None
 def _patch_all(
     view: memoryview,
     batch: RecordBatch,
-    first_queue_offset: int,
+    first_queue_offset: QueueOffset,
     physical_offset: PhysicalOffset,
     store_timestamp: int,
     store_host: bytes,
@@ -117,7 +117,7 @@ def _patch_record(
     view: memoryview,
     row: RecordFields,
     queue_offset: int,
-    physical_offset: PhysicalOffset,
+    physical_offset: int,
     store_timestamp: int,
     store_host: bytes,
     born_host: bytes | None,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueOffset
 from trovemq_proto.records import RecordBatch
 from trovemq_store.check import layouts
 from trovemq_store.check.checked_store import OpenIndex
@@ -43,19 +43,19 @@ class LiveQueue:
 
     def units(self, begin: int, end: int) -> Records:
         begin, end = max(begin, self.first), min(end, self.end)
-        return self._queue.units(begin, end - begin) if begin < end else np.empty(0, UNIT_DTYPE)
+        return self._queue.units(QueueOffset(begin), end - begin) if begin < end else np.empty(0, UNIT_DTYPE)
 
     def at(self, indexes: NDArray[np.int64]) -> Records:
         found = np.zeros(len(indexes), UNIT_DTYPE)
         inside = (indexes >= self.first) & (indexes < self.end)
         if not inside.any():
             return found
-        low, high = int(indexes[inside].min()), int(indexes[inside].max()) + 1
+        low, high = QueueOffset(int(indexes[inside].min())), int(indexes[inside].max()) + 1
         if high - low <= 2 * len(indexes) + 64:
             found[inside] = self._queue.units(low, high - low)[indexes[inside] - low]
             return found
         for i in np.flatnonzero(inside).tolist():
-            found[i] = self._queue.units(int(indexes[i]), 1)[0]
+            found[i] = self._queue.units(QueueOffset(int(indexes[i])), 1)[0]
         return found
 
     def place(self, unit: int) -> tuple[str, int]:

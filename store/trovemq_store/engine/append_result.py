@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueOffset
 from trovemq_proto.records.ids import encode_offset_msg_id
 from trovemq_store.index.trees.producers import Gap
 from trovemq_store.index.trees.unique_ids import Place
@@ -38,7 +38,7 @@ class AppendResult:
     physical_offset: PhysicalOffset
     bytes_written: int
     store_timestamp: int
-    first_queue_offset: int
+    first_queue_offset: QueueOffset
     record_count: int
     store_host: bytes
     positions: NDArray[np.int64]
@@ -60,12 +60,12 @@ class AppendResult:
         """Of the batch, duplicates among them."""
         return self.record_count + len(self.duplicates)
 
-    def queue_offset(self, index: int) -> int:
+    def queue_offset(self, index: int) -> QueueOffset:
         """Of message `index` of the batch."""
         known = self.duplicates.get(index)
         if known is not None:
             return known.queue_offset
-        return self.first_queue_offset + index - bisect_left(tuple(self.duplicates), index)
+        return QueueOffset(self.first_queue_offset + index - bisect_left(tuple(self.duplicates), index))
 
     def part(self, first: int, count: int) -> AppendResult:
         """The results of messages first .. first + count - 1 of the batch."""
@@ -99,7 +99,7 @@ class AppendResult:
             self,
             physical_offset=PhysicalOffset(self.physical_offset + start),
             bytes_written=end - start,
-            first_queue_offset=self.first_queue_offset + begin,
+            first_queue_offset=QueueOffset(self.first_queue_offset + begin),
             record_count=kept,
             positions=self.positions[begin:behind] - start,
             duplicates=known,

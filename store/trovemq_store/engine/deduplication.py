@@ -23,7 +23,7 @@ import numpy as np
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.hosts import pack_host
 from trovemq_store.engine.append_result import AppendResult, only_duplicates
@@ -293,6 +293,8 @@ def _repeats(ids: list[bytes]) -> dict[int, int]:
 def _places(result: AppendResult, queue_id: int, kept: list[int]) -> dict[int, Place]:
     offsets = result.physical_offset + result.positions.astype(np.int64)
     return {
-        index: Place(offset, queue_id, result.first_queue_offset + number, result.store_timestamp)
+        index: Place(
+            offset, queue_id, QueueOffset(result.first_queue_offset + number), result.store_timestamp
+        )
         for number, (index, offset) in enumerate(zip(kept, offsets.tolist(), strict=True))
     }

@@ -18,7 +18,7 @@ from typing import Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.hosts import pack_host
 from trovemq_proto.records.patch import patch_batch
@@ -81,7 +81,7 @@ class MessageStore(StoreReading):
         self.last_store_timestamp = opened.last_store_timestamp
         self._marked_failed = False
         self._store_host = pack_host(opened.settings.store_host)
-        self._next_offsets: dict[tuple[str, int], int] = {}
+        self._next_offsets: dict[tuple[str, int], QueueOffset] = {}
         self._flushed_timestamp = opened.last_store_timestamp
         self.removal_holds = 0
         self.trees: StoreTrees | None = None
@@ -184,7 +184,13 @@ class MessageStore(StoreReading):
             born_host=born_host,
             append_property_crc=self.settings.append_property_crc,
         )
-        self._write(buffer, patched, physical_offset, timestamp, {(topic, queue_id): first + len(patched)})
+        self._write(
+            buffer,
+            patched,
+            physical_offset,
+            timestamp,
+            {(topic, queue_id): QueueOffset(first + len(patched))},
+        )
         return AppendResult(
             AppendStatus.PUT_OK,
             physical_offset,
@@ -214,7 +220,9 @@ class MessageStore(StoreReading):
             store_host=self._store_host,
             append_property_crc=self.settings.append_property_crc,
         )
-        next_offsets = {queue: first + len(run.indexes(queue)) for queue, first in firsts.items()}
+        next_offsets = {
+            queue: QueueOffset(first + len(run.indexes(queue))) for queue, first in firsts.items()
+        }
         self._write(run.data, patched, physical_offset, timestamp, next_offsets)
         return RunResult(physical_offset, self._log.end, timestamp, self._store_host, firsts)
 
@@ -227,7 +235,7 @@ class MessageStore(StoreReading):
         patched: RecordBatch,
         physical_offset: PhysicalOffset,
         timestamp: int,
-        next_offsets: Mapping[tuple[str, int], int],
+        next_offsets: Mapping[tuple[str, int], QueueOffset],
     ) -> None:
         """All of it at once, or nothing."""
         check_properties(patched)
@@ -265,7 +273,7 @@ class MessageStore(StoreReading):
             )
         return physical_offset
 
-    def _next_queue_offset(self, topic: str, queue_id: int) -> int:
+    def _next_queue_offset(self, topic: str, queue_id: int) -> QueueOffset:
         known = self._next_offsets.get((topic, queue_id))
         return self.consume_queues.next_offset(topic, queue_id) if known is None else known
 
@@ -435,7 +443,7 @@ class MessageStore(StoreReading):
             self.mark_failed()  # a file that stays would be in the way of a new topic of that name
             raise TroveError(errors.STORE_FAILED, f"files of {topic} cannot be removed: {error}") from error
 
-    def _synced_queue_end(self, topic: str, queue_id: int) -> int:
+    def _synced_queue_end(self, topic: str, queue_id: int) -> QueueOffset:
         """How far consumer offsets of a queue may be stored: no message below may be lost by a power cut."""
         queue = self.consume_queues.get(topic, queue_id)
         if queue is None:

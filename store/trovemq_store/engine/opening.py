@@ -27,7 +27,7 @@ import msgspec
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueOffset
 from trovemq_proto.records.check import RecordState
 from trovemq_proto.records.fields import read_fields
 from trovemq_proto.records.layout import (
@@ -398,7 +398,7 @@ class _Opening:
         queues.allow_gaps(0)
         return begin, found
 
-    def _short_queues(self) -> Iterator[tuple[str, int, int]]:
+    def _short_queues(self) -> Iterator[tuple[str, int, QueueOffset]]:
         """(topic, queue id, end) of the queues that reached up to `end` and do not any more."""
         for topic, queues in self._saved_queue_ends.items():
             if self._deletions.deleted_below(topic) > 0:
@@ -474,7 +474,7 @@ def _last_store_timestamp(log: CommitLog, consume_queues: ConsumeQueues) -> int:
         for queue in consume_queues.queues(topic):
             if queue.max_offset == queue.min_offset:
                 continue
-            last = max(last, queue.unit(queue.max_offset - 1)[0])
+            last = max(last, queue.unit(QueueOffset(queue.max_offset - 1))[0])
     return log.store_timestamp_at(last) or 0
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QUEUE_ORIGIN, QueueOffset
 from trovemq_proto.records import Message, decode_stored
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import StorageError
@@ -53,10 +54,10 @@ def find_queue(store: MessageStore, topic: str, queue_id: int) -> ConsumeQueue |
     return queue
 
 
-def queue_range(store: MessageStore, topic: str, queue_id: int) -> tuple[int, int]:
+def queue_range(store: MessageStore, topic: str, queue_id: int) -> tuple[QueueOffset, QueueOffset]:
     """(min, max) queue offset; (0, 0) of an empty queue. Raises as find_queue does."""
     queue = find_queue(store, topic, queue_id)
-    return (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
+    return (queue.min_offset, queue.max_offset) if queue is not None else (QUEUE_ORIGIN, QUEUE_ORIGIN)
 
 
 def topic_not_found(topic: str) -> TroveError:
@@ -64,7 +65,7 @@ def topic_not_found(topic: str) -> TroveError:
     return TroveError(errors.TOPIC_NOT_FOUND, f"topic {shown!r} does not exist here", topic=shown)
 
 
-def readable_units(queue: ConsumeQueue, offset: int, count: int) -> NDArray[np.void]:
+def readable_units(queue: ConsumeQueue, offset: QueueOffset, count: int) -> NDArray[np.void]:
     """queue.units(), with units of UNREADABLE_UNIT_SIZE where the disk does not give them."""
     count = min(count, queue.max_offset - offset)
     try:
@@ -73,13 +74,16 @@ def readable_units(queue: ConsumeQueue, offset: int, count: int) -> NDArray[np.v
         if count == 1:
             return np.array([(-1, UNREADABLE_UNIT_SIZE, 0)], UNIT_DTYPE)
         half = count // 2
-        parts = readable_units(queue, offset, half), readable_units(queue, offset + half, count - half)
+        parts = (
+            readable_units(queue, offset, half),
+            readable_units(queue, QueueOffset(offset + half), count - half),
+        )
         return np.concatenate(parts)
 
 
 def messages_from(
-    store: MessageStore, topic: str, queue_id: int, begin: int, end: int | None = None
-) -> Iterator[tuple[int, Message]]:
+    store: MessageStore, topic: str, queue_id: int, begin: QueueOffset, end: QueueOffset | None = None
+) -> Iterator[tuple[QueueOffset, Message]]:
     """(queue offset, message) of every visible, undamaged message of the queue from `begin` on, up to `end`
     (without it: the queue's end now), with its stored body. For the broker's own topics: one message at a
     time."""
@@ -91,11 +95,11 @@ def messages_from(
     while offset < last:
         units = readable_units(queue, offset, min(last - offset, UNITS_STEP))
         places = zip(units["physical_offset"].tolist(), units["size"].tolist(), strict=True)
-        for index, (physical_offset, size) in enumerate(places):
+        for at, (physical_offset, size) in enumerate(places, offset):
             if size == BLANK_UNIT_SIZE:
                 continue
             if size == UNREADABLE_UNIT_SIZE:
-                store.damage.met_unit(topic, queue_id, offset + index)
+                store.damage.met_unit(topic, queue_id, QueueOffset(at))
                 continue
             try:
                 record = store.record_at(physical_offset)
@@ -103,5 +107,5 @@ def messages_from(
             except TroveError:
                 continue  # damaged: reported by recovery and scrub
             if message is not None:
-                yield offset + index, message
-        offset += len(units)
+                yield QueueOffset(at), message
+        offset = QueueOffset(offset + len(units))

@@ -17,7 +17,7 @@ from typing import Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_proto.records import (
     Message,
     RecordBatch,
@@ -220,7 +220,7 @@ def _one(result: AppendResult, batch: RecordBatch, index: int) -> AppendResult:
         result,
         physical_offset=PhysicalOffset(result.physical_offset + position),
         bytes_written=int(batch.sizes[index]),
-        first_queue_offset=result.first_queue_offset + index,
+        first_queue_offset=QueueOffset(result.first_queue_offset + index),
         record_count=1,
         positions=result.positions[index : index + 1] - position,
     )

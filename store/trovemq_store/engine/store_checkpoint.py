@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueOffset
 from trovemq_store.engine.opening import last_indexed_offset
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem
@@ -23,7 +23,7 @@ from trovemq_store.settings import StoreSettings
 INDEX_FLUSH_EVERY: Final = 10
 """One in this many flushes syncs the key index too; its slots are scattered over many pages."""
 
-QueueEnds = dict[str, dict[int, int]]
+QueueEnds = dict[str, dict[int, QueueOffset]]
 """topic -> queue id -> max queue offset."""
 
 

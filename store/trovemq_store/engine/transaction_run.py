@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.patch import patch_batch
 from trovemq_proto.records.run_mark import (
@@ -51,7 +51,7 @@ class RunResult:
     end: PhysicalOffset
     store_timestamp: int
     store_host: bytes
-    first_queue_offsets: Mapping[QueueKey, int]
+    first_queue_offsets: Mapping[QueueKey, QueueOffset]
 
 
 class TransactionRun:
@@ -129,7 +129,7 @@ class TransactionRun:
     def patch(
         self,
         physical_offset: PhysicalOffset,
-        first_queue_offsets: Mapping[QueueKey, int],
+        first_queue_offsets: Mapping[QueueKey, QueueOffset],
         *,
         store_timestamp: int,
         store_host: bytes,

@@ -17,6 +17,7 @@ from typing import Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import messages_from
 from trovemq_store.engine.record_writer import NewRecord, RecordWriter
@@ -48,7 +49,7 @@ class EventLog:
         return tuple(self._pending)
 
     @property
-    def next_offset(self) -> int:
+    def next_offset(self) -> QueueOffset:
         """Queue offset of the record that the next flush writes."""
         return self._next_offset
 
@@ -70,17 +71,17 @@ class EventLog:
             (result,) = self._writer.append([record], now_ms)
             fault_point("events.after_append")
             del self._pending[: len(part)]
-            self._next_offset = result.first_queue_offset + 1
+            self._next_offset = QueueOffset(result.first_queue_offset + 1)
             self.appended_count += len(part)
 
-    def appended_in_run(self, queue_offset: int, event_count: int) -> None:
+    def appended_in_run(self, queue_offset: QueueOffset, event_count: int) -> None:
         """A record of events lies in the log at that offset of the events' queue: an atomic transaction's,
         appended with the rest of it. Nothing was pending before it."""
         assert not self._pending, "events lie in the log in their order"
-        self._next_offset = queue_offset + 1
+        self._next_offset = QueueOffset(queue_offset + 1)
         self.appended_count += event_count
 
-    def replay(self, begin: int) -> Iterator[Event]:
+    def replay(self, begin: QueueOffset) -> Iterator[Event]:
         """Every event of the log from that queue offset on, in order; an unreadable record is skipped."""
         for _, message in messages_from(self._store, EVENTS_TOPIC, EVENTS_QUEUE_ID, begin):
             try:

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
+from trovemq_proto.positions import LOG_ORIGIN, QUEUE_ORIGIN, PhysicalOffset, QueueOffset
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import File, FileSystem
 from trovemq_store.index.dirty_files import DirtyFiles
@@ -50,6 +50,7 @@ BLANK_UNIT: Final = np.array([(0, BLANK_SIZE, 0)], UNIT_DTYPE)
 ROOT_DIRECTORY: Final = "consumequeue"
 
 _UNIT: Final = Struct(">qiq")
+_NONE: Final = QueueOffset(-1)
 _CHECKED_UNITS: Final = 1024
 _SCANNED_UNITS: Final = 4096
 _OFFSET_MAX: Final = PhysicalOffset((1 << 63) - 1)
@@ -85,23 +86,23 @@ class ConsumeQueue:
         self._dirty = dirty
         self._file_size = file_size
         self._bases: list[int] = []
-        self._end = 0
-        self._first_unit = 0  # after the blanks; == _end while there is no unit
-        self._min = 0
+        self._end = QUEUE_ORIGIN
+        self._first_unit = QUEUE_ORIGIN  # after the blanks; == _end while there is no unit
+        self._min = QUEUE_ORIGIN
         self._first_physical = PhysicalOffset(-1)  # of the first unit, where it is known without reading
-        self._known_offset = -1  # of a unit that is known without reading
+        self._known_offset = _NONE  # of a unit that is known without reading
         self._known_unit = (LOG_ORIGIN, 0, 0)
         self._measured: tuple[QueueTrim, ConsumeQueue] | None = None
 
     @property
-    def min_offset(self) -> int:
+    def min_offset(self) -> QueueOffset:
         """The first message that can still be read, by the log's minimum given to trim()."""
         if self._measured is not None:
             self.follow_trim()
         return self._min
 
     @property
-    def max_offset(self) -> int:
+    def max_offset(self) -> QueueOffset:
         """One past the last message: the next one gets this offset."""
         return self._end
 
@@ -114,16 +115,16 @@ class ConsumeQueue:
         """phy + size of the last unit; -1 where there is none."""
         if not self.has_units:
             return PhysicalOffset(-1)
-        physical_offset, size, _ = self.unit(self._end - 1)
+        physical_offset, size, _ = self.unit(QueueOffset(self._end - 1))
         return PhysicalOffset(physical_offset + size)
 
     @property
-    def file_offsets(self) -> list[int]:
+    def file_offsets(self) -> list[QueueOffset]:
         """The offset of the first unit of each file."""
-        return [base // UNIT_SIZE for base in self._bases]
+        return [_offset_at(base) for base in self._bases]
 
     # --- reading ------------------------------------------------------------------------------------
-    def unit(self, offset: int) -> tuple[PhysicalOffset, int, int]:
+    def unit(self, offset: QueueOffset) -> tuple[PhysicalOffset, int, int]:
         """(physical offset, size, tags code) of one written unit; a blank has the physical offset -1."""
         if offset == self._known_offset:
             return self._known_unit
@@ -133,17 +134,17 @@ class ConsumeQueue:
         fields: tuple[PhysicalOffset, int, int] = _UNIT.unpack_from(file.view(), position)
         return (PhysicalOffset(-1), *fields[1:]) if fields[1] == BLANK_SIZE else fields
 
-    def written_before(self, offset: int) -> int:
+    def written_before(self, offset: QueueOffset) -> QueueOffset:
         """The last offset at or below `offset` that is not a blank; the first unit's where there is none."""
         while offset > self._first_unit and self.unit(offset)[1] == BLANK_SIZE:
             base, position = self._place(offset)
             end = position // UNIT_SIZE
             begin = max(0, end - _CHECKED_UNITS)
             written = np.flatnonzero(self._file_units(base, begin, end)["size"][begin:end] != BLANK_SIZE)
-            offset = base // UNIT_SIZE + begin + (int(written[-1]) if len(written) else -1)
+            offset = QueueOffset(base // UNIT_SIZE + begin + (int(written[-1]) if len(written) else -1))
         return max(offset, self._first_unit)
 
-    def units(self, offset: int, count: int) -> NDArray[np.void]:
+    def units(self, offset: QueueOffset, count: int) -> NDArray[np.void]:
         """A copy of up to `count` units from `offset` on (UNIT_DTYPE), cut at max_offset, blanks as they are.
 
         Raises TroveError OFFSET_OUT_OF_RANGE for an offset below the first file or above max_offset.
@@ -161,10 +162,10 @@ class ConsumeQueue:
         while offset < end:
             piece = self._units_of_file(offset, end)
             pieces.append(piece)
-            offset += len(piece)
+            offset = QueueOffset(offset + len(piece))
         return np.concatenate(pieces) if pieces else np.empty(0, UNIT_DTYPE)
 
-    def find(self, physical_offset: PhysicalOffset, expected: int = -1) -> int | None:
+    def find(self, physical_offset: PhysicalOffset, expected: QueueOffset = _NONE) -> QueueOffset | None:
         """The offset of the message whose record begins there; `expected` is tried first."""
         if self._first_unit <= expected < self._end and self.unit(expected)[0] == physical_offset:
             return expected
@@ -173,18 +174,20 @@ class ConsumeQueue:
             return offset
         return None
 
-    def lower_bound(self, physical_offset: PhysicalOffset) -> int:
+    def lower_bound(self, physical_offset: PhysicalOffset) -> QueueOffset:
         """The first offset whose record begins at or after physical_offset; max_offset where none does."""
         written = range(self._first_unit, self._end)
-        return self._first_unit + bisect_left(written, physical_offset, key=self.physical_before)
+        physical_before = self.physical_before
+        count = bisect_left(written, physical_offset, key=lambda offset: physical_before(QueueOffset(offset)))
+        return QueueOffset(self._first_unit + count)
 
-    def physical_before(self, offset: int) -> PhysicalOffset:
+    def physical_before(self, offset: QueueOffset) -> PhysicalOffset:
         """Where the record of a unit begins; of a blank: that of the last unit before it."""
         physical_offset = self.unit(offset)[0]
         return physical_offset if physical_offset >= 0 else self.unit(self.written_before(offset))[0]
 
     # --- writing ------------------------------------------------------------------------------------
-    def append(self, offset: int, units: NDArray[np.void]) -> None:
+    def append(self, offset: QueueOffset, units: NDArray[np.void]) -> None:
         """Writes a run of units at max_offset, or above it: then blanks fill the gap.
 
         Raises StorageError, and then the queue is as before: the same run may be appended again.
@@ -192,7 +195,7 @@ class ConsumeQueue:
         self.write(offset, units)
         self.publish(offset, len(units))
 
-    def write(self, offset: int, units: NDArray[np.void]) -> None:
+    def write(self, offset: QueueOffset, units: NDArray[np.void]) -> None:
         """append(), but the units are invisible before publish(). Raises as append()."""
         assert len(units) > 0
         if not self.has_units:
@@ -202,11 +205,11 @@ class ConsumeQueue:
             self._write(self._end, np.repeat(BLANK_UNIT, offset - self._end))
         self._write(offset, units)
 
-    def publish(self, offset: int, count: int) -> None:
+    def publish(self, offset: QueueOffset, count: int) -> None:
         """The queue has the units that write() wrote at `offset`."""
         if self._min == self._end:
             self._min = offset  # nothing before it is there any more: a gap before it has expired
-        self._end = offset + count
+        self._end = QueueOffset(offset + count)
 
     def truncate_to(self, physical_offset: PhysicalOffset) -> None:
         """Cuts the units of records at or after physical_offset, and all that does not follow the units left.
@@ -221,7 +224,7 @@ class ConsumeQueue:
                 break
             self._remove_file(self._bases.pop())
         if self._bases:
-            self._end = self._bases[-1] // UNIT_SIZE + count
+            self._end = _offset_at(self._bases[-1], count)
             fault_point("queues.before_cut")
             self._zero_behind_end()
             fault_point("queues.after_cut")
@@ -242,11 +245,11 @@ class ConsumeQueue:
         self._forget_known()
         leaving = []
         while len(self._bases) > 1 and (
-            self.physical_before(self._bases[1] // UNIT_SIZE - 1) < physical_offset
+            self.physical_before(_offset_at(self._bases[1], -1)) < physical_offset
         ):
             leaving.append(self._path(self._bases.pop(0)))
             self._find_first_unit()
-        if not self.has_units or self.unit(self._end - 1)[0] < physical_offset:
+        if not self.has_units or self.unit(QueueOffset(self._end - 1))[0] < physical_offset:
             self._min = self._end
         else:
             self._min = self.lower_bound(physical_offset)
@@ -287,7 +290,7 @@ class ConsumeQueue:
             self._remove_file(self._bases.pop())
         fault_point("queues.after_delete")
         self._files.remove_directory(self._directory)
-        self._end = self._first_unit = self._min = 0
+        self._end = self._first_unit = self._min = QUEUE_ORIGIN
         self._forget_known()
 
     # --- opening ------------------------------------------------------------------------------------
@@ -319,14 +322,14 @@ class ConsumeQueue:
         )
         if short is None:
             return False
-        self._bases, self._end = [0], short.unit_count
-        self._first_unit = self._min = 0
+        self._bases, self._end = [0], QueueOffset(short.unit_count)
+        self._first_unit = self._min = QUEUE_ORIGIN
         self._first_physical = short.first_physical
-        self._known_offset, self._known_unit = short.unit_count - 1, short.last
+        self._known_offset, self._known_unit = QueueOffset(short.unit_count - 1), short.last
         return True
 
     def _forget_known(self) -> None:
-        self._first_physical, self._known_offset = PhysicalOffset(-1), -1
+        self._first_physical, self._known_offset = PhysicalOffset(-1), _NONE
 
     @property
     def names_are_synced(self) -> bool:
@@ -390,23 +393,23 @@ class ConsumeQueue:
         tail = units[max(0, count - _CHECKED_UNITS) : count]
         if _valid_prefix(tail, _OFFSET_MAX, 0)[0] < len(tail):
             count = self._valid_count(base, _OFFSET_MAX)
-            self._end = base // UNIT_SIZE + count
+            self._end = _offset_at(base, count)
             self._zero_behind_end()
-        self._end = base // UNIT_SIZE + count
+        self._end = _offset_at(base, count)
 
     def _find_first_unit(self) -> None:
         """Passes the blanks in front. A queue of blanks only has no unit."""
         if not self._bases:
-            self._first_unit = self._end = 0
+            self._first_unit = self._end = QUEUE_ORIGIN
             return
-        first = self._bases[0] // UNIT_SIZE
+        first = _offset_at(self._bases[0])
         while first < self._end:
             units = self._units_of_file(first, min(first + _CHECKED_UNITS, self._end))
             written = units["size"] != BLANK_SIZE
             if written.any():
-                first += int(written.argmax())
+                first = QueueOffset(first + int(written.argmax()))
                 break
-            first += len(units)
+            first = QueueOffset(first + len(units))
         self._first_unit = first
 
     def _valid_count(self, base: int, physical_offset: PhysicalOffset) -> int:
@@ -436,7 +439,7 @@ class ConsumeQueue:
     def _path(self, base: int) -> str:
         return f"{self._directory}/{base:020d}"
 
-    def _place(self, offset: int) -> tuple[int, int]:
+    def _place(self, offset: QueueOffset) -> tuple[int, int]:
         position = offset * UNIT_SIZE
         within = position % self._file_size
         return position - within, within
@@ -454,13 +457,13 @@ class ConsumeQueue:
         count = end // UNIT_SIZE if begin == 0 else 0
         return self._file_units(base, 0, count)[:count]
 
-    def _units_of_file(self, offset: int, end: int) -> NDArray[np.void]:
+    def _units_of_file(self, offset: QueueOffset, end: int) -> NDArray[np.void]:
         base, position = self._place(offset)
         first = position // UNIT_SIZE
         last = min(first + end - offset, self._file_size // UNIT_SIZE)
         return self._file_units(base, first, last)[first:last].copy()
 
-    def _write(self, offset: int, units: NDArray[np.void]) -> None:
+    def _write(self, offset: QueueOffset, units: NDArray[np.void]) -> None:
         data = memoryview(units.tobytes())
         while data:
             base, position = self._place(offset)
@@ -470,7 +473,7 @@ class ConsumeQueue:
             self._dirty.mark(self._path(base))
             fault_point("queues.after_write")
             data = data[len(piece) :]
-            offset += len(piece) // UNIT_SIZE
+            offset = QueueOffset(offset + len(piece) // UNIT_SIZE)
 
     def _file_for_writing(self, base: int) -> File:
         path = self._path(base)
@@ -483,14 +486,14 @@ class ConsumeQueue:
         fault_point("queues.after_create")
         return file
 
-    def _begin_at(self, offset: int) -> None:
+    def _begin_at(self, offset: QueueOffset) -> None:
         """A queue without units takes any first offset, with blanks from its file's start up to there."""
         base, position = self._place(offset)
         if self._bases != [base]:
             while self._bases:
                 self._remove_file(self._bases.pop())
         if position:
-            self._write(base // UNIT_SIZE, np.repeat(BLANK_UNIT, position // UNIT_SIZE))
+            self._write(_offset_at(base), np.repeat(BLANK_UNIT, position // UNIT_SIZE))
         self._end = self._first_unit = self._min = offset
         self._forget_known()
 
@@ -506,6 +509,11 @@ class ConsumeQueue:
         # A removal that is not on disk must not bring an old topic's queue back beside synced new ones.
         self._open_files.remove(self._path(base))
         self._dirty.mark_directory(self._directory)
+
+
+def _offset_at(base: int, count: int = 0) -> QueueOffset:
+    """Of unit `count` of the file that begins at byte `base` of the queue."""
+    return QueueOffset(base // UNIT_SIZE + count)
 
 
 def _valid_prefix(units: NDArray[np.void], physical_offset: PhysicalOffset, lowest: int) -> tuple[int, int]:

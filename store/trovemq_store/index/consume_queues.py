@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
+from trovemq_proto.positions import LOG_ORIGIN, QUEUE_ORIGIN, PhysicalOffset, QueueOffset
 from trovemq_proto.records.layout import (
     QUEUE_ID_AT,
     QUEUE_OFFSET_AT,
@@ -38,7 +38,7 @@ from trovemq_store.settings import StoreSettings
 
 _QUEUE_ID = Struct(">i")
 _QUEUE_OFFSET = Struct(">q")
-_Run = tuple[ConsumeQueue, int, NDArray[np.void]]
+_Run = tuple[ConsumeQueue, QueueOffset, NDArray[np.void]]
 
 GAP_UNITS_MAX: Final = 1 << 20
 """A longer gap is not believed: then it is the record's own queue offset that is damaged."""
@@ -49,7 +49,7 @@ QUEUES_OF_STEP: Final = 512
 class QueueGapError(TroveError):
     """A queue lacks the units before a record: STORE_FAILED unless it is rebuilt."""
 
-    def __init__(self, queue: ConsumeQueue, offset: int, end: int) -> None:
+    def __init__(self, queue: ConsumeQueue, offset: QueueOffset, end: QueueOffset) -> None:
         super().__init__(
             errors.STORE_FAILED,
             f"the log has offset {offset} of {queue.topic}-{queue.queue_id} where {end} is next",
@@ -66,7 +66,7 @@ class QueueGap:
 
     topic: str
     queue_id: int
-    offset: int
+    offset: QueueOffset
     count: int
 
 
@@ -157,10 +157,10 @@ class ConsumeQueues:
     def topics(self) -> list[str]:
         return sorted(self._queues)
 
-    def next_offset(self, topic: str, queue_id: int) -> int:
+    def next_offset(self, topic: str, queue_id: int) -> QueueOffset:
         """The queue offset of the next message that is dispatched."""
         queue = self.get(topic, queue_id)
-        return queue.max_offset if queue else 0
+        return queue.max_offset if queue else QUEUE_ORIGIN
 
     @property
     def queue_count(self) -> int:
@@ -201,21 +201,21 @@ class ConsumeQueues:
         self._gap_units_max = min(units_max, GAP_UNITS_MAX)
         self._rebuilding = rebuilding
 
-    def _note_gap(self, queue: ConsumeQueue, offset: int) -> None:
+    def _note_gap(self, queue: ConsumeQueue, offset: QueueOffset) -> None:
         if len(self.gaps) < _NOTED_MAX:
             begin = queue.max_offset
             self.gaps.append(QueueGap(queue.topic, queue.queue_id, begin, offset - begin))
 
     def place_lost(
-        self, topic: str, queue_id: int, end: int, physical_offset: PhysicalOffset, size: int
+        self, topic: str, queue_id: int, end: QueueOffset, physical_offset: PhysicalOffset, size: int
     ) -> None:
         """The queue had messages up to offset `end`, and the records of the last ones are lost: a unit that
         points to the damaged place (`size` bytes) keeps their offsets from being given again."""
         queue = self._queue(topic, queue_id)
         if len(self.gaps) < _NOTED_MAX:
-            begin = queue.max_offset if queue.has_units else 0
+            begin = queue.max_offset if queue.has_units else QUEUE_ORIGIN
             self.gaps.append(QueueGap(topic, queue_id, begin, end - begin))
-        queue.append(end - 1, np.array([(physical_offset, size, 0)], UNIT_DTYPE))
+        queue.append(QueueOffset(end - 1), np.array([(physical_offset, size, 0)], UNIT_DTYPE))
 
     @property
     def many_unsynced(self) -> bool:
@@ -344,15 +344,15 @@ class ConsumeQueues:
         if not dense or first < 0 or (queue.has_units and first > queue.max_offset):
             yield from self._new_units_one_by_one(queue, offsets, units)
         elif known < len(offsets):
-            yield queue, first + known, units[known:]
+            yield queue, QueueOffset(first + known), units[known:]
 
     def _new_units_one_by_one(
         self, queue: ConsumeQueue, offsets: NDArray[np.int64], units: NDArray[np.void]
     ) -> Iterator[_Run]:
         """_new_units where something is missing or twice."""
-        end = queue.max_offset if queue.has_units else -1
+        end = queue.max_offset if queue.has_units else QueueOffset(-1)
         first, taken = end, list[int]()
-        for index, offset in enumerate(offsets.tolist()):
+        for index, offset in enumerate(map(QueueOffset, offsets.tolist())):
             if offset < max(0, end):
                 continue
             if offset != end:
@@ -363,11 +363,13 @@ class ConsumeQueues:
                     yield queue, first, units[taken]
                 first, taken = offset, []
             taken.append(index)
-            end = offset + 1
+            end = QueueOffset(offset + 1)
         if taken:
             yield queue, first, units[taken]
 
-    def _may_leave_gap(self, queue: ConsumeQueue, end: int, offset: int, later: NDArray[np.int64]) -> bool:
+    def _may_leave_gap(
+        self, queue: ConsumeQueue, end: QueueOffset, offset: QueueOffset, later: NDArray[np.int64]
+    ) -> bool:
         """Whether the record with this offset continues after a gap from `end` (-1: it is the first one)."""
         if ((later >= end) & (later < offset)).any():
             return False  # the records after it continue from `end`: its own offset is damaged

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_store.index.consume_queue import ConsumeQueue
 
 _UNREADABLE = -1
@@ -32,7 +32,7 @@ def search_offset(
     upper: bool,
     store_timestamp_at: Callable[[PhysicalOffset], int | None],
     min_physical_offset: PhysicalOffset,
-) -> int:
+) -> QueueOffset:
     """The queue offset for `timestamp` (epoch ms), in [min_offset, max_offset].
 
     store_timestamp_at gives the store time of the record at a physical offset, None where it has none.
@@ -40,7 +40,7 @@ def search_offset(
     if not queue.has_units:
         return queue.min_offset
     search = _Search(queue, timestamp, upper, store_timestamp_at, min_physical_offset)
-    offset = max(min(search.run(), queue.max_offset), queue.min_offset)
+    offset = max(min(QueueOffset(search.run()), queue.max_offset), queue.min_offset)
     return queue.written_before(offset) if upper and offset < queue.max_offset else offset
 
 
@@ -71,7 +71,7 @@ class _Search:
 
     def _time(self, offset: int) -> int:
         """Of the record; a blank counts as the unit before it."""
-        time = self._store_timestamp_at(self._queue.physical_before(offset))
+        time = self._store_timestamp_at(self._queue.physical_before(QueueOffset(offset)))
         return _UNREADABLE if time is None else time
 
     def _spans(self) -> list[_Span]:
@@ -96,7 +96,7 @@ class _Search:
         while low <= high:
             # RocketMQ takes the middle of positions within the file.
             middle = span.file_start + (low - span.file_start + high - span.file_start) // 2
-            if self._queue.physical_before(middle) < self._min_physical:
+            if self._queue.physical_before(QueueOffset(middle)) < self._min_physical:
                 left, low = middle, middle + 1
                 continue
             time = self._time(middle)

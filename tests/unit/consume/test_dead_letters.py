@@ -10,6 +10,7 @@ from broker.groups.dead_letters import DeadLetters
 from tests.support.engine import NOW_MS, open_store, own_properties, read_queue
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
+from trovemq_proto.positions import QueueOffset
 from trovemq_proto.records import Message
 from trovemq_proto.records.internal_properties import INTERNAL_PROPERTIES
 from trovemq_store.engine.message_store import MessageStore
@@ -47,7 +48,7 @@ def letters_of(store: MessageStore) -> DeadLetters:
 
 def resend(store: MessageStore, offset: int = 0) -> Message:
     before = {queue_id: len(read_queue(store, "orders", queue_id)) for queue_id in range(4)}
-    sent = letters_of(store).resend("billing", offset, LATER)
+    sent = letters_of(store).resend("billing", QueueOffset(offset), LATER)
     store.dispatch()
     assert sent.topic == "orders"
     (message,) = [
@@ -62,7 +63,7 @@ def resend(store: MessageStore, offset: int = 0) -> Message:
 def refused(store: MessageStore, offset: int = 0) -> ErrorSpec:
     end = store.end_offset
     with pytest.raises(TroveError) as caught:
-        letters_of(store).resend("billing", offset, LATER)
+        letters_of(store).resend("billing", QueueOffset(offset), LATER)
     assert store.end_offset == end, "a letter that cannot be sent changes nothing"
     return caught.value.spec
 
@@ -121,18 +122,18 @@ def test_a_letter_that_was_resent_twice_came_twice(visible: bool) -> None:
     for number in range(2):
         bury(store, ORIGIN | {"UNIQ_KEY": "the same", "number": str(number)})
     letters = letters_of(store)
-    assert letters.resent("billing", 0) is None
-    first = letters.resend("billing", 0, LATER)
+    assert letters.resent("billing", QueueOffset(0)) is None
+    first = letters.resend("billing", QueueOffset(0), LATER)
     if visible:
         store.dispatch()
         letters = letters_of(store)  # as after a start
     end = store.end_offset
-    for sent in (letters.resend("billing", 0, LATER), letters.resent("billing", 0)):
+    for sent in (letters.resend("billing", QueueOffset(0), LATER), letters.resent("billing", QueueOffset(0))):
         assert sent is not None
         assert (sent.topic, sent.offset_msg_id, sent.again) == ("orders", first.offset_msg_id, True)
     assert store.end_offset == end, "nothing was sent"
-    assert letters.resent("billing", 1) is None
-    other = letters.resend("billing", 1, LATER)
+    assert letters.resent("billing", QueueOffset(1)) is None
+    other = letters.resend("billing", QueueOffset(1), LATER)
     assert not other.again, "another letter of the same message is one of its own"
 
 
@@ -140,7 +141,7 @@ def test_what_is_remembered_of_resent_letters_goes_when_they_are_visible() -> No
     store = open_store(MemoryFileSystem())
     bury(store, ORIGIN | {"UNIQ_KEY": "U"})
     letters = letters_of(store)
-    letters.resend("billing", 0, LATER)
+    letters.resend("billing", QueueOffset(0), LATER)
     letters.check_group("billing")
     assert letters._not_visible
     store.dispatch()

@@ -17,6 +17,7 @@ from broker.groups.group_lag import GroupLags, Position, QueueLag, Work, queue_l
 from tests.support.engine import NOW_MS, SMALL, append, open_store, record, send
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
 
@@ -49,42 +50,50 @@ def filled(tags: Sequence[str]) -> MessageStore:
 
 def test_without_a_filter_everything_from_the_next_offset_counts() -> None:
     store = filled(["a"] * 10)
-    lag = lag_of(store, Position(4, 6, 1), now_ms=NOW_MS + 1_000)
+    lag = lag_of(store, Position(QueueOffset(4), QueueOffset(6), 1), now_ms=NOW_MS + 1_000)
     assert (lag.min_offset, lag.max_offset, lag.lag, lag.estimated) == (0, 10, 5, False)
     assert lag.lag_ms == 1_000 - 4  # the oldest is the one in flight
 
 
 def test_held_messages_of_an_orderly_group_count() -> None:
-    lag = lag_of(filled(["a"] * 10), Position(4, 9, 1, held=3), now_ms=NOW_MS + 50)
+    lag = lag_of(filled(["a"] * 10), Position(QueueOffset(4), QueueOffset(9), 1, held=3), now_ms=NOW_MS + 50)
     assert (lag.lag, lag.lag_ms) == (1 + 3 + 1, 46)
 
 
 def test_a_group_at_the_end_has_no_lag_and_no_age() -> None:
-    lag = lag_of(filled(["a"] * 3), Position(3, 3), now_ms=NOW_MS + 99)
+    lag = lag_of(filled(["a"] * 3), Position(QueueOffset(3), QueueOffset(3)), now_ms=NOW_MS + 99)
     assert (lag.lag, lag.lag_ms) == (0, 0)
 
 
 def test_a_queue_without_messages_has_no_lag() -> None:
     store = open_store(MemoryFileSystem())
-    assert lag_of(store, Position(None, 0)).lag == 0
+    assert lag_of(store, Position(None, QueueOffset(0))).lag == 0
 
 
 def test_a_tag_that_the_filter_drops_is_not_counted() -> None:
-    lag = lag_of(filled(["a", "b", "paid", "a", "sent"]), Position(0, 0), [PAID], now_ms=NOW_MS + 100)
+    lag = lag_of(
+        filled(["a", "b", "paid", "a", "sent"]),
+        Position(QueueOffset(0), QueueOffset(0)),
+        [PAID],
+        now_ms=NOW_MS + 100,
+    )
     assert (lag.lag, lag.lag_ms, lag.estimated) == (2, 98, False)
 
 
 def test_an_sql_filter_reads_properties() -> None:
-    lag = lag_of(filled(["a"] * 15), Position(3, 3), [DEAR], now_ms=NOW_MS + 100)
+    lag = lag_of(filled(["a"] * 15), Position(QueueOffset(3), QueueOffset(3)), [DEAR], now_ms=NOW_MS + 100)
     assert (lag.lag, lag.lag_ms, lag.estimated) == (4, 100 - 11, False)  # prices 110 to 140
 
 
 def test_a_member_that_takes_all_makes_all_count() -> None:
-    assert lag_of(filled(["a", "paid"]), Position(0, 0), [PAID, TAKE_ALL]).lag == 2
+    assert lag_of(filled(["a", "paid"]), Position(QueueOffset(0), QueueOffset(0)), [PAID, TAKE_ALL]).lag == 2
 
 
 def test_members_with_different_filters_count_together() -> None:
-    assert lag_of(filled(["a"] * 11 + ["paid", "a"]), Position(0, 0), [PAID, DEAR]).lag == 2
+    assert (
+        lag_of(filled(["a"] * 11 + ["paid", "a"]), Position(QueueOffset(0), QueueOffset(0)), [PAID, DEAR]).lag
+        == 2
+    )
 
 
 @given(
@@ -94,7 +103,7 @@ def test_members_with_different_filters_count_together() -> None:
 )
 def test_what_fits_the_work_is_exact_and_the_rest_is_marked(tags: list[str], begin: int, units: int) -> None:
     store = filled(tags)
-    lag = lag_of(store, Position(begin, begin), [PAID], Work(units_left=units))
+    lag = lag_of(store, Position(QueueOffset(begin), QueueOffset(begin)), [PAID], Work(units_left=units))
     rest = tags[begin:]
     if units >= len(rest):
         assert (lag.lag, lag.estimated) == (sum(tag in ("paid", "sent") for tag in rest), False)
@@ -107,8 +116,8 @@ def test_what_fits_the_work_is_exact_and_the_rest_is_marked(tags: list[str], beg
 def test_work_is_shared_by_all_queues_of_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_lag, "RECORDS_STEP", 4)
     store, work = filled(["a"] * 30), Work(records_left=20)
-    first = lag_of(store, Position(20, 20), [DEAR], work)
-    second = lag_of(store, Position(0, 0), [DEAR], work)
+    first = lag_of(store, Position(QueueOffset(20), QueueOffset(20)), [DEAR], work)
+    second = lag_of(store, Position(QueueOffset(0), QueueOffset(0)), [DEAR], work)
     assert (first.lag, first.estimated) == (10, False)
     assert second.estimated
     assert work.records_left == 0
@@ -116,7 +125,9 @@ def test_work_is_shared_by_all_queues_of_an_answer(monkeypatch: pytest.MonkeyPat
 
 def test_an_answer_yields_between_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_lag, "RECORDS_STEP", 4)
-    steps = queue_lag(filled(["a"] * 30), "orders", 0, Position(0, 0), [DEAR], NOW_MS, Work())
+    steps = queue_lag(
+        filled(["a"] * 30), "orders", 0, Position(QueueOffset(0), QueueOffset(0)), [DEAR], NOW_MS, Work()
+    )
     assert sum(1 for _ in steps) == 8
 
 
@@ -136,17 +147,17 @@ def lags_of(
 
 def test_a_group_without_delivery_state_stands_where_its_offsets_say() -> None:
     store = filled(["paid"] * 5)
-    store.offsets.commit("g", "orders", 0, 2)
+    store.offsets.commit("g", "orders", 0, QueueOffset(2))
     first, second, *_ = lags_of(store, ["orders"])
-    assert (first.queue_id, first.position, first.lag) == (0, Position(2, 2), 3)
-    assert (second.queue_id, second.position) == (1, Position(None, 0))
+    assert (first.queue_id, first.position, first.lag) == (0, Position(QueueOffset(2), QueueOffset(2)), 3)
+    assert (second.queue_id, second.position) == (1, Position(None, QueueOffset(0)))
 
 
 def test_what_delivery_says_counts_before_the_stored_offset() -> None:
     store = filled(["paid"] * 5)
-    store.offsets.commit("g", "orders", 0, 1)
-    lags = lags_of(store, ["orders"], lambda *_: [QueueProgress(0, 1, 4, 2)])
-    assert (lags[0].position, lags[0].lag) == (Position(1, 4, 2), 3)
+    store.offsets.commit("g", "orders", 0, QueueOffset(1))
+    lags = lags_of(store, ["orders"], lambda *_: [QueueProgress(0, QueueOffset(1), QueueOffset(4), 2)])
+    assert (lags[0].position, lags[0].lag) == (Position(QueueOffset(1), QueueOffset(4), 2), 3)
 
 
 def test_retry_topics_have_rows_of_their_own_and_no_filter() -> None:
@@ -160,7 +171,9 @@ def test_retry_topics_have_rows_of_their_own_and_no_filter() -> None:
 
 def test_messages_that_were_returned_are_not_in_flight() -> None:
     store = filled(["paid"] * 5)
-    (lag, *_) = lags_of(store, ["orders"], lambda *_: [QueueProgress(0, 1, 4, 3, visible_count=2)])
+    (lag, *_) = lags_of(
+        store, ["orders"], lambda *_: [QueueProgress(0, QueueOffset(1), QueueOffset(4), 3, visible_count=2)]
+    )
     assert (lag.position.in_flight, lag.position.held, lag.lag) == (1, 2, 4)
 
 
@@ -196,5 +209,5 @@ def test_a_lag_by_properties_read_256_large_messages_in_one_step() -> None:
     for _ in range(32):
         send(store, b"x", properties=properties)
     taken = [parse_filter("sql", "p1 = 'w'")]
-    steps = queue_lag(store, "orders", 0, Position(None, 0), taken, NOW_MS, Work())
+    steps = queue_lag(store, "orders", 0, Position(None, QueueOffset(0)), taken, NOW_MS, Work())
     assert sum(1 for _ in steps) >= 10

@@ -12,6 +12,7 @@ from broker.fetch.offsets import OffsetKeeper, ResetEntry, ResetTarget
 from broker.query.search_offset import search_offset
 from tests.support.engine import NOW_MS, flush, open_store, send
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import FileSystem, StorageError
 from trovemq_store.files.memory import MemoryFileSystem
@@ -43,11 +44,11 @@ async def test_a_commit_is_on_disk_and_after_the_log() -> None:
     bench = Bench()
     for number in range(3):
         send(bench.store, b"x", now_ms=NOW_MS + number)
-    await bench.keeper.commit("g", "orders", 0, 3)
+    await bench.keeper.commit("g", "orders", 0, QueueOffset(3))
     assert bench.syncs == [bench.store.end_offset]
     assert bench.store.flushed_offset == bench.store.end_offset
     assert (bench.keeper.get("g", "orders", 0), bench.on_disk()) == (3, 3)
-    await bench.keeper.commit("g", "orders", 0, 1)
+    await bench.keeper.commit("g", "orders", 0, QueueOffset(1))
     assert len(bench.syncs) == 1, "no sync for offsets that are on disk already"
     assert bench.on_disk() == 1
 
@@ -69,7 +70,7 @@ async def test_refusals(group: str, topic: str, queue_id: int, offset: int, symb
     bench = Bench()
     send(bench.store, b"x")
     with pytest.raises(TroveError) as caught:
-        await bench.keeper.commit(group, topic, queue_id, offset)
+        await bench.keeper.commit(group, topic, queue_id, QueueOffset(offset))
     assert caught.value.symbol == symbol
     assert len(bench.store.offsets) == 0
 
@@ -81,7 +82,7 @@ async def test_resets() -> None:
         send(bench.store, b"x", now_ms=NOW_MS + number * 1_000)
     send(bench.store, b"x", queue_id=2)
     flush(bench.store)
-    await bench.keeper.commit("g", "orders", 0, 2)
+    await bench.keeper.commit("g", "orders", 0, QueueOffset(2))
     entries = await bench.keeper.reset("g", "orders", None, ResetTarget(to_max=True))
     assert [(e.queue_id, e.offset_before, e.offset) for e in entries] == [
         (0, 2, 5),
@@ -93,13 +94,13 @@ async def test_resets() -> None:
         (ResetTarget(timestamp=NOW_MS + 2_500), 3),
         (ResetTarget(timestamp=NOW_MS + 99_000), 5),
         (ResetTarget(timestamp=0), 0),
-        (ResetTarget(offset=4), 4),
+        (ResetTarget(offset=QueueOffset(4)), 4),
         (ResetTarget(to_min=True), 0),
     ):
         (entry,) = await bench.keeper.reset("g", "orders", 0, target)
         assert entry.offset == expected == bench.on_disk()
     with pytest.raises(TroveError, match="OFFSET_OUT_OF_RANGE"):
-        await bench.keeper.reset("g", "orders", None, ResetTarget(offset=4))
+        await bench.keeper.reset("g", "orders", None, ResetTarget(offset=QueueOffset(4)))
     assert bench.on_disk(2) == 1, "where one queue refuses, none is set"
     with pytest.raises(TroveError, match="REQUEST_ILLEGAL"):
         await bench.keeper.reset("g", "orders", 0, ResetTarget())
@@ -113,7 +114,7 @@ async def test_commits_at_once_are_all_on_disk_when_they_return() -> None:
     flush(bench.store)
 
     async def commit(queue_id: int) -> None:
-        await bench.keeper.commit("g", "orders", queue_id, 1)
+        await bench.keeper.commit("g", "orders", queue_id, QueueOffset(1))
         assert bench.on_disk(queue_id) == 1
 
     await asyncio.gather(*(commit(queue_id) for queue_id in range(4)))
@@ -133,7 +134,7 @@ async def test_a_full_disk_is_said_and_the_next_write_completes_it(
     with monkeypatch.context() as patch:
         patch.setattr(MemoryFileSystem, "write_atomic", full)
         with pytest.raises(TroveError, match="DISK_FULL"):
-            await bench.keeper.commit("g", "orders", 0, 1)
+            await bench.keeper.commit("g", "orders", 0, QueueOffset(1))
     assert bench.on_disk() is None
     await bench.keeper.persist()
     assert bench.on_disk() == 1
@@ -144,15 +145,15 @@ async def test_a_preview_tells_what_a_reset_would_do_and_sets_nothing() -> None:
     bench = Bench()
     for number in range(3):
         send(bench.store, b"x", now_ms=NOW_MS + number)
-    bench.store.offsets.commit("g", "orders", 0, 1)
+    bench.store.offsets.commit("g", "orders", 0, QueueOffset(1))
     target = ResetTarget(timestamp=NOW_MS + 2)
     planned = bench.keeper.preview("g", "orders", None, target)
-    assert planned[0] == ResetEntry(0, 1, 2)
+    assert planned[0] == ResetEntry(0, QueueOffset(1), QueueOffset(2))
     assert (bench.keeper.get("g", "orders", 0), bench.keeper.get("g", "orders", 1)) == (1, None)
     assert bench.on_disk() is None
     assert await bench.keeper.reset("g", "orders", None, target) == planned
     with pytest.raises(TroveError, match="OFFSET_OUT_OF_RANGE"):
-        bench.keeper.preview("g", "orders", 0, ResetTarget(offset=4))
+        bench.keeper.preview("g", "orders", 0, ResetTarget(offset=QueueOffset(4)))
 
 
 @pytest.mark.asyncio
@@ -160,13 +161,13 @@ async def test_delivery_hears_of_every_offset_set_and_says_what_it_forgets() -> 
     bench = Bench()
     told: list[tuple[str, str, dict[int, int], int | None]] = []
 
-    def moved(group: str, topic: str, offsets: Mapping[int, int]) -> Mapping[int, int]:
+    def moved(group: str, topic: str, offsets: Mapping[int, QueueOffset]) -> Mapping[int, int]:
         told.append((group, topic, dict(offsets), bench.store.offsets.get(group, topic, 0)))
         return {0: 5}
 
-    bench.keeper = OffsetKeeper(bench.store, bench.sync_log, lambda *_: 0, moved)
+    bench.keeper = OffsetKeeper(bench.store, bench.sync_log, lambda *_: QueueOffset(0), moved)
     send(bench.store, b"x")
-    await bench.keeper.commit("g", "orders", 0, 1)
+    await bench.keeper.commit("g", "orders", 0, QueueOffset(1))
     entries = await bench.keeper.reset("g", "orders", None, ResetTarget(to_min=True))
     assert told == [
         ("g", "orders", {0: 1}, None),
@@ -174,7 +175,7 @@ async def test_delivery_hears_of_every_offset_set_and_says_what_it_forgets() -> 
     ], "before the offset is stored: nothing that delivery does may come after it"
     assert [entry.in_flight for entry in entries] == [5, 0, 0, 0]
     with pytest.raises(TroveError):
-        await bench.keeper.reset("g", "orders", 0, ResetTarget(offset=9))
+        await bench.keeper.reset("g", "orders", 0, ResetTarget(offset=QueueOffset(9)))
     assert len(told) == 2, "a reset that is refused is told to nobody"
 
 
@@ -186,11 +187,11 @@ async def test_a_power_cut_lost_dead_letters_whose_originals_counted_as_consumed
     flush(bench.store)
     copy = send(bench.store, b"dead letter", queue_id=1)
     bench.store.offsets.needs_log(copy.end)
-    bench.store.offsets.commit("g", "orders", 0, 1)
+    bench.store.offsets.commit("g", "orders", 0, QueueOffset(1))
     await bench.keeper.persist()
     assert bench.syncs == [copy.end]
     assert bench.store.flushed_offset >= copy.end
     assert bench.on_disk() == 1
-    bench.store.offsets.commit("g", "orders", 0, 0)
+    bench.store.offsets.commit("g", "orders", 0, QueueOffset(0))
     await bench.keeper.persist()
     assert len(bench.syncs) == 1

@@ -14,6 +14,7 @@ from broker.groups.timers.wheel_records import WHEEL_TOPIC
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from tests.unit.delivery.test_rocketmq_import import revive_record
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueOffset
 from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.events.sources import kind_of
 from trovemq_store.files.faulty import FaultyFileSystem
@@ -240,7 +241,7 @@ def test_what_a_stored_topic_is_to_a_group(name: str, expected: tuple[int, str])
 def test_a_check_point_of_a_classic_retry_is_of_the_topic_that_it_names() -> None:
     engine = with_bills()
     retry(engine, "b", "bills", times=2)
-    engine.store.offsets.commit("workers", CLASSIC, 0, 1)
+    engine.store.offsets.commit("workers", CLASSIC, 0, QueueOffset(1))
     revive_record(engine, "ck", t=CLASSIC, n=1, it=500)
     import_from_rocketmq(engine.delivery, engine.store, engine.files, (), engine.now_ms)
     (again,) = engine.receive(topic="bills")

@@ -10,6 +10,7 @@ from broker.groups.filters.filter import parse_filter
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueOffset
 from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.index.consume_queue import BLANK_UNIT
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
@@ -173,7 +174,7 @@ def test_a_message_that_was_settled_while_it_was_ready_does_not_come_again(engin
     kept = engine.delivery.change_invisible("workers", "orders", handle, 5_000, engine.now_ms)
     engine.now_ms += 1
     assert engine.delivery.due_pairs(engine.now_ms) == [("workers", "orders")]
-    engine.store.offsets.commit("workers", "orders", 0, 2)
+    engine.store.offsets.commit("workers", "orders", 0, QueueOffset(2))
     state = engine.delivery.group_topics.state("workers", "orders", 0)
     assert state is not None
     state.drop_below(2)  # as a stored offset that is further does at a start

@@ -13,6 +13,7 @@ from broker.groups.filters.filter import parse_filter
 from broker.groups.timers.wheel_records import WHEEL_TOPIC
 from broker.groups.transactions.records import HALF_TOPIC
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
+from trovemq_proto.positions import QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.events.codec import Event, EventKind
@@ -83,7 +84,7 @@ def test_a_stored_offset_beyond_the_queue_is_cut_too() -> None:
     engine.receive(count=3)
     state = engine.delivery.snapshot()
     after = with_messages(2)
-    after.store.offsets.commit("workers", "orders", 0, 3)
+    after.store.offsets.commit("workers", "orders", 0, QueueOffset(3))
     after.delivery.restore(state)
     after.delivery.settle()
     assert after.committed() == 2

@@ -12,6 +12,7 @@ from broker.groups.timers.wheel_records import WHEEL_TOPIC, delayed_record
 from tests.support.delivery import ROOMY
 from tests.support.engine import NOW_MS, flush, read_queue
 from tests.unit.timers.rocketmq import RocketMqTimers
+from trovemq_proto.positions import QueueOffset
 from trovemq_proto.records import decode_message
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import NewRecord, RecordWriter
@@ -44,7 +45,7 @@ def store_of_rocketmq() -> MemoryFileSystem:
         record = NewRecord("orders", 0, b"m%d" % number, {"UNIQ_KEY": f"U{number}"})
         RecordWriter(store, lambda: None).append([record], NOW_MS)
     store.dispatch()
-    store.offsets.commit("workers", "orders", 0, 4)
+    store.offsets.commit("workers", "orders", 0, QueueOffset(4))
     wait_for_revival(store, "ck", n=4, bm=0, d=[0, 1, 2, 3], it=60_000)
     wait_for_revival(store, "ack", ao=2)
     flush(store)

@@ -11,6 +11,7 @@ from broker.groups.delivery.delivery import RECEIVE_READS_MAX
 from broker.groups.filters.filter import parse_filter
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueOffset
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 
@@ -282,7 +283,7 @@ def test_a_new_group_starts_at_the_last_message_of_a_queue_not_recent() -> None:
 
 def test_a_stored_offset_wins_over_the_setting(engine: Engine) -> None:
     sent(engine, 3)
-    engine.store.offsets.commit("workers", "orders", 0, 2)
+    engine.store.offsets.commit("workers", "orders", 0, QueueOffset(2))
     assert bodies(engine.receive()) == ["m2"]
 
 
@@ -311,7 +312,7 @@ def test_acknowledging_many_does_as_one_by_one(engine: Engine) -> None:
 def test_a_damaged_record_is_skipped_and_counted(engine: Engine) -> None:
     sent(engine, 3)
     engine.crash()  # from now on the records are older than the process: their CRC counts
-    at = engine.store.consume_queues.get("orders", 0).unit(1)[0]  # type: ignore[union-attr]
+    at = engine.store.consume_queues.get("orders", 0).unit(QueueOffset(1))[0]  # type: ignore[union-attr]
     content = engine.files._files["commitlog/00000000000000000000"]
     content.data[at + 90] ^= 0xFF
     got = engine.receive()

@@ -8,6 +8,7 @@ from broker.groups.consumer_settings import ConsumerSettings
 from broker.groups.consumer_state import SNAPSHOT_PATH, ConsumerState
 from broker.groups.delivery.delivery import Delivered, ReceiveRequest
 from tests.support.engine import NOW_MS, open_store, send
+from trovemq_proto.positions import QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
 
@@ -102,7 +103,7 @@ def test_a_log_that_continued_after_our_stop_was_rocketmqs() -> None:
     stop(store, model)
     foreign = open_store(files)
     send(foreign, b"-c")
-    foreign.offsets.commit("group", "orders", 0, 1)  # somebody went back
+    foreign.offsets.commit("group", "orders", 0, QueueOffset(1))  # somebody went back
     foreign.close(NOW_MS)
     _, again = open_model(files)
     assert bodies(receive(again)) == [b"b", b"c"]

@@ -25,6 +25,7 @@ from tests.support.engine import (
 )
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueOffset
 from trovemq_proto.records.layout import QUEUE_OFFSET_AT
 from trovemq_store.engine.message_store import AppendResult, MessageStore
 from trovemq_store.files.faulty import FaultyFileSystem, fail_always
@@ -60,9 +61,11 @@ def queue_of(store: MessageStore, queue_id: int) -> dict[int, bytes]:
     assert queue is not None
     found = {}
     for offset in range(queue.min_offset, queue.max_offset):
-        record_at = store.record_at(queue.unit(offset)[0])
+        record_at = store.record_at(queue.unit(QueueOffset(offset))[0])
         if record_at is not None:
-            found[offset] = get_message_at(store, "orders", queue_id, offset).records[0][88:89].tobytes()
+            found[offset] = (
+                get_message_at(store, "orders", queue_id, QueueOffset(offset)).records[0][88:89].tobytes()
+            )
     return found
 
 
@@ -117,8 +120,8 @@ def test_what_was_damaged_is_reported_and_readers_skip_the_blanks() -> None:
     ]
     assert [(gap.queue_id, gap.offset, gap.count) for gap in store.recovery.gaps] == [(0, 2, 3)]
     with pytest.raises(TroveError, match="MESSAGE_NOT_FOUND"):
-        get_message_at(store, "orders", 0, 3)
-    pulled = Puller(store, PullSettings()).pull(PullRequest("orders", 0, 1))
+        get_message_at(store, "orders", 0, QueueOffset(3))
+    pulled = Puller(store, PullSettings()).pull(PullRequest("orders", 0, QueueOffset(1)))
     assert (pulled.message_count, pulled.next_offset, pulled.damaged_offsets) == (17 - 1, 20, ())
     for i in range(0, 40, 2):
         lower = search_offset(store, "orders", 0, NOW_MS + i)
@@ -288,7 +291,7 @@ def test_consumer_offsets_are_stored_only_as_far_as_the_log_is_synced() -> None:
     send(store, b"synced")
     flush(store)
     send(store, b"not synced")
-    store.offsets.commit("billing", "orders", 0, 2, durable=True)
+    store.offsets.commit("billing", "orders", 0, QueueOffset(2), durable=True)
     assert MessageStore.open(files.after_power_cut(), SMALL, NOW_MS).offsets.get("billing", "orders", 0) == 1
     flush(store)
     store.offsets.persist()

@@ -19,6 +19,7 @@ from tests.support.engine import NOW_MS, SMALL_SYNC, append, read_queue, record,
 from tests.support.trials import SOAK
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.faulty import FaultyFileSystem
 from trovemq_store.files.files import StorageError
@@ -137,7 +138,7 @@ class Broker:
             if not error.disk_full:
                 raise
         store.catch_up(1 << 20)
-        store.offsets.commit("billing", "orders", 0, 1)
+        store.offsets.commit("billing", "orders", 0, QueueOffset(1))
         self.refuse_nothing_but(APPENDING, store.offsets.persist)
 
     def refuse_nothing_but(self, specs: set[errors.ErrorSpec], call: Callable[[], object]) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from broker.daemon.recovery_log import LINES_MAX, log_recovery
 from tests.support.engine import NOW_MS, SMALL, SMALL_SYNC, flush, open_store, read_queue, send
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_proto.records.check import RecordState
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
@@ -54,7 +54,7 @@ def firsts(store: MessageStore) -> list[int]:
     found = []
     for offset in range(queue.min_offset, queue.max_offset):
         try:
-            record = store.record_at(queue.unit(offset)[0])
+            record = store.record_at(queue.unit(QueueOffset(offset))[0])
         except TroveError:
             record = None
         if record is not None:

@@ -23,6 +23,7 @@ from tests.support.engine import (
 from tests.unit.engine.test_log_tail import SEGMENT, crashed, firsts, flip, overwrite, reopened
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueOffset
 from trovemq_proto.records import Message, decode_message
 from trovemq_proto.records.layout import QUEUE_OFFSET_AT
 from trovemq_store.engine.message_store import MessageStore
@@ -136,17 +137,21 @@ def test_an_unreadable_record_is_not_looked_at_and_keeps_its_queue_offset() -> N
 
 
 def readable(store: MessageStore, queue_id: int) -> list[Message]:
-    return [message for _, message in messages_from(store, "orders", queue_id, 0)]
+    return [message for _, message in messages_from(store, "orders", queue_id, QueueOffset(0))]
 
 
 def test_messages_of_a_queue_without_those_that_cannot_be_had() -> None:
     files, places = crashed(12)
     store = reopened(files)
     flip(files, places[5] + 150)
-    assert [offset for offset, _ in messages_from(store, "orders", 0, 3)] == [3, 4, *range(6, 12)]
-    assert list(messages_from(store, "orders", 3, 0)) == []
+    assert [offset for offset, _ in messages_from(store, "orders", 0, QueueOffset(3))] == [
+        3,
+        4,
+        *range(6, 12),
+    ]
+    assert list(messages_from(store, "orders", 3, QueueOffset(0))) == []
     store.delete_topic("orders", NOW_MS + 2_000)
-    assert list(messages_from(store, "orders", 0, 0)) == []
+    assert list(messages_from(store, "orders", 0, QueueOffset(0))) == []
 
 
 # --- files that are gone ----------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.support.engine import BORN_HOST, NOW_MS, open_store, own_properties, read_queue, send
+from trovemq_proto.positions import QueueOffset
 from trovemq_store.engine.queues import messages_from
 from trovemq_store.engine.record_writer import NewRecord, RecordWriter
 from trovemq_store.files.memory import MemoryFileSystem
@@ -35,7 +36,7 @@ def test_a_copy_keeps_everything_but_its_place() -> None:
     )
     writer.append([copy], NOW_MS + 5)
     store.dispatch()
-    ((offset, found),) = messages_from(store, "payments", 3, 0)
+    ((offset, found),) = messages_from(store, "payments", 3, QueueOffset(0))
     assert offset == 0
     assert found.body == b"body"
     assert own_properties(found) == {"UNIQ_KEY": "U1", "KEYS": "k1 k2", "TAGS": "t", "REAL_TOPIC": "orders"}

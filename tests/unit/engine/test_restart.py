@@ -23,6 +23,7 @@ from tests.support.engine import (
 )
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueOffset
 from trovemq_store.files.faulty import FaultyFileSystem, fail_always
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.files.real import RealFileSystem
@@ -215,7 +216,7 @@ def test_no_consumer_offset_passes_the_end_of_its_queue_after_a_crash() -> None:
     for _ in range(3):
         send(store, b"kept")
     flush(store)
-    store.offsets.commit("billing", "orders", 0, 3, durable=True)
+    store.offsets.commit("billing", "orders", 0, QueueOffset(3), durable=True)
     cut = files.after_power_cut()
     again = open_store(cut, SMALL_SYNC)
     assert again.offsets.get("billing", "orders", 0) == 3

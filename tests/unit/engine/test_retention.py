@@ -32,7 +32,7 @@ from tests.support.retention import (
 from tests.support.trials import SOAK
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueOffset
 from trovemq_proto.records import decode_message
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.trim import hide_now, trim_now
@@ -92,14 +92,14 @@ def test_a_pull_below_the_minimum_is_told_where_the_queue_begins() -> None:
     assert low > 40
     puller = Puller(store, PullSettings())
     with pytest.raises(TroveError, match="OFFSET_OUT_OF_RANGE") as caught:
-        puller.pull(PullRequest("orders", 0, low - 1))
+        puller.pull(PullRequest("orders", 0, QueueOffset(low - 1)))
     assert caught.value.fields["min_offset"] == str(low)
     found = puller.pull(PullRequest("orders", 0, low, bytes_max=4 << 20))
     assert found.min_offset == low
     assert found.message_count == queue.max_offset - low
     assert found.damaged_offsets == ()
     with pytest.raises(TroveError, match="OFFSET_OUT_OF_RANGE") as caught:
-        get_message_at(store, "orders", 0, low - 1)
+        get_message_at(store, "orders", 0, QueueOffset(low - 1))
     assert caught.value.fields["min_offset"] == str(low)
 
 
@@ -145,7 +145,7 @@ def test_a_scan_that_is_under_way_continues_where_the_log_begins_now() -> None:
 
 def test_views_of_a_removed_segment_stay_valid(tmp_path: Path) -> None:
     store = filled(RealFileSystem(tmp_path))
-    slices = Puller(store, PullSettings()).pull(PullRequest("idle", 0, 0)).slices
+    slices = Puller(store, PullSettings()).pull(PullRequest("idle", 0, QueueOffset(0))).slices
     segment = store.closed_segments()[0]
     content = b"".join(bytes(piece) for piece in slices)
     trim_now(store.trim(segment.end))
@@ -277,7 +277,7 @@ def test_a_crash_anywhere_in_a_removal_leaves_a_store_that_opens(
         queue = after.consume_queues.get(topic, 0)
         assert queue is not None
         for offset in range(queue.min_offset, queue.max_offset):
-            assert get_message_at(after, topic, 0, offset).queue_offsets == [offset]
+            assert get_message_at(after, topic, 0, QueueOffset(offset)).queue_offsets == [offset]
     queries = [KeyQuery(topic, "all", KeyType.KEY) for topic in ends]
     pages = [page for query in queries for page in query_pages(after, query, messages_max=10_000)]
     assert sum(len(page.records) for page in pages) == len(found)

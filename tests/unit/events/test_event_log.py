@@ -10,6 +10,7 @@ import pytest
 from tests.support.engine import NOW_MS, SMALL, open_store
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueOffset
 from trovemq_store.engine.record_writer import NewRecord, RecordWriter
 from trovemq_store.events.codec import EVENTS_MAX, EVENTS_TOPIC, Event, EventKind
 from trovemq_store.events.event_log import EVENTS_QUEUE_ID, EventLog
@@ -37,8 +38,8 @@ def test_events_come_back_in_order_after_a_restart() -> None:
     store.close(NOW_MS)
     store = open_store(files)
     again = EventLog(store, RecordWriter(store, store.dispatch))
-    assert [found.offset for found in again.replay(0)] == [0, 1, 2, 3]
-    assert [found.offset for found in again.replay(1)] == [3]
+    assert [found.offset for found in again.replay(QueueOffset(0))] == [0, 1, 2, 3]
+    assert [found.offset for found in again.replay(QueueOffset(1))] == [3]
     assert again.next_offset == 2
 
 
@@ -50,7 +51,7 @@ def test_more_events_than_a_record_takes_become_several() -> None:
     log.add(event(EVENTS_MAX))
     log.flush(NOW_MS)
     assert log.next_offset == 2
-    assert len(list(log.replay(0))) == EVENTS_MAX + 1
+    assert len(list(log.replay(QueueOffset(0)))) == EVENTS_MAX + 1
 
 
 def test_an_unreadable_record_is_skipped() -> None:
@@ -60,7 +61,7 @@ def test_an_unreadable_record_is_skipped() -> None:
     writer.append([NewRecord(EVENTS_TOPIC, EVENTS_QUEUE_ID, b"no events")], NOW_MS)
     log.add(event(1))
     log.flush(NOW_MS)
-    assert [found.offset for found in log.replay(0)] == [1]
+    assert [found.offset for found in log.replay(QueueOffset(0))] == [1]
 
 
 class State(msgspec.Struct):

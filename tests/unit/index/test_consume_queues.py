@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.support.engine import NOW_MS
 from tests.support.projections import batch_of, stored, tree
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueOffset
 from trovemq_proto.records import RecordBatch, java_hash
 from trovemq_proto.records.layout import SYS_FLAG_AT
 from trovemq_store.files.faulty import FaultyFileSystem, fail_always, fail_at
@@ -125,7 +125,7 @@ class Model:
     def _recovered(self) -> None:
         for topic, below in self.deleted.items():
             for queue in self.queues.queues(topic):
-                if queue.has_units and queue.unit(queue.max_offset - 1)[0] < below:
+                if queue.has_units and queue.unit(QueueOffset(queue.max_offset - 1))[0] < below:
                     self.queues.delete_topic(topic)
                     break
         self.replay()
@@ -165,7 +165,9 @@ class Model:
         assert units.tolist() == [entry.unit for entry in readable]
         for entry in readable:
             assert queue.find(PhysicalOffset(entry.physical_offset)) == entry.queue_offset
-            assert queue.find(PhysicalOffset(entry.physical_offset + 1), entry.queue_offset) is None
+            assert (
+                queue.find(PhysicalOffset(entry.physical_offset + 1), QueueOffset(entry.queue_offset)) is None
+            )
 
 
 MESSAGES = st.lists(
@@ -244,10 +246,10 @@ def test_reading_outside_of_the_queue_names_the_range(files: FileSystem) -> None
     _fill(queues, 4, first_offset=7)
     queue = queues.get("orders", 0)
     assert queue is not None
-    assert len(queue.units(11, 5)) == 0
+    assert len(queue.units(QueueOffset(11), 5)) == 0
     for offset in (4, 12):
         with pytest.raises(TroveError) as caught:
-            queue.units(offset, 1)
+            queue.units(QueueOffset(offset), 1)
         assert caught.value.symbol == "OFFSET_OUT_OF_RANGE"
         assert caught.value.fields == {"min_offset": "7", "max_offset": "11"}
 
@@ -281,7 +283,7 @@ def test_a_failed_write_leaves_the_batch_to_be_applied_again(operation: str) -> 
         assert queues.position == 0
         queues.apply(batch)
         for queue in queues.queues("orders"):
-            assert queue.units(0, 99)["size"].tolist() == [len(data) // 24] * 12
+            assert queue.units(QueueOffset(0), 99)["size"].tolist() == [len(data) // 24] * 12
             assert queue.min_offset == 0
 
 
@@ -375,7 +377,7 @@ def test_a_page_lost_in_front_of_the_first_unit_does_not_stop_the_replay() -> No
     queue = queues.get("orders", 0)
     assert queue is not None
     assert (queue.min_offset, queue.max_offset) == (700, 701)
-    assert queue.units(0, 700)["size"].tolist() == [BLANK_SIZE] * 700
+    assert queue.units(QueueOffset(0), 700)["size"].tolist() == [BLANK_SIZE] * 700
 
 
 def test_files_after_a_gap_go_after_a_crash() -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, send
 from tests.support.projections import batch_of, stored, tree
 from tests.unit.index.test_key_index import ITEMS, SLOTS, Names, opened
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueOffset
 from trovemq_store.engine.trim import trim_now
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.files.real import RealFileSystem
@@ -104,7 +104,7 @@ def test_gaps_and_misplaced_records_are_noted_up_to_a_bound(monkeypatch: pytest.
         end = put(queues, end, offset)
     for offset in (7, 9, 11):
         end = put(queues, end, 50, offset, offset + 1)
-    queues.place_lost("orders", 0, 15, LOG_ORIGIN, 100)
+    queues.place_lost("orders", 0, QueueOffset(15), LOG_ORIGIN, 100)
     assert (len(queues.gaps), len(queues.misplaced)) == (2, 2)
     queue = queues.get("orders", 0)
     assert queue is not None

@@ -13,7 +13,7 @@ from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_page
 from tests.support.engine import NOW_MS, SMALL, append, open_store, read_queue, record, scan_bodies, send
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_store.check.layouts import index_paths, read_index
 from trovemq_store.check.layouts import read_queue as read_layout_queue
 from trovemq_store.engine.message_store import MessageStore
@@ -56,7 +56,7 @@ def test_an_unreadable_page_of_the_log_costs_its_messages_and_no_others() -> Non
         else:
             with pytest.raises(TroveError, match="RECORD_DAMAGED"):
                 store.record_at(PhysicalOffset(begin))
-    pulled = Puller(store, PullSettings()).pull(PullRequest("orders", 0, 0))
+    pulled = Puller(store, PullSettings()).pull(PullRequest("orders", 0, QueueOffset(0)))
     assert (pulled.message_count, pulled.next_offset) == (len(good), COUNT)
     assert list(pulled.damaged_offsets) == [i for i in range(COUNT) if i not in good]
     assert [body[0] for body in scan_bodies(store)] == good
@@ -106,7 +106,7 @@ def test_an_unreadable_consume_queue_page_costs_only_its_own_messages() -> None:
     offset, found = 0, 0
     damaged: list[int] = []
     while offset < 450:
-        result = puller.pull(PullRequest("orders", 0, offset))
+        result = puller.pull(PullRequest("orders", 0, QueueOffset(offset)))
         assert result.next_offset > offset
         offset, found = result.next_offset, found + result.message_count
         damaged += result.damaged_offsets
@@ -164,10 +164,10 @@ def test_an_unreadable_page_of_the_brokers_own_queue_stopped_its_readers() -> No
         send(store, bytes([i % 256]))
     files.unreadable["consumequeue/orders/0/" + "0" * 20] = (4_096, 8_192)
     lost = range(4_096 // 20, -(-8_192 // 20))
-    found = [offset for offset, _ in messages_from(store, "orders", 0, 0)]
+    found = [offset for offset, _ in messages_from(store, "orders", 0, QueueOffset(0))]
     assert found == [offset for offset in range(450) if offset not in lost]
     assert store.damage.ranges == {"unit-unreadable": len(lost)}
-    assert len(list(messages_from(store, "orders", 0, 0))) == len(found)
+    assert len(list(messages_from(store, "orders", 0, QueueOffset(0)))) == len(found)
     assert store.damage.ranges == {"unit-unreadable": len(lost)}, "each once"
 
 

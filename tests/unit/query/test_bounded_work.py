@@ -17,7 +17,7 @@ from broker.query.query_by_key import query_page
 from tests.support.engine import NOW_MS, open_store, record, send
 from tests.unit.query.test_query_by_key import SETTINGS, TOPICS, Scene, ask
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import LOG_ORIGIN
+from trovemq_proto.positions import LOG_ORIGIN, QueueOffset
 from trovemq_proto.records.fields import read_fields
 from trovemq_proto.records.layout import BODY_AT
 from trovemq_store.engine.message_store import MessageStore
@@ -75,7 +75,7 @@ def test_a_window_without_messages_in_queues_is_one_with_the_next(
     starts = {
         begin for begin, _ in windows(scene.store.consume_queues, LOG_ORIGIN, scene.store.visible_offset)
     }
-    assert starts <= {last.unit(offset)[0] for offset in range(last.max_offset)}
+    assert starts <= {last.unit(QueueOffset(offset))[0] for offset in range(last.max_offset)}
 
 
 def test_a_page_that_did_its_work_stops_between_two_windows(

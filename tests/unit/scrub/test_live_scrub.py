@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, send
+from trovemq_proto.positions import QueueOffset
 from trovemq_proto.records.layout import BODY_CRC_AT
 from trovemq_store.check.checked_store import ReadAhead
 from trovemq_store.check.findings import Finding, Findings
@@ -137,7 +138,7 @@ def test_whatever_happens_meanwhile_a_healthy_store_has_no_findings(actions: lis
 
 # --- damage -----------------------------------------------------------------------------------------------
 def test_a_damaged_body(store: MessageStore, files: MemoryFileSystem) -> None:
-    at = store.consume_queues.queues("orders")[1].unit(3)[0]
+    at = store.consume_queues.queues("orders")[1].unit(QueueOffset(3))[0]
     patch(files, LOG, at + BODY_CRC_AT, b"\1\2\3\4")
     assert places(scrub(store)) == {(LOG, at)}
 
@@ -145,7 +146,7 @@ def test_a_damaged_body(store: MessageStore, files: MemoryFileSystem) -> None:
 @pytest.mark.parametrize(("field_at", "data"), [(0, b"\x7f"), (4, b"\0"), (28, b"\7"), (84, b"\xff\xff")])
 def test_a_damaged_header(store: MessageStore, files: MemoryFileSystem, field_at: int, data: bytes) -> None:
     """Size, magic, physical offset, body size."""
-    at = store.consume_queues.queues("orders")[1].unit(3)[0]
+    at = store.consume_queues.queues("orders")[1].unit(QueueOffset(3))[0]
     patch(files, LOG, at + field_at, data)
     found = scrub(store)
     assert places(found) == {(LOG, at)}
@@ -155,7 +156,7 @@ def test_a_damaged_header(store: MessageStore, files: MemoryFileSystem, field_at
 def test_a_damaged_property(files: MemoryFileSystem) -> None:
     store = open_store(files, replace(SMALL, append_property_crc=True))
     fill(store, 20)
-    at, size, _ = store.consume_queues.queues("orders")[1].unit(3)
+    at, size, _ = store.consume_queues.queues("orders")[1].unit(QueueOffset(3))
     record = bytes(files.open(LOG).view()[at : at + size])
     patch(files, LOG, at + record.index(b"UNIQ_KEY") + 9, b"X")
     assert (LOG, at) in places(scrub(store))
@@ -163,7 +164,7 @@ def test_a_damaged_property(files: MemoryFileSystem) -> None:
 
 def test_a_whole_region_of_zeros(store: MessageStore, files: MemoryFileSystem) -> None:
     queue = store.consume_queues.queues("orders")[0]
-    begin_at, end_at = queue.unit(1)[0], queue.unit(4)[0]
+    begin_at, end_at = queue.unit(QueueOffset(1))[0], queue.unit(QueueOffset(4))[0]
     patch(files, LOG, begin_at, bytes(end_at - begin_at))
     found = scrub(store)
     assert places(found) == {(LOG, begin_at)}
@@ -184,7 +185,7 @@ def test_a_blank_where_there_is_a_message(store: MessageStore, files: MemoryFile
 def test_a_unit_without_a_record(store: MessageStore, files: MemoryFileSystem) -> None:
     """The log's records continue after a gap, in which a unit names a place that is not a record's."""
     queue = store.consume_queues.queues("orders")[2]
-    at, size, _ = queue.unit(4)
+    at, size, _ = queue.unit(QueueOffset(4))
     patch(files, LOG, at, bytes(size))
     assert places(scrub(store)) == {(LOG, at)}  # its unit may be there
     patch(files, QUEUE.format(2), 80, (at + size + 1).to_bytes(8))
@@ -296,7 +297,7 @@ def test_damage_in_a_segment_that_retention_takes_meanwhile(tmp_path: Path) -> N
     flush(store)
     store.flush_projections()
     with (tmp_path / LOG).open("r+b") as file:
-        file.seek(store.consume_queues.queues("orders")[3].unit(1)[0])
+        file.seek(store.consume_queues.queues("orders")[3].unit(QueueOffset(1))[0])
         file.write(bytes(8_000))
     checking, found = begin(store)
     while checking.progress.records == 0:

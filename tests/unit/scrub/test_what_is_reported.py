@@ -23,7 +23,7 @@ from tests.unit.scrub.test_live_scrub import (
     scrub,
 )
 from tests.unit.tools.test_tools import verify
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_store.check import log_walk, queue_check
 from trovemq_store.check.findings import EACH_MAX, REPORTED_MAX, Finding, Findings
 from trovemq_store.check.layouts import read_queue
@@ -157,7 +157,11 @@ def test_units_of_a_live_queue_that_are_asked_for_one_by_one() -> None:
     live = LiveQueue(queue, SMALL.consume_queue_file_size)
     assert live.at(np.array([-1, 300, 10_000]))["size"].tolist() == [0, 0, 0]
     found = live.at(np.array([299, -1, 0]))
-    assert found["physical_offset"].tolist() == [queue.unit(299)[0], 0, queue.unit(0)[0]]
+    assert found["physical_offset"].tolist() == [
+        queue.unit(QueueOffset(299))[0],
+        0,
+        queue.unit(QueueOffset(0))[0],
+    ]
 
 
 def test_a_topic_deleted_while_its_records_are_checked_is_not_a_finding() -> None:
@@ -194,7 +198,7 @@ def test_of_many_units_without_a_record_the_first_hundred_are_named() -> None:
         send(store, b"x", queue_id=number % 2)
     queue = store.consume_queues.queues("orders")[1]
     for offset in range(queue.max_offset):
-        at = queue.unit(offset)[0]
+        at = queue.unit(QueueOffset(offset))[0]
         segment = at // SEGMENT * SEGMENT
         patch(files, f"commitlog/{segment:020d}", at - segment + 4, b"\0")  # the record is damaged
         patch(files, QUEUE.format(1), UNIT_SIZE * offset, (at - 1).to_bytes(8))  # and the unit names another
@@ -208,7 +212,7 @@ def test_more_damages_than_are_kept_are_still_reported(monkeypatch: pytest.Monke
     files = MemoryFileSystem()
     store = open_store(files)
     fill(store, 20)
-    at = [store.consume_queues.queues("orders")[queue_id].unit(2)[0] for queue_id in (0, 2)]
+    at = [store.consume_queues.queues("orders")[queue_id].unit(QueueOffset(2))[0] for queue_id in (0, 2)]
     for each in at:
         patch(files, LOG, each + 4, b"\0")
     found = places(scrub(store))
@@ -223,7 +227,7 @@ def long_damage(files: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch) -> tup
     store = open_store(files)
     fill(store, 60)
     queue = store.consume_queues.queues("orders")[3]
-    begin_at, end_at = queue.unit(1)[0], queue.unit(6)[0]
+    begin_at, end_at = queue.unit(QueueOffset(1))[0], queue.unit(QueueOffset(6))[0]
     noise = record(b"x")[:8] + b"\1" * 80  # begins like a record, and is none
     patch(files, LOG, begin_at, (noise * 100)[: end_at - begin_at])
     return begin_at, end_at
@@ -282,6 +286,8 @@ def test_damage_in_the_last_bytes_of_the_log() -> None:
     store = open_store(files)
     fill(store, 20)
     last = max(queue.last_physical_end for queue in store.consume_queues.queues("orders"))
-    at = max(queue.unit(queue.max_offset - 1)[0] for queue in store.consume_queues.queues("orders"))
+    at = max(
+        queue.unit(QueueOffset(queue.max_offset - 1))[0] for queue in store.consume_queues.queues("orders")
+    )
     patch(files, LOG, at, b"\xff" * (last - at))
     assert (LOG, at) in places(scrub(store))

@@ -23,6 +23,7 @@ from broker.server.turns import Turns
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, read_queue, send
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
+from trovemq_proto.positions import QueueOffset
 from trovemq_proto.records import decode_message
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
@@ -105,7 +106,7 @@ class Bench:
         flush(self.store)
         self.store.dispatch()
 
-    def moved(self, group: str, topic: str, offsets: Mapping[int, int]) -> Mapping[int, int]:
+    def moved(self, group: str, topic: str, offsets: Mapping[int, QueueOffset]) -> Mapping[int, int]:
         return self.model.delivery.reset(group, topic, offsets, self.now_ms)
 
     def receive(self, count: int, group: str = "billing") -> list[str]:
@@ -226,8 +227,8 @@ async def test_what_is_not_known_is_not_found() -> None:
 async def test_lists_have_groups_of_the_table_of_offsets_and_of_members() -> None:
     bench = Bench()
     await bench.service.CreateGroup(pb.CreateGroupRequest(group="made"), CONTEXT)
-    bench.store.offsets.commit("pulls", "orders", 0, 0)
-    bench.store.offsets.commit("TOOLS_CONSUMER", "orders", 0, 0)
+    bench.store.offsets.commit("pulls", "orders", 0, QueueOffset(0))
+    bench.store.offsets.commit("TOOLS_CONSUMER", "orders", 0, QueueOffset(0))
     bench.connect()
     found = (await bench.service.ListGroups(pb.ListGroupsRequest(), CONTEXT)).groups
     assert [(one.group, one.created, list(one.topics), one.member_count) for one in found] == [
@@ -247,7 +248,7 @@ async def test_a_deleted_group_starts_over_and_its_dead_letters_stay() -> None:
     bench.store.topics.ensure_internal("%RETRY%billing_orders", 1)
     bench.model.writer.append([NewRecord("%RETRY%billing_orders", 0, b"again")], NOW_MS)
     bench.store.dispatch()
-    bench.store.offsets.commit("other", "orders", 0, 1)
+    bench.store.offsets.commit("other", "orders", 0, QueueOffset(1))
     await bench.service.DeleteGroup(pb.DeleteGroupRequest(group="billing"), CONTEXT)
     assert bench.model.groups.get("billing") is None
     assert bench.model.delivery.in_flight_count == 0
@@ -260,8 +261,8 @@ async def test_a_deleted_group_starts_over_and_its_dead_letters_stay() -> None:
 @pytest.mark.asyncio
 async def test_the_retry_topic_of_another_group_is_not_taken_for_ones_own() -> None:
     bench = Bench()
-    bench.store.offsets.commit("a", "orders", 0, 0)
-    bench.store.offsets.commit("a_orders", "orders", 0, 0)
+    bench.store.offsets.commit("a", "orders", 0, QueueOffset(0))
+    bench.store.offsets.commit("a_orders", "orders", 0, QueueOffset(0))
     bench.store.topics.ensure_internal("%RETRY%a_orders", 1)
     await bench.service.DeleteGroup(pb.DeleteGroupRequest(group="a"), CONTEXT)
     assert "%RETRY%a_orders" in bench.store.topics, "it is the classic retry topic of a_orders"
@@ -293,7 +294,7 @@ async def test_lag_counts_what_is_in_flight_and_what_the_filter_takes() -> None:
         send(bench.store, b"x", NOW_MS + number, tag="paid" if number % 3 == 0 else "new")
     bench.now_ms = NOW_MS + 100
     bench.model.groups.for_use("billing", auto_create=True, now_ms=NOW_MS)
-    bench.store.offsets.commit("billing", "orders", 0, 2)
+    bench.store.offsets.commit("billing", "orders", 0, QueueOffset(2))
     bench.connect(expression="paid")
     (first, *others) = (await bench.service.GetLag(pb.GetLagRequest(group="billing"), CONTEXT)).queues
     assert (first.topic, first.queue_id, first.committed, first.max_offset) == ("orders", 0, 2, 10)

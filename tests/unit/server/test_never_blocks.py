@@ -27,6 +27,7 @@ from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
 from tests.support.engine import NOW_MS, record, with_crc_property
 from trovemq_daemon.addresses import parse_address
+from trovemq_proto.positions import QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.real import RealFileSystem
 from trovemq_store.log.retention import DiskUse
@@ -106,7 +107,9 @@ async def test_the_data_plane(tmp_path: Path, flush_mode: FlushMode) -> None:
                 "orders", -1, [OutgoingMessage(b"one", keys=["k"])], born_host=None, now_ms=NOW_MS
             )
             await parts.group_commit.durable(sent.result.end)
-            assert parts.puller.pull(PullRequest("orders", 0, 0, tags=("t",))).message_count == 200
+            assert (
+                parts.puller.pull(PullRequest("orders", 0, QueueOffset(0), tags=("t",))).message_count == 200
+            )
             assert parts.search_offset("orders", 0, 0) == 0
 
 
@@ -126,7 +129,7 @@ async def test_queries(tmp_path: Path, flush_mode: FlushMode) -> None:
 async def test_consumer_offsets_and_topics(tmp_path: Path, flush_mode: FlushMode) -> None:
     async with services(tmp_path, flush_mode) as parts:
         with waits_forbidden():
-            await parts.offsets.commit("g", "orders", 0, 10)
+            await parts.offsets.commit("g", "orders", 0, QueueOffset(10))
             await parts.offsets.reset("g", "orders", None, ResetTarget(to_min=True))
             await parts.topic_changes.create("made", 1, "FIFO")
             await parts.topic_changes.alter("made", queue_count=3, message_type=None)

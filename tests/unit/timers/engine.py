@@ -9,6 +9,7 @@ from typing import Any
 from broker.groups.consumer_settings import ConsumerSettings
 from broker.groups.timers.timers import Timers, TimersState
 from tests.support.engine import NOW_MS, SMALL, open_store, read_queue
+from trovemq_proto.positions import QueueOffset
 from trovemq_proto.records import Message
 from trovemq_store.engine.message_store import AppendResult, MessageStore
 from trovemq_store.engine.record_writer import NewRecord, RecordWriter
@@ -44,7 +45,7 @@ class Broker:
             self.timers.import_from_rocketmq(self.files, now_ms)
         elif state is not None:
             self.timers.restore(state)
-        for event in () if import_from_rocketmq else self.events.replay(events_from):
+        for event in () if import_from_rocketmq else self.events.replay(QueueOffset(events_from)):
             self.timers.apply(event)
         self.timers.settle()
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_proto.records import decode_message
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import FileSystem
@@ -133,7 +133,7 @@ class RocketMqTimers:
 
         for offset in range(self.queue_offset, self.queue.max_offset if self.queue is not None else 0):
             assert self.queue is not None
-            physical_offset, size, _ = self.queue.unit(offset)
+            physical_offset, size, _ = self.queue.unit(QueueOffset(offset))
             if "TIMER_OUT_MS" in (self._message(physical_offset) or (0, {}))[1]:
                 enqueue(physical_offset, size)
         while True:

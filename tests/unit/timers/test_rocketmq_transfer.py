@@ -27,6 +27,7 @@ from tests.support.golden import load_manifest, settings_of, unpack
 from tests.unit.timers import rocketmq
 from tests.unit.timers.engine import SETTINGS, Broker
 from tests.unit.timers.rocketmq import RocketMqTimers, levels_left
+from trovemq_proto.positions import QueueOffset
 from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.files.faulty import FaultyFileSystem
 from trovemq_store.files.files import StorageError
@@ -78,7 +79,9 @@ def check_that_rocketmq_goes_on(delays: list[int], wait_ms: int, recalled: set[i
         broker.timers.recall("orders", NOW_MS + delays[number], f"K{number}", NOW_MS)
     now_ms = NOW_MS + wait_ms
     broker.deliver(now_ms)
-    waiting = {timer.queue_offset: timer.deliver_ms for timer in broker.timers.pending("orders")}
+    waiting: dict[int, int] = {
+        timer.queue_offset: timer.deliver_ms for timer in broker.timers.pending("orders")
+    }
     broker.timers.export_to_rocketmq(broker.files, now_ms)
 
     found = RocketMqTimers(broker.store, broker.files, now_ms).run(now_ms, now_ms + 60 * DAY_MS)
@@ -179,7 +182,9 @@ def test_nothing_waits_but_the_wheel_was_used() -> None:
     broker.schedule(b"a", NOW_MS + 10)
     broker.deliver(NOW_MS + 10)
     broker.timers.export_to_rocketmq(broker.files, NOW_MS + 1_234)
-    assert load_check(broker.files) == TimerCheck(NOW_MS + 1_000, 0, 1, 1, 0, NOW_MS + 1_234, 1)
+    assert load_check(broker.files) == TimerCheck(
+        NOW_MS + 1_000, 0, QueueOffset(1), QueueOffset(1), 0, NOW_MS + 1_234, 1
+    )
     assert RocketMqTimers(broker.store, broker.files, NOW_MS).run(NOW_MS, NOW_MS + DAY_MS) == []
 
 
@@ -216,14 +221,14 @@ def test_delete_markers_in_the_timer_log_are_taken_over() -> None:
     broker.dispatch()
     marker = broker.store.consume_queues.get(WHEEL_TOPIC, 0)
     assert marker is not None
-    physical_offset, size, _ = marker.unit(2)
+    physical_offset, size, _ = marker.unit(QueueOffset(2))
     file = broker.files.open("timerlog/00000000000000000000")
     unit = load_units(broker.files)[:1].copy()
     unit["magic"], unit["physical_offset"], unit["record_size"] = 5, physical_offset, size
     file.write(104, unit.tobytes())
     check = load_check(broker.files)
     assert check is not None
-    save_check(broker.files, TimerCheck(check.last_read_ms, 156, 3, 3))
+    save_check(broker.files, TimerCheck(check.last_read_ms, 156, QueueOffset(3), QueueOffset(3)))
     assert sorted(
         o for o, _ in RocketMqTimers(broker.store, broker.files, NOW_MS).run(NOW_MS, NOW_MS + DAY_MS)
     ) == [1]

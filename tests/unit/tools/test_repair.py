@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from broker.tools.__main__ import app
 from tests.support.engine import NOW_MS, SMALL_SYNC, flush, open_store, read_queue, send
 from tests.support.golden import GOLDEN_NAMES, unpack
+from trovemq_proto.positions import QueueOffset
 from trovemq_store.check import repair as repair_module
 from trovemq_store.check.store_view import StoreView
 from trovemq_store.engine.message_store import MessageStore
@@ -87,7 +88,7 @@ def test_projections_that_are_gone_come_back(root: Path) -> None:
 def test_damaged_records_stay_as_they_are(root: Path) -> None:
     store = open_store(RealFileSystem(root), SMALL_SYNC)
     fill(store, 40)
-    at = store.consume_queues.queues("orders")[1].unit(4)[0]
+    at = store.consume_queues.queues("orders")[1].unit(QueueOffset(4))[0]
     store.close(NOW_MS)
     path = root / "commitlog" / f"{at - at % 12_288:020d}"
     with path.open("r+b") as file:

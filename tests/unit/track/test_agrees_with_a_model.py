@@ -71,7 +71,7 @@ class History(RuleBasedStateMachine):
             stands.reason, stands.attempt, stands.handle = "in-flight", stands.attempt + 1, one
             stands.until_ms = self.world.now_ms + LEASE_MS
             assert stands.attempt == one.attempt
-        got = [one.queue_offset for one in found]
+        got: list[int] = [one.queue_offset for one in found]
         for offset, stands in enumerate(line.messages):
             if (
                 stands.reason == "ready"

@@ -8,7 +8,7 @@ from broker.track.copies import Copy, CopyRole, TrackedMessage, copy_of, message
 from broker.track.history import Place, scan_events
 from broker.track.timeline import GroupEvents, TrackEventKind
 from tests.support.engine import NOW_MS, record
-from trovemq_proto.positions import LOG_ORIGIN
+from trovemq_proto.positions import LOG_ORIGIN, QueueOffset
 from trovemq_proto.records import decode_stored
 from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.events.codec import EVENTS_TOPIC, Event, EventKind
@@ -21,7 +21,7 @@ PLACE = Place("orders", 0, 7)
 def copy(topic: str, at: int, properties: dict[str, str] | None = None, **fields: Any) -> Copy:
     """A record of that topic at a physical offset, as it would be found."""
     data = record(b"x", topic=topic, unique_key="k", properties=properties, physical_offset=at, **fields)
-    return copy_of(decode_stored(data), at)
+    return copy_of(decode_stored(data), QueueOffset(at))
 
 
 def roles(messages: list[TrackedMessage]) -> list[tuple[str, list[str]]]:
@@ -113,7 +113,8 @@ def test_a_record_of_events_that_cannot_be_read_is_said_and_skipped(world: World
     world.receive()
     world.model.events.flush(world.now_ms)
     world.model.writer.append([NewRecord(EVENTS_TOPIC, 0, b"no events")], world.now_ms)
-    world.model.events._next_offset += 1
+    events = world.model.events
+    events._next_offset = QueueOffset(events._next_offset + 1)
     found = world.tell("id-a")
     assert not found.complete
     assert any("cannot be read" in note for note in found.notes)

@@ -22,7 +22,7 @@ from tests.support.engine import NOW_MS, SMALL, flush, open_store, read_queue
 from tests.support.trials import SOAK
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import NewRecord, RecordWriter
 from trovemq_store.events.event_log import EventLog
@@ -70,7 +70,7 @@ class TransactionsMachine(RuleBasedStateMachine):
         self.events = EventLog(self.store, self.writer)
         self.transactions = Transactions(self.store, self.writer, self.events, SETTINGS)
         self.transactions.restore(self.saved)
-        for event in self.events.replay(0):
+        for event in self.events.replay(QueueOffset(0)):
             self.transactions.apply(event)
         self.transactions.settle()
         self.see()

@@ -22,7 +22,7 @@ from tests.support.engine import NOW_MS, SMALL, read_queue
 from tests.unit.transactions.test_transactions import NO_INDEX, Broker, message
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueOffset
 from trovemq_proto.records.layout import SYS_FLAG_TRANSACTION_COMMIT
 from trovemq_store.engine.record_writer import NewRecord, RecordWriter
 from trovemq_store.settings import StoreSettings
@@ -139,7 +139,8 @@ def replace_halves(halves: list[HalfMessage]) -> list[HalfMessage]:
 # --- op records ---------------------------------------------------------------------------------------
 def test_many_ends_that_could_not_be_written_go_into_several_op_records() -> None:
     halves = [
-        HalfMessage(10**17 + number, LOG_ORIGIN, 0, "orders", 0, f"t{number}", 0, 0) for number in range(500)
+        HalfMessage(QueueOffset(10**17 + number), LOG_ORIGIN, 0, "orders", 0, f"t{number}", QueueOffset(0), 0)
+        for number in range(500)
     ]
     withdrawn = {halves[at].offset for at in (0, 7, 8, 499)}
     for records in (list(op_records(halves, NOW_MS)), list(op_records(halves, NOW_MS, withdrawn))):
@@ -183,7 +184,16 @@ def test_halves_that_ended_behind_one_that_is_open_do_not_fill_the_memory() -> N
     halves = OpenHalves(ConsumerSettings())
 
     def half(offset: int) -> HalfMessage:
-        return HalfMessage(offset, PhysicalOffset(offset * 100), 100, "orders", 0, f"id {offset}", 0, NOW_MS)
+        return HalfMessage(
+            QueueOffset(offset),
+            PhysicalOffset(offset * 100),
+            100,
+            "orders",
+            0,
+            f"id {offset}",
+            QueueOffset(0),
+            NOW_MS,
+        )
 
     halves.add(half(0))
     for offset in range(1, 20 * ENDED_KEPT_MAX):

@@ -19,6 +19,7 @@ from tests.support.engine import NOW_MS, SMALL, SMALL_SYNC, flush, open_store, o
 from tests.support.golden import load_manifest, settings_of, unpack
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueOffset
 from trovemq_proto.records.layout import COMPRESSION_ZLIB, SYS_FLAG_COMPRESSED
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import NewRecord, RecordWriter
@@ -57,7 +58,7 @@ class Broker:
         self.transactions = Transactions(self.store, writer, self.events, SETTINGS)
         if state is not None:
             self.transactions.restore(state)
-        for event in self.events.replay(0) if events else ():
+        for event in self.events.replay(QueueOffset(0)) if events else ():
             self.transactions.apply(event)
         self.transactions.settle()
         self.store.dispatch()

@@ -109,7 +109,7 @@ def in_trees(store: MessageStore) -> tuple[Terms, dict[int, tuple[str, int, int]
 def in_log(store: MessageStore, end: int | None = None) -> tuple[Terms, dict[int, tuple[str, int, int]]]:
     """The same, message by message from the log."""
     terms: Terms = set()
-    places = {}
+    places: dict[int, tuple[str, int, int]] = {}
     for start, records, alive in store.scan(
         LOG_ORIGIN, PhysicalOffset(store.visible_offset if end is None else end)
     ):

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueOffset
 from trovemq_store.files.trees import Trees
 from trovemq_store.index.trees.layout import NUMBER, UNIQUE_ID
 from trovemq_store.index.trees.topic_numbers import TopicNumbers
@@ -29,7 +29,7 @@ class Place(NamedTuple):
 
     physical_offset: PhysicalOffset
     queue_id: int
-    queue_offset: int
+    queue_offset: QueueOffset
     store_timestamp: int
 
 
