@@ -78,6 +78,7 @@ class AppendResult:
         """Splits the result of a batch into those of the sends that it was put together from, by their
         message counts."""
         ends = list(accumulate(counts, initial=0))
+        assert ends[-1] == self.message_count, "the sends are the whole batch"
         shares = zip(pairwise(ends), _shares(self.duplicates, ends), _shares(self.gaps, ends), strict=True)
         before = 0
         for (first, end), known, gaps in shares:

@@ -102,6 +102,7 @@ class Deduplication:
         result = self._store.append(
             data, batch, topic=topic, queue_id=queue_id, now_ms=now_ms, born_host=born_host
         )
+        assert result.record_count == len(kept), "each message that is no duplicate is stored"
         fault_point("deduplication.after_append")
         stored = [ids[index] for index in kept] if len(kept) < len(ids) else ids
         offsets = (result.physical_offset + result.positions).tolist()
@@ -215,6 +216,7 @@ class Deduplication:
                 dedup.known[index] = dedup.known[first]
             else:
                 dedup.repeats[index] = dedup.repeats.get(first, first)
+        assert not dedup.known.keys() & dedup.repeats.keys(), "a duplicate has one original"
         return dedup
 
     @staticmethod

@@ -238,9 +238,11 @@ class MessageStore(StoreReading):
         next_offsets: Mapping[tuple[str, int], QueueOffset],
     ) -> None:
         """All of it at once, or nothing."""
+        assert timestamp >= self.last_store_timestamp, "store times never go back"
         check_properties(patched)
         try:
             self._log.write(physical_offset, data)
+            assert self._log.end == physical_offset + len(data), "the run is in the log, whole"
             self._next_offsets.update(next_offsets)
             self.last_store_timestamp = self._names.now_ms = timestamp
             self._dispatcher.offer(DispatchBatch(patched, physical_offset, self._log.end))
@@ -353,6 +355,9 @@ class MessageStore(StoreReading):
             self._dispatcher.dispatch(self._log.flushed_offset if sync else self._log.end, self.on_visible)
         except StorageError:
             pass  # counted by the dispatcher; the batch stays at the head
+        assert not sync or self.visible_offset <= self._log.flushed_offset, (
+            "readers see records that are on disk"
+        )
         return self.consume_queues.take_grown()
 
     def catch_up(self, bytes_max: int) -> bool:
@@ -371,7 +376,8 @@ class MessageStore(StoreReading):
 
     def finish_trees(self, step: TreeStep) -> None:
         """Whatever became of run()."""
-        assert self.trees is not None
+        assert self.trees is not None, "begin_trees() gave the step"
+        assert self.removal_holds > 0, "begin_trees() holds removals"
         self.removal_holds -= 1
         self.trees.finish(step)
 
@@ -433,6 +439,7 @@ class MessageStore(StoreReading):
         if not work.change.saved:
             return
         topic = work.change.name
+        assert work.physical_offset <= self._log.end, "records that are appended later are alive"
         self._deletions.set(topic, work.physical_offset)
         self.offsets.delete_topic(topic)
         for key in [key for key in self._next_offsets if key[0] == topic]:
@@ -494,6 +501,7 @@ class MessageStore(StoreReading):
             return  # a consume queue lacks records: stays marked as crashed, the next start completes it
         fault_point("close.before_marks")
         end = self._log.end
+        assert end == self.flushed_offset, "a clean stop has everything on disk"
         self._checkpoint.save(end, self.last_store_timestamp, self._queue_ends(end), stopped=True)
         fault_point("close.before_abort_removed")
         self.files.remove(ABORT_PATH)

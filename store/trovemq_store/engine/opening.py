@@ -205,6 +205,7 @@ class _Opening:
         fault_point("recovery.after_cut")
         _settle(self._files, log, begin, end)
         fault_point("recovery.after_settle")
+        assert queues.position <= end, "no queue has units behind the log"
         dispatcher.position = max(dispatcher.position, end)
         self._deletions.truncate_to(end)
         self._mark_open()

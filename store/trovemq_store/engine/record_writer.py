@@ -143,6 +143,7 @@ class RecordWriter:
                 end += 1
             results += self._append_run(first.topic, first.queue_id, records[begin:end], now_ms, internal)
             begin = end
+        assert len(results) == len(records), "one result a record"
         return results
 
     def _append_run(
@@ -165,6 +166,7 @@ class RecordWriter:
         self, topic: str, queue_id: int, data: bytearray, count: int, now_ms: int, internal: bool
     ) -> list[AppendResult]:
         batch = RecordBatch.split(data, topic=topic)
+        assert len(batch) == count, "each encoded record is one record"
         result = self.append_batch(topic, queue_id, data, batch, now_ms, internal=internal)
         if count == 1:
             return [result]

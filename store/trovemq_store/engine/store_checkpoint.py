@@ -94,6 +94,7 @@ class StoreCheckpoint:
         fault_point("state.after_save")
         checkpoint.save(self._files, self._checkpoint)
         fault_point("checkpoint.after_save")
+        assert marked >= self.position, "marks only move forward"
         self.position = marked
 
     def _queue_begins(self, queue_ends: QueueEnds) -> QueueEnds:

@@ -108,6 +108,7 @@ class TransactionRun:
             raise TroveError(errors.TRANSACTION_SIZE_EXCEEDED, text, size_max=self._size_max)
         self.data += b"".join(records)
         self._sizes += map(len, records)
+        assert len(self.data) == at, "every record is in the run, with its mark"
         self._mark_ends += ends
         self._indexes.setdefault((topic, queue_id), []).extend(range(number, number + len(batch)))
         self._born_hosts.setdefault((topic, queue_id), born_host)
@@ -136,6 +137,10 @@ class TransactionRun:
         append_property_crc: bool,
     ) -> RecordBatch:
         """Fills in all that depends on the place in the log. Returns all records, in log order."""
+        assert len(self) > 0, "a run has records"
+        assert first_queue_offsets.keys() == self._indexes.keys(), (
+            "each queue of the run has its first offset"
+        )
         view = memoryview(self.data)
         seal_marks(view, np.array(self._mark_ends, np.int64), len(self), physical_offset)
         for queue, first in first_queue_offsets.items():

@@ -134,7 +134,7 @@ def encode_events(events: Iterable[Event]) -> bytes:
         for event in events
     ]
     assert 0 < len(rows) <= EVENTS_MAX, f"{len(rows)} events"
-    assert len(texts) <= _TEXTS_MAX
+    assert len(texts) <= _TEXTS_MAX, "three texts an event at most: their numbers fit"
     parts = [_HEADER.pack(FORMAT, 0, len(texts), len(rows))]
     for text in texts:
         raw = text.encode("utf-8", "replace")

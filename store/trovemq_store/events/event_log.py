@@ -70,6 +70,7 @@ class EventLog:
             fault_point("events.before_append")
             (result,) = self._writer.append([record], now_ms)
             fault_point("events.after_append")
+            assert result.first_queue_offset >= self._next_offset, "events lie in the log in their order"
             del self._pending[: len(part)]
             self._next_offset = QueueOffset(result.first_queue_offset + 1)
             self.appended_count += len(part)
@@ -78,6 +79,7 @@ class EventLog:
         """A record of events lies in the log at that offset of the events' queue: an atomic transaction's,
         appended with the rest of it. Nothing was pending before it."""
         assert not self._pending, "events lie in the log in their order"
+        assert queue_offset >= self._next_offset, "events lie in the log in their order"
         self._next_offset = QueueOffset(queue_offset + 1)
         self.appended_count += event_count
 

@@ -25,6 +25,7 @@ FORMAT: Final = 2
 """2 adds packed leases to 1: both are read."""
 _MARK: Final = b"TROVEST"
 _HEAD_SIZE: Final = 12
+assert len(_MARK) + 1 + 4 == _HEAD_SIZE, "the mark, the format's number and the CRC"
 
 State = TypeVar("State", bound=msgspec.Struct)
 

@@ -197,7 +197,7 @@ class ConsumeQueue:
 
     def write(self, offset: QueueOffset, units: NDArray[np.void]) -> None:
         """append(), but the units are invisible before publish(). Raises as append()."""
-        assert len(units) > 0
+        assert len(units) > 0, "a run has units"
         if not self.has_units:
             self._begin_at(offset)
         assert offset >= self._end, "units follow each other"
@@ -207,6 +207,8 @@ class ConsumeQueue:
 
     def publish(self, offset: QueueOffset, count: int) -> None:
         """The queue has the units that write() wrote at `offset`."""
+        assert count > 0, "a run has units"
+        assert offset >= self._end, "units follow each other"
         if self._min == self._end:
             self._min = offset  # nothing before it is there any more: a gap before it has expired
         self._end = QueueOffset(offset + count)
@@ -230,6 +232,7 @@ class ConsumeQueue:
             fault_point("queues.after_cut")
         self._find_first_unit()
         self._min = min(max(self._min, self._first_unit), self._end)
+        assert self._first_unit <= self._end, "the first unit lies before the end"
 
     def trim(self, physical_offset: PhysicalOffset) -> None:
         """The log begins at physical_offset: whole files below go, never the last; min_offset follows."""
@@ -253,6 +256,8 @@ class ConsumeQueue:
             self._min = self._end
         else:
             self._min = self.lower_bound(physical_offset)
+        assert self._bases or not leaving, "the last file stays"
+        assert self._min <= self._end, "the minimum never passes the end"
         return leaving
 
     def reader(self, open_files: OpenFiles, trim: QueueTrim) -> ConsumeQueue:
@@ -281,6 +286,7 @@ class ConsumeQueue:
         self._bases = self._bases[len(leaving) :]
         self._first_unit = measured._first_unit
         self._min = max(self._min, measured._min)
+        assert self._min <= self._end, "the minimum never passes the end"
         taken = [self._open_files.take(self._path(base)) for base in leaving]
         trim.closes += [file.close for file in taken if file is not None]
 
@@ -314,6 +320,7 @@ class ConsumeQueue:
             self._find_end()
             self._find_first_unit()
         self._min = self._first_unit
+        assert self._min <= self._end, "the minimum never passes the end"
 
     def _load_short(self, trusted_position: PhysicalOffset | None, deleted_below: PhysicalOffset) -> bool:
         """Whether one page said it all: then the queue is as the rest of load() would find it."""
@@ -488,6 +495,7 @@ class ConsumeQueue:
 
     def _begin_at(self, offset: QueueOffset) -> None:
         """A queue without units takes any first offset, with blanks from its file's start up to there."""
+        assert not self.has_units, "messages keep their offsets"
         base, position = self._place(offset)
         if self._bases != [base]:
             while self._bases:

@@ -202,6 +202,7 @@ class ConsumeQueues:
         self._rebuilding = rebuilding
 
     def _note_gap(self, queue: ConsumeQueue, offset: QueueOffset) -> None:
+        assert offset > queue.max_offset, "messages are missing before it"
         if len(self.gaps) < _NOTED_MAX:
             begin = queue.max_offset
             self.gaps.append(QueueGap(queue.topic, queue.queue_id, begin, offset - begin))
@@ -215,6 +216,7 @@ class ConsumeQueues:
         if len(self.gaps) < _NOTED_MAX:
             begin = queue.max_offset if queue.has_units else QUEUE_ORIGIN
             self.gaps.append(QueueGap(topic, queue_id, begin, end - begin))
+        assert end > queue.max_offset or not queue.has_units, "the queue lacks the last messages"
         queue.append(QueueOffset(end - 1), np.array([(physical_offset, size, 0)], UNIT_DTYPE))
 
     @property
@@ -227,6 +229,7 @@ class ConsumeQueues:
         fault_point("queues.before_sync")
         self._dirty.sync()
         fault_point("queues.after_sync")
+        assert position >= self._synced_position, "a synced position never goes back"
         self._synced_position = position
 
     def truncate_to(self, physical_offset: PhysicalOffset) -> None:
@@ -235,6 +238,7 @@ class ConsumeQueues:
                 queue.truncate_to(physical_offset)
         self._position = min(self._position, physical_offset)
         self._synced_position = min(self._synced_position, physical_offset)
+        assert self._synced_position <= self._position, "the synced part was applied"
 
     def forget_from(self, physical_offset: PhysicalOffset) -> None:
         """Takes all units of records from there on back, to be rebuilt from the log."""
@@ -242,6 +246,7 @@ class ConsumeQueues:
         self._position = self._synced_position = physical_offset
 
     def trim_before(self, physical_offset: PhysicalOffset) -> None:
+        assert physical_offset >= self.log_begin, "the log's begin only rises"
         for queue in self._all():
             queue.trim(physical_offset)
         self.log_begin = physical_offset

@@ -55,6 +55,9 @@ class Dispatcher:
 
     def offer(self, batch: DispatchBatch) -> None:
         """Remembers a batch that was just appended; dispatch() applies it once it may be visible."""
+        assert not self._pending or self._pending[-1].end <= batch.physical_offset, (
+            "batches come in log order"
+        )
         self._pending.append(batch)
         self.pending_bytes += batch.records.nbytes
 
@@ -72,6 +75,7 @@ class Dispatcher:
             self.apply(batch)
             self._pending.popleft()
             self.pending_bytes -= batch.records.nbytes
+            assert self.pending_bytes >= 0, "each batch is counted once"
             if on_visible is not None:
                 on_visible(batch)
 
@@ -85,6 +89,7 @@ class Dispatcher:
         except StorageError:
             self.failures += 1
             raise
+        assert self._required.position >= batch.end, "the consume queues have every visible record"
         for projection in self._optional:
             if projection.position >= self.position:
                 self._try_apply(projection, batch)

@@ -138,6 +138,7 @@ class IndexFile:
             self._rebuild(self.count)
         taken = min(len(hashes), self._item_count - self.count)
         assert taken > 0, "a full file is put into no more"
+        assert len(hashes) == len(physical) == len(timestamps), "an entry has all three"
         hashes, physical, timestamps = hashes[:taken], physical[:taken], timestamps[:taken]
         header = (
             self.begin_timestamp if self.count > 1 else int(timestamps[0]),
@@ -148,6 +149,7 @@ class IndexFile:
         put = self._put_few if taken <= _FEW else self._put_many
         self._slots_doubtful = True
         chains_begun = put(hashes, physical, timestamps)
+        assert 0 <= chains_begun <= taken, "an item begins one chain at most"
         fault_point("index.before_header")
         whole_header = (*header, self.hash_slot_count + chains_begun, self.count + taken)
         self._write(0, _HEADER.pack(*whole_header))
@@ -342,6 +344,7 @@ class IndexFile:
 
     def _rebuild(self, count: int) -> None:
         """Makes slots and header from items [1, count) and zeroes the later ones. Raises StorageError."""
+        assert 1 <= count <= self._item_count, "item 0 is never used"
         slots = np.zeros(self._slot_count, np.int32)
         for start in range(1, count, _SCANNED_ITEMS):
             hashes = self._items["hash"][start : min(start + _SCANNED_ITEMS, count)].astype(np.int64)

@@ -305,6 +305,7 @@ class KeyIndex:
         fault_point("index.before_sync")
         self._dirty.sync()
         fault_point("index.after_sync")
+        assert position >= self._synced_position, "a synced position never goes back"
         self._synced_position = position
 
     def truncate_to(self, physical_offset: PhysicalOffset) -> None:
@@ -314,6 +315,8 @@ class KeyIndex:
             self._resume = 0
         self._synced_position = min(self._synced_position, physical_offset)
         self.tags_from = min(self.tags_from, physical_offset)
+        assert self._synced_position <= self._position, "the synced part was applied"
+        assert self.tags_from <= self._position, "tags are complete up to the position"
 
     def trim_before(self, physical_offset: PhysicalOffset) -> None:
         for file in self.take_before(physical_offset):
@@ -329,6 +332,7 @@ class KeyIndex:
             count += 1
         # A list of its own: another thread may be going through the one before.
         taken, self._index_files = self._index_files[:count], self._index_files[count:]
+        assert self._index_files or not taken, "the last one stays"
         return taken
 
     def close(self) -> None:
@@ -374,6 +378,7 @@ class KeyIndex:
         if not len(put):
             return
         last = PhysicalOffset(int(put[-1]))
+        assert last >= self._position, "position never goes back"
         before = self._resume if last == self._position else 0
         self._resume = before + int(np.count_nonzero(put == last))
         self._position = last
@@ -403,6 +408,8 @@ class KeyIndex:
         except StorageError:
             self._remove(file)
             raise
+        last = self._index_files[-1:]
+        assert not last or int(last[0].name) < int(file.name), "files are taken in the order of their names"
         self._dirty.mark_created(path)
         self._index_files.append(file)
         return file

@@ -81,6 +81,7 @@ class CommitLog:
 
     def open_at(self, end: PhysicalOffset) -> None:
         """Begins to append at `end`, which recovery found; everything before it has been synced."""
+        assert self.min_offset <= end <= self.segments.capacity_end, "the log ends within its files"
         self.end = self.flushed_offset = end
         self._names_synced_below = self.segments.capacity_end
 
@@ -93,6 +94,7 @@ class CommitLog:
         internal: the broker's own records, which may go to the segment that is kept for a full disk.
         TroveError DISK_FULL, CREATE_MAPPED_FILE_FAILED: nothing was written.
         """
+        assert size > 0, "a run has records"
         if size + BLANK_SIZE > self.segments.file_size:
             return AppendStatus.MESSAGE_SIZE_EXCEEDED, self.end
         current = self.segments.at(self.end)
@@ -107,6 +109,7 @@ class CommitLog:
         blank_at = self.end
         self._write(current, blank_at, blank_record(remaining))
         self.end = current.end
+        assert self.segments.at(self.end) is not None, "the log continues in the next segment"
         return AppendStatus.END_OF_FILE, blank_at
 
     def write(self, physical_offset: PhysicalOffset, data: Buffer) -> None:
@@ -132,6 +135,7 @@ class CommitLog:
 
     def _zero_dirty(self, segment: Segment) -> None:
         if self._dirty_end > self.end:
+            assert self._dirty_end <= segment.end, "a write goes to one segment"
             segment.file.write(self.end - segment.start, bytes(self._dirty_end - self.end))
             self._dirty_end = self.end
 
@@ -141,6 +145,7 @@ class CommitLog:
         if self.flushed_offset == self.end:
             return None
         covered = self.segments.covering(self.flushed_offset, self.end)
+        assert covered, "unsynced bytes lie in a segment"
         new_names = self._names_synced_below < self.segments.capacity_end
         return FlushWork(self._files, covered, new_names, self.end, store_timestamp)
 
@@ -149,7 +154,7 @@ class CommitLog:
         self.flushed_offset = max(self.flushed_offset, work.end)
         if work.new_names:
             covering = self.segments.at(PhysicalOffset(work.end - 1))
-            assert covering is not None
+            assert covering is not None, "synced bytes lie in a segment"
             self._names_synced_below = max(self._names_synced_below, covering.end)
 
     def spare_work(self) -> SpareWork | None:

@@ -66,6 +66,7 @@ class LogReader:
                 self._newest = run.records
                 yield run
             if state is RecordState.RECORD:
+                assert run is not None, "a run that ended before its limit has records: the reader moves on"
                 continue
             if state is None:
                 self._pass_unreadable(segment)
@@ -120,6 +121,7 @@ class LogReader:
             size = stated_size(segment.file, begin, segment.file.size)
         damaged_from = self.position
         self.position = find_record(segment, PhysicalOffset(damaged_from + max(1, size)))
+        assert damaged_from < self.position <= segment.end, "the reader moves on, within the segment"
         self.damages.append(Damage(damaged_from, self.position, RecordState.UNREADABLE))
         self.damaged_bytes += self.position - damaged_from
 
@@ -136,6 +138,7 @@ class LogReader:
         found = find_record(segment, begin)
         if found == segment.end and state is RecordState.DAMAGED and begin > self.known_end:
             found = begin  # nothing more was written
+        assert damaged_from < found <= segment.end, "the reader moves on, within the segment"
         self.position = found
         self.damages.append(Damage(damaged_from, self.position, state))
         self.damaged_bytes += self.position - damaged_from

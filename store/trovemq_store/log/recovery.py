@@ -62,10 +62,14 @@ def scan_log(
     skipped before it. runs_sealed: see WholeRuns."""
     runs = WholeRuns(LogReader(log, max(begin, log.min_offset), known_end), sealed=runs_sealed)
     records = timestamp = 0
+    end = begin
     for run in runs:
+        assert run.physical_offset + int(run.records.positions[0]) >= end, "runs come in log order"
+        end = run.end
         records += len(run.records)
         timestamp = max(timestamp, int(run.records.store_timestamps[-1]))
         apply(run, runs.damaged_bytes)
+    assert runs.position >= end, "no record lies behind the log's end"
     return RecoveredLog(runs.position, records, timestamp, runs.damages, tuple(runs.unfinished), runs.cut)
 
 

@@ -164,7 +164,7 @@ class Segments:
                 f"segments are missing between {file_name(self._segments[-1].start)} and {name}: "
                 "put them back, or make the store again from a backup (python -m broker.tools restore)",
             )
-        self._segments.append(Segment(start, self._files.open(path)))
+        self._append(Segment(start, self._files.open(path)))
 
     def __len__(self) -> int:
         return len(self._segments)
@@ -238,19 +238,24 @@ class Segments:
                 if error.disk_full:
                     break
             else:
-                self._segments.append(segment)
                 self.refused = False
-                return segment
+                return self._append(segment)
         self.create_failures += 1
         if internal and (kept := self._take_kept(path)) is not None:
-            self._segments.append(Segment(start, kept))
-            return self._segments[-1]
-        assert failure is not None
+            return self._append(Segment(start, kept))
+        assert failure is not None, "each of the tries failed"
         spec = errors.DISK_FULL if failure.disk_full else errors.CREATE_MAPPED_FILE_FAILED
         self.refused = failure.disk_full
         advice = "" if self._segments else "; a new store may have smaller segments (commit_log_file_size)"
         reason = f"no new segment of {self.file_size} bytes: {failure}{advice}"
         raise TroveError(spec, reason) from failure
+
+    def _append(self, segment: Segment) -> Segment:
+        assert segment.file.size == self.file_size, "every file has exactly the configured size"
+        assert segment.start % self.file_size == 0, "names are multiples of the file size"
+        assert not self._segments or segment.start == self.capacity_end, "segments follow each other"
+        self._segments.append(segment)
+        return segment
 
     def _take_spare(self, path: str) -> File | None:
         if not self._spare_ready:
@@ -288,6 +293,7 @@ class Segments:
     def drop_from(self, offset: PhysicalOffset) -> None:
         """Removes every segment that begins after `offset` (they hold nothing of the log). One that begins
         there stays: it may be the only one, whose name alone says where the log begins."""
+        assert offset >= self.min_offset, "the log does not end before it begins"
         while self._segments and self._segments[-1].start > offset:
             segment = self._segments.pop()
             segment.file.close()
@@ -299,6 +305,7 @@ class Segments:
         Their files are still there, and open."""
         count = sum(segment.end <= offset for segment in self._segments[:-1])
         taken, self._segments = self._segments[:count], self._segments[count:]
+        assert self._segments or not taken, "the last one stays"
         return taken
 
     def close(self) -> None:

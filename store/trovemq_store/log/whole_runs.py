@@ -69,6 +69,7 @@ class WholeRuns:
         for run in self._reader:
             yield from self._take(run)
         yield from self._finish()
+        assert not self._held, "everything was given out, or is cut off"
 
     def _take(self, run: DispatchBatch) -> Iterator[DispatchBatch]:
         marked = marked_records(run.records)
@@ -114,6 +115,7 @@ class WholeRuns:
 
     def _hold(self, run: DispatchBatch, begin: int, end: int) -> None:
         if begin < end:
+            assert self._mark is not None, "records of a transaction are held back, and no others"
             self._held.append(_part(run, begin, end))
 
     def _release(self) -> Iterator[DispatchBatch]:

@@ -87,6 +87,7 @@ class TopicDeletions:
         """
         self.save_added(topic, physical_offset)
         self.set(topic, physical_offset)
+        assert self.deleted_below(topic) >= physical_offset, "a deletion never goes back"
 
     def save_added(self, topic: str, physical_offset: PhysicalOffset) -> None:
         """The first half of add(): the file has it, and nothing counts before set(). May run in a thread."""
@@ -115,6 +116,7 @@ class TopicDeletions:
         if self._highest > physical_offset:
             capped = {topic: min(below, physical_offset) for topic, below in self._deleted_below.items()}
             self._replace({topic: below for topic, below in capped.items() if below > 0})
+        assert self._highest <= physical_offset, "records that are written next are alive"
 
     def alive_mask(self, batch: RecordBatch, physical_offset: PhysicalOffset) -> NDArray[np.bool_] | None:
         """alive[i] for the records of a run that lies at `physical_offset`; None where all are alive."""

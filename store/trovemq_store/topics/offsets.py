@@ -197,6 +197,7 @@ class ConsumerOffsets:
 
     def finish_persist(self, work: PersistWork) -> None:
         """Call on the owner's thread after run()."""
+        assert work.change <= self._change, "it was captured from these offsets"
         if work.whole:
             self._persisted_change = max(self._persisted_change, work.change)
 
@@ -211,6 +212,7 @@ class ConsumerOffsets:
         return offset if self.limit is None else min(offset, self.limit(topic, queue_id))
 
     def _set(self, group: str, topic: str, queue_id: int, offset: QueueOffset) -> None:
+        assert 0 <= offset <= OFFSET_MAX, "the caller checked it"
         queues = self._table.get((topic, group))
         if queues is None or queue_id not in queues:
             self._check_limits(group)
@@ -233,12 +235,14 @@ class ConsumerOffsets:
             return
         del queues[queue_id]
         self._entry_count -= 1
+        assert self._entry_count >= 0, "each entry is counted once"
         if not queues:
             del self._table[topic, group]
             self._count_topic(group, -1)
 
     def _count_topic(self, group: str, step: int) -> None:
         count = self._topic_counts.get(group, 0) + step
+        assert count >= 0, "a topic leaves a group that had it"
         if count:
             self._topic_counts[group] = count
         else:

@@ -142,6 +142,7 @@ class TopicJournal:
             data += head + crc32(body, crc32(head)).to_bytes(4, "little") + body
             data += bytes(_aligned(len(data)) - len(data))
             number += 1
+        assert len(data) % _ALIGNMENT == 0, "entries begin at multiples of 8"
         assert self._position + len(data) <= FILE_SIZE, "has_room() was asked"
         try:
             self._write(data)
