@@ -84,7 +84,7 @@ async def keep_trimmed(policy: TrimPolicy) -> None:
     """Runs until it is cancelled."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     while trim is not None:
-        # The first look is at the start: what is free by then counts as always free.
+        # The first look is at the start: memory that is free by then counts as always free.
         await run_in_thread(lambda: _trim_where_wanted(policy, trim))
         await asyncio.sleep(INTERVAL_S)
 
@@ -98,7 +98,7 @@ def _trim_where_wanted(policy: TrimPolicy, trim: Callable[[int], int]) -> None:
 
 
 def _memory_to_look_at() -> int | None:
-    """What the process has in memory beyond malloc's memory in use; all of it where that is not known."""
+    """The process's memory beyond malloc's memory in use; all of it where that is not known."""
     own, used = own_memory(), used_memory()
     return own if own is None or used is None else own - used
 

@@ -100,5 +100,5 @@ class SelfRouteService(route_pb2_grpc.RouteServiceServicer):
 
 
 def _fields(topics: Sequence[TopicSummary]) -> list[tuple[str, int, str]]:
-    """What a route says of them."""
+    """Their part of a route."""
     return [(topic.name, topic.queue_count, topic.message_type) for topic in topics]

@@ -56,7 +56,7 @@ class SendOutcome:
 
 
 Done: TypeAlias = Callable[[SendOutcome | Exception], None]
-"""Told once where a send stands, or why it was not appended. Must not raise."""
+"""Called once with the place of a send, or the reason why it was not appended. Must not raise."""
 
 
 @dataclass(slots=True)
@@ -107,7 +107,7 @@ class Coalescer:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """What begins in this block came together: it is appended at the block's end, unless a sync runs."""
+        """Sends that begin in this block came together: they are appended at its end, unless a sync runs."""
         self._together = True
         try:
             yield

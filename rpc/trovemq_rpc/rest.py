@@ -33,7 +33,7 @@ class Rest:
         return WORK_A_TURN_MAX if self._parts.rests_size < RESTS_SIZE_MAX else WORK_UNLIMITED
 
     def keep(self, data: memoryview) -> None:
-        """`data` is left: the end of what was left before, or of the receive buffer."""
+        """`data` is left: the end of the earlier rest, or of the receive buffer."""
         if self.data is None:
             self._count(len(data))
             data = memoryview(bytes(data))

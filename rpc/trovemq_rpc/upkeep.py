@@ -1,4 +1,4 @@
-"""A connection looks once a second whether its peer is there, sends what it began and reads its answers.
+"""A connection looks once a second whether its peer is there, finishes its frames and reads its answers.
 
 Ticks are counted, not time: a pause of our own loop is not the peer's.
 """

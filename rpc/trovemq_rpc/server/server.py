@@ -232,7 +232,7 @@ class Server:
         self._batches.append(method)
 
     def _run_batches(self) -> None:
-        """What they answer at once is one write a connection, without another turn of the loop."""
+        """Immediate answers are one write a connection, without another turn of the loop."""
         batches, self._batches = self._batches, []
         endpoints: set[CallEndpoint] = set()
         for method in batches:

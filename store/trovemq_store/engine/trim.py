@@ -1,9 +1,9 @@
 """Taking the beginning off a store: segments of the log, then files of the consume queues, then index files.
 
-    prepare()   in steps on the engine's thread: what measure() looks at
+    prepare()   in steps on the engine's thread: the input of measure()
     measure()   in any thread: how far each queue's minimum rises
     hide()      on the engine's thread: from now on nobody finds the records, all at once
-    follow()    in steps on the engine's thread: each queue notes what it lost, unless it was asked before
+    follow()    in steps on the engine's thread: each queue notes its lost units, unless it did before
     remove()    in any thread: the files go, oldest first
 
 Invariants

@@ -261,8 +261,8 @@ class ConsumeQueue:
         return leaving
 
     def reader(self, open_files: OpenFiles, trim: QueueTrim) -> ConsumeQueue:
-        """The queue as it is now, for another thread to measure_trim(); it lacks what is appended later.
-        Once the trim is hidden, the queue takes over what was measured."""
+        """The queue as it is now, for another thread to measure_trim(); it lacks later units.
+        Once the trim is hidden, the queue takes over the measured trim."""
         copy = ConsumeQueue(
             self.topic, self.queue_id, self._files, open_files, DirtyFiles(self._files), self._file_size
         )
@@ -274,7 +274,7 @@ class ConsumeQueue:
         return copy
 
     def follow_trim(self) -> None:
-        """Takes over what was measured, where that is hidden. Until then the queue has what it had."""
+        """Takes over the measured trim, where that is hidden. Until then the queue is unchanged."""
         if self._measured is None or not (self._measured[0].hidden or self._measured[0].abandoned):
             return
         (trim, measured), self._measured = self._measured, None

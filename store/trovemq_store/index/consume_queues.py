@@ -261,7 +261,7 @@ class ConsumeQueues:
         return found
 
     def follow_trim(self) -> Generator[None, None, None]:
-        """Every queue takes over what was measured of it, or forgets that."""
+        """Every queue takes over its measured trim, or forgets that."""
         for number, queue in enumerate(list(self._all())):
             queue.follow_trim()
             if number % QUEUES_OF_STEP == QUEUES_OF_STEP - 1:
