@@ -109,6 +109,7 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
             self.metrics.count(self.metrics.resets_sent, ErrorCode(code).name, count)
         self.connection.failed = True
         self.on_lost(exc)
+        self.connection.discard_output()
         self.transport = None
 
     def get_buffer(self, sizehint: int) -> memoryview:

@@ -108,6 +108,7 @@ class ReplyStream:
             raise TroveError(errors.SERVICE_NOT_AVAILABLE, "the broker is stopping") from None
         finally:
             self._over = True
+            self.task = None  # a cycle would keep unread replies until the garbage collector comes by
             writer.cancel()
             self.close()
 

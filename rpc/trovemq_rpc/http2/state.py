@@ -156,6 +156,16 @@ class ConnectionState:
         self.forget(stream, RESET_BY_US)
 
     # --- end of the connection --------------------------------------------------------------------------
+    def discard_output(self) -> None:
+        """The connection is lost: nothing of it is written any more, and nothing is kept."""
+        self.output.clear()
+        self.output_size = 0
+        self.blocked.clear()
+        for stream in self.streams.values():
+            stream.pending = None
+            stream.pending_size = 0
+        self.held_back = 0
+
     def goaway(self, code: int = ErrorCode.NO_ERROR, debug: bytes = b"", last: int | None = None) -> None:
         """Section 6.8. The first of two at a drain names the highest id there is, so that none is
         refused meanwhile.

@@ -234,6 +234,9 @@ class ServerCall(Incoming, Outgoing):
             self.wheel_key = 0
         if self.charged or self.admitted or self.reader is not None:
             self.release_all()
+        if self.unread:
+            self.messages.clear()
+            self.unread = 0
         endpoint.call_ended(self, status)
         if self._readable is not None:
             self.wake_reader()

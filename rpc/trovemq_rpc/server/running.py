@@ -44,6 +44,8 @@ async def run(call: ServerCall) -> None:
         raise
     except Exception as error:
         _failed(call, error)
+    finally:
+        call.task = None  # no cycle is left to the garbage collector, with all that the handler's frames hold
 
 
 def _answer(call: ServerCall, response: Any) -> None:

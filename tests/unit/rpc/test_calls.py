@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -317,5 +318,30 @@ async def test_a_call_leaves_nothing_to_the_garbage_collector() -> None:
             for _ in range(1_000):
                 await echo(b"x", timeout=5)
             assert gc.collect() < 1_000, "several objects a call"
+        finally:
+            gc.enable()
+
+
+async def test_a_cancelled_call_leaves_nothing_to_the_garbage_collector() -> None:
+    """Its task held the call, and the call its task, with all that the handler's frames hold."""
+    seen: list[weakref.ref[asyncio.Event]] = []
+
+    async def hang(_request: bytes, _context: Any) -> bytes:
+        large = asyncio.Event()
+        seen.append(weakref.ref(large))
+        await large.wait()
+        return b""
+
+    def prepare(server: rpc.Server) -> None:
+        server.add_registered_method_handlers("a.A", {"Hang": rpc.unary_unary_rpc_method_handler(hang)})
+
+    async with ends(prepare=prepare) as both:
+        gc.collect()
+        gc.disable()
+        try:
+            call = both.channel.unary_unary("/a.A/Hang")(b"")
+            await until(lambda: bool(seen))
+            call.cancel()
+            await until(lambda: seen[0]() is None)
         finally:
             gc.enable()

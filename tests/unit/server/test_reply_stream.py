@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -58,5 +60,39 @@ def test_a_stream_lived_on_without_its_writer(later: bool) -> None:
             await asyncio.wait_for(serving, 100)
         assert asyncio.get_running_loop().time() == pytest.approx(60)
         assert (replies.budget.used, replies.ended_count) == (0, 1)
+
+    fake_loop.run(scene())
+
+
+class Held:
+    """A large reply that nobody reads."""
+
+
+class Holding(ReplyStream):
+    held: weakref.ref[Held]
+
+    async def handle(self, _request: Any) -> None:
+        large = Held()
+        self.held = weakref.ref(large)
+        await self.reply(b"x")
+        assert large is not None
+
+
+def test_an_unread_reply_was_kept_until_the_garbage_collector_came_by() -> None:
+    async def scene() -> None:
+        context: Any = Unread()
+        stream = Holding(context, 10)
+        gc.disable()
+        try:
+            serving = asyncio.create_task(stream.serve())
+            await fake_loop.turns()
+            assert stream.held() is not None
+            serving.cancel()
+            await asyncio.wait({serving})
+            del serving
+            await fake_loop.turns()
+            assert stream.held() is None
+        finally:
+            gc.enable()
 
     fake_loop.run(scene())
