@@ -161,8 +161,8 @@ FAULTS = (
     Planted(
         "With asynchronous flush every clean stop with messages in flight failed",
         "broker/groups/consumer_state.py",
-        "        self.on_append = _nothing  # what",
-        "        # what",
+        "        self.on_append = _nothing  # these appends",
+        "        # these appends",
         (
             f"{ENGINE}test_consumer_state.py::"
             "test_every_clean_stop_with_messages_in_flight_failed_in_async_mode",
@@ -393,8 +393,8 @@ FAULTS = (
     Planted(
         "Acknowledged records with forged marks of a transaction were cut off by the start after a kill",
         "store/trovemq_store/log/whole_runs.py",
-        "        return read_mark(run.records, index, at, sealed=self._sealed)",
-        "        return read_mark(run.records, index, at, sealed=False)",
+        "        return read_mark(run.records, index, run.offset_of(index), sealed=self._sealed)",
+        "        return read_mark(run.records, index, run.offset_of(index), sealed=False)",
         ("tests/unit/log/test_forged_marks.py::test_forged_transaction_marks_cut_off_acknowledged_messages",),
     ),
     Planted(
