@@ -290,7 +290,11 @@ class Calls:
         self.faults.check()
         symbol = context.error.symbol if context.error is not None else ""
         write = handler.response_serializer or bytes
-        sent = [reply if isinstance(reply, bytes) else write(reply) for reply in replies]
+        sent: list[bytes] = []
+        for reply in replies:
+            if sent:
+                await asyncio.sleep(0)  # gRPC writes each reply in a step of its own
+            sent.append(reply if isinstance(reply, bytes) else write(reply))
         return Outcome(context.code, symbol, context.details, sent, asked)
 
     async def _serve(self, handler: Any, asked: list[Any], context: CallContext, replies: list[Any]) -> None:
