@@ -34,6 +34,10 @@ PROJECTS = {
 }
 
 
+CLIENT_BYTES_MAX = 95_000_000
+"""NumPy is 57 MB of it, grpcio 18, pygments (of rich) 5, PyYAML 3. It may only shrink."""
+
+
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The wheel of each of our distributions, by name."""
@@ -100,6 +104,16 @@ def top_level_names(packages: Path) -> set[str]:
     return {file.parts[0] for file in files if file.suffix == ".py"}
 
 
+def installed_bytes(packages: Path) -> int:
+    """Of all files, without bytecode."""
+    return sum(
+        os.stat(os.path.join(folder, file)).st_size
+        for folder, _, files in os.walk(packages, followlinks=True)
+        for file in files
+        if not file.endswith(".pyc")
+    )
+
+
 def test_the_client_alone_is_sdk_and_command_line(wheels: dict[str, Path], tmp_path: Path) -> None:
     ours = [wheels[name] for name in ("trovemq-rpc", "trovemq-proto", "trovemq")]
     commands = environment(tmp_path / "client", ours)
@@ -108,6 +122,7 @@ def test_the_client_alone_is_sdk_and_command_line(wheels: dict[str, Path], tmp_p
     assert "TroveMQ" in run([commands / "trovemq", "--help"]).stdout
     explained = run([commands / "trovemq", "--json", "errors", "TOPIC_NOT_FOUND"])
     assert "TOPIC_NOT_FOUND" in explained.stdout
+    assert installed_bytes(packages) < CLIENT_BYTES_MAX
     imported = run([commands / "python", "-c", "import trovemq, sys; print('broker' in sys.modules)"])
     assert (imported.stdout, imported.stderr) == ("False\n", "")
     refused = run([commands / "trovemq", "server", "--store", "nowhere"])
