@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from trovemq._arguments import check_optional_text, check_text
 from trovemq._connections import ConnectionPool
 from trovemq._queries import TIME_MAX, KeyQuestion, Queries
-from trovemq._searching import Searches
-from trovemq._wire.searches import SearchQuestion
 from trovemq.answers import GetAnswer, QueryAnswer
 from trovemq.model import QueueOffsets
 from trovemq_proto import errors
 from trovemq_proto.records import Message
 
 if TYPE_CHECKING:  # imported when they are first needed
+    from trovemq._searching import Searches
     from trovemq.search_model import SearchAnswer, Where
     from trovemq.track_model import MessageTrack
 
@@ -26,8 +26,13 @@ class Lookups:
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
-        self._searches = Searches(pool)
         self._queries = Queries(pool)
+
+    @cached_property
+    def _searches(self) -> Searches:
+        from trovemq._searching import Searches
+
+        return Searches(self._pool)
 
     async def get(
         self,
@@ -196,6 +201,7 @@ class Lookups:
         Raises:
             TroveError: TOPIC_NOT_FOUND, PROPERTY_NOT_INDEXED, CURSOR_ILLEGAL, REQUEST_ILLEGAL.
         """
+        from trovemq._wire.searches import SearchQuestion
         from trovemq.search_model import combined
 
         condition = combined(
@@ -228,6 +234,7 @@ class Lookups:
             TroveError: As `search`; BROKER_UNREACHABLE, after what was found, where a broker did not
                 answer: the end of the iteration means that the answer was complete.
         """
+        from trovemq._wire.searches import SearchQuestion
         from trovemq.search_model import EVERY_MESSAGE
 
         question = SearchQuestion(topic, where or EVERY_MESSAGE, begin, end, newest_first)

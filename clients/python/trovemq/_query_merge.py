@@ -16,18 +16,20 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from trovemq._connections import ConnectionPool
 from trovemq._query_cursor import Place, decode_cursor, encode_cursor, query_digest
 from trovemq._wire.connection import Connection
 from trovemq.answers import QueryAnswer
-from trovemq.search_model import SearchAnswer
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueOffset
 from trovemq_proto.records import Message, decode_received
 from trovemq_proto.records.fields import split_records
+
+if TYPE_CHECKING:
+    from trovemq.search_model import SearchAnswer
 
 NOT_ANSWERED = (errors.BROKER_UNREACHABLE, errors.REQUEST_TIMEOUT, errors.SERVICE_NOT_AVAILABLE)
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from weakref import WeakSet
 
@@ -15,7 +16,6 @@ from trovemq._arguments import check_text
 from trovemq._connections import ConnectionPool
 from trovemq._lookups import Lookups
 from trovemq._servers import parse_server
-from trovemq.admin import Admin
 from trovemq.options import ClientOptions
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -23,6 +23,7 @@ from trovemq_proto.memory import keep_freed_memory
 from trovemq_proto.tls import TlsOptions
 
 if TYPE_CHECKING:  # imported when they are first needed
+    from trovemq.admin import Admin
     from trovemq.atomic import AtomicTransaction
     from trovemq.fetched import Buffer, FetchedBatch
     from trovemq.producer import Producer
@@ -124,7 +125,13 @@ class Client(Lookups):
         self._producers: OrderedDict[str, Producer] = OrderedDict()  # those of `send`
         self._all_producers: WeakSet[Producer] = WeakSet()
         self._subscriptions: set[Subscription] = set()  # those that are open
-        self.admin = Admin(pool)
+
+    @cached_property
+    def admin(self) -> Admin:
+        """Topics, groups, stores, statistics."""
+        from trovemq.admin import Admin  # for look-ups and sends alone it is not imported
+
+        return Admin(self._pool)
 
     async def __aenter__(self) -> Self:
         return self
