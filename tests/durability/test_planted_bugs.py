@@ -120,8 +120,8 @@ BUGS = (
     Planted(
         "a queue offset is given twice",
         "store/trovemq_store/engine/message_store.py",
-        "{(topic, queue_id): first + len(patched)}",
-        "{(topic, queue_id): first + 1}",
+        "{(topic, queue_id): QueueOffset(first + len(patched))}",
+        "{(topic, queue_id): QueueOffset(first + 1)}",
         (f"{RESTART}test_a_batch_of_one_topic_lies_in_one_segment_after_a_restart",),
     ),
     Planted(
@@ -216,7 +216,7 @@ BUGS = (
     Planted(
         "a search forgets what the trees lack",
         "broker/query/search/search.py",
-        "        return min(high, max(low, trees.search.position if trees is not None else 0))",
+        "        return min(high, max(low, trees.search.position if trees is not None else LOG_ORIGIN))",
         "        return high if trees is not None else low",
         (
             "tests/unit/search/test_search.py::"

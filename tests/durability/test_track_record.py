@@ -333,8 +333,8 @@ FAULTS = (
     Planted(
         "A page of the queue of delayed messages that could not be read kept the broker from starting",
         "broker/groups/timers/waiting_table.py",
-        "units = readable_units(queue, offset, UNITS_STEP)",
-        "units = queue.units(offset, UNITS_STEP)",
+        "units = readable_units(queue, QueueOffset(offset), UNITS_STEP)",
+        "units = queue.units(QueueOffset(offset), UNITS_STEP)",
         (
             "tests/unit/timers/test_rare_timers.py::"
             "test_an_unreadable_page_of_the_delayed_queue_stopped_the_broker",

@@ -10,6 +10,7 @@ the services' clock.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager
@@ -24,8 +25,12 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
 from broker.daemon.broker_services import BrokerServices as AllServices
+from broker.daemon.security import BrokerSecurity
 from broker.daemon.services import open_consumer_state
 from broker.daemon.settings import BrokerSettings
+from broker.security.sealing import KEY_SIZE, SealingKey, key_file_content
+from broker.security.sessions import Sessions
+from broker.security.table import SecurityTable
 from broker.server.monitoring.traffic import Traffic
 from nameserver.routes import RouteLimits
 from nameserver.service import RegistrationService, Registry, RouteService
@@ -46,6 +51,7 @@ from trovemq_proto.v1 import (
     route_pb2,
     route_pb2_grpc,
     search_pb2,
+    security_pb2,
     store_pb2,
     transaction_pb2,
 )
@@ -71,6 +77,7 @@ NATIVE = tuple(
         query_pb2,
         route_pb2,
         search_pb2,
+        security_pb2,
         store_pb2,
         transaction_pb2,
     )
@@ -130,6 +137,9 @@ class CallContext:
 
     def peer(self) -> str:
         return "ipv4:127.0.0.1:5000"
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        return {}  # a plain connection
 
     def time_remaining(self) -> float | None:
         return self.deadline_s
@@ -317,6 +327,14 @@ class Calls:
         return GetMessageClass(self.methods[name].output_type).FromString(reply)
 
 
+def _security(files: FileSystem) -> BrokerSecurity:
+    """Users and rules that can be administered; the doors ask nobody who calls."""
+    source = random.Random("security")
+    key = SealingKey.parse(key_file_content(source.randbytes(KEY_SIZE)))
+    table = SecurityTable.load(files, key, source.randbytes)
+    return BrokerSecurity(table, Sessions(table, key.derive(b"salts"), source.randbytes))
+
+
 class BrokerServices(Calls):
     """All services of one broker."""
 
@@ -326,7 +344,11 @@ class BrokerServices(Calls):
         self.settings = settings
         self.store = MessageStore.open(files, settings.store_settings(ADVERTISED), clock_ms(), process_id=42)
         self.model = open_consumer_state(self.store, settings)
-        self.all = AllServices(self.store, self.model, settings, ADVERTISED, "1.2.3", traffic=Traffic())
+        self.all = AllServices(
+            *(self.store, self.model, settings, ADVERTISED, "1.2.3"),
+            traffic=Traffic(),
+            security=_security(files),
+        )
         self.services = self.all.parts
         server: Any = self
         self.all.add_to(server)
