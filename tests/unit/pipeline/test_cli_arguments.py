@@ -83,7 +83,7 @@ def test_a_list_given_twice_has_both() -> None:
         ("row_count=1MiB", "row_count is a whole number"),
         ("batch_bytes=1XB", "batch_bytes"),
         ("timeout_ms=soon", "timeout_ms"),
-        ("begin_timestamp=yesterday", "begin_timestamp"),
+        ("begin_timestamp=someday", "begin_timestamp"),
         ("strict=maybe", "true or false"),
         ("ratio=half", "ratio is a number"),
         ("order=sideways", "up, down"),

@@ -19,7 +19,6 @@ from collections import deque
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
-from os import SEEK_CUR
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Final
 
@@ -168,9 +167,7 @@ async def produce(
             try:
                 async for chunk in reading.chunks():
                     await sending.send(chunk)
-                    session.progress.at(
-                        source.seek(0, SEEK_CUR) if size else position.messages, size, "sending"
-                    )
+                    session.progress.at(_read_to(source) if size else position.messages, size, "sending")
                 await sending.finish()
             except TroveError as error:
                 await sending.abandon()
@@ -209,6 +206,12 @@ def _opened(file: str, stack: ExitStack) -> tuple[IO[bytes], int]:
     except OSError as error:
         raise TroveError(errors.REQUEST_ILLEGAL, f"{file}: {error.strerror or error}") from None
     return source, status.st_size if stat.S_ISREG(status.st_mode) else 0
+
+
+def _read_to(source: IO[bytes]) -> int:
+    """How far the file is read. By its descriptor: `source` belongs to the thread that reads, and a seek of
+    the reader beside it loses bytes."""
+    return os.lseek(source.fileno(), 0, os.SEEK_CUR)
 
 
 def _standard_input() -> IO[bytes]:
