@@ -16,6 +16,7 @@ lite topics is not looked at. Unlike the messaging calls these need no client id
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -50,6 +51,9 @@ _LEVELS: Final[dict[int, LogLevel]] = {
 
 PROPERTY_BYTES_MAX: Final = 1 << 17
 """Of the messages of one answer: protobuf takes 30 ns for each of their bytes, all at once at its end."""
+
+PROPERTY_BYTES_OF_STEP: Final = 1 << 15
+"""Of the messages that are read and converted in one step of the loop."""
 
 Send = Callable[[service_pb2.SendMessageRequest, Context], Awaitable[service_pb2.SendMessageResponse]]
 
@@ -267,13 +271,16 @@ class Admin:
         store = self._parts.store
         pages = query_pages(store, query, messages_max=count_max, cursor=request.scroll_id)
         messages: list[v2.Message] = []
-        cursor, byte_count, property_bytes = "", 0, 0
+        cursor, byte_count, property_bytes, yielded_at = "", 0, 0, 0
         async for page in self._parts.turns.each(pages):
             for record, queue_offset in zip(page.records, page.queue_offsets, strict=True):
                 stored = decode_stored(record)
                 messages.append(message_of(record, topic, stored.queue_id, queue_offset))
                 property_bytes += stored.store_size - len(stored.stored_body)
                 byte_count += stored.store_size
+                if property_bytes - yielded_at > PROPERTY_BYTES_OF_STEP:
+                    yielded_at = property_bytes
+                    await asyncio.sleep(0)
             cursor = page.cursor
             if byte_count > store.settings.query_page_bytes_max or property_bytes > PROPERTY_BYTES_MAX:
                 break
