@@ -23,7 +23,6 @@ _UNIT: Final = (
     "rpc",
     "sdk",
     "settings",
-    "tools",
 )
 UNTRACED: Final = (
     *(f"tests/{folder}/" for folder in ("durability", "golden_stores", "integration", "interop", "pipeline")),
