@@ -96,24 +96,41 @@ class BytesBudget:
         waiting = Waiting(peer, size, granted)
         self._waiting[waiting] = None
         self.waits += 1
-        self._grant()
+        self.grant()
         return waiting
 
     def cancel(self, waiting: Waiting) -> None:
         """Withdraws a waiting claim. Others may have waited after it."""
         if self._waiting.pop(waiting, waiting) is None:
-            self._grant()
+            self.grant()
 
     def resize(self, claim: Claim, size: int) -> None:
         """The claim has another size, space or not."""
         grows = size > claim.size
         self._add(claim, size)
         if not grows:
-            self._grant()
+            self.grant()
 
     def release(self, claim: Claim) -> None:
         """The bytes are gone. Twice is once."""
         self.resize(claim, 0)
+
+    def vacate(self, claim: Claim) -> None:
+        """Releases the claim for another that follows at once: who waits gets none of it before `grant`."""
+        self._add(claim, 0)
+
+    def grant(self) -> None:
+        """Gives the space that there is to those who wait for it, the first one first."""
+        stuck: set[bool] = set()
+        for one in list(self._waiting):
+            small = self._is_small(one.size)
+            if one not in self._waiting or small in stuck or self._is_full(one):
+                continue
+            if not self._fits_total(one.size):
+                stuck.add(small)  # who came later and is as large does not overtake it
+                continue
+            del self._waiting[one]
+            one.granted(self.force(one.peer, one.size))
 
     # --- inside -------------------------------------------------------------------------------------
     def _is_small(self, size: int) -> bool:
@@ -156,16 +173,3 @@ class BytesBudget:
             self._by_peer.pop(claim.peer, None)
         self.used += change
         self.used_max = max(self.used_max, self.used)
-
-    def _grant(self) -> None:
-        """Gives the space that there is to those who wait for it, the first one first."""
-        stuck: set[bool] = set()
-        for one in list(self._waiting):
-            small = self._is_small(one.size)
-            if one not in self._waiting or small in stuck or self._is_full(one):
-                continue
-            if not self._fits_total(one.size):
-                stuck.add(small)  # who came later and is as large does not overtake it
-                continue
-            del self._waiting[one]
-            one.granted(self.force(one.peer, one.size))

@@ -13,6 +13,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 import trovemq_rpc
+from trovemq_daemon.bytes_budget import Claim
 from trovemq_daemon.callback_handlers import Begin, CallbackHandler
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.metrics import RpcMetrics
@@ -184,11 +185,10 @@ class HandlerGuard:
             try:
                 if isinstance(request, TroveError):
                     raise request
-                if method in self._large:
-                    await self._replies.wait_for_capacity(context.peer())
+                claim = await self._claim(request, context) if method in self._large else None
                 reply = await behaviour(request, context)
                 if not stream:
-                    self._count_unary(method, reply, context)
+                    self._count_unary(method, reply, context, claim)
             except grpc.aio.AbortError:
                 call.finished("ABORTED")
                 raise
@@ -202,13 +202,28 @@ class HandlerGuard:
 
         return guarded
 
-    def _count_unary(self, method: str, reply: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    async def _claim(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Claim | None:
+        """Before a reply that may be large. One that waits for messages claims nothing for that time: it is
+        made in one step of the loop."""
+        if getattr(request, "wait_ms", 0):
+            await self._replies.wait_for_capacity(context.peer())
+            return None
+        claim = await self._replies.claim_capacity(context.peer())
+        self._release_at_end(claim, context)
+        return claim
+
+    def _count_unary(
+        self, method: str, reply: Any, context: grpc.aio.ServicerContext[Any, Any], made: Claim | None
+    ) -> None:
         """gRPC writes it after the handler's end, and says when the call is over."""
         size = size_of(reply)
-        if size <= UNCOUNTED_SIZE:
-            return
-        self._large.add(method)
-        claim = self._replies.claim(context.peer(), size)
+        if size > UNCOUNTED_SIZE:
+            self._large.add(method)
+        claim = self._replies.claim(context.peer(), size, made)
+        if claim is not made:
+            self._release_at_end(claim, context)
+
+    def _release_at_end(self, claim: Claim | None, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         if claim is not None:
             context.add_done_callback(lambda _context: self._replies.release(claim))
 

@@ -51,27 +51,41 @@ class ReplyBudget:
         return budget.used < budget.total and budget.of_peer(peer) < budget.peer_max
 
     async def wait_for_capacity(self, peer: str) -> None:
-        """Returns when there is space. Raises TroveError LIMIT_EXCEEDED where there is none for too long."""
-        if self.has_room(peer):
-            return
-        loop = asyncio.get_running_loop()
-        granted: asyncio.Future[None] = loop.create_future()
+        """Returns when there is space for a reply that is made in the same step of the loop. TroveError
+        LIMIT_EXCEEDED where there is none for too long."""
+        if not self.has_room(peer):
+            # One at a time: the next waiting call is examined when this one has claimed its reply.
+            self.budget.vacate(await self._granted(peer))
+            asyncio.get_running_loop().call_soon(self.budget.grant)
+
+    async def claim_capacity(self, peer: str) -> Claim | None:
+        """Space for a reply that takes several steps to make: not all calls begin theirs while there is
+        space for one. None where the transport counts. TroveError LIMIT_EXCEEDED as above."""
+        if self._transport_counts:
+            return None
+        return self.budget.take(peer, self._limits.room_size) or await self._granted(peer)
+
+    async def _granted(self, peer: str) -> Claim:
+        granted: asyncio.Future[Claim] = asyncio.get_running_loop().create_future()
 
         def take(claim: Claim) -> None:
-            """One at a time: the next waiting call is examined when this one has claimed its reply."""
-            if not granted.done():
-                granted.set_result(None)
-            loop.call_soon(self.budget.release, claim)
+            if granted.done():  # the call was cancelled, and does not know it yet
+                self.budget.release(claim)
+            else:
+                granted.set_result(claim)
 
         waiting = self.budget.wait(peer, self._limits.room_size, take)
         try:
             async with asyncio.timeout(self._limits.room_wait_max_ms / 1000):
-                await granted
-        except TimeoutError:
+                return await granted
+        except BaseException as error:
+            self.budget.cancel(waiting)
+            if granted.done() and not granted.cancelled():
+                self.budget.release(granted.result())
+            if not isinstance(error, TimeoutError):
+                raise
             self.refused_count += 1
             raise self._refusal(peer) from None
-        finally:
-            self.budget.cancel(waiting)
 
     def _refusal(self, peer: str) -> TroveError:
         own = self.budget.of_peer(peer)
@@ -81,12 +95,17 @@ class ReplyBudget:
             "read them, or ask for less at once (reply_bytes_max, reply_connection_bytes_max)",
         )
 
-    def claim(self, peer: str, size: int) -> Claim | None:
+    def claim(self, peer: str, size: int, made: Claim | None = None) -> Claim | None:
         """For a reply that was made; None where it is small, or counted by the transport. `release` it when
-        it is written."""
+        it is written. `made`: what was claimed before it was made."""
         if size <= UNCOUNTED_SIZE or self._transport_counts:
+            if made is not None:
+                self.budget.release(made)
             return None
-        return self.budget.force(peer, size)
+        if made is None:
+            return self.budget.force(peer, size)
+        self.budget.resize(made, size)
+        return made
 
     def release(self, claim: Claim) -> None:
         self.budget.release(claim)

@@ -96,3 +96,56 @@ def test_when_one_reply_was_read_all_that_waited_made_theirs() -> None:
         assert replies.budget.used == 3 * MIB
 
     fake_loop.run(scene())
+
+
+def test_many_calls_began_while_there_was_space_for_one_reply() -> None:
+    """A reply that takes several steps to make has its space before the first of them."""
+
+    async def scene() -> None:
+        replies = ReplyBudget(LIMITS)
+        making = 0
+
+        async def make() -> None:
+            nonlocal making
+            claim = await replies.claim_capacity("a")
+            making += 1
+            await asyncio.get_running_loop().create_future()
+            assert claim is not None
+
+        works = [asyncio.create_task(make()) for _ in range(100)]
+        await fake_loop.turns(50)
+        assert (making, replies.budget.used) == (4, 4 * MIB)
+        for work in works[4:]:
+            work.cancel()
+        await asyncio.gather(*works[4:], return_exceptions=True)
+        assert replies.budget.waiting_count == 0
+
+    fake_loop.run(scene())
+
+
+def test_space_that_a_cancelled_call_was_given_is_free_again() -> None:
+    async def scene() -> None:
+        replies = ReplyBudget(LIMITS)
+        first = replies.claim("a", 4 * MIB)
+        assert first is not None
+        waiting = asyncio.create_task(replies.claim_capacity("a"))
+        await fake_loop.turns()
+        replies.release(first)  # the space is given, and the task has not run yet
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert (waiting.cancelled(), replies.budget.used) == (True, 0)
+
+    fake_loop.run(scene())
+
+
+def test_a_small_reply_releases_what_was_claimed_for_a_large_one() -> None:
+    async def scene() -> None:
+        replies = ReplyBudget(LIMITS)
+        made = await replies.claim_capacity("a")
+        assert replies.claim("a", 100, made) is None
+        assert replies.budget.used == 0
+        made = await replies.claim_capacity("a")
+        assert replies.claim("a", 2 * MIB, made) is made
+        assert replies.budget.used == 2 * MIB
+
+    fake_loop.run(scene())
