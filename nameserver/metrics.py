@@ -27,7 +27,7 @@ class RegistryCollector(Collector):
         counters = (
             ("trovemq_registrations", "Registrations accepted.", registry.registrations),
             ("trovemq_registrations_refused", "Registration streams ended with an error.", registry.refusals),
-            ("trovemq_brokers_lost", "Brokers taken out without a farewell.", registry.expirations),
+            ("trovemq_brokers_lost", "Brokers removed that did not unregister.", registry.expirations),
         )
         yield from (GaugeMetricFamily(name, text, value=value) for name, text, value in gauges)
         yield from (CounterMetricFamily(name, text, value=value) for name, text, value in counters)

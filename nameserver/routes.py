@@ -172,7 +172,7 @@ class RouteTable:
             self.version += 1
 
     def stream_broken(self, session: int, now: int) -> None:
-        """The session's stream ended without a farewell; the broker has `broken_ms` to come back."""
+        """The session's stream ended, and the broker did not unregister: it has `broken_ms` to return."""
         found = self._registration(session)
         if found is not None and found.broken_at is None:
             found.broken_at = now

@@ -1,8 +1,8 @@
 """Handlers of methods that are called very often: most calls need no task.
 
-`begin` answers a call by a callback, at once or when a sync or an append made its answer. Our own transport
-calls it for all calls of one turn of the loop; grpcio, and a call that has to wait, get the coroutine. Both
-stand on the same steps, so there is one implementation of the method.
+`begin` starts a call and answers it through a callback: at once, or when an append or a sync has ended. Our
+own transport uses `begin`. grpcio uses the coroutine, and so does our transport for a call that has to wait.
+Both run the same code of the method.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any, TypeAlias
 import grpc
 
 Answer: TypeAlias = Callable[[Any], None]
-"""Called once with the reply, or with the exception that it is instead."""
+"""Called once, with the reply or with an exception."""
 Begin: TypeAlias = Callable[[Any, Any, Answer], bool]
-"""(request, context, answer); False: nothing was done, the call has to wait and needs the coroutine. What it
-raises is the answer."""
+"""(request, context, answer). False: nothing was done, because the call has to wait: use the coroutine. An
+exception that it raises is the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallbackHandler:
-    """A unary method. `together` stands around the calls of one turn."""
+    """A unary method. The calls of one turn of the loop begin within `together`."""
 
     begin: Begin
     coroutine: grpc.RpcMethodHandler[Any, Any]

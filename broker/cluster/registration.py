@@ -108,7 +108,7 @@ class Registration:
         self._wake.set()
 
     def leave(self) -> None:
-        """Says farewell and ends `run()` soon after."""
+        """Unregisters and ends `run()` soon after."""
         self._leaving = True
         self._wake.set()
 
@@ -127,7 +127,7 @@ class Registration:
         self.state = RegistrationState.STOPPED
 
     async def _wait(self, seconds: float) -> None:
-        """The back-off; a change of the topics does not shorten it, a farewell does."""
+        """The back-off; a change of the topics does not shorten it, a stop does."""
         deadline = asyncio.get_running_loop().time() + seconds
         try:
             async with asyncio.timeout_at(deadline):
@@ -191,7 +191,7 @@ class Registration:
             await self._space_out()
 
     async def _space_out(self) -> None:
-        """Until all topics may be sent again; a farewell does not wait."""
+        """Until all topics may be sent again; a stop does not wait."""
         left_s = self._spaced_until - asyncio.get_running_loop().time()
         if left_s > 0 and not self._leaving:
             await self._wait(left_s)
@@ -224,7 +224,7 @@ class Registration:
 
 
 class Registrations:
-    """All of them. `start()` makes the tasks, `stop()` says farewell and ends them within about a second."""
+    """All of them. `start()` makes the tasks, `stop()` unregisters and ends them within about a second."""
 
     def __init__(
         self,

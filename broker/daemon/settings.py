@@ -256,7 +256,7 @@ class BrokerSettings(RetentionSettings):
     )
     released_after_ms: int = setting(
         _CONSUMERS.released_after_ms,
-        "Messages of a client that is gone come again after this.",
+        "Messages of a client that is gone are delivered again after this.",
         unit="ms",
         minimum=0,
         maximum=DAY_MS,

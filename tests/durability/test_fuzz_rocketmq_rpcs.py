@@ -51,7 +51,7 @@ LEFT_BLOCKS_MAX_OF = {
 """Streams, which are so few calls that chance counts for more."""
 LEFT_AGAIN_MAX = 0.75
 LEFT_AGAIN_MAX_OF = {"trovemq.v1.MessageService.Append": 2.0}
-"""The same where the same calls come again and again, and nothing between them. Messages stored by Append
+"""The same where the same calls are repeated, and nothing between them. Messages stored by Append
 stay."""
 SETTLE_S = (1, 61, 61)
 """So long the broker's own work continues after a pass, in each attempt."""

@@ -1,7 +1,7 @@
 """Jobs that take a few messages and leave: each message is consumed once, and all of them arrive.
 
 A job subscribes, processes the messages, and leaves at once: its last acknowledgements and the end of its
-receive are on their way together. Acknowledged messages never come again; the others come to the next job.
+receive are on their way together. Acknowledged messages are never redelivered; the next job gets the others.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ async def short_job(client: Client, number: int) -> None:
 
 
 def test_messages_did_not_arrive_after_others_left(trials: Trials) -> None:
-    """A receive that reached the broker after its client's farewell took messages for a client that nobody
+    """A receive that reached the broker after its client's termination took messages for a client that nobody
     knew: they were invisible until the broker looked whether to renew them."""
 
     async def run(client: Client) -> None:

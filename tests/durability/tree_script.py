@@ -129,7 +129,7 @@ class TreeScript(EngineScript):
 
     # --- the trees ----------------------------------------------------------------------------------
     def grow_trees(self) -> None:
-        """The work of the trees' task until they have all records on disk. A step that failed comes again."""
+        """The work of the trees' task until they have all records on disk. A step that failed is repeated."""
         while (step := self.store.begin_trees(STEP_BYTES)) is not None:
             try:
                 with suppress(StorageError):

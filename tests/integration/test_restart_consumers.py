@@ -91,7 +91,7 @@ def bodies(messages: list[v2.Message]) -> list[bytes]:
 
 
 def events_written(broker: BrokerProcess) -> None:
-    """Events go into the log every 100 ms: a kill before that means that messages come again."""
+    """Events go into the log every 100 ms: a kill before that means that messages are delivered again."""
     with grpc.insecure_channel(broker.address) as channel:
         stub = admin_pb2_grpc.AdminServiceStub(channel)
         end = time.monotonic() + 30

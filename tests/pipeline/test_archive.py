@@ -149,7 +149,7 @@ def test_bloom_filters_find_every_key_and_little_else(log: GrowingLog, tmp_path:
     assert wrong <= asked * 0.03
 
 
-# --- runs that come again ---------------------------------------------------------------------------------
+# --- repeated runs -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -132,7 +132,7 @@ class AtomicStore:
         ]
 
     def owed(self) -> list[bytes]:
-        """Bodies of the messages of "feed" that the group has not consumed: all come again, at last."""
+        """Bodies of the messages of "feed" that the group has not consumed: in the end all of them."""
         self.now_ms += 100 * LEASE_MS
         found: list[bytes] = []
         while delivered := self.receive():
@@ -143,7 +143,7 @@ class AtomicStore:
         """No half transaction is visible, by a pull, its id or its pending messages. The ids that are
         there."""
         owed = self.owed()
-        assert len(owed) == len(set(owed)), "each message comes again once"
+        assert len(owed) == len(set(owed)), "each message is delivered again once"
         there = set()
         for sent in self.sent:
             seen = sorted((m.topic, m.queue_id, m.body) for m in self.messages(sent.transaction_id))

@@ -222,7 +222,7 @@ class FakeMessaging:
                 self._take_back(found)
 
     def _take_back(self, messages: list[v2.Message]) -> None:
-        """The handles of received messages are void, and they come again."""
+        """The handles of received messages are void, and they are delivered again."""
         for message in messages:
             held = self._of_handle(message.system_properties.receipt_handle)
             if held is not None:

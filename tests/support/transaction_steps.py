@@ -113,7 +113,7 @@ class TransactionSteps(IndexedAnswers):
             place = (topic, one.queue_id, one.queue_offset)
             before = self.leases.get(place)
             assert decode_message(one.record).body == visible[place].body
-            assert place not in self.consumed, "a consumed message comes again"
+            assert place not in self.consumed, "a consumed message is delivered again"
             assert before is None or not before.certain or before.until_ms <= self.now, "it is in flight"
             self.leases[place] = Lease(one.receipt_handle, one.until_ms)
 

@@ -1,7 +1,7 @@
 """Connected clients: the RocketMQ 5 clients that have sent their settings, and their descriptions.
 
 A client is known from its first settings until one of these:
-- it says farewell (`terminate`);
+- it says that it ends (`terminate`);
 - nothing was heard of it for the expiry time, whatever its stream;
 - its last stream closed, and nothing was heard of it for RECONNECT_MS since (a client opens another within
   10 s);
@@ -14,7 +14,7 @@ Invariants
   client that lost its stream is known as before when it opens another.
 - `_by_topic` and `_by_group` name exactly the clients whose topics and group they are, `_broken` those whose
   last stream broke and who have no other.
-- The records of unknown clients (topics of half messages, last subscriptions, farewells) are bounded, and the
+- The records of unknown clients (topics of half messages, last subscriptions, terminations) are bounded: the
   oldest is dropped first.
 """
 
@@ -135,7 +135,7 @@ class ClientRegistry:
         self._half_topics: OrderedDict[str, dict[str, None]] = OrderedDict()  # client id -> topics
         self._subscriptions: OrderedDict[tuple[str, str], Subscription] = OrderedDict()
         self._expressions_length = 0
-        self._farewells: OrderedDict[str, None] = OrderedDict()
+        self._terminated: OrderedDict[str, None] = OrderedDict()
         self._broken: dict[str, None] = {}
         self._gone_listeners: list[GoneListener] = []
 
@@ -163,8 +163,8 @@ class ClientRegistry:
         return client is not None and client.is_alive(now_ms, self._expiry_ms)
 
     def has_left(self, client_id: str) -> bool:
-        """The client said farewell, and sent no settings since: nobody needs its requests."""
-        return client_id in self._farewells
+        """The client said that it ends, and sent no settings since: nobody needs its requests."""
+        return client_id in self._terminated
 
     def request_timeout_ms(self, client_id: str) -> int:
         """The client's own time limit for a request; 0 where it is not known."""
@@ -200,7 +200,7 @@ class ClientRegistry:
     def settle(self, client_id: str, description: ClientDescription, now_ms: int) -> Client:
         """A client's settings came: the first ones, or others. Raises TroveError LIMIT_EXCEEDED."""
         client = self._clients.get(client_id)
-        self._farewells.pop(client_id, None)
+        self._terminated.pop(client_id, None)
         if client is None:
             if len(self._clients) >= self.clients_max:
                 raise TroveError(
@@ -292,13 +292,13 @@ class ClientRegistry:
             client.receives.discard(call)
 
     def terminate(self, client_id: str, now_ms: int) -> None:
-        """The client says farewell. Raises TroveError CLIENT_UNKNOWN."""
+        """The client says that it ends. Raises TroveError CLIENT_UNKNOWN."""
         if client_id not in self._clients:
             raise TroveError(errors.CLIENT_UNKNOWN)
         self._forget(client_id, now_ms, now_ms)
-        self._farewells[client_id] = None
-        if len(self._farewells) > self.clients_max:
-            self._farewells.popitem(last=False)
+        self._terminated[client_id] = None
+        if len(self._terminated) > self.clients_max:
+            self._terminated.popitem(last=False)
 
     def expire(self, now_ms: int) -> list[str]:
         """Forgets the clients that are gone; call every second or so. Their ids."""

@@ -169,7 +169,7 @@ class Receiver:
         """Messages that are there; where there are none, those that come until `until`."""
         waits = self._parts.waits
         if self._parts.registry.has_left(attempt.client_id):
-            return []  # the client's farewell overtook the call: nobody would return its messages
+            return []  # the client's termination overtook the call: nobody would return its messages
         delivered = self._attempt(attempt, context)
         if delivered or waits.closed:
             return delivered
@@ -188,7 +188,7 @@ class Receiver:
         return delivered
 
     def _is_gone(self, client: Client | None) -> bool:
-        """The client was known when its call began, and has said farewell or expired since."""
+        """The client was known when its call began, and has ended or expired since."""
         return client is not None and self._parts.registry.get(client.client_id) is not client
 
     async def _worth_looking(self, wait: Wait, until: float) -> bool:

@@ -146,8 +146,8 @@ class Lookups:
         """All messages with a key, newest first; arguments as `query`.
 
         Raises:
-            TroveError: As `query`; BROKER_UNREACHABLE, after what was found, where a broker did not
-                answer: the end of the iteration means that the answer was complete.
+            TroveError: The same as `query`. Also BROKER_UNREACHABLE, after the messages that were found,
+                where a broker did not answer. So an iteration that ends without an error was complete.
         """
         question = _question(topic, key, type, begin, end)
         async with aclosing(self._queries.query_all(question, page_size, broker)) as messages:
@@ -231,8 +231,8 @@ class Lookups:
         """All messages that meet a condition; arguments as `search`.
 
         Raises:
-            TroveError: As `search`; BROKER_UNREACHABLE, after what was found, where a broker did not
-                answer: the end of the iteration means that the answer was complete.
+            TroveError: The same as `search`. Also BROKER_UNREACHABLE, after the messages that were found,
+                where a broker did not answer. So an iteration that ends without an error was complete.
         """
         from trovemq._wire.searches import SearchQuestion
         from trovemq.search_model import EVERY_MESSAGE

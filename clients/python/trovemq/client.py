@@ -340,7 +340,7 @@ class Client(Lookups):
             prefetch_bytes_max: Bytes of bodies received ahead; exceeded by at most one batch.
             handler: Consumes a message that an operator sends to this client (`trovemq consume-directly`).
             broadcast: Every subscriber gets every message: queues are pulled by offset, positions are kept
-                in this process alone, and nothing comes again (`ack` and `nack` do nothing). The group is
+                in this process alone, and nothing is redelivered (`ack` and `nack` do nothing). The group is
                 a name only.
             start: Where a broadcast begins: `end` or `begin`. Groups continue at their offsets.
 

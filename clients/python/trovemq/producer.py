@@ -140,11 +140,11 @@ class Producer:
             Where the message is and how safe; of a delayed message, the handle to recall it with.
 
         Raises:
-            TroveError: What was refused (KEY_ILLEGAL, TAG_ILLEGAL, PROPERTY_ILLEGAL, UNIQUE_KEY_ILLEGAL,
-                PROPERTIES_SIZE_EXCEEDED, MESSAGE_SIZE_EXCEEDED, TOPIC_NOT_FOUND, QUEUE_NOT_FOUND,
-                BROKER_AMBIGUOUS, MESSAGE_GROUP_ILLEGAL, DELIVERY_TIME_ILLEGAL, MESSAGE_TYPE_CONFLICT,
-                DISK_FULL, …), or BROKER_UNREACHABLE or REQUEST_TIMEOUT; the field
-                in_doubt is then `true` where the message may have been stored.
+            TroveError: The message was refused (KEY_ILLEGAL, TAG_ILLEGAL, PROPERTY_ILLEGAL,
+                UNIQUE_KEY_ILLEGAL, PROPERTIES_SIZE_EXCEEDED, MESSAGE_SIZE_EXCEEDED, TOPIC_NOT_FOUND,
+                QUEUE_NOT_FOUND, BROKER_AMBIGUOUS, MESSAGE_GROUP_ILLEGAL, DELIVERY_TIME_ILLEGAL,
+                MESSAGE_TYPE_CONFLICT, DISK_FULL, …), or no answer came in time (BROKER_UNREACHABLE,
+                REQUEST_TIMEOUT): its field in_doubt is `true` where the message may have been stored.
         """
         if not self._pool.routes.slots(self.topic):
             await self._learn_topic()

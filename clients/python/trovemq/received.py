@@ -102,8 +102,8 @@ class ReceivedMessage:
         """Consumed: waits until the broker has said so.
 
         Raises:
-            TroveError: RECEIPT_HANDLE_ILLEGAL where the lease was over (the message comes again, or came
-                again already); BROKER_UNREACHABLE, REQUEST_TIMEOUT after `reconnect_timeout_ms`;
+            TroveError: RECEIPT_HANDLE_ILLEGAL where the lease was over (the message is redelivered, or was
+                already); BROKER_UNREACHABLE, REQUEST_TIMEOUT after `reconnect_timeout_ms`;
                 REQUEST_ILLEGAL for a message that was settled before; CLIENT_CLOSED after the
                 subscription was closed.
         """

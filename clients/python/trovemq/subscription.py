@@ -84,7 +84,7 @@ class Subscription:
 
         async with client.subscribe("orders", group="billing", tags=["paid"]) as messages:
             async for message in messages:
-                async with message.process():   # consumed at its end; comes again after an exception
+                async with message.process():   # consumed at its end; redelivered after an exception
                     await bill(message.body)
 
     Several tasks may iterate over one subscription. The iteration ends when the subscription is closed, and

@@ -96,7 +96,7 @@ class Transactions:
                 self._entered = True
 
     async def close(self) -> None:
-        """Sends this producer's farewell to the brokers."""
+        """Says to the brokers that this producer ends."""
         await self._sessions.close()
 
     def begun(self, transaction_id: str) -> None:

@@ -129,9 +129,9 @@ def check(random: Random, client: bool, wire: bytes) -> str:
     assert 0 <= core.receive_window <= LIMITS.connection_window + core.unacknowledged or owner.fault
     if owner.fault is None:
         return "sound"
-    farewells = [frame for frame in split(output) if frame[3] == 7]
-    assert len(farewells) == 1, "a failed connection says GOAWAY"
-    assert int.from_bytes(farewells[0][13:17], "big") == owner.fault.code
+    goaways = [frame for frame in split(output) if frame[3] == 7]
+    assert len(goaways) == 1, "a failed connection says GOAWAY"
+    assert int.from_bytes(goaways[0][13:17], "big") == owner.fault.code
     return owner.fault.code.name
 
 

@@ -92,7 +92,7 @@ class GroupConsumer:
         inbox: Where messages wait for the program.
 
     Attributes:
-        refused: Messages whose acknowledgement or return did not reach the broker in time; these come again.
+        refused: Messages whose acknowledgement or return did not reach the broker in time: redelivered.
     """
 
     def __init__(self, pool: ConnectionPool, subscription: GroupSubscription, inbox: Inbox) -> None:
@@ -255,7 +255,7 @@ class GroupConsumer:
         failure = None if answer.cancelled() else answer.exception()
         if failure is not None:
             self.refused += 1
-            _log.warning("%s of %s comes again: %s", message.message_id, message.topic, failure)
+            _log.warning("%s of %s is delivered again: %s", message.message_id, message.topic, failure)
         for other in self._inbox.settled(message, done=done and failure is None and not answer.cancelled()):
             self._release(other)
 

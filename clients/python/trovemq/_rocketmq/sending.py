@@ -205,7 +205,7 @@ class DelayedSender:
         await self._sender.drained()
 
     async def close(self) -> None:
-        """Gives up unanswered sends; the brokers get the producer's farewell."""
+        """Gives up unanswered sends, and says to the brokers that the producer ends."""
         await self._sender.close()
         await self.transactions.close()
 

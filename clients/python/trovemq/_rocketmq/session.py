@@ -218,7 +218,7 @@ class Session:
             self._spawn(self._commands, "verify", answer())
 
     def _check(self, command: service_pb2.RecoverOrphanedTransactionCommand) -> None:
-        # A command that finds no space comes again in the broker's next round.
+        # The broker repeats a command that finds no space in its next round.
         if self.role.check is not None and len(self._commands) < COMMANDS_AT_ONCE_MAX:
             self._spawn(self._commands, "check", self.role.check(self, command))
 

@@ -75,7 +75,7 @@ class Sessions:
         await asyncio.gather(*(session.stop_work() for session in self.all()))
 
     async def close(self) -> None:
-        """Ends every session, with a farewell to the brokers."""
+        """Ends every session, and says so to the brokers."""
         self._pool.routes.unlisten(self._changed.set)
         await self.stop_work()
         await asyncio.gather(*(session.close(notify=True) for session in self.all()))

@@ -232,4 +232,4 @@ class Settler:
 
 
 def _closed() -> TroveError:
-    return TroveError(errors.CLIENT_CLOSED, "the subscription is closed; the message comes again")
+    return TroveError(errors.CLIENT_CLOSED, "the subscription is closed; the message is delivered again")

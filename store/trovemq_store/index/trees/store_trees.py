@@ -5,9 +5,9 @@ They are projections: a store without them gets them, and where they cannot be t
 refuses the file, where their format is another one, or where the log does not have the record that an index
 says it took last: then they belong to another store, or to a log that was cut or changed.
 
-LMDB ends the process where it stumbles over a damaged page. So `trovemq/trees/open` counts how often in a row
-they were opened and never closed: then the structure of the file is looked at before LMDB is, at once where
-the file is small, and at the third start in any case.
+LMDB ends the process where it reads a damaged page. So `trovemq/trees/open` counts the starts in a row that
+did not end by a close. After such a start the structure of the file is checked before LMDB opens it: at the
+next start where the file is small, else at the third.
 
 Invariants
 - An entry never counts by itself: who finds one looks at the record, which may be of a deleted topic, or
@@ -271,8 +271,7 @@ class UntrustedError(Exception):
 
 def _mark_open(files: FileSystem) -> bool:
     """Writes how often in a row the trees were opened and not closed. False where their structure should be
-    looked at before LMDB is: once more than a single killed process would explain, or where that takes but a
-    second."""
+    checked before LMDB opens them: after two such starts, or one where the check takes at most a second."""
     opened = 0
     if files.exists(OPEN_MARK):
         text = files.read_bytes(OPEN_MARK)

@@ -274,7 +274,7 @@ def test_the_last_attempt_returned_was_no_dead_letter_until_a_receive() -> None:
         last = again.system_properties.receipt_handle
         suspended = await change(parts, last, 0, suspend=True)
         await turns()
-        assert read_queue(parts.store, "%DLQ%g", 0) == [], "it comes again with the same attempt"
+        assert read_queue(parts.store, "%DLQ%g", 0) == [], "it is delivered again with the same attempt"
         (again,) = await parts.messages()
         assert again.system_properties.delivery_attempt == 2
         assert again.system_properties.receipt_handle != suspended.receipt_handle

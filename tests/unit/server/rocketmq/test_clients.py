@@ -159,7 +159,7 @@ def test_a_client_whose_stream_alone_broke_off_is_not_a_killed_one() -> None:
     assert registry.expire(NOW_MS + EXPIRY_MS) == []
 
 
-def test_a_farewell_is_remembered_until_the_client_comes_back() -> None:
+def test_a_termination_is_remembered_until_the_client_returns() -> None:
     registry = ClientRegistry(clients_max=2)
     for name in ("a", "b", "c"):
         registry.settle(name, consumer(), NOW_MS)
@@ -185,7 +185,7 @@ def test_a_new_stream_takes_over_and_the_number_of_old_ones_is_bounded() -> None
     assert len(client.streams) == STREAMS_MAX - 1
 
 
-def test_a_farewell_closes_the_streams() -> None:
+def test_a_termination_closes_the_streams() -> None:
     registry, stream = ClientRegistry(), Stream()
     registry.settle("c", producer("orders"), NOW_MS)
     registry.attach("c", stream)

@@ -467,7 +467,7 @@ def test_what_a_broken_stream_has_written_comes_again_a_second_later(elements: i
 
 def test_an_acknowledgement_was_lost_when_its_receive_was_cancelled() -> None:
     """All messages of a receive whose stream was not written to its end were returned under new handles,
-    also those that the client had and was just acknowledging: they came again, with attempt 1."""
+    also those that the client had and was just acknowledging: they were delivered again, with attempt 1."""
 
     async def scene() -> None:
         parts = parts_with()
@@ -515,7 +515,7 @@ def test_a_stream_that_was_written_keeps_its_messages() -> None:
     run(scene())
 
 
-def test_a_receive_that_came_after_its_clients_farewell_took_messages() -> None:
+def test_a_receive_that_came_after_its_clients_end_took_messages() -> None:
     """They were invisible to all others until the broker looked whether to renew them, 50 s later."""
 
     async def scene() -> None:
@@ -533,7 +533,7 @@ def test_a_receive_that_came_after_its_clients_farewell_took_messages() -> None:
     run(scene())
 
 
-def test_the_last_poll_of_a_client_that_said_farewell_took_messages() -> None:
+def test_the_last_poll_of_a_client_that_ended_took_messages() -> None:
     """They were invisible to all others until the broker looked whether to renew them."""
 
     async def scene() -> None:

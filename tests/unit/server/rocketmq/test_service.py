@@ -72,11 +72,11 @@ async def test_a_clients_whole_life_over_a_network() -> None:
         assert (await unary("Heartbeat")(heartbeat, metadata=metadata)).status.code == v2.OK
         request = service_pb2.QueryAssignmentRequest(topic=topic, group=group)
         assert len((await unary("QueryAssignment")(request, metadata=metadata)).assignments) == 1
-        farewell = service_pb2.NotifyClientTerminationRequest(group=group)
-        assert (await unary("NotifyClientTermination")(farewell, metadata=metadata)).status.code == v2.OK
+        termination = service_pb2.NotifyClientTerminationRequest(group=group)
+        assert (await unary("NotifyClientTermination")(termination, metadata=metadata)).status.code == v2.OK
         assert await telemetry.read() is grpc.aio.EOF
         assert await telemetry.code() is grpc.StatusCode.OK
-        reply = await unary("NotifyClientTermination")(farewell, metadata=metadata)
+        reply = await unary("NotifyClientTermination")(termination, metadata=metadata)
         assert reply.status.code == v2.UNRECOGNIZED_CLIENT_TYPE
         stats = await unary("GetProxyRuntimeStats", ADMIN_SERVICE)(admin_pb2.GetProxyRuntimeStatsRequest())
         assert (stats.status.code, stats.version) == (v2.OK, "1.2.3")

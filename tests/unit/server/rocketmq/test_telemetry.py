@@ -347,7 +347,7 @@ async def test_a_reconnected_client_is_the_same_client() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_farewell_ends_the_stream_with_ok() -> None:
+async def test_a_termination_ends_the_stream_with_ok() -> None:
     bench = Bench()
     context, task = bench.open()
     await bench.settled(context, consumer_settings())
