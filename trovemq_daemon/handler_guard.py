@@ -160,7 +160,7 @@ class HandlerGuard:
                 self._fail_call(timed, call, error)
 
         try:
-            if method in self._large and not self._replies.has_room(call.peer()):
+            if method in self._large and not self._replies.has_space(call.peer()):
                 call.in_task()
                 return
             request = read(call.keep())
@@ -239,7 +239,7 @@ class HandlerGuard:
                     async for reply in replies:
                         with budget.writing(peer, size_of(reply)):
                             yield reply
-                        if not budget.has_room(peer):
+                        if not budget.has_space(peer):
                             await budget.wait_for_capacity(peer)
             except grpc.aio.AbortError:
                 call.finished("ABORTED")

@@ -29,8 +29,8 @@ class ReplyLimits:
 
     total_max: int = 268_435_456
     connection_max: int = 67_108_864
-    room_size: int = 4_194_304  # so much is waited for, before it is known how large the reply is
-    room_wait_max_ms: int = 5_000  # for space; then the call is refused
+    reply_size_expected: int = 4_194_304  # so much is waited for, before it is known how large the reply is
+    space_wait_max_ms: int = 5_000  # for space; then the call is refused
     unread_time_max_ms: int = 60_000  # of one reply; then its call ends
 
 
@@ -45,7 +45,7 @@ class ReplyBudget:
         self.ended_count = 0
         """Calls that ended because their client did not read."""
 
-    def has_room(self, peer: str) -> bool:
+    def has_space(self, peer: str) -> bool:
         """Whether one more reply may be made now."""
         budget = self.budget
         return budget.used < budget.total and budget.of_peer(peer) < budget.peer_max
@@ -53,7 +53,7 @@ class ReplyBudget:
     async def wait_for_capacity(self, peer: str) -> None:
         """Returns when there is space for a reply that is made in the same step of the loop. TroveError
         LIMIT_EXCEEDED where there is none for too long."""
-        if not self.has_room(peer):
+        if not self.has_space(peer):
             # One at a time: the next waiting call is examined when this one has claimed its reply.
             self.budget.vacate(await self._granted(peer))
             asyncio.get_running_loop().call_soon(self.budget.grant)
@@ -63,7 +63,7 @@ class ReplyBudget:
         space for one. None where the transport counts. TroveError LIMIT_EXCEEDED as above."""
         if self._transport_counts:
             return None
-        return self.budget.take(peer, self._limits.room_size) or await self._granted(peer)
+        return self.budget.take(peer, self._limits.reply_size_expected) or await self._granted(peer)
 
     async def _granted(self, peer: str) -> Claim:
         granted: asyncio.Future[Claim] = asyncio.get_running_loop().create_future()
@@ -74,9 +74,9 @@ class ReplyBudget:
             else:
                 granted.set_result(claim)
 
-        waiting = self.budget.wait(peer, self._limits.room_size, take)
+        waiting = self.budget.wait(peer, self._limits.reply_size_expected, take)
         try:
-            async with asyncio.timeout(self._limits.room_wait_max_ms / 1000):
+            async with asyncio.timeout(self._limits.space_wait_max_ms / 1000):
                 return await granted
         except BaseException as error:
             self.budget.cancel(waiting)

@@ -36,12 +36,12 @@ async def measure_trees(report: Report, directory: Path, *, quick: bool, message
     """messages: of the large store, fewer where the disk has no space for them."""
     messages = messages or MESSAGES // (10 if quick else 1)
     free = os.statvfs(directory)
-    room = free.f_bavail * free.f_frsize // 2 // BYTES_A_MESSAGE
-    if room < messages:
+    space = free.f_bavail * free.f_frsize // 2 // BYTES_A_MESSAGE
+    if space < messages:
         report.notes.append(
-            f"the large store has {room:,} messages instead of {messages:,}: the disk has no space"
+            f"the large store has {space:,} messages instead of {messages:,}: the disk has no space"
         )
-        messages = room
+        messages = space
     filled = await asyncio.to_thread(measure_engine, report, directory / "large", messages)
     await measure_lookups(report, directory / "large", filled)
     rounds = 2 if quick else 6

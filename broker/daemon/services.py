@@ -221,7 +221,7 @@ class StoreServices:
             "offsets": background.persist_offsets(self.offsets, settings.consumer_offset_flush_interval_ms),
             "catch-up": background.catch_up(self.store),
             "trees": TreeTask(self.store, settings.tree_index_share_percent).run(),
-            "room": background.keep_reserve(self.store, self._on_messages_available),
+            "reserve": background.keep_reserve(self.store, self._on_messages_available),
             "segments": background.make_segments_ahead(self.store, self.appended),
             "retention": self.retention.run(),
             "timers": self.timer_task.run(),

@@ -24,7 +24,7 @@ CATCH_UP_BYTES: Final = 1 << 20  # of the log, in one step on the loop
 CATCH_UP_PAUSE_S: Final = 0.002  # between steps: requests go first
 LAG_POLL_S: Final = 0.5
 SEGMENT_PAUSE_S: Final = 0.05
-ROOM_POLL_S: Final = 1.0  # new messages are taken again so soon after there is space
+SPACE_POLL_S: Final = 1.0  # new messages are taken again so soon after there is space
 QUIET_FLUSHES: Final = 10  # after the last change: the store syncs its index only in one flush of this many
 
 
@@ -89,7 +89,7 @@ async def keep_reserve(
         logged = _log_full_disk(store, logged)
         if store.undispatched_bytes:
             on_messages_available(store.dispatch())
-        await asyncio.sleep(ROOM_POLL_S)
+        await asyncio.sleep(SPACE_POLL_S)
 
 
 def _log_full_disk(store: MessageStore, logged: bool) -> bool:
@@ -99,7 +99,7 @@ def _log_full_disk(store: MessageStore, logged: bool) -> bool:
         why = store.reserve.failure or "no new segment can be made"
         get_logger().warning("store.disk_full", reason=f"new messages are refused: {why}")
     if logged and not full:
-        get_logger().info("store.disk_has_room", reason="new messages are taken again")
+        get_logger().info("store.disk_has_space", reason="new messages are taken again")
     return full
 
 

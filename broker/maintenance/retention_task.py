@@ -137,7 +137,7 @@ class RetentionTask:
         if full != counters.disk_full:
             counters.disk_full = full
             used = round(disk.used_percent, 1)
-            get_logger().warning("retention.disk_full" if full else "retention.disk_has_room", used=used)
+            get_logger().warning("retention.disk_full" if full else "retention.disk_has_space", used=used)
             self._hold(self._refusal(disk) if full else None)
         self._warn_of_filling(disk)
         return disk
@@ -287,8 +287,8 @@ class RetentionTask:
         try:
             await self._carry_in_steps(decision.end)
         except TroveError as error:
-            no_room = error.spec in (errors.DISK_FULL, errors.CREATE_MAPPED_FILE_FAILED)
-            if not (decision.pressed and no_room):
+            no_space = error.spec in (errors.DISK_FULL, errors.CREATE_MAPPED_FILE_FAILED)
+            if not (decision.pressed and no_space):
                 raise
             return self._least(decision.end)
         return decision.end, True

@@ -168,8 +168,8 @@ class _PageSearch:
 
     def _chain_steps(self) -> int:
         """No more than fill the page, so that the next page need not walk them again."""
-        room = self.found.messages_max - len(self.found.records)
-        return min(_CHAIN_STEPS, max(room, _CHAIN_STEPS_MIN))
+        missing = self.found.messages_max - len(self.found.records)
+        return min(_CHAIN_STEPS, max(missing, _CHAIN_STEPS_MIN))
 
     def _walk_chains(self, hashes: list[int], begin: PhysicalOffset) -> None:
         """A page goes through one index file: of many topics, beginning the chains is most of the work."""

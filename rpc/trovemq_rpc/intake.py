@@ -26,7 +26,7 @@ PROGRESS_SIZE_MIN: Final = 512
 """Bytes within `stall_timeout_s` that show an honest peer: no network carries less at once."""
 STALL_BEHIND_UPDATE_S: Final = 30.0
 """The least where the peer may still wait for a WINDOW_UPDATE of ours, on a slow way to it."""
-ROOM_TICKS_MAX: Final = 60
+SPACE_TICKS_MAX: Final = 60
 """Seconds that an incomplete message may wait for space here."""
 
 Received = tuple[int, Buffer]  # whether it was compressed, and the plain message
@@ -142,9 +142,9 @@ class Intake:
             if self.over or self.reader is None:
                 return False
             self.admitted = missing
-            room = min(endpoint.withheld, missing)  # it needs the connection's window, too
-            endpoint.withheld -= room
-            endpoint.connection.acknowledge(room)
+            space = min(endpoint.withheld, missing)  # it needs the connection's window, too
+            endpoint.withheld -= space
+            endpoint.connection.acknowledge(space)
             endpoint.connection.raise_stream_window(self.stream, self.reader.missing)
             endpoint.flush_soon()
             return True
@@ -218,7 +218,7 @@ class Intake:
             self._ticks_still = 1
         elif self.admission_waits or endpoint.withheld:
             self._ticks_waited += 1
-            if self._ticks_waited >= ROOM_TICKS_MAX:
+            if self._ticks_waited >= SPACE_TICKS_MAX:
                 self.refuse(StatusCode.RESOURCE_EXHAUSTED, "no space for a message of this size")
         elif least > min(self.stream.receive_window, endpoint.connection.receive_window):
             self._ticks_still = 0  # the messages before are not read yet: the peer has to wait

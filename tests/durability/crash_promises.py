@@ -92,7 +92,7 @@ class Promises:
                 plain.ack_end = None
                 plain.expired |= plain.acked  # nobody knows
         promised: list[Half | Delayed] = [*self.halves.values(), *self.delayed.values()]
-        for owed in promised:
-            if owed.ended_end is not None and owed.ended_end > end:
-                owed.ended_end = None
+        for outstanding in promised:
+            if outstanding.ended_end is not None and outstanding.ended_end > end:
+                outstanding.ended_end = None
         self.deletions = {topic: (min(end, at[-1]),) for topic, at in self.deletions.items()}

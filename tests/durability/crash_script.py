@@ -224,9 +224,9 @@ class Script:
             plain.expired |= plain.physical_offset < end and not plain.received
         for logged in self.files.log.records:
             for table in (promises.delayed, promises.halves):
-                owed = table.get(logged.body)
-                if owed is not None and logged.physical_offset < end and logged.topic in TOPICS:
-                    owed.gone = True
+                outstanding = table.get(logged.body)
+                if outstanding is not None and logged.physical_offset < end and logged.topic in TOPICS:
+                    outstanding.gone = True
         trim.remove()
         promises.begins, promises.copying = (end,), False
 

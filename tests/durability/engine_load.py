@@ -36,7 +36,7 @@ POLICY: Final = RetentionPolicy(
     reserved_ms=LIFE_MS + 500_000, hours=frozenset(range(24)), forcible_enable=False, files_max=4
 )
 """Only segments whose last message is older than this life go: the check at its start has seen them."""
-ROOM: Final = DiskUse(1_000, 900)
+FREE: Final = DiskUse(1_000, 900)
 GROUP: Final = SubscriptionGroup(WORKERS, retry_policy=RetryPolicy("customized", (1_000,)), retry_max=1_000)
 BORN_HOST: Final = pack_host("10.0.0.2:50123")
 
@@ -258,4 +258,4 @@ class EngineLoad:
             self._save_snapshot()
         for segment in segments[: POLICY.files_max]:
             self._ledger.add("trim", segment.end)
-        self._loop.run_until_complete(self._retention.clean(ROOM))
+        self._loop.run_until_complete(self._retention.clean(FREE))

@@ -141,8 +141,8 @@ def drain(store: MessageStore, model: ConsumerState, history: History, ledger: L
         for message in records.messages()
         if message.topic == TOPIC
     }
-    owed = there - history.take_tried - received
-    assert not owed, f"never delivered: {sorted(owed)}"
+    outstanding = there - history.take_tried - received
+    assert not outstanding, f"never delivered: {sorted(outstanding)}"
 
 
 def _end(life: Life) -> Callable[[str], None]:

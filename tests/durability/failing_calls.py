@@ -141,7 +141,7 @@ class Work:
                 promised.refused.append(name)
             self._sync(broker)
 
-        self._go(broker, lambda: _keep_room(broker))
+        self._go(broker, lambda: _keep_space(broker))
         for i in range(3):
             name = f"line-{turn}-{i}"
             stored(promised.lines, name, lambda name=name: _send(broker, name, "lines"))  # type: ignore[misc]
@@ -200,7 +200,7 @@ def _open(files: FaultyFileSystem, now_ms: int | None) -> Broker:
         raise
 
 
-def _keep_room(broker: Broker) -> None:
+def _keep_space(broker: Broker) -> None:
     work = broker.store.reserve.work()
     if work is not None:
         work.run()
@@ -235,7 +235,7 @@ def _in_background(broker: Broker) -> None:
     if (spare := store.spare_work()) is not None:
         spare.run()
         store.finish_spare(spare)
-    _keep_room(broker)
+    _keep_space(broker)
     store.flush_projections()
     store.catch_up(1 << 20)
 
@@ -272,9 +272,9 @@ def check(files: MemoryFileSystem, promised: Promised) -> None:
     assert len(lost) <= gone, f"lost: {lost}"
     assert not set(lines) & set(promised.refused), "a refused message came back"
     broker.deliver_timers()
-    owed = {*promised.later, *promised.committed}
+    outstanding = {*promised.later, *promised.committed}
     found = {message.body.decode() for message in broker.messages("orders")}
-    for name in sorted(owed - found):
+    for name in sorted(outstanding - found):
         queue = broker.store.consume_queues.get("orders", 0)
         assert queue is not None, f"{name} is lost"
         assert queue.min_offset > 0, f"{name} is lost"

@@ -137,7 +137,7 @@ class StoreCheck:
 
     def _check_message(self, sent: Sent, waiting: dict[str, int], open_halves: set[str]) -> None:
         identifier, found = sent.identifier, self._found.get(sent.identifier, [])
-        owed = identifier in waiting or identifier in open_halves
+        outstanding = identifier in waiting or identifier in open_halves
         if sent.acknowledged and not self._expired(sent.physical_offset):
             self._read(sent.physical_offset)
         if sent.kind == "plain":
@@ -151,7 +151,7 @@ class StoreCheck:
         else:
             self._check_half(sent, found, identifier in open_halves)
         never_acknowledged = not sent.acknowledged and not sent.ended and sent.place < 0
-        if never_acknowledged and not found and not owed:
+        if never_acknowledged and not found and not outstanding:
             self._note("gone", [identifier])
 
     def _expired(self, physical_offset: int) -> bool:

@@ -32,11 +32,11 @@ from trovemq_store.files.fault_points import POINTS, armed
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.memory import MemoryFileSystem
 
-DIRECTORY_ROOMS: Final = ("repair", "backup", "restore")
-MEMORY_POINTS: Final = tuple(name for name in POINTS if name.partition(".")[0] not in DIRECTORY_ROOMS)
-REFUSING_ROOMS: Final = ("topics", "groups", "offsets", "deletions")
-APPENDING_ROOMS: Final = ("events", "timers", "transactions", "delivery", "atomic")
-TREE_ROOMS: Final = ("trees", "atomic", "deduplication")
+DIRECTORY_AREAS: Final = ("repair", "backup", "restore")
+MEMORY_POINTS: Final = tuple(name for name in POINTS if name.partition(".")[0] not in DIRECTORY_AREAS)
+REFUSING_AREAS: Final = ("topics", "groups", "offsets", "deletions")
+APPENDING_AREAS: Final = ("events", "timers", "transactions", "delivery", "atomic")
+TREE_AREAS: Final = ("trees", "atomic", "deduplication")
 """Of these packages many passes of a point are killed: they differ by the content of a step or a run."""
 TREE_KILLS_MAX: Final = 1_000 if SOAK else 4
 TOGETHER: Final = 1 if SOAK else 8
@@ -140,7 +140,7 @@ def test_killed_at_every_point(part: int, trials: Trials, rehearsal: Passes) -> 
     for number in trials.numbers(len(MEMORY_POINTS), usual=len(MEMORY_POINTS), part=part, parts=PARTS):
         name = MEMORY_POINTS[number]
         source, count = random.Random(f"kill {number}"), rehearsal.counts[name]
-        kills = min(count, TREE_KILLS_MAX) if name.partition(".")[0] in TREE_ROOMS else 1
+        kills = min(count, TREE_KILLS_MAX) if name.partition(".")[0] in TREE_AREAS else 1
         chosen |= {(name, at): number for at in source.sample(range(1, count + 1), kills)}
     script = ConsumerScript(MemoryFileSystem(), SEED)
     passes = Passes(script)
@@ -165,9 +165,9 @@ def test_killed_at_every_point(part: int, trials: Trials, rehearsal: Passes) -> 
 # --- failed -------------------------------------------------------------------------------------------
 def failure(name: str, source: random.Random) -> Exception:
     """The faults that can happen there (see fault_points)."""
-    room, _, place = name.partition(".")
+    area, _, place = name.partition(".")
     number = source.choice([errno.EIO, errno.ENOSPC])
-    if room in REFUSING_ROOMS or (room in APPENDING_ROOMS and place.startswith("before_")):
+    if area in REFUSING_AREAS or (area in APPENDING_AREAS and place.startswith("before_")):
         return TroveError(errors.DISK_FULL, f"no space at {name}")
     return StorageError("write", name, number, "at a fault point")
 

@@ -40,8 +40,8 @@ SIZES: Final = {
 WHAT: Final = "fault points, each killed, failed and paused"
 
 
-def points(room: str) -> list[str]:
-    return [name for name in POINTS if name.startswith(f"{room}.")]
+def points(area: str) -> list[str]:
+    return [name for name in POINTS if name.startswith(f"{area}.")]
 
 
 def fill(store: MessageStore, begin: int, end: int) -> None:

@@ -124,7 +124,7 @@ def check(root: Path, name: str, code: int) -> None:
     store = MessageStore.open(files, SETTINGS, LATER_MS)
     try:
         check_messages(store, name, code)
-        check_owed(store, files)
+        check_outstanding(store, files)
         check_queues(store, scan(store))
     finally:
         store.mark_failed()
@@ -148,7 +148,7 @@ def check_messages(store: MessageStore, name: str, code: int) -> None:
     assert [at for page in pages for at in page.physical_offsets] == places[::-1], "look-ups are whole"
 
 
-def check_owed(store: MessageStore, files: RealFileSystem) -> None:
+def check_outstanding(store: MessageStore, files: RealFileSystem) -> None:
     model = ConsumerState.open(store, files, CONSUMERS, LATER_MS)
     for _ in range(10):
         if not model.timers.deliver_due(LATER_MS):

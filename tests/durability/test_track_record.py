@@ -218,7 +218,7 @@ FAULTS = (
         "On a disk with little space left the broker took all of it, again and again, for an index file that "
         "it never got: sends were refused",
         "store/trovemq_store/files/real.py",
-        "                        _check_room(descriptor, size)\n",
+        "                        _check_space(descriptor, size)\n",
         "",
         (
             "tests/unit/storage/test_files.py::test_a_preallocation_without_space_took_all_the_space_there_was",

@@ -18,7 +18,7 @@ from tests.support.broker_process import (
     Stubs,
     refused,
     running_broker,
-    send_when_there_is_room,
+    send_when_there_is_space,
 )
 from tests.support.engine import sent_record
 from trovemq_proto.records import decode_message
@@ -143,7 +143,7 @@ async def test_a_full_disk_refuses_appends_and_reads_continue(tmp_path: Path) ->
             status, _ = await asyncio.to_thread(broker.get, "/healthz")
             assert status == 200
             resource.prlimit(pid, resource.RLIMIT_FSIZE, unlimited)
-            reply = await send_when_there_is_room(stubs, _send(b"space again"))
+            reply = await send_when_there_is_space(stubs, _send(b"space again"))
             assert reply.first_queue_offset == count
         assert await asyncio.to_thread(broker.stop) == 0
 

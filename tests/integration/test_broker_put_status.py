@@ -148,7 +148,7 @@ async def test_os_page_cache_busy_when_too_much_waits_for_the_disk(
             assert (await refused(broker.stubs.messages.Send(send_request()))).symbol == "OS_PAGE_CACHE_BUSY"
             assert (await broker.counters())["appends_waiting"] == 8
         assert [(await sender.read()).status for _ in range(8)] == [common_pb2.PUT_OK] * 8
-        assert (await sender.send(sent_record(b"room"))).first_queue_offset == 8
+        assert (await sender.send(sent_record(b"space"))).first_queue_offset == 8
 
 
 @pytest.mark.parametrize(

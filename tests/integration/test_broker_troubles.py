@@ -23,7 +23,7 @@ from tests.support.broker_process import (
     error_of,
     refused,
     running_broker,
-    send_when_there_is_room,
+    send_when_there_is_space,
 )
 from tests.support.engine import NOW_MS, open_store, send
 from tests.support.small_disks import mounted_disk
@@ -169,7 +169,7 @@ async def test_a_file_system_that_is_really_full(tmp_path: Path, flush_mode: str
             assert (await asyncio.to_thread(broker.get, "/healthz"))[0] == 200
             (disk / "filler").unlink()
             subprocess.run(["mount", "-o", "remount,size=16m", str(disk)], check=True)
-            reply = await send_when_there_is_room(stubs, send_request(b"space again"))
+            reply = await send_when_there_is_space(stubs, send_request(b"space again"))
             assert reply.first_queue_offset == len(sent), "no refused append used up an offset"
             assert [body async for body in pull_all(stubs)] == [*sent, b"space again"]
         assert await asyncio.to_thread(broker.stop) == 0

@@ -227,10 +227,10 @@ def test_a_group_continues_at_its_offsets(exported: Exported) -> None:
 
 def test_messages_in_flight_come_again_and_acknowledged_ones_do_not(exported: Exported) -> None:
     given = exported.seen.messages(BILLING)
-    owed = [text for text in exported.texts if text not in exported.acknowledged]
-    assert Counter(texts_of(given)) == Counter(owed)
+    outstanding = [text for text in exported.texts if text not in exported.acknowledged]
+    assert Counter(texts_of(given)) == Counter(outstanding)
     attempts = {text_of(one): one["reconsumeTimes"] for one in given}
-    assert attempts == {text: int(text in exported.in_flight) for text in owed}
+    assert attempts == {text: int(text in exported.in_flight) for text in outstanding}
 
 
 def test_an_orderly_group_continues_at_its_first_open_message(exported: Exported) -> None:

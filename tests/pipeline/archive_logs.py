@@ -62,10 +62,10 @@ class GrowingLog:
             born_timestamp=_BEGIN_MS,
             store_timestamp=_BEGIN_MS + self._count * _DAY_MS // 60,
         )
-        room = SEGMENT_SIZE - self.end % SEGMENT_SIZE
-        if len(record) + 8 > room:
-            self._put(blank_record(room))
-            self.end += room
+        space = SEGMENT_SIZE - self.end % SEGMENT_SIZE
+        if len(record) + 8 > space:
+            self._put(blank_record(space))
+            self.end += space
             return self._append()
         self._offsets[topic, queue] = offset + 1
         self._put(record)

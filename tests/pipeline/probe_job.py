@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class ProbeArguments:
     out: str
     """Not looked at."""
-    deed: Literal["count", "find", "raise", "no-room", "bug", "wait"] = "count"
+    deed: Literal["count", "find", "raise", "no-space", "bug", "wait"] = "count"
     """The action of every task: count its rows, raise a TroveError, find no space on its disk, meet a bug, or
     wait for an interrupt."""
     row_count: int = 3
@@ -35,7 +35,7 @@ def run(session: SparkSession, arguments: ProbeArguments, progress: Progress) ->
     def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if deed == "raise":
             raise TroveError(errors.ARCHIVE_ILLEGAL, "the manifest is not JSON", path="x")
-        if deed == "no-room":
+        if deed == "no-space":
             raise OSError(28, "No space left on device", "part-0.parquet")
         if deed == "bug":
             raise ValueError("a bug")

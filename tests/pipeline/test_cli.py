@@ -56,7 +56,7 @@ def kept(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> _Kept:
         ("count", 0, ""),
         ("find", 1, ""),
         ("raise", 3, "error: ARCHIVE_ILLEGAL (310): the manifest is not JSON → "),
-        ("no-room", 3, "error: DISK_FULL (302): the disk has no space"),
+        ("no-space", 3, "error: DISK_FULL (302): the disk has no space"),
         ("bug", 3, "error: ValueError: a bug"),
     ],
 )

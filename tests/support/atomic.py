@@ -131,7 +131,7 @@ class AtomicStore:
             if message.properties.get("TROVEMQ_TX_ID") == transaction_id
         ]
 
-    def owed(self) -> list[bytes]:
+    def outstanding(self) -> list[bytes]:
         """Bodies of the messages of "feed" that the group has not consumed: in the end all of them."""
         self.now_ms += 100 * LEASE_MS
         found: list[bytes] = []
@@ -142,12 +142,12 @@ class AtomicStore:
     def check_all_or_none(self) -> set[str]:
         """No half transaction is visible, by a pull, its id or its pending messages. The ids that are
         there."""
-        owed = self.owed()
-        assert len(owed) == len(set(owed)), "each message is delivered again once"
+        outstanding = self.outstanding()
+        assert len(outstanding) == len(set(outstanding)), "each message is delivered again once"
         there = set()
         for sent in self.sent:
             seen = sorted((m.topic, m.queue_id, m.body) for m in self.messages(sent.transaction_id))
-            consumed = [body for body in sent.acknowledged if body not in owed]
+            consumed = [body for body in sent.acknowledged if body not in outstanding]
             if sent.transaction_id in self.commits.ends:
                 there.add(sent.transaction_id)
                 assert seen == sorted(sent.messages), sent.transaction_id

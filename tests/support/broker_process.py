@@ -161,7 +161,7 @@ async def refused(call: Any) -> TroveError:
     return error_of(caught.value)
 
 
-async def send_when_there_is_room(stubs: Stubs, request: message_pb2.SendRequest) -> message_pb2.AppendReply:
+async def send_when_there_is_space(stubs: Stubs, request: message_pb2.SendRequest) -> message_pb2.AppendReply:
     """After a disk was full: the broker looks for space every second."""
     async with asyncio.timeout(30):
         while True:

@@ -22,19 +22,19 @@ MISSING_SHOWN: Final = 12
 
 def main() -> int:
     files = _measured()
-    rooms: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    packages: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     missing: list[tuple[int, str, list[list[int]]]] = []
     for path, file in files.items():
         summary = file["summary"]
-        room = rooms[str(Path(path).parent if Path(path).parent.name != "broker" else Path(path))]
-        room[0] += summary["covered_branches"]
-        room[1] += summary["num_branches"]
+        package = packages[str(Path(path).parent if Path(path).parent.name != "broker" else Path(path))]
+        package[0] += summary["covered_branches"]
+        package[1] += summary["num_branches"]
         missing.append((len(file["missing_branches"]), path, file["missing_branches"]))
     print("branches of the engine that the tests went through")
-    for name, (covered, total) in sorted(rooms.items()):
+    for name, (covered, total) in sorted(packages.items()):
         if total:
             print(f"  {name:34} {covered:5} of {total:5}  {covered / total:6.1%}")
-    covered, total = (sum(room[i] for room in rooms.values()) for i in (0, 1))
+    covered, total = (sum(package[i] for package in packages.values()) for i in (0, 1))
     print(f"  {'together':34} {covered:5} of {total:5}  {covered / total:6.1%}")
     if covered >= BRANCHES_MIN * total:
         return 0

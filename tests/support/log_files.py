@@ -33,10 +33,10 @@ class LogFiles:
     def append(self, topic: str, body: bytes, **fields: Any) -> int:
         """Appends a record, in a new segment where it does not fit; returns its physical offset."""
         size = len(encode_record(topic, body, **fields))
-        room = self.segment_size - self.end % self.segment_size
-        if self.end % self.segment_size and size + BLANK_SIZE > room:
-            self._write(room.to_bytes(4) + MAGIC_BLANK_BYTES)
-            self.end += room
+        space = self.segment_size - self.end % self.segment_size
+        if self.end % self.segment_size and size + BLANK_SIZE > space:
+            self._write(space.to_bytes(4) + MAGIC_BLANK_BYTES)
+            self.end += space
         at = self.end
         queue_offset = sum(row["topic"] == topic for row in self.rows)
         data = encode_record(topic, body, **{"queue_offset": queue_offset, "physical_offset": at} | fields)

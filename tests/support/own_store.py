@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.support.damage import contents_of
 from tests.support.engine import SMALL, append, record
-from tests.support.retention import HOUR_MS, LEASE_MS, ROOM, WORKERS, Broker
+from tests.support.retention import FREE, HOUR_MS, LEASE_MS, WORKERS, Broker
 from trovemq_proto.positions import QueueOffset
 from trovemq_proto.records.layout import SYS_FLAG_COMPRESSED
 from trovemq_store.files.memory import MemoryFileSystem
@@ -51,7 +51,7 @@ def own_store(root: Path) -> Path:
     broker.store.offsets.commit("pullers", "orders", 0, QueueOffset(250), durable=True)
     broker.store.flush_projections(index=True)
     broker.save_snapshot()
-    assert asyncio.run(broker.task.clean(ROOM)) > 0, "the beginning was trimmed"
+    assert asyncio.run(broker.task.clean(FREE)) > 0, "the beginning was trimmed"
     assert broker.store.min_offset > 0
     broker.model.export_to_rocketmq(broker.now_ms)
     broker.store.close(broker.now_ms)

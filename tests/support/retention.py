@@ -29,7 +29,7 @@ CONSUMERS: Final = ConsumerSettings(new_group_start="begin", timer_log_file_size
 LEASE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000
 AT_ONCE: Final = RetentionPolicy(reserved_ms=HOUR_MS, hours=frozenset(range(24)), forcible_enable=True)
-ROOM: Final = DiskUse(1_000, 900)
+FREE: Final = DiskUse(1_000, 900)
 PRESSED: Final = DiskUse(1_000_000, 100)
 WORKERS: Final = SubscriptionGroup("workers", retry_policy=RetryPolicy("customized", (1_000,)), retry_max=2)
 STEPS: Final = SubscriptionGroup("steps", orderly=True, retry_max=2)
@@ -168,7 +168,7 @@ class Broker:
         self.sync()
         work.run()
 
-    def clean(self, disk: DiskUse = ROOM) -> int:
+    def clean(self, disk: DiskUse = FREE) -> int:
         """One run; how many segments went."""
         return asyncio.run(self.task.clean(disk))
 

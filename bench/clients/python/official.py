@@ -37,7 +37,7 @@ class Sending:
     def __init__(self, producer: Any, topic: str) -> None:
         self._producer = producer
         self._topic = topic
-        self._room = threading.Semaphore(IN_FLIGHT)
+        self._capacity = threading.Semaphore(IN_FLIGHT)
         self.times: list[float] = []
         self.failures = 0
 
@@ -46,7 +46,7 @@ class Sending:
         self.times = []
         begin = time.perf_counter()
         while time.perf_counter() < begin + seconds:
-            self._room.acquire()
+            self._capacity.acquire()
             message = Message()
             message.topic, message.body, message.tag, message.keys = self._topic, BODY, "tag", "key"
             started = time.perf_counter()
@@ -54,9 +54,9 @@ class Sending:
                 lambda future, started=started: self._sent(future, started)
             )
         for _ in range(IN_FLIGHT):
-            self._room.acquire()
+            self._capacity.acquire()
         rate = len(self.times) / (time.perf_counter() - begin)
-        self._room = threading.Semaphore(IN_FLIGHT)
+        self._capacity = threading.Semaphore(IN_FLIGHT)
         return rate
 
     def _sent(self, future: Any, started: float) -> None:
@@ -64,7 +64,7 @@ class Sending:
             self.times.append(time.perf_counter() - started)
         else:
             self.failures += 1
-        self._room.release()
+        self._capacity.release()
 
 
 class Receiving:

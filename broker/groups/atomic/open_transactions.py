@@ -103,7 +103,7 @@ class OpenTransactions:
         (it has ended).
         """
         run = _run_of(transaction)
-        self._check_room(batch.nbytes)
+        self._check_space(batch.nbytes)
         before = len(run.data)
         run.add(batch, topic, queue_id, born_host)
         self._count(transaction, len(run.data) - before)
@@ -116,7 +116,7 @@ class OpenTransactions:
         _run_of(transaction)
         check_acknowledgement_count(len(transaction.acknowledgements) + len(receipt_handles))
         size = sum(len(handle) + HANDLE_OVERHEAD for handle in receipt_handles)
-        self._check_room(size)
+        self._check_space(size)
         transaction.acknowledgements += (Acknowledgement(group, topic, handle) for handle in receipt_handles)
         self._count(transaction, size)
 
@@ -171,7 +171,7 @@ class OpenTransactions:
             text = f"transaction {transaction.transaction_id} was committed; it cannot be rolled back"
             raise TroveError(errors.TRANSACTION_ILLEGAL, text)
 
-    def _check_room(self, size: int) -> None:
+    def _check_space(self, size: int) -> None:
         if self.bytes + size > self._limits.bytes_max:
             text = f"open transactions keep {self.bytes} bytes, the limit is {self._limits.bytes_max}"
             raise TroveError(errors.LIMIT_EXCEEDED, f"{text} (atomic_bytes_max)")

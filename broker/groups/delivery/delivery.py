@@ -95,7 +95,7 @@ class Delivery:
         LIMIT_EXCEEDED.
         """
         self._check(request)
-        self.context.events.check_room()
+        self.context.events.check_space()
         pair = self.group_topics.for_receive(request.group, request.topic, request.now_ms)
         pair.end_leases(self.context.lease_time.at(request.now_ms))
         self.context.woken.discard(pair)
@@ -222,7 +222,7 @@ class Delivery:
         """
         if not 0 <= invisible_ms <= self._settings.invisible_max_ms:
             raise _illegal_duration(invisible_ms, 0, self._settings.invisible_max_ms)
-        self.context.events.check_room()
+        self.context.events.check_space()
         pair, state, old, offset = self._find(group, topic, receipt_handle)
         before = self._open_lease(state, old, offset, now_ms)
         if before is None:

@@ -41,7 +41,7 @@ class Batch:
         "delivered",
         "reads_left",
         "request",
-        "room",
+        "space",
         "unfinished",
         "units_left",
         "until_ms",
@@ -49,11 +49,11 @@ class Batch:
     )
 
     def __init__(
-        self, request: ReceiveRequest, wanted: int, room: int, units: int, reads: int, until_ms: int
+        self, request: ReceiveRequest, wanted: int, space: int, units: int, reads: int, until_ms: int
     ) -> None:
         self.request = request
         self.wanted = self._wanted_first = wanted
-        self.room = room  # bytes
+        self.space = space  # bytes
         self.units_left = units
         self.reads_left = reads
         self.until_ms = until_ms
@@ -65,7 +65,7 @@ class Batch:
 
     @property
     def full(self) -> bool:
-        return self.wanted <= 0 or (self.room <= 0 and self.has_some)
+        return self.wanted <= 0 or (self.space <= 0 and self.has_some)
 
     def passes(self, record: memoryview) -> bool:
         """Whether the request's filter takes the record. Large properties count as several reads, so that a
@@ -125,14 +125,14 @@ class LeaseWriter:
         self._records.append(record)
         self._end = offset + 1
         self._batch.wanted -= 1
-        self._batch.room -= len(record)
+        self._batch.space -= len(record)
 
     def give_run(self, first: int, records: list[memoryview], size: int) -> None:
         """New messages side by side, delivered for the first time."""
         self._close_run()
         self._first, self._end, self._attempt, self._records = first, first + len(records), 1, records
         self._batch.wanted -= len(records)
-        self._batch.room -= size
+        self._batch.space -= size
         self._close_run()
 
     def hold(self, offset: int, key: str) -> None:

@@ -129,8 +129,8 @@ class QueueReceiver:
         units = readable_units(queue, QueueOffset(begin), count)
         sizes: list[int] = units["size"].tolist()
         total = sum(sizes)
-        if total > batch.room:
-            sizes = _fitting(sizes, batch.room, at_least=not batch.has_some)
+        if total > batch.space:
+            sizes = _fitting(sizes, batch.space, at_least=not batch.has_some)
             total = sum(sizes)
         if not sizes:
             return True
@@ -140,7 +140,7 @@ class QueueReceiver:
             return False
         self.lease_writer.give_run(begin, records, total)
         if len(sizes) < count and begin + len(sizes) < queue.max_offset:
-            batch.room = min(batch.room, 0)  # the next one is too large for this batch
+            batch.space = min(batch.space, 0)  # the next one is too large for this batch
         return True
 
     def _take_each(self, queue: ConsumeQueue, begin: int) -> int:
@@ -211,7 +211,7 @@ def first_attempt(state: QueueState, record: memoryview) -> int:
     return 1 if state.kind is SourceKind.TOPIC else reconsume_times_of(record) + 1
 
 
-def _fitting(sizes: list[int], room: int, *, at_least: bool) -> list[int]:
+def _fitting(sizes: list[int], space: int, *, at_least: bool) -> list[int]:
     """The first ones that fit; one at least where at_least is given."""
-    count = bisect_right(list(accumulate(sizes)), room)
+    count = bisect_right(list(accumulate(sizes)), space)
     return sizes[: max(count, 1 if at_least else 0)]

@@ -66,4 +66,4 @@ def _retry_copy(
         return copy
     context.store.topics.ensure_internal(WHEEL_TOPIC, 1, now_ms=now_ms)
     delayed = delayed_record(copy, visible_ms, now_ms)
-    return delayed if context.writer.has_room(delayed) else copy  # rather early than not at all
+    return delayed if context.writer.has_space(delayed) else copy  # rather early than not at all

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from broker.groups.timers.wheel_records import DEQUEUE_MS, ENQUEUE_MS, NOT_COPIED_FLAGS, PROPERTIES_ROOM_MAX
+from broker.groups.timers.wheel_records import DEQUEUE_MS, ENQUEUE_MS, NOT_COPIED_FLAGS, PROPERTIES_SPACE_MAX
 from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.check import crc_matches
 from trovemq_proto.records.encode import encode_record
@@ -62,7 +62,7 @@ def delivered_copy(
     if annotated and block == terminated(block):
         block = _with_times(block, header[_STORE_MS], now_ms)
     # A record that was stored without the CRC property may have no space for it: its copy goes without.
-    append_property_crc = target.append_property_crc and len(block) <= PROPERTIES_ROOM_MAX
+    append_property_crc = target.append_property_crc and len(block) <= PROPERTIES_SPACE_MAX
     queue = int(queue_id) % target.queue_count
     return queue, encode_record(
         target.topic,
@@ -87,4 +87,4 @@ def _with_times(block: bytes, stored_ms: int, now_ms: int) -> bytes:
     if value_of(block, ENQUEUE_MS) is None:
         changes = {ENQUEUE_MS: str(stored_ms)} | changes
     changed = edited(block, changes)
-    return changed if len(changed) <= PROPERTIES_ROOM_MAX else block
+    return changed if len(changed) <= PROPERTIES_SPACE_MAX else block

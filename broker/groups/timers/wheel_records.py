@@ -56,7 +56,7 @@ PRECISION_MS: Final = 1_000
 TIME_MAX: Final = (1 << 53) - 1
 """A later time in a record is not believed."""
 _MARKER_BODY: Final = b"0"
-PROPERTIES_ROOM_MAX: Final = PROPERTIES_SIZE_MAX - CRC_PROPERTY_SIZE
+PROPERTIES_SPACE_MAX: Final = PROPERTIES_SIZE_MAX - CRC_PROPERTY_SIZE
 """Bytes of a property block that leave space for the CRC property."""
 NOT_COPIED_FLAGS: Final = SYS_FLAG_BORN_HOST_IPV6 | SYS_FLAG_STORE_HOST_IPV6 | SYS_FLAG_TRANSACTION_MASK
 
@@ -139,7 +139,7 @@ class WaitingRecord(NamedTuple):
             self.reconsume_times,
             block=self.block,
         )
-        if self.property_size + added <= PROPERTIES_ROOM_MAX:  # they inform, and no more
+        if self.property_size + added <= PROPERTIES_SPACE_MAX:  # they inform, and no more
             copy = copy.with_properties(changes)
         return delayed_record(copy, self.waiting.deliver_ms, 0)
 

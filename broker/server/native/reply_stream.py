@@ -76,7 +76,7 @@ class ReplyStream:
 
     async def wait_for_capacity(self) -> None:
         """Returns when one more reply may be made. TroveError LIMIT_EXCEEDED."""
-        if self._replies is not None and not self._replies.has_room(self._peer):
+        if self._replies is not None and not self._replies.has_space(self._peer):
             await self._replies.wait_for_capacity(self._peer)
 
     def begin_waiting(self) -> None:

@@ -119,8 +119,8 @@ class AppendStream:
             await asyncio.gather(reader, return_exceptions=True)
 
     def _may_write(self) -> bool:
-        room = len(self._in_flight) < FRAMES_IN_FLIGHT_MAX
-        return room and bool(self._pending) and self._broken is None
+        capacity = len(self._in_flight) < FRAMES_IN_FLIGHT_MAX
+        return capacity and bool(self._pending) and self._broken is None
 
     def _must_go_on(self) -> bool:
         return self._may_write() or self._broken is not None

@@ -59,16 +59,16 @@ def plan_files(counts: Iterable[tuple[int, int]], item_count: int) -> list[tuple
     """The entries of each file, oldest first. counts: (block, entries) in log order; item_count: as
     in the settings; item 0 is never used."""
     files: list[list[EntryRange]] = []
-    room = 0
+    space = 0
     for block, count in counts:
         begin = 0
         while begin < count:
-            if room == 0:
+            if space == 0:
                 files.append([])
-                room = item_count - 1
-            taken = min(room, count - begin)
+                space = item_count - 1
+            taken = min(space, count - begin)
             files[-1].append(EntryRange(block, begin, taken))
-            begin, room = begin + taken, room - taken
+            begin, space = begin + taken, space - taken
     return [tuple(ranges) for ranges in files]
 
 

@@ -195,10 +195,10 @@ class _FileWriter:
             if position == self._base + self._task.file_size:
                 self._write()
                 self._base = position
-            room = self._base + self._task.file_size - position
-            self._parts.append((position - self._base, bytes(data[:room])))
-            position += min(room, len(data))
-            data = data[room:]
+            space = self._base + self._task.file_size - position
+            self._parts.append((position - self._base, bytes(data[:space])))
+            position += min(space, len(data))
+            data = data[space:]
 
     def finish(self) -> list[str]:
         """Writes the last file. Returns the names of all."""

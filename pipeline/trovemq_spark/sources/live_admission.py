@@ -19,8 +19,8 @@ def share(backlogs: Mapping[_Key, int], limit: int) -> dict[_Key, int]:
     total = sum(present.values())
     if total <= limit:
         return present
-    room, rest = max(limit - len(present), 0), total - len(present)
-    return {key: 1 + (room * (size - 1) // rest if rest else 0) for key, size in present.items()}
+    space, rest = max(limit - len(present), 0), total - len(present)
+    return {key: 1 + (space * (size - 1) // rest if rest else 0) for key, size in present.items()}
 
 
 @dataclass(slots=True)

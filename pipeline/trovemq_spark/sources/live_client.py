@@ -185,10 +185,10 @@ def describe(queue: Queue) -> str:
 
 async def _all(calls: Iterable[Awaitable[_Answer]]) -> list[_Answer]:
     """The answers in order, with a bound on how many questions are under way."""
-    room = asyncio.Semaphore(_CALLS_MAX)
+    space = asyncio.Semaphore(_CALLS_MAX)
 
     async def one(call: Awaitable[_Answer]) -> _Answer:
-        async with room:
+        async with space:
             return await call
 
     return await asyncio.gather(*map(one, calls))

@@ -91,8 +91,8 @@ def crc_matches(data: bytes | memoryview, fields: RecordFields) -> bool:
 
 
 def _has_record_crc(data: bytes | memoryview, fields: RecordFields) -> bool:
-    has_room = fields.property_size >= CRC_PROPERTY_SIZE
-    return has_room and looks_like_record_crc(data, fields.position + fields.size)
+    has_space = fields.property_size >= CRC_PROPERTY_SIZE
+    return has_space and looks_like_record_crc(data, fields.position + fields.size)
 
 
 def body_crc_matches(data: bytes | memoryview, fields: RecordFields) -> bool:

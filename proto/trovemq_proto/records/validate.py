@@ -179,11 +179,11 @@ class Expected:
         end = row.property_position + row.property_size
         if row.property_size and data[end - 1] != VALUE_END:
             raise _illegal(index, "its property block does not end with 0x02")
-        has_room = row.property_size >= CRC_PROPERTY_SIZE
+        has_space = row.property_size >= CRC_PROPERTY_SIZE
         name = data[end - CRC_PROPERTY_SIZE : end - CRC_PROPERTY_SIZE + len(CRC_PROPERTY_PREFIX)]
-        if self.append_property_crc and not (has_room and name == CRC_PROPERTY_PREFIX):
+        if self.append_property_crc and not (has_space and name == CRC_PROPERTY_PREFIX):
             raise _illegal(index, "its property block needs a CRC property at its end")
-        if not self.append_property_crc and has_room and looks_like_record_crc(data, end):
+        if not self.append_property_crc and has_space and looks_like_record_crc(data, end):
             raise _illegal(index, "its property block may not have a CRC property, or the like, at its end")
         forbidden = forbidden_name(bytes(data[row.property_position : end]))
         if forbidden is not None:

@@ -20,7 +20,7 @@ NOTHING = memoryview(b"")
 
 
 class ChannelEndpoint(Endpoint):
-    """`on_ready`, `on_room` and `on_gone` are the subchannel's."""
+    """`on_ready`, `on_capacity` and `on_gone` are the subchannel's."""
 
     def __init__(
         self, parts: LoopParts, options: Options, budget: BytesBudget, metrics: Metrics, tls: Tls | None
@@ -32,7 +32,7 @@ class ChannelEndpoint(Endpoint):
         self.trailers_ok: Fields | None = None  # the decoder's one list for the trailers that most calls have
         self._one_at_a_time = False
         self.on_ready: Callable[[ChannelEndpoint], None] | None = None
-        self.on_room: Callable[[], None] | None = None
+        self.on_capacity: Callable[[], None] | None = None
         self.on_gone: Callable[[ChannelEndpoint], None] | None = None
 
     @property
@@ -134,8 +134,8 @@ class ChannelEndpoint(Endpoint):
                 self.ready = True
                 if self.on_ready is not None:
                     self.on_ready(self)
-            elif self.on_room is not None:
-                self.on_room()
+            elif self.on_capacity is not None:
+                self.on_capacity()
         elif kind == ev.GOAWAY:
             self._on_goaway(*value)
         elif kind == ev.FAULT:
@@ -164,8 +164,8 @@ class ChannelEndpoint(Endpoint):
         """A stream is gone: there may be a free one for the next call."""
         if self.draining:
             self.loop.call_soon(self._close_if_drained)
-        elif self.on_room is not None:
-            self.on_room()
+        elif self.on_capacity is not None:
+            self.on_capacity()
 
     def reset(self, stream: Any, code: ErrorCode = ErrorCode.CANCEL) -> None:
         self.connection.reset(stream, code)

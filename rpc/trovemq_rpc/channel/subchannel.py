@@ -203,7 +203,7 @@ class Subchannel:
             endpoint.abort()
             raise
         endpoint.on_gone = self.gone
-        endpoint.on_room = channel.send_waiting
+        endpoint.on_capacity = channel.send_waiting
         channel.endpoints.add(endpoint)
         return endpoint
 

@@ -136,7 +136,7 @@ class BackupWriter:
     def rest(self, capture: Capture, created_ms: int, cluster: str, broker: str) -> Iterator[int]:
         """Everything else; the backup is whole and on disk when it ends."""
         fault_point("backup.after_capture")
-        self._check_room(capture)
+        self._check_space(capture)
         for path in capture.linked:
             yield from self._segment(path, None)
         for path, size in capture.copied:
@@ -169,12 +169,12 @@ class BackupWriter:
         sync_directory(self._target.parent)
         yield 0
 
-    def _check_room(self, capture: Capture) -> None:
+    def _check_space(self, capture: Capture) -> None:
         needed = sum(size for _, size in capture.copied)
         if self._source.stat().st_dev != self._target.stat().st_dev:
             needed = capture.bytes_total
-        room = os.statvfs(self._target)
-        if needed > room.f_bavail * room.f_frsize:
+        space = os.statvfs(self._target)
+        if needed > space.f_bavail * space.f_frsize:
             raise TroveError(errors.DISK_FULL, f"{self._target} has no space for {needed} bytes")
 
     def _segment(self, path: str, size: int | None) -> Iterator[int]:

@@ -183,7 +183,7 @@ class Deduplication:
                 topic=topic,
             )
         self._current_from = LOG_ORIGIN  # since the opening; later messages are remembered
-        trees.unique_ids.check_room(count)
+        trees.unique_ids.check_space(count)
         return trees
 
     def _known(

@@ -100,7 +100,7 @@ class RecordWriter:
         self.store_host: Final = bytes(len(pack_host(store.settings.store_host)))
         """Zeros in the form of the store's host, which the append fills in."""
 
-    def has_room(self, record: NewRecord) -> bool:
+    def has_space(self, record: NewRecord) -> bool:
         """Whether the record's properties, and a CRC where there is to be one, fit into it."""
         size_max = PROPERTIES_SIZE_MAX - (
             CRC_PROPERTY_SIZE if self._store.settings.append_property_crc else 0
@@ -112,7 +112,7 @@ class RecordWriter:
     def informed(self, record: NewRecord, changes: Mapping[str, str]) -> NewRecord:
         """The record with these properties, where it has space for them: they inform, and no more."""
         longer = record.with_properties(changes)
-        return longer if self.has_room(longer) else record
+        return longer if self.has_space(longer) else record
 
     def checked(self, record: NewRecord) -> NewRecord:
         """The record itself, which an append takes, whenever there is space. TroveError: none ever will."""
@@ -198,8 +198,8 @@ class RecordWriter:
         A copy of a record that was stored without the CRC property, and has no space for it, goes without.
         """
         block = record.property_block()
-        has_room = len(terminated(block)) <= PROPERTIES_SIZE_MAX - CRC_PROPERTY_SIZE
-        block = terminated(block) if has_room else block
+        has_space = len(terminated(block)) <= PROPERTIES_SIZE_MAX - CRC_PROPERTY_SIZE
+        block = terminated(block) if has_space else block
         return encode_record(
             record.topic,
             record.body,
@@ -212,7 +212,7 @@ class RecordWriter:
             store_host=self.store_host,
             reconsume_times=record.reconsume_times,
             prepared_transaction_offset=record.prepared_transaction_offset,
-            append_property_crc=self._store.settings.append_property_crc and has_room,
+            append_property_crc=self._store.settings.append_property_crc and has_space,
         )
 
 

@@ -6,7 +6,7 @@ delivered again, never that one is lost.
 
 Invariants
 - Events lie in the log in the order in which they were added.
-- Waiting events are bounded: a caller that makes events without end calls check_room() before.
+- Waiting events are bounded: a caller that makes events without end calls check_space() before.
 - After flush() the log has every event that was added: a state made from them is the state at the log's end.
 """
 
@@ -57,7 +57,7 @@ class EventLog:
         """Remembers the event; see flush()."""
         self._pending.append(event)
 
-    def check_room(self) -> None:
+    def check_space(self) -> None:
         """TroveError LIMIT_EXCEEDED where too many events wait for the log already."""
         if len(self._pending) >= PENDING_MAX:
             raise TroveError(errors.LIMIT_EXCEEDED, f"{len(self._pending)} events wait for the disk")

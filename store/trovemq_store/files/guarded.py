@@ -55,8 +55,8 @@ class GuardedFile:
         try:
             self._inner.write(offset, data)
         except StorageError as error:
-            self._owner.make_room(error)
-            self._owner.with_room(lambda: self._inner.write(offset, data))
+            self._owner.make_space(error)
+            self._owner.with_space(lambda: self._inner.write(offset, data))
 
     def sync(self) -> None:
         self._owner.noting(self._inner.sync)
@@ -136,7 +136,7 @@ class GuardedFileSystem:
     def _reserve_paths(self) -> Sequence[str]:
         return [f"{RESERVE_DIRECTORY}/reserve-{number}" for number in range(RESERVE_COUNT)]
 
-    def make_room(self, error: StorageError) -> None:
+    def make_space(self, error: StorageError) -> None:
         """Gives up one file of the reserve after a call met a full disk; raises its error where that is not
         why it failed, or nothing is left."""
         if not error.disk_full:
@@ -149,13 +149,13 @@ class GuardedFileSystem:
                 return
         raise error
 
-    def with_room(self, call: Callable[[], Result]) -> Result:
+    def with_space(self, call: Callable[[], Result]) -> Result:
         """The call, as often as space can be made for it."""
         while True:
             try:
                 return call()
             except StorageError as error:
-                self.make_room(error)
+                self.make_space(error)
 
     # --- syncs --------------------------------------------------------------------------------------
     def noting(self, call: Callable[[], Result]) -> Result:
@@ -176,7 +176,7 @@ class GuardedFileSystem:
     def create(self, path: str, size: int, *, preallocate: bool) -> File:
         if preallocate:
             return GuardedFile(self, self.inner.create(path, size, preallocate=True))
-        return GuardedFile(self, self.with_room(lambda: self.inner.create(path, size, preallocate=False)))
+        return GuardedFile(self, self.with_space(lambda: self.inner.create(path, size, preallocate=False)))
 
     def open(self, path: str) -> File:
         return GuardedFile(self, self.inner.open(path))
@@ -188,7 +188,7 @@ class GuardedFileSystem:
         return GuardedTrees(self, self.inner.open_trees(directory, names))
 
     def write_atomic(self, path: str, data: bytes) -> None:
-        self.with_room(lambda: self.inner.write_atomic(path, data))
+        self.with_space(lambda: self.inner.write_atomic(path, data))
 
     def truncate(self, path: str, size: int) -> None:
-        self.with_room(lambda: self.inner.truncate(path, size))
+        self.with_space(lambda: self.inner.truncate(path, size))

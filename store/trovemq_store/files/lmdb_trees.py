@@ -286,11 +286,11 @@ def _put(cursor: Any, first: bytes, last: bytes, count: int, entries: Entries) -
 def _take_out_page(cursor: Any) -> list[tuple[bytes, bytes]]:
     """Removes entries, from where the cursor is on, as many as a page can have."""
     taken: list[tuple[bytes, bytes]] = []
-    room = PAGE_SIZE
+    space = PAGE_SIZE
     for key, value in cursor.iternext():
         taken.append((key, value))
-        room -= len(key) + len(value)
-        if room <= 0:
+        space -= len(key) + len(value)
+        if space <= 0:
             break
     for key, _ in taken:
         cursor.set_key(key)

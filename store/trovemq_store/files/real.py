@@ -51,12 +51,12 @@ class storage_errors:  # noqa: N801 (reads as a statement; a generator would cos
             raise StorageError(self._operation, self._path, number, str(error.strerror)) from error
 
 
-def _check_room(descriptor: int, size: int) -> None:
+def _check_space(descriptor: int, size: int) -> None:
     """ENOSPC where the disk has less space than a file of `size` bytes still needs. A preallocation that
     fails first takes all the free space, and other writers would find the disk full meanwhile."""
-    room = os.fstatvfs(descriptor)
+    space = os.fstatvfs(descriptor)
     missing = size - os.fstat(descriptor).st_blocks * 512
-    if room.f_blocks and room.f_bavail * room.f_frsize < missing:  # 0: the file system does not say
+    if space.f_blocks and space.f_bavail * space.f_frsize < missing:  # 0: the file system does not say
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
@@ -249,7 +249,7 @@ class RealFileSystem:
             try:
                 if os.fstat(descriptor).st_size < size:
                     if preallocate:
-                        _check_room(descriptor, size)
+                        _check_space(descriptor, size)
                         os.posix_fallocate(descriptor, 0, size)
                     else:
                         os.ftruncate(descriptor, size)

@@ -46,7 +46,7 @@ FILE_SIZE: Final = 256 << 10
 _HEADER: Final = Struct("<QIII")
 _CRC_FROM: Final = 16
 _ALIGNMENT: Final = 8
-_ROOM_KEPT: Final = 256
+_SPACE_KEPT: Final = 256
 """For the first entry of a generation, and for `written`."""
 
 
@@ -120,10 +120,10 @@ class TopicJournal:
         return self._number
 
     # --- writing ------------------------------------------------------------------------------------
-    def has_room(self, changes: Sequence[bytes]) -> bool:
+    def has_space(self, changes: Sequence[bytes]) -> bool:
         """Whether append() of these may be called."""
         size = sum(_aligned(_HEADER.size + len(body)) for body in changes)
-        return self._position + size + _ROOM_KEPT <= FILE_SIZE
+        return self._position + size + _SPACE_KEPT <= FILE_SIZE
 
     def restart(self, base: int) -> None:
         """topics.json has everything and has this CRC: the next entry begins a generation."""
@@ -143,7 +143,7 @@ class TopicJournal:
             data += bytes(_aligned(len(data)) - len(data))
             number += 1
         assert len(data) % _ALIGNMENT == 0, "entries begin at multiples of 8"
-        assert self._position + len(data) <= FILE_SIZE, "has_room() was asked"
+        assert self._position + len(data) <= FILE_SIZE, "has_space() was asked"
         try:
             self._write(data)
         except StorageError as error:

@@ -55,7 +55,7 @@ class TopicsFile:
         if len(self._texts) >= JOURNAL_FROM and not self._whole_next:
             entries = [_entry(name, value, version) for name, value in changes.items()]
         content = b""
-        if not entries or not self.journal.has_room(entries):
+        if not entries or not self.journal.has_space(entries):
             content = self._content({**self._texts, **texts}, version)
         return partial(self._save, texts, content, entries)
 

@@ -103,8 +103,8 @@ def test_a_disk_without_space_is_reported_before_the_log_is_copied(
     list(writer.small_files())
     capture = capture_log(store, link=True)
     list(queue_steps(store, capture))
-    room = capture.bytes_total - 1 if other_disk else 0
-    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=room, f_frsize=1))
+    space = capture.bytes_total - 1 if other_disk else 0
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=space, f_frsize=1))
     if other_disk:
         real_stat, target = Path.stat, tmp_path / "backup"
         monkeypatch.setattr(

@@ -20,7 +20,7 @@ def test_retention_waits_while_a_backup_holds_the_store() -> None:
 def test_a_backup_that_begins_while_retention_is_at_work() -> None:
     """The pending messages were carried by then; the segments stay."""
     broker = Broker(MemoryFileSystem())
-    broker.send("owed")
+    broker.send("outstanding")
     broker.receive()
     broker.fill(2)
     broker.now_ms += 2 * HOUR_MS

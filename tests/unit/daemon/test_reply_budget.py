@@ -11,7 +11,7 @@ from trovemq_daemon.reply_budget import UNCOUNTED_SIZE, ReplyBudget, ReplyLimits
 from trovemq_proto.errors import TroveError
 
 MIB = 1 << 20
-LIMITS = ReplyLimits(total_max=16 * MIB, connection_max=4 * MIB, room_size=MIB)
+LIMITS = ReplyLimits(total_max=16 * MIB, connection_max=4 * MIB, reply_size_expected=MIB)
 
 
 def test_a_reply_waits_until_the_connection_has_read_earlier_ones() -> None:

@@ -27,12 +27,12 @@ def test_what_the_transport_has_ready_counts_as_replies() -> None:
     a, b = Connection("a"), Connection("b")
     assert replies.claim("a", 4 * MIB) is None
     budget.set_output(a, 4 * MIB)
-    assert (replies.has_room("a"), replies.has_room("b")) == (False, True)
+    assert (replies.has_space("a"), replies.has_space("b")) == (False, True)
     budget.set_output(b, 8 * MIB)
-    assert not replies.has_room("c")
+    assert not replies.has_space("c")
     assert budget.held == replies.budget.used == 12 * MIB
     budget.set_output(a, 0)
-    assert replies.has_room("c")
+    assert replies.has_space("c")
     budget.set_output(b, 0)
     assert (budget.held, replies.budget.used, replies.budget.peer_count) == (0, 0, 0)
 

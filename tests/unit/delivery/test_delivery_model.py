@@ -29,7 +29,7 @@ SMALL_FILES = replace(ROOMY, commit_log_file_size=1 << 16, consume_queue_file_si
 
 
 @dataclass
-class Owed:
+class State:
     """One message and one group: how often it was delivered, until when it is invisible, under which
     handle."""
 
@@ -41,10 +41,10 @@ class Owed:
 
 @dataclass
 class Model:
-    owed: dict[tuple[str, int, int], Owed] = field(default_factory=dict)
+    states: dict[tuple[str, int, int], State] = field(default_factory=dict)
 
-    def of(self, group: str, queue_id: int, offset: int) -> Owed:
-        return self.owed.setdefault((group, queue_id, offset), Owed())
+    def of(self, group: str, queue_id: int, offset: int) -> State:
+        return self.states.setdefault((group, queue_id, offset), State())
 
 
 class DeliveryMachine(RuleBasedStateMachine):
@@ -76,19 +76,23 @@ class DeliveryMachine(RuleBasedStateMachine):
         dead = self._dead_letters(group)
         batch: set[tuple[int, int]] = set()
         for one in got:
-            owed = self.model.of(group, one.queue_id, one.queue_offset)
+            state = self.model.of(group, one.queue_id, one.queue_offset)
             assert decode_message(one.record).body == f"{one.queue_id}-{one.queue_offset}".encode()
-            assert not owed.done, "a consumed message is not delivered again"
-            assert owed.until_ms <= now_ms, "an invisible message is not delivered"
-            assert one.attempt == owed.attempt + 1 <= GROUPS[group].max_attempts
+            assert not state.done, "a consumed message is not delivered again"
+            assert state.until_ms <= now_ms, "an invisible message is not delivered"
+            assert one.attempt == state.attempt + 1 <= GROUPS[group].max_attempts
             if GROUPS[group].orderly:
                 self._check_order(group, one.queue_id, one.queue_offset, batch)
             batch.add((one.queue_id, one.queue_offset))
         for one in got:
-            owed = self.model.of(group, one.queue_id, one.queue_offset)
-            if owed.handle:
-                self.old_handles.append((group, owed.handle))
-            owed.attempt, owed.until_ms, owed.handle = one.attempt, one.until_ms, one.receipt_handle
+            state = self.model.of(group, one.queue_id, one.queue_offset)
+            if state.handle:
+                self.old_handles.append((group, state.handle))
+            state.attempt, state.until_ms, state.handle = (
+                one.attempt,
+                one.until_ms,
+                one.receipt_handle,
+            )
         assert got or not self._available(group), "a visible message is delivered"
         if len(got) < count and not self._was_packed(group):
             assert not self._available(group), "a receive takes all that there is"
@@ -97,8 +101,8 @@ class DeliveryMachine(RuleBasedStateMachine):
     def _check_order(self, group: str, queue_id: int, offset: int, batch: set[tuple[int, int]]) -> None:
         for earlier in range(offset):
             if self.keys[queue_id][earlier] == self.keys[queue_id][offset]:
-                owed = self.model.of(group, queue_id, earlier)
-                assert owed.done or (queue_id, earlier) in batch, (
+                state = self.model.of(group, queue_id, earlier)
+                assert state.done or (queue_id, earlier) in batch, (
                     "an earlier one of the message group is not done"
                 )
 
@@ -109,11 +113,11 @@ class DeliveryMachine(RuleBasedStateMachine):
         found = set()
         for letter in letters:
             queue_id, offset = (int(text) for text in letter.body.decode().split("-"))
-            owed = self.model.of(group, queue_id, offset)
-            assert not owed.done
-            assert owed.until_ms <= self.engine.now_ms
-            assert owed.attempt == GROUPS[group].max_attempts
-            owed.done = True
+            state = self.model.of(group, queue_id, offset)
+            assert not state.done
+            assert state.until_ms <= self.engine.now_ms
+            assert state.attempt == GROUPS[group].max_attempts
+            state.done = True
             found.add((queue_id, offset))
         return found
 
@@ -130,12 +134,12 @@ class DeliveryMachine(RuleBasedStateMachine):
             blocked = {
                 key
                 for offset, key in enumerate(keys)
-                if not (owed := self.model.of(group, queue_id, offset)).done and owed.until_ms > now_ms
+                if not (state := self.model.of(group, queue_id, offset)).done and state.until_ms > now_ms
             }
             for offset, key in enumerate(keys):
-                owed = self.model.of(group, queue_id, offset)
+                state = self.model.of(group, queue_id, offset)
                 orderly = GROUPS[group].orderly
-                if not owed.done and owed.until_ms <= now_ms and not (orderly and key in blocked):
+                if not state.done and state.until_ms <= now_ms and not (orderly and key in blocked):
                     found.append((queue_id, offset))
         return found
 
@@ -143,8 +147,8 @@ class DeliveryMachine(RuleBasedStateMachine):
         """The invisible messages."""
         return sorted(
             (queue_id, offset)
-            for (name, queue_id, offset), owed in self.model.owed.items()
-            if name == group and not owed.done and owed.until_ms > self.engine.now_ms
+            for (name, queue_id, offset), state in self.model.states.items()
+            if name == group and not state.done and state.until_ms > self.engine.now_ms
         )
 
     def _some_open(self, group: str) -> list[tuple[int, int]]:
@@ -176,18 +180,18 @@ class DeliveryMachine(RuleBasedStateMachine):
     def change(self, group: str, after_ms: int, data: st.DataObject) -> None:
         if not (places := self._some_open(group)):
             return
-        owed = self.model.of(group, *data.draw(st.sampled_from(places)))
-        self.old_handles.append((group, owed.handle))
+        state = self.model.of(group, *data.draw(st.sampled_from(places)))
+        self.old_handles.append((group, state.handle))
         now_ms = self.engine.now_ms
-        owed.handle = self.engine.delivery.change_invisible(group, "orders", owed.handle, after_ms, now_ms)
-        owed.until_ms = now_ms + after_ms
+        state.handle = self.engine.delivery.change_invisible(group, "orders", state.handle, after_ms, now_ms)
+        state.until_ms = now_ms + after_ms
 
     @rule(group=st.sampled_from(list(GROUPS)), data=st.data())
     def acknowledge_too_late(self, group: str, data: st.DataObject) -> None:
         late = [
-            owed.handle
-            for (name, _, _), owed in self.model.owed.items()
-            if name == group and owed.handle and not owed.done and owed.until_ms <= self.engine.now_ms
+            state.handle
+            for (name, _, _), state in self.model.states.items()
+            if name == group and state.handle and not state.done and state.until_ms <= self.engine.now_ms
         ]
         if late:
             with pytest.raises(TroveError, match="RECEIPT_HANDLE_ILLEGAL"):
@@ -201,7 +205,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         changed."""
         if self.old_handles:
             group, handle = data.draw(st.sampled_from(self.old_handles))
-            if handle not in {owed.handle for owed in self.model.owed.values()}:
+            if handle not in {state.handle for state in self.model.states.values()}:
                 with suppress(TroveError):
                     self.engine.delivery.acknowledge(group, "orders", handle, self.engine.now_ms)
 
@@ -228,12 +232,12 @@ class DeliveryMachine(RuleBasedStateMachine):
         """Unflushed events are forgotten, except where the stored offsets cover them."""
         if flushed:
             self.flush_events()
-        handles = [(key[0], owed.handle) for key, owed in self.model.owed.items() if owed.handle]
+        handles = [(key[0], state.handle) for key, state in self.model.states.items() if state.handle]
         self.old_handles += handles
         self.engine.crash()
         self.model = deepcopy(self.flushed)
-        for (group, queue_id, offset), owed in self.model.owed.items():
-            owed.done = owed.done or offset < self.stored.get((group, queue_id), 0)
+        for (group, queue_id, offset), state in self.model.states.items():
+            state.done = state.done or offset < self.stored.get((group, queue_id), 0)
         for (group, queue_id), end in self.stored.items():
             for offset in range(end):
                 self.model.of(group, queue_id, offset).done = True
@@ -259,9 +263,9 @@ class DeliveryMachine(RuleBasedStateMachine):
         for group in GROUPS:
             for progress in self.engine.delivery.progress(group, "orders", self.engine.now_ms):
                 open_ = [
-                    owed
-                    for (name, queue_id, _), owed in self.model.owed.items()
-                    if (name, queue_id) == (group, progress.queue_id) and owed.handle and not owed.done
+                    state
+                    for (name, queue_id, _), state in self.model.states.items()
+                    if (name, queue_id) == (group, progress.queue_id) and state.handle and not state.done
                 ]
                 assert progress.in_flight_count == len(open_)
 
@@ -273,9 +277,9 @@ class DeliveryMachine(RuleBasedStateMachine):
             for _ in range(sum(map(len, self.keys)) * 4 + 4):
                 self.receive(group, 32)
                 for queue_id, offset in self._open(group):
-                    owed = self.model.of(group, queue_id, offset)
-                    self.engine.delivery.acknowledge(group, "orders", owed.handle, self.engine.now_ms)
-                    owed.done = True
+                    state = self.model.of(group, queue_id, offset)
+                    self.engine.delivery.acknowledge(group, "orders", state.handle, self.engine.now_ms)
+                    state.done = True
             for queue_id, keys in enumerate(self.keys):
                 assert all(self.model.of(group, queue_id, offset).done for offset in range(len(keys)))
                 assert (self.engine.committed(group, queue_id=queue_id) or 0) == len(keys)

@@ -26,7 +26,7 @@ PRIORITIES = st.sampled_from([None, 0, 1, 4, 8, 9, 9])
 
 
 @dataclass
-class Owed:
+class State:
     """One message and one group."""
 
     attempt: int = 0
@@ -40,14 +40,14 @@ class Model:
 
     def __init__(self, starvation_max: int) -> None:
         self.starvation_max = starvation_max
-        self.owed: dict[int, Owed] = {}
+        self.states: dict[int, State] = {}
         self.was_skipped = dict.fromkeys(range(10), 0)
 
-    def of(self, offset: int) -> Owed:
-        return self.owed.setdefault(offset, Owed())
+    def of(self, offset: int) -> State:
+        return self.states.setdefault(offset, State())
 
     def in_flight(self) -> int:
-        return sum(1 for owed in self.owed.values() if owed.attempt and not owed.done)
+        return sum(1 for state in self.states.values() if state.attempt and not state.done)
 
     def next(self, priorities: list[int], now_ms: int, new_allowed: bool) -> int | None:
         """The offset that must be delivered now."""
@@ -115,11 +115,15 @@ class PriorityMachine(RuleBasedStateMachine):
             while (expected := model.next(self.priorities, now_ms, new_left > 0)) in dead:
                 model.of(expected).done = True  # it went to the dead letters when its turn came
             assert one.queue_offset == expected
-            owed = model.of(one.queue_offset)
-            assert one.attempt == owed.attempt + 1 <= ATTEMPTS_MAX
+            state = model.of(one.queue_offset)
+            assert one.attempt == state.attempt + 1 <= ATTEMPTS_MAX
             assert decode_message(one.record).body == str(one.queue_offset).encode()
-            new_left -= owed.attempt == 0
-            owed.attempt, owed.until_ms, owed.handle = one.attempt, one.until_ms, one.receipt_handle
+            new_left -= state.attempt == 0
+            state.attempt, state.until_ms, state.handle = (
+                one.attempt,
+                one.until_ms,
+                one.receipt_handle,
+            )
             model.delivered(self.priorities, one.queue_offset, self._waiting(model))
         for offset in dead:
             model.of(offset).done = True
@@ -139,17 +143,17 @@ class PriorityMachine(RuleBasedStateMachine):
         self.letters[group] += len(letters)
         found = {int(letter.body) for letter in letters}
         for offset in found:
-            owed = self.models[group].of(offset)
-            assert not owed.done
-            assert owed.attempt == ATTEMPTS_MAX
+            state = self.models[group].of(offset)
+            assert not state.done
+            assert state.attempt == ATTEMPTS_MAX
         return found
 
     def _open(self, group: str) -> list[int]:
         model = self.models[group]
         return sorted(
             offset
-            for offset, owed in model.owed.items()
-            if not owed.done and owed.until_ms > self.engine.now_ms
+            for offset, state in model.states.items()
+            if not state.done and state.until_ms > self.engine.now_ms
         )
 
     def _some_open(self, group: str) -> list[int]:
@@ -164,17 +168,17 @@ class PriorityMachine(RuleBasedStateMachine):
         if not (places := self._some_open(group)):
             return
         for offset in data.draw(st.lists(st.sampled_from(places), min_size=1, max_size=6, unique=True)):
-            owed = self.models[group].of(offset)
-            self.engine.delivery.acknowledge(group, "orders", owed.handle, self.engine.now_ms)
-            owed.done = True
+            state = self.models[group].of(offset)
+            self.engine.delivery.acknowledge(group, "orders", state.handle, self.engine.now_ms)
+            state.done = True
 
     @rule(group=st.sampled_from(GROUPS), after_ms=st.sampled_from([0, 1, 3_000]), data=st.data())
     def change(self, group: str, after_ms: int, data: st.DataObject) -> None:
         if not (places := self._some_open(group)):
             return
-        owed, now_ms = self.models[group].of(data.draw(st.sampled_from(places))), self.engine.now_ms
-        owed.handle = self.engine.delivery.change_invisible(group, "orders", owed.handle, after_ms, now_ms)
-        owed.until_ms = now_ms + after_ms
+        state, now_ms = self.models[group].of(data.draw(st.sampled_from(places))), self.engine.now_ms
+        state.handle = self.engine.delivery.change_invisible(group, "orders", state.handle, after_ms, now_ms)
+        state.until_ms = now_ms + after_ms
 
     @rule(by_ms=st.sampled_from([1, 2_999, LEASE_MS]))
     def time_goes_on(self, by_ms: int) -> None:
@@ -239,7 +243,7 @@ class PriorityMachine(RuleBasedStateMachine):
 
     # --- invariants -----------------------------------------------------------------------------------
     @invariant()
-    def the_committed_offset_never_passes_a_message_that_is_owed(self) -> None:
+    def the_committed_offset_never_passes_an_outstanding_message(self) -> None:
         for group in GROUPS:
             done = [self.models[group].of(offset).done for offset in range(len(self.priorities))]
             first = done.index(False) if False in done else len(done)
@@ -274,9 +278,9 @@ class PriorityMachine(RuleBasedStateMachine):
             for _ in range(len(self.priorities) * ATTEMPTS_MAX + 4):
                 self.receive(group, 32)
                 for offset in self._open(group):
-                    owed = self.models[group].of(offset)
-                    self.engine.delivery.acknowledge(group, "orders", owed.handle, self.engine.now_ms)
-                    owed.done = True
+                    state = self.models[group].of(offset)
+                    self.engine.delivery.acknowledge(group, "orders", state.handle, self.engine.now_ms)
+                    state.done = True
             assert all(self.models[group].of(offset).done for offset in range(len(self.priorities)))
             assert (self.engine.committed(group) or 0) == len(self.priorities)
 

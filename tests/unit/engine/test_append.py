@@ -58,11 +58,11 @@ def test_a_segment_ends_in_an_eight_byte_blank_and_the_append_is_retried() -> No
     files = MemoryFileSystem()
     store = open_store(files)
     first = send(store, bytes(8000))
-    room = SMALL.commit_log_file_size - first.end
+    space = SMALL.commit_log_file_size - first.end
     result = send(store, bytes(8000))
     assert result.physical_offset == SMALL.commit_log_file_size
     segment = files.read_bytes("commitlog/00000000000000000000")
-    assert segment[first.end : first.end + 8] == room.to_bytes(4, "big") + bytes.fromhex("cbd43194")
+    assert segment[first.end : first.end + 8] == space.to_bytes(4, "big") + bytes.fromhex("cbd43194")
     assert not any(segment[first.end + 8 :]), "the rest is left as it is"
     assert [len(body) for body in scan_bodies(store)] == [8000, 8000]
 

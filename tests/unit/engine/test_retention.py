@@ -493,8 +493,8 @@ def test_a_full_disk_takes_even_what_is_pending_and_says_what(lines_max: int) ->
 def test_a_full_disk_takes_first_what_nobody_is_pending() -> None:
     broker = Broker(MemoryFileSystem(), policy=replace(AT_ONCE, hours=frozenset()))
     broker.fill(2)
-    broker.send("owed")
-    assert bodies(broker.receive()) == ["owed"]
+    broker.send("outstanding")
+    assert bodies(broker.receive()) == ["outstanding"]
     broker.fill(2)
     assert isinstance(broker.files, MemoryFileSystem)
     broker.files.capacity = broker.files.used_bytes() + 4_096  # for small files
@@ -508,10 +508,10 @@ def test_a_full_disk_takes_first_what_nobody_is_pending() -> None:
     assert broker.task.counters.dropped_messages == 0
     assert broker.task.counters.forced_segments == 4
     broker.now_ms += LEASE_MS
-    assert bodies(killed(broker).receive()) == ["owed"]
+    assert bodies(killed(broker).receive()) == ["outstanding"]
 
 
-def test_a_segment_that_is_owed_as_a_whole_is_not_carried_round_and_round() -> None:
+def test_a_wholly_outstanding_segment_is_not_carried_round_and_round() -> None:
     broker = Broker(MemoryFileSystem(), policy=replace(AT_ONCE, hours=frozenset()))
     for _ in range(40):
         broker.send("z" * 2_000)

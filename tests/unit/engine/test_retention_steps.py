@@ -10,7 +10,7 @@ import pytest
 from tests.support import fake_loop
 from tests.support.engine import NOW_MS
 from tests.support.loop_time import loop_time
-from tests.support.retention import HOUR_MS, ROOM, SETTINGS, Broker
+from tests.support.retention import FREE, HOUR_MS, SETTINGS, Broker
 from tests.support.trials import SOAK
 from trovemq_proto.positions import QueueOffset
 from trovemq_store.files.memory import MemoryFileSystem
@@ -53,7 +53,7 @@ def longest_step_of_a_run() -> float:
 
     async def scene() -> float:
         with loop_time() as measured:
-            assert await broker.task.clean(ROOM) == segments
+            assert await broker.task.clean(FREE) == segments
             return measured.longest_s
 
     longest_s = fake_loop.run(scene())

@@ -28,7 +28,7 @@ SIZE = 100
 POLICY = RetentionPolicy(forcible_enable=True)
 NOON, FOUR = 12, 4
 OLD, YOUNG = NOW_MS - 73 * HOUR_MS, NOW_MS - 71 * HOUR_MS
-ROOM, USED_76, USED_86, USED_91 = (DiskUse(10_000, 10_000 - 100 * used) for used in (10, 76, 86, 91))
+FREE, USED_76, USED_86, USED_91 = (DiskUse(10_000, 10_000 - 100 * used) for used in (10, 76, 86, 91))
 
 
 def segments(*stored_ms: int) -> list[ClosedSegment]:
@@ -46,7 +46,7 @@ def decided(
 
 @pytest.mark.parametrize(
     ("disk", "hour", "count"),
-    [(ROOM, NOON, 0), (ROOM, FOUR, 2), (USED_76, NOON, 2), (USED_76, FOUR, 2)],
+    [(FREE, NOON, 0), (FREE, FOUR, 2), (USED_76, NOON, 2), (USED_76, FOUR, 2)],
 )
 def test_old_segments_go_at_their_hour_or_when_the_disk_fills(disk: DiskUse, hour: int, count: int) -> None:
     found = decided(segments(OLD, OLD, YOUNG, OLD), disk, hour)
@@ -55,8 +55,8 @@ def test_old_segments_go_at_their_hour_or_when_the_disk_fills(disk: DiskUse, hou
 
 def test_a_segment_is_kept_until_its_last_record_is_of_age() -> None:
     age = POLICY.reserved_ms
-    assert decided(segments(NOW_MS - age), ROOM, FOUR).count == 1
-    assert decided(segments(NOW_MS - age + 1), ROOM, FOUR).count == 0
+    assert decided(segments(NOW_MS - age), FREE, FOUR).count == 1
+    assert decided(segments(NOW_MS - age + 1), FREE, FOUR).count == 0
 
 
 def test_a_filling_disk_takes_young_segments_and_no_more_than_needed() -> None:
@@ -86,7 +86,7 @@ def test_nothing_young_goes_where_that_is_switched_off() -> None:
 
 
 def test_a_run_takes_no_more_than_its_batch() -> None:
-    assert decided(segments(*[OLD] * 30), ROOM, FOUR).count == 10
+    assert decided(segments(*[OLD] * 30), FREE, FOUR).count == 10
     assert decided(segments(*[YOUNG] * 30), DiskUse(10_000, 0), NOON, replace(POLICY, files_max=3)).count == 3
 
 
@@ -98,10 +98,10 @@ def test_segments_after_the_first_that_stays_are_not_looked_at() -> None:
             looked.append(segment.start)
             yield segment
 
-    decide(watched(), POLICY, ROOM, min_offset=LOG_ORIGIN, hour=FOUR, now_ms=NOW_MS)
+    decide(watched(), POLICY, FREE, min_offset=LOG_ORIGIN, hour=FOUR, now_ms=NOW_MS)
     assert looked == [0, SIZE]
     looked.clear()
-    decide(watched(), POLICY, ROOM, min_offset=LOG_ORIGIN, hour=NOON, now_ms=NOW_MS)
+    decide(watched(), POLICY, FREE, min_offset=LOG_ORIGIN, hour=NOON, now_ms=NOW_MS)
     assert looked == []
 
 

@@ -72,9 +72,9 @@ def test_another_brokers_writes_after_an_open_transaction_keep_its_records() -> 
     other_files = MemoryFileSystem()
     other = AtomicStore(other_files)  # makes the record after it
     while other.store.end_offset < cut_at:
-        room = cut_at - other.store.end_offset
-        send(other.store, b"x" * max(0, min(room - 200, 4_000)), topic="orders", queue_id=1)
-        if room < 450:
+        space = cut_at - other.store.end_offset
+        send(other.store, b"x" * max(0, min(space - 200, 4_000)), topic="orders", queue_id=1)
+        if space < 450:
             break
     result = send(other.store, b"behind", topic="bills", queue_id=0)
     data = other_files._files[PATH].data[result.physical_offset : result.end]

@@ -72,9 +72,9 @@ def _write_log(records: list[dict[str, object]]) -> tuple[bytes, list[int], list
         one = dict(fields)
         offset, time = int(str(one.pop("offset"))), int(str(one.pop("time")))
         data = stored(len(log), offset, time, **one)  # type: ignore[arg-type]
-        room = SEGMENT_SIZE - len(log) % SEGMENT_SIZE
-        if len(data) + 8 > room:
-            log += (room.to_bytes(4) + MAGIC_BLANK_BYTES).ljust(room, b"\0")
+        space = SEGMENT_SIZE - len(log) % SEGMENT_SIZE
+        if len(data) + 8 > space:
+            log += (space.to_bytes(4) + MAGIC_BLANK_BYTES).ljust(space, b"\0")
             data = stored(len(log), offset, time, **one)  # type: ignore[arg-type]
         positions.append(len(log))
         sizes.append(len(data))

@@ -195,11 +195,11 @@ async def test_space_comes_with_the_sync_and_is_refused_where_it_does_not() -> N
         with pytest.raises(TroveError, match="OS_PAGE_CACHE_BUSY"):
             await commit.wait_for_capacity()
         store.gate.set()
-        await commit_room(commit)
+        await commit_capacity(commit)
         assert not commit.full
 
 
-async def commit_room(commit: GroupCommit) -> None:
+async def commit_capacity(commit: GroupCommit) -> None:
     """Space, however often the short wait has to be repeated."""
     async with asyncio.timeout(30):
         while True:

@@ -20,7 +20,7 @@ MODULE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 60
 TEST_NAME_LENGTH_MAX = 70
 README_LINES_MAX = 4  # of a folder of tests
-ROOMS = (
+CODE = (
     "broker",
     "store/trovemq_store",
     "nameserver",
@@ -73,7 +73,7 @@ def text_of(path: Path) -> str | None:
         return None
 
 
-def modules(places: tuple[str, ...] = (*ROOMS, "deploy", "bench", "docs", "tests")) -> list[Path]:
+def modules(places: tuple[str, ...] = (*CODE, "deploy", "bench", "docs", "tests")) -> list[Path]:
     """Our own Python modules, without generated ones."""
     found = [path for path in tracked_files() if path.suffix == ".py" and within(path, places)]
     return [path for path in found if not path.stem.endswith(("_pb2", "_pb2_grpc"))]
@@ -147,7 +147,7 @@ def test_modules_are_small() -> None:
 def test_functions_are_short() -> None:
     long = [
         f"{relative(path)}:{line} {name}: {lines}"
-        for path in modules(ROOMS)
+        for path in modules(CODE)
         for line, name, lines in facts_of(path).functions
         if lines > FUNCTION_LINES_MAX
     ]
@@ -226,7 +226,7 @@ def imported_names(node: ast.AST) -> Iterator[str]:
 def test_the_daemons_log_and_only_command_lines_print() -> None:
     quiet = [
         path
-        for path in modules(ROOMS)
+        for path in modules(CODE)
         if path.name != "__main__.py" and not within(path, ("broker/tools", "clients/python/trovemq/cli"))
     ]
     assert calls_of(quiet, {"print"}) == []

@@ -27,6 +27,7 @@ INSTEAD = {
     r"(?<!`)\b(passe[sd][ _-]over|pass_over)\b": "skip",
     r"\b([Gg]o(es|ing)?|went|gone) on\b(?! (disk|top|loopback|one|each|every|for ever))": "continue",
     r"\bset aside\b": "quarantined, kept out",
+    r"(?i)\b(owed|rooms?)\b": "outstanding, unacknowledged; space, capacity; package",
     r"(?i)\bfarewells?\b": "termination, unregisters, GOAWAY",
     r"\b(comes?|came|coming) again\b": "is delivered again, is repeated",
     r"\bwhat (becomes|became) of\b": "the result, the outcome, the track of a message",

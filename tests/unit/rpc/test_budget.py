@@ -50,7 +50,7 @@ def test_giants_leave_a_quarter_for_small_messages() -> None:
     assert budget.held == 260 * MIB
 
 
-def test_who_waits_is_admitted_in_order_once_there_is_room() -> None:
+def test_who_waits_is_admitted_in_order_once_there_is_space() -> None:
     budget = BytesBudget(100 * MIB, 100 * MIB)
     first, others = Holder(), [Admission() for _ in range(3)]
     budget.admit(first, 70 * MIB, Admission())
@@ -80,7 +80,7 @@ def test_an_admission_that_nobody_wants_any_more_is_given_back() -> None:
     assert budget.held == budget.large_held == 0
 
 
-def test_windows_are_withheld_until_there_is_room() -> None:
+def test_windows_are_withheld_until_there_is_space() -> None:
     budget = BytesBudget(10 * MIB, 4 * MIB)
     one, two = Holder(), Holder()
     budget.take(one, 4 * MIB)

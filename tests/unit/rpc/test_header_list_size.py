@@ -85,9 +85,9 @@ async def test_a_request_of_exactly_what_the_server_takes_is_sent() -> None:
     async with ends(options=SMALL) as both:
         await others_are_served(both)
         echo = both.unary("Echo")
-        room = LIMIT - echo._method.list_size - len("fits") - 32
-        assert bytes(await echo(b"x", metadata=(("fits", "v" * room),))) == b"x"
-        code, _ = await failure(echo(b"x", metadata=(("fits", "v" * (room + 1)),)))
+        space = LIMIT - echo._method.list_size - len("fits") - 32
+        assert bytes(await echo(b"x", metadata=(("fits", "v" * space),))) == b"x"
+        code, _ = await failure(echo(b"x", metadata=(("fits", "v" * (space + 1)),)))
         assert code == rpc.StatusCode.RESOURCE_EXHAUSTED
 
 

@@ -1,4 +1,4 @@
-"""Calls that wait for a connection, or for room on one: each is sent when there is room, or ends."""
+"""Calls that wait for a connection, or for space on one: each is sent when there is space, or ends."""
 
 import asyncio
 from typing import Any

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.groups.timers.copies import Target, delivered_copy
-from broker.groups.timers.wheel_records import PROPERTIES_ROOM_MAX, WHEEL_TOPIC
+from broker.groups.timers.wheel_records import PROPERTIES_SPACE_MAX, WHEEL_TOPIC
 from tests.support.engine import NOW_MS
 from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import RecordBatch, decode_message, encode_record, parse_properties
@@ -126,7 +126,7 @@ def test_a_record_that_is_gone_has_no_copy() -> None:
 
 
 def test_a_record_without_space_is_reported_nothing() -> None:
-    block = b"REAL_QID\x010\x02a\x01".ljust(PROPERTIES_ROOM_MAX - 1, b"x") + b"\x02"
+    block = b"REAL_QID\x010\x02a\x01".ljust(PROPERTIES_SPACE_MAX - 1, b"x") + b"\x02"
     _, data = copied(waiting(block), target(crc=True))
     assert _block(data)[: len(block)] == block
     assert len(_block(data)) == len(block) + 20, "and the CRC"

@@ -16,7 +16,7 @@ from broker.groups.timers.ended import EndedOffsets
 from broker.groups.timers.rocketmq_files import UNIT_DTYPE, UNIT_SIZE, load_units, save_units, units_per_file
 from broker.groups.timers.sources import SCHEDULE_QUEUES_MAX
 from broker.groups.timers.timers import SCHEDULE_TOPIC, WHEEL_TOPIC, Timers
-from broker.groups.timers.wheel_records import PROPERTIES_ROOM_MAX, read_record, read_waiting
+from broker.groups.timers.wheel_records import PROPERTIES_SPACE_MAX, read_record, read_waiting
 from tests.support.engine import NOW_MS
 from tests.unit.timers.engine import ROOMY, SETTINGS, Broker, message
 from tests.unit.timers.test_copies import PLACE, copied, target, waiting
@@ -99,7 +99,7 @@ def test_a_record_whose_properties_are_full_is_carried_without_being_told() -> N
     names = {"REAL_TOPIC": "orders", "REAL_QID": "0", "TIMER_OUT_MS": str(NOW_MS + 2_000), "UNIQ_KEY": "A"}
     names |= {"TIMER_DELIVER_MS": str(NOW_MS + 2_345)}
     used = sum(len(name) + len(value) + 2 for name, value in names.items()) + len("big") + 2
-    names["big"] = "x" * (PROPERTIES_ROOM_MAX - used)
+    names["big"] = "x" * (PROPERTIES_SPACE_MAX - used)
     broker.writer.append([NewRecord(WHEEL_TOPIC, 0, b"a", names, NOW_MS)], NOW_MS)
     broker.dispatch()
     end = broker.store.end_offset

@@ -252,44 +252,44 @@ def test_rocketmq_deliveries_are_not_repeated_even_with_our_snapshot_lost() -> N
 
 
 # --- the golden stores ------------------------------------------------------------------------------------
-def owed_of(manifest: dict[str, Any]) -> dict[str, int]:
+def outstanding_of(manifest: dict[str, Any]) -> dict[str, int]:
     """By unique key: when RocketMQ would deliver the undelivered messages."""
     codes = {
         (queue["topic"], queue["queueId"], queue["minOffset"] + index): code
         for queue in manifest["queues"]
         for index, code in enumerate(queue["cqTagsCodes"])
     }
-    owed = {}
+    due = {}
     for message in manifest["messages"]:
         properties = message["properties"]
         if message["topic"] == SCHEDULE_TOPIC:
-            owed[message["uniqKey"]] = codes[SCHEDULE_TOPIC, message["queueId"], message["queueOffset"]]
+            due[message["uniqKey"]] = codes[SCHEDULE_TOPIC, message["queueId"], message["queueOffset"]]
         elif message["topic"] == WHEEL_TOPIC:
-            owed[message["uniqKey"]] = (
+            due[message["uniqKey"]] = (
                 int(properties["TIMER_DELIVER_MS"]) if "TIMER_DELIVER_MS" in properties else 0
             )
     for message in manifest["messages"]:
         if message["topic"] not in (SCHEDULE_TOPIC, WHEEL_TOPIC) and "REAL_TOPIC" in message["properties"]:
-            owed.pop(message["uniqKey"], None)
-    return owed
+            due.pop(message["uniqKey"], None)
+    return due
 
 
 def test_golden_what_is_pending_comes_once_and_at_its_time(tmp_path: Path) -> None:
     manifest = load_manifest("small")
-    owed = owed_of(manifest)
-    assert len(owed) == 4, "two of the wheel and two of the levels"
+    due = outstanding_of(manifest)
+    assert len(due) == 4, "two of the wheel and two of the levels"
     files = RealFileSystem(unpack("small", tmp_path))
     now_ms = manifest["messages"][-1]["storeTimestamp"] + 60_000
     store_settings = settings_of(manifest, flush_mode="async")
     broker = Broker(files, store_settings=store_settings, topics=(), import_from_rocketmq=True, now_ms=now_ms)  # type: ignore[arg-type]
     before = {message.offset_msg_id for message in broker.delivered("AlfaTimers")}
-    assert sorted(timer.deliver_ms for timer in broker.timers.pending("AlfaTimers")) == sorted(owed.values())
+    assert sorted(timer.deliver_ms for timer in broker.timers.pending("AlfaTimers")) == sorted(due.values())
     assert broker.deliver(now_ms) == 0
-    for deliver_ms in sorted(owed.values()):
+    for deliver_ms in sorted(due.values()):
         assert broker.deliver(deliver_ms - 1) == 0
         assert broker.deliver(deliver_ms) == 1
     new = [message for message in broker.delivered("AlfaTimers") if message.offset_msg_id not in before]
-    assert {message.unique_key: message.store_timestamp for message in new} == owed
+    assert {message.unique_key: message.store_timestamp for message in new} == due
     broker.store.close(now_ms)
 
 

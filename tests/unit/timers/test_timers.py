@@ -168,13 +168,13 @@ def test_a_full_disk_delays_messages_and_loses_none() -> None:
 
 def test_properties_that_fill_a_record_leave_out_what_only_informs() -> None:
     broker = Broker(store_settings=replace(ROOMY, commit_log_file_size=1 << 18, batch_size_max=1 << 17))
-    room = 32_767 - CRC_PROPERTY_SIZE - len("UNIQ_KEY") - 34 - len("big") - 2
+    space = 32_767 - CRC_PROPERTY_SIZE - len("UNIQ_KEY") - 34 - len("big") - 2
     waiting = len("REAL_TOPICorders") + len("REAL_QID0") + len("TIMER_DELIVER_MSTIMER_OUT_MS") + 26 + 8
-    broker.schedule(b"big", NOW_MS + 100, properties={"big": "x" * (room - waiting)})
+    broker.schedule(b"big", NOW_MS + 100, properties={"big": "x" * (space - waiting)})
     broker.deliver(NOW_MS + 100)
     (copy,) = broker.delivered()
     assert "TIMER_DEQUEUE_MS" not in copy.properties
-    assert len(copy.properties["big"]) == room - waiting
+    assert len(copy.properties["big"]) == space - waiting
 
 
 # --- recall -----------------------------------------------------------------------------------------------

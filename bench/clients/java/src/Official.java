@@ -49,20 +49,20 @@ final class Official {
     }
 
     private double send(Producer producer, String topic, double seconds) throws Exception {
-        Semaphore room = new Semaphore(IN_FLIGHT);
+        Semaphore capacity = new Semaphore(IN_FLIGHT);
         times.clear();
         long begin = System.nanoTime();
         while (System.nanoTime() - begin < seconds * 1e9) {
-            room.acquire();
+            capacity.acquire();
             Message message = PROVIDER.newMessageBuilder()
                 .setTopic(topic).setBody(BODY).setTag("tag").setKeys("key").build();
             long started = System.nanoTime();
             producer.sendAsync(message).whenComplete((receipt, fault) -> {
                 settled(started, fault);
-                room.release();
+                capacity.release();
             });
         }
-        room.acquire(IN_FLIGHT);
+        capacity.acquire(IN_FLIGHT);
         return times.size() / ((System.nanoTime() - begin) / 1e9);
     }
 

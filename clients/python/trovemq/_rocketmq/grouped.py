@@ -132,9 +132,9 @@ class GroupConsumer:
         settler = home.settler if home is not None else self._new_settler(session)
         self._homes[session.broker] = _Home(session, settler)
         while not self._pool.closed and not self._closing:
-            room = await self._inbox.wait_for_capacity()
+            space = await self._inbox.wait_for_capacity()
             try:
-                await self._receive_once(session, room, attempt_id)
+                await self._receive_once(session, space, attempt_id)
                 failures, attempt_id = 0, str(uuid.uuid4())
             except TroveError as error:
                 if self._is_final(error):
@@ -151,7 +151,7 @@ class GroupConsumer:
             return not self._subscription.topic.startswith("%") and len(self._sessions.all()) == 1
         return not may_pass(error)
 
-    async def _receive_once(self, session: Session, room: int, attempt_id: str) -> None:
+    async def _receive_once(self, session: Session, space: int, attempt_id: str) -> None:
         settings = session.settings
         assert settings is not None
         polling = settings.subscription
@@ -166,7 +166,7 @@ class GroupConsumer:
             topic=self._subscription.topic,
             broker=session.broker,
             filter=self._subscription.filter,
-            count_max=min(room, batch, RECEIVED_TOGETHER_MAX),
+            count_max=min(space, batch, RECEIVED_TOGETHER_MAX),
             poll_ms=poll_ms,
             invisible_ms=invisible_ms,
             attempt_id=attempt_id,

@@ -36,7 +36,7 @@ class Inbox:
     """Where receive loops put and the program takes. Belongs to one event loop.
 
     Args:
-        count_max: Messages that may wait; those who put ask `wait_for_room` before.
+        count_max: Messages that may wait; those who put ask `wait_for_capacity` before.
         bytes_max: Bytes of their bodies.
     """
 

@@ -66,12 +66,12 @@ def order_of(matrix: Matrix) -> Int64s:
     columns = np.flatnonzero(lows != highs)
     index_bits = (count - 1).bit_length()
     codes = np.zeros(count, np.int64)
-    room, used = 1 << (_CODE_BITS - index_bits), 0
+    space, used = 1 << (_CODE_BITS - index_bits), 0
     for column in columns.tolist():
         low = int(lows[column])
         digits = int(highs[column]) - low + 1
-        room //= digits
-        if not room:
+        space //= digits
+        if not space:
             break
         codes *= digits
         codes += matrix[:, column]

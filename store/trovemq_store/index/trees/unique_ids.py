@@ -60,7 +60,7 @@ class UniqueIds:
         self.recent_count = 0
         """Ids in memory, those counted twice that were stored twice."""
 
-    def check_room(self, count: int) -> None:
+    def check_space(self, count: int) -> None:
         """TroveError OS_PAGE_CACHE_BUSY where `count` more ids may not be remembered now."""
         if self.recent_count + count > RECENT_MAX:
             raise TroveError(
