@@ -182,6 +182,10 @@ format: setup ## Format the code and sort the imports
 
 # Into build/site, from the pages in docs/ and the docstrings, which are read and not imported. What it needs is installed
 # at its first run; the build itself takes nothing from a network.
+.PHONY: walks
+walks: setup ## Trace four calls and draw their way through the packages: docs/internals/walks.md
+	@$(RUN) -m tests.support.walks
+
 .PHONY: docs-site
 docs-site: $(STAMP_DOCS) ## Build the pages and the API reference as a site: build/site/index.html
 	@NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict $(ARGS)
