@@ -85,21 +85,28 @@ class OffsetKeeper:
         return self._store.offsets.get(group, topic, queue_id)
 
     async def reset(
-        self, group: str, topic: str, queue_id: int | None, target: ResetTarget
+        self, group: str, topic: str, queue_id: int | None, target: ResetTarget, *, only_new: bool = False
     ) -> list[ResetEntry]:
-        """Sets the offsets of one queue, or of every queue of the topic. Raises as commit()."""
+        """Sets the offsets of one queue, or of every queue of the topic; `only_new`: of those that the group
+        has no offset of. Raises as commit()."""
         targets = self._targets(group, topic, queue_id, target)
         await self._log_behind(topic, targets)
         planned = self._entries(group, topic, targets)
+        if only_new:  # asked after the wait: a member may have begun to read meanwhile
+            planned = [entry for entry in planned if entry.offset_before is None]
+            targets = {entry.queue_id: entry.offset for entry in planned}
         forgotten = self._moved(group, topic, targets)
         for entry in planned:
             self._store.offsets.commit(group, topic, entry.queue_id, entry.offset)
         await self.persist()
         return [replace(entry, in_flight=forgotten.get(entry.queue_id, 0)) for entry in planned]
 
-    def preview(self, group: str, topic: str, queue_id: int | None, target: ResetTarget) -> list[ResetEntry]:
+    def preview(
+        self, group: str, topic: str, queue_id: int | None, target: ResetTarget, *, only_new: bool = False
+    ) -> list[ResetEntry]:
         """The changes that reset() would make; nothing is set. Raises as reset()."""
-        return self._entries(group, topic, self._targets(group, topic, queue_id, target))
+        entries = self._entries(group, topic, self._targets(group, topic, queue_id, target))
+        return [entry for entry in entries if not only_new or entry.offset_before is None]
 
     def _targets(
         self, group: str, topic: str, queue_id: int | None, target: ResetTarget

@@ -257,7 +257,7 @@ async def test_a_broadcast_goes_to_everyone(client: Client) -> None:
         client.subscribe("news", "a", broadcast=True) as one,
         client.subscribe("news", "a", broadcast=True, prefetch=2) as two,
         client.subscribe("news", "a", broadcast=True, tags=["x"]) as tagged,
-        client.subscribe("news", "a", broadcast=True, start="begin") as whole,
+        client.subscribe("news", "a", broadcast=True, start="earliest") as whole,
     ):
         for i in range(12):
             await client.send("news", b"%d" % i, tag="x" if i % 4 == 0 else "y", properties={"p": "v"})

@@ -204,11 +204,13 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
         queue_id = request.queue_id if request.HasField("queue_id") else None
         target, offsets = reset_target(request), self._parts.offsets
         check_group_name(request.group)
-        self._topics_of(request.group)
+        group, topic, only_new = request.group, request.topic, request.only_new
+        if not only_new:
+            self._topics_of(group)
         if request.preview:
-            entries = offsets.preview(request.group, request.topic, queue_id, target)
+            entries = offsets.preview(group, topic, queue_id, target, only_new=only_new)
         else:
-            entries = await offsets.reset(request.group, request.topic, queue_id, target)
+            entries = await offsets.reset(group, topic, queue_id, target, only_new=only_new)
         return group_pb2.ResetGroupReply(entries=[reset_entry_to_wire(entry) for entry in entries])
 
     # --- dead letters -------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from trovemq._connections import ConnectionPool
@@ -21,6 +22,7 @@ from trovemq.group_model import (
     ResentDeadLetter,
 )
 from trovemq.model import BrokerInfo
+from trovemq.starts import Start, check_start, timestamp_of
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -132,6 +134,7 @@ class Groups:
         to_min: bool = False,
         to_max: bool = False,
         preview: bool = False,
+        only_new: bool = False,
         broker: str | None = None,
     ) -> list[GroupReset]:
         """Sets where the group continues, of every queue of a topic or of one; messages in flight are
@@ -146,6 +149,7 @@ class Groups:
             to_min: The queue's first message.
             to_max: The queue's end.
             preview: Only returns the changes.
+            only_new: Leaves out queues that the group has read or has an offset of; the group need not exist.
             broker: The broker; every one that has the topic where None.
 
         Raises:
@@ -157,9 +161,22 @@ class Groups:
             brokers = self._pool.routes.brokers_of(topic, broker)
         else:
             brokers = [self._pool.routes.broker_of_queue(topic, queue_id, broker)]
-        calls = [self._calls(info).reset(group, topic, queue_id, target, preview) for info in brokers]
+        calls = [
+            self._calls(info).reset(group, topic, queue_id, target, preview, only_new) for info in brokers
+        ]
         lists = await present(calls, (errors.TOPIC_NOT_FOUND, errors.GROUP_NOT_FOUND))
         return [entry for entries in lists for entry in entries]
+
+    async def start(self, group: str, topic: str, start: Start) -> list[GroupReset]:
+        """Sets where the group begins in the queues that it has never read; see `Client.subscribe`.
+
+        Of several members that say so at once, the first one counts. Raises TroveError as `reset`.
+        """
+        check_start(start)
+        if isinstance(start, datetime):
+            return await self.reset(group, topic, timestamp=timestamp_of(start), only_new=True)
+        to_min = start == "earliest"
+        return await self.reset(group, topic, to_min=to_min, to_max=not to_min, only_new=True)
 
     # --- dead letters ---------------------------------------------------------------------------------
 

@@ -29,7 +29,13 @@ class Users:
         self._pool = pool
 
     async def create(
-        self, access_key: str, *, secret_key: str = "", is_super: bool = False, broker: str | None = None
+        self,
+        access_key: str,
+        *,
+        secret_key: str = "",
+        is_super: bool = False,
+        broker: str | None = None,
+        exist_ok: bool = False,
     ) -> UserCredentials:
         """Makes a user, durably, with the same secret on each broker.
 
@@ -38,16 +44,28 @@ class Users:
             secret_key: 8 to 256 printable ASCII characters without spaces; empty: a random one is made.
             is_super: The user may do everything, without rules.
             broker: The broker; every one where None.
+            exist_ok: A user of that name is not an error; it stays as it is, with its own secret.
 
         Returns:
-            The secret, which nobody can look up again.
+            The secret, which nobody can look up again; empty where every broker had the user before.
 
         Raises:
             TroveError: USER_EXISTS, USER_ILLEGAL, ACCESS_DENIED, AUTHENTICATION_DISABLED, …
         """
         secret, kind = secret_key or secrets.token_urlsafe(_SECRET_BYTES), "Super" if is_super else "Normal"
-        made = [calls.create_user(access_key, secret, kind) for calls in _all(self._pool, broker)]
-        return UserCredentials(access_key, secret, tuple(await present(made, ())))
+
+        async def create(calls: SecurityCalls) -> tuple[UserDescription, bool]:
+            try:
+                return await calls.create_user(access_key, secret, kind), True
+            except TroveError as error:
+                if not exist_ok or error.spec is not errors.USER_EXISTS:
+                    raise
+                (user,) = [user for user in await calls.users() if user.access_key == access_key]
+                return user, False
+
+        made = await present([create(calls) for calls in _all(self._pool, broker)], ())
+        any_is_new = any(is_new for _, is_new in made)
+        return UserCredentials(access_key, secret if any_is_new else "", tuple(user for user, _ in made))
 
     async def rotate(
         self, access_key: str, *, secret_key: str = "", broker: str | None = None

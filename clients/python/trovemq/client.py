@@ -9,7 +9,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from weakref import WeakSet
 
 from trovemq._arguments import check_text
@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # imported when they are first needed
     from trovemq.receipts import SendReceipt
     from trovemq.received import Handler
     from trovemq.send_arguments import Keys
+    from trovemq.starts import Start
     from trovemq.subscription import Subscription
     from trovemq.transaction import Checker
     from trovemq_proto.records import Message
@@ -312,7 +313,7 @@ class Client(Lookups):
         prefetch_bytes_max: int = 32 << 20,
         handler: Handler | None = None,
         broadcast: bool = False,
-        start: Literal["begin", "end"] = "end",
+        start: Start | None = None,
     ) -> Subscription:
         """The messages of a topic for a consumer group: each goes to one member, until one consumes it.
 
@@ -342,7 +343,9 @@ class Client(Lookups):
             broadcast: Every subscriber gets every message: queues are pulled by offset, positions are kept
                 in this process alone, and nothing is redelivered (`ack` and `nack` do nothing). The group is
                 a name only.
-            start: Where a broadcast begins: `end` or `begin`. Groups continue at their offsets.
+            start: Where a group begins in queues that it has never read: `earliest`, `latest` (what is stored
+                from now on), or a time; elsewhere it continues at its offset. None: as the broker's setting
+                `new_group_start` says. A broadcast begins there each time, at `latest` where None.
 
         Returns:
             A Subscription, to be entered.
@@ -379,7 +382,7 @@ class Client(Lookups):
         prefetch: int = 256,
         prefetch_bytes_max: int = 32 << 20,
         broadcast: bool = False,
-        start: Literal["begin", "end"] = "end",
+        start: Start | None = None,
     ) -> None:
         """Calls `handler` for each message, until it is cancelled or the client is closed.
 

@@ -26,6 +26,9 @@ class Settlement(Protocol):
     ) -> asyncio.Future[None]:
         """For redelivery after the delay (None: the group's back-off); not `tried`: no attempt is counted."""
 
+    def dead_letter(self, message: ReceivedMessage) -> asyncio.Future[None]:
+        """To the group's dead letters, whatever attempt it was."""
+
     async def extend(self, message: ReceivedMessage, duration_ms: int) -> None:
         """For redelivery after that time at the earliest."""
 
@@ -41,15 +44,8 @@ class Settlement(Protocol):
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class ReceivedMessage:
-    """One message of a subscription: consumed by `ack`, delivered again by `nack`.
-
-        async for message in subscription:
-            async with message.process():
-                ...
-
-    A message that is neither acknowledged nor returned is delivered again when the broker's lease on it ends:
-    for a push subscription when this client is gone, with `invisible_ms` after that time.
+class ReceivedFields:
+    """The content of a received message, for asyncio and for threads.
 
     Attributes:
         topic: The topic it was sent to (`%DLQ%GROUP` for one that is read from there).
@@ -68,9 +64,7 @@ class ReceivedMessage:
         deliver_timestamp: When a delayed message was to be delivered, epoch ms; else None.
         dead_letter_of: Topic and message id of the message that this dead letter was; else None.
         broker: Name of the broker it came from.
-        settled: `ack` or `nack` was called, or `process` ended.
         body_error: Why a broadcast message has an empty `body`: it does not inflate; else "".
-        receipt_handle: The broker's name for this delivery; the rest is the subscription's own.
     """
 
     topic: str
@@ -89,8 +83,26 @@ class ReceivedMessage:
     deliver_timestamp: int | None = None
     dead_letter_of: tuple[str, str] | None = None
     broker: str
-    settled: bool = False
     body_error: str = ""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class ReceivedMessage(ReceivedFields):
+    """One message of a subscription: consumed by `ack`, delivered again by `nack`.
+
+        async for message in subscription:
+            async with message.process():
+                ...
+
+    A message that is neither acknowledged nor returned is delivered again when the broker's lease on it ends:
+    for a push subscription when this client is gone, with `invisible_ms` after that time.
+
+    Attributes:
+        settled: `ack`, `nack` or `dead_letter` was called, or `process` ended.
+        receipt_handle: The broker's name for this delivery; the rest is the subscription's own.
+    """
+
+    settled: bool = False
     receipt_handle: str = field(default="", repr=False)
     lease_end: float | None = field(
         default=None, repr=False
@@ -123,6 +135,14 @@ class ReceivedMessage:
         self._settle()
         await asyncio.shield(self.settlement.return_message(self, delay_ms, tried=True))
 
+    async def dead_letter(self) -> None:
+        """Not consumed, and never to be: it goes to the group's dead letters, `%DLQ%GROUP`.
+
+        Returns when it is found there. Raises TroveError as `ack`.
+        """
+        self._settle()
+        await asyncio.shield(self.settlement.dead_letter(self))
+
     async def extend(self, duration: Delay) -> None:
         """Extends the lease: unsettled, the message is delivered again `duration` seconds from now.
 
@@ -147,11 +167,19 @@ class ReceivedMessage:
         try:
             yield self
         except BaseException as failure:
-            if not self.settled:
-                self.settled = True
-                delay_ms = None if isinstance(failure, Exception) else 0
-                self.settlement.return_message(self, delay_ms, tried=True)
+            self.return_after(failure)
             raise
+        await self.consumed()
+
+    def return_after(self, failure: BaseException) -> None:
+        """The end of `process` after an exception: returned, unless it is settled already."""
+        if not self.settled:
+            self.settled = True
+            delay_ms = None if isinstance(failure, Exception) else 0
+            self.settlement.return_message(self, delay_ms, tried=True)
+
+    async def consumed(self) -> None:
+        """The end of `process`: acknowledged with others, unless it is settled already."""
         if not self.settled:
             self.settled = True
             self.settlement.acknowledge(self, urgent=False)
@@ -180,6 +208,9 @@ class _NoSettlement:
     def return_message(
         self, message: ReceivedMessage, delay_ms: int | None, *, tried: bool
     ) -> asyncio.Future[None]:
+        return _done()
+
+    def dead_letter(self, message: ReceivedMessage) -> asyncio.Future[None]:
         return _done()
 
     async def extend(self, message: ReceivedMessage, duration_ms: int) -> None:

@@ -11,10 +11,12 @@ from typing import Final, Self
 from trovemq._arguments import check_optional_text, check_text, check_texts
 from trovemq._connections import ConnectionPool
 from trovemq._filters import check_tag_filter
-from trovemq._rocketmq.broadcast import BroadcastConsumer, Start
+from trovemq._groups import Groups
+from trovemq._rocketmq.broadcast import BroadcastConsumer
 from trovemq._rocketmq.grouped import GroupConsumer, GroupSubscription
 from trovemq._rocketmq.inbox import Inbox
-from trovemq.received import Handler, ReceivedMessage
+from trovemq.received import Handler, ReceivedFields, ReceivedMessage
+from trovemq.starts import Start, check_start
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
@@ -38,7 +40,7 @@ class SubscribeOptions:
     prefetch_bytes_max: int = 32 << 20
     handler: Handler | None = None
     broadcast: bool = False
-    start: Start = "end"
+    start: Start | None = None
 
     def check(self) -> None:
         """Raises TroveError REQUEST_ILLEGAL, FILTER_ILLEGAL for contradictions."""
@@ -54,13 +56,10 @@ class SubscribeOptions:
         check_tag_filter(self.filter)
         if len(self.expression.expression) > FILTER_SIZE_MAX:
             raise TroveError(errors.FILTER_ILLEGAL, f"a filter has at most {FILTER_SIZE_MAX} characters")
-        if self.start not in ("begin", "end"):
-            raise TroveError(errors.REQUEST_ILLEGAL, f"start={self.start!r} is neither begin nor end")
+        if self.start is not None:
+            check_start(self.start)
         if self.broadcast and (self.sql is not None or self.invisible_ms is not None):
             raise TroveError(errors.REQUEST_ILLEGAL, "a broadcast has neither sql nor invisible_ms")
-        if self.start != "end" and not self.broadcast:
-            text = "a group continues at its offset; move it by admin.groups.reset"
-            raise TroveError(errors.REQUEST_ILLEGAL, text)
 
     @property
     def expression(self) -> v2.FilterExpression:
@@ -108,14 +107,18 @@ class Subscription:
         options.check()
         check_text("topic", topic, errors.TOPIC_ILLEGAL)
         check_text("group", group, errors.GROUP_ILLEGAL)
+        self._pool = pool
         self._open_ones = open_ones
+        self._start = None if options.broadcast else options.start
         self.topic = topic
         self.group = group
         self._inbox = Inbox(options.prefetch, options.prefetch_bytes_max)
         self._consumer: GroupConsumer | BroadcastConsumer
         if options.broadcast:
             self.client_id = ""
-            self._consumer = BroadcastConsumer(pool, topic, options.tag_list, options.start, self._inbox)
+            self._consumer = BroadcastConsumer(
+                pool, topic, options.tag_list, options.start or "latest", self._inbox
+            )
         else:
             subscription = GroupSubscription(
                 topic=topic,
@@ -151,6 +154,8 @@ class Subscription:
         self._opened = True
         self._open_ones.add(self)
         try:
+            if self._start is not None:
+                await Groups(self._pool).start(self.group, self.topic, self._start)
             await self._consumer.open()
         except BaseException:
             await self.close()
@@ -173,19 +178,20 @@ class Subscription:
         return self
 
     async def __anext__(self) -> ReceivedMessage:
-        if not self._opened:
-            raise TroveError(errors.REQUEST_ILLEGAL, "enter the subscription first: async with subscribe(…)")
-        message = await self._inbox.get()
+        message = await self.next()
         if message is None:
             raise StopAsyncIteration
         return message
 
+    async def next(self) -> ReceivedMessage | None:
+        """The next message; None once the subscription is closed."""
+        if not self._opened:
+            raise TroveError(errors.REQUEST_ILLEGAL, "enter the subscription first: async with subscribe(…)")
+        return await self._inbox.get()
+
     async def consume(self, handler: Handler, concurrency: int) -> None:
         """Runs a handler for each message until the subscription is closed; see `Client.consume`."""
-        if not 1 <= concurrency <= CONCURRENCY_MAX:
-            raise TroveError(
-                errors.REQUEST_ILLEGAL, f"concurrency={concurrency} is not in 1..{CONCURRENCY_MAX}"
-            )
+        check_concurrency(concurrency)
         workers = [asyncio.get_running_loop().create_task(self._work(handler)) for _ in range(concurrency)]
         try:
             await asyncio.gather(*workers)
@@ -200,9 +206,18 @@ class Subscription:
                 async with message.process():
                     await handler(message)
             except Exception:
-                _log.exception(
-                    "the handler failed on %s of %s, attempt %d",
-                    message.message_id,
-                    message.topic,
-                    message.attempt,
-                )
+                log_failure(message)
+
+
+def check_concurrency(concurrency: int) -> None:
+    """Raises TroveError REQUEST_ILLEGAL."""
+    if not 1 <= concurrency <= CONCURRENCY_MAX:
+        text = f"concurrency={concurrency} is not in 1..{CONCURRENCY_MAX}"
+        raise TroveError(errors.REQUEST_ILLEGAL, text)
+
+
+def log_failure(message: ReceivedFields) -> None:
+    """Logs the exception that a handler has raised."""
+    _log.exception(
+        "the handler failed on %s of %s, attempt %d", message.message_id, message.topic, message.attempt
+    )

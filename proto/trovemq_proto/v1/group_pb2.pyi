@@ -162,7 +162,7 @@ class GetLagReply(_message.Message):
     def __init__(self, queues: _Optional[_Iterable[_Union[QueueLag, _Mapping]]] = ...) -> None: ...
 
 class ResetGroupRequest(_message.Message):
-    __slots__ = ("group", "topic", "queue_id", "timestamp", "offset", "to_min", "to_max", "preview")
+    __slots__ = ("group", "topic", "queue_id", "timestamp", "offset", "to_min", "to_max", "preview", "only_new")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -171,6 +171,7 @@ class ResetGroupRequest(_message.Message):
     TO_MIN_FIELD_NUMBER: _ClassVar[int]
     TO_MAX_FIELD_NUMBER: _ClassVar[int]
     PREVIEW_FIELD_NUMBER: _ClassVar[int]
+    ONLY_NEW_FIELD_NUMBER: _ClassVar[int]
     group: str
     topic: str
     queue_id: int
@@ -179,7 +180,8 @@ class ResetGroupRequest(_message.Message):
     to_min: bool
     to_max: bool
     preview: bool
-    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., timestamp: _Optional[int] = ..., offset: _Optional[int] = ..., to_min: _Optional[bool] = ..., to_max: _Optional[bool] = ..., preview: _Optional[bool] = ...) -> None: ...
+    only_new: bool
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., timestamp: _Optional[int] = ..., offset: _Optional[int] = ..., to_min: _Optional[bool] = ..., to_max: _Optional[bool] = ..., preview: _Optional[bool] = ..., only_new: _Optional[bool] = ...) -> None: ...
 
 class ResetGroupReply(_message.Message):
     __slots__ = ("entries",)

@@ -355,6 +355,9 @@ class FakeSubscription:
     ) -> asyncio.Future[None]:
         return self._settle("failed" if tried else "returned", message)
 
+    def dead_letter(self, message: ReceivedMessage) -> asyncio.Future[None]:
+        return self._settle("dead", message)
+
     def _settle(self, what: str, message: ReceivedMessage) -> asyncio.Future[None]:
         self.settled.append((what, message.queue_offset))
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

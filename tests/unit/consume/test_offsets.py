@@ -157,6 +157,34 @@ async def test_a_preview_tells_what_a_reset_would_do_and_sets_nothing() -> None:
 
 
 @pytest.mark.asyncio
+async def test_only_new_leaves_queues_with_an_offset_alone() -> None:
+    bench = Bench()
+    for queue_id in (0, 1):
+        send(bench.store, b"x", queue_id=queue_id)
+    bench.store.offsets.commit("g", "orders", 0, QueueOffset(0))
+    target = ResetTarget(to_max=True)
+    planned = bench.keeper.preview("g", "orders", None, target, only_new=True)
+    assert [(entry.queue_id, entry.offset) for entry in planned] == [(1, 1), (2, 0), (3, 0)]
+    assert await bench.keeper.reset("g", "orders", None, target, only_new=True) == planned
+    assert await bench.keeper.reset("g", "orders", None, ResetTarget(to_min=True), only_new=True) == []
+    assert [bench.keeper.get("g", "orders", queue_id) for queue_id in range(3)] == [0, 1, 0]
+
+
+@pytest.mark.asyncio
+async def test_a_member_that_reads_while_another_asks_only_new_keeps_its_offset() -> None:
+    bench = Bench()
+    send(bench.store, b"x")
+
+    async def read_meanwhile(end: int) -> None:
+        bench.store.offsets.commit("g", "orders", 0, QueueOffset(0))
+        flush(bench.store)
+
+    keeper = OffsetKeeper(bench.store, read_meanwhile, lambda *_: QueueOffset(0))
+    assert await keeper.reset("g", "orders", 0, ResetTarget(to_max=True), only_new=True) == []
+    assert keeper.get("g", "orders", 0) == 0
+
+
+@pytest.mark.asyncio
 async def test_delivery_hears_of_every_offset_set_and_says_what_it_forgets() -> None:
     bench = Bench()
     told: list[tuple[str, str, dict[int, int], int | None]] = []

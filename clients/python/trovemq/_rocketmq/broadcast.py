@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import aclosing
-from typing import Final, Literal
+from datetime import datetime
+from typing import Final
 
 from trovemq._connections import ConnectionPool
 from trovemq._puller import Puller, PullRequest
@@ -13,6 +14,8 @@ from trovemq._queries import Queries
 from trovemq._rocketmq.inbox import Inbox
 from trovemq._rocketmq.messages import pulled_message
 from trovemq._routes import Slot
+from trovemq.model import QueueOffsets
+from trovemq.starts import Start, timestamp_of
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -21,8 +24,6 @@ _log = logging.getLogger(__name__)
 FETCH_BYTES_MAX: Final = 256 << 10
 FETCH_WAIT_MS: Final = 15_000
 QUEUES_MAX: Final = 4_096
-
-Start = Literal["begin", "end"]
 
 
 class BroadcastConsumer:
@@ -54,11 +55,20 @@ class BroadcastConsumer:
         if not self._pool.routes.slots(self._topic):
             await self._pool.refresh()
         for queue in await Queries(self._pool).queue_offsets(self._topic, None, None):
-            begin = queue.max_offset if self._start == "end" else queue.min_offset
-            self._positions[Slot(queue.broker, queue.queue_id)] = begin
+            self._positions[Slot(queue.broker, queue.queue_id)] = await self._start_offset(queue)
         self._pool.routes.listen(self._changed.set)
         self._begin()
         self._follower = asyncio.get_running_loop().create_task(self._follow())
+
+    async def _start_offset(self, queue: QueueOffsets) -> int:
+        if not isinstance(self._start, datetime):
+            return queue.max_offset if self._start == "latest" else queue.min_offset
+        if queue.min_offset == queue.max_offset:
+            return queue.max_offset
+        time_ms = timestamp_of(self._start)
+        return await Queries(self._pool).search_offset(
+            self._topic, queue.queue_id, time_ms, False, queue.broker
+        )
 
     async def close(self) -> None:
         """Ends all pulls; waiting messages are dropped."""

@@ -221,15 +221,18 @@ class GroupConsumer:
         self, message: ReceivedMessage, delay_ms: int | None, *, tried: bool
     ) -> asyncio.Future[None]:
         """For redelivery; in an orderly group with its attempts used up, to the dead letters."""
-        attempts_max = self._policy(message).max_attempts or ATTEMPTS_MAX_DEFAULT
-        if tried and self._inbox.ordered and message.attempt >= attempts_max:
-            answer = self._settler(message).dead_letter(message, attempts_max)
-            answer.add_done_callback(partial(self._answered, message, True))
-            return answer
+        if tried and self._inbox.ordered and message.attempt >= self._attempts_max(message):
+            return self.dead_letter(message)
         if delay_ms is None:
             delay_ms = backoff_ms(self._policy(message), message.attempt)
         answer = self._settler(message).come_again(message, delay_ms, suspend=not tried)
         answer.add_done_callback(partial(self._answered, message, False))
+        return answer
+
+    def dead_letter(self, message: ReceivedMessage) -> asyncio.Future[None]:
+        """To the dead letters; the next of its message group may continue."""
+        answer = self._settler(message).dead_letter(message, self._attempts_max(message))
+        answer.add_done_callback(partial(self._answered, message, True))
         return answer
 
     @property
@@ -270,6 +273,9 @@ class GroupConsumer:
 
     def _settler(self, message: ReceivedMessage) -> Settler:
         return self._homes[message.broker].settler
+
+    def _attempts_max(self, message: ReceivedMessage) -> int:
+        return self._policy(message).max_attempts or ATTEMPTS_MAX_DEFAULT
 
     def _policy(self, message: ReceivedMessage) -> v2.RetryPolicy:
         settings = self._homes[message.broker].session.settings

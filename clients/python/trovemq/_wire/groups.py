@@ -99,10 +99,16 @@ class GroupCalls:
         ]
 
     async def reset(
-        self, group: str, topic: str, queue_id: int | None, target: dict[str, Any], preview: bool
+        self,
+        group: str,
+        topic: str,
+        queue_id: int | None,
+        target: dict[str, Any],
+        preview: bool,
+        only_new: bool,
     ) -> list[GroupReset]:
         request = group_pb2.ResetGroupRequest(
-            group=group, topic=topic, queue_id=queue_id, preview=preview, **target
+            group=group, topic=topic, queue_id=queue_id, preview=preview, only_new=only_new, **target
         )
         reply = await self._ask("GroupService/ResetGroup", request, group_pb2.ResetGroupReply.FromString)
         return [

@@ -1,0 +1,147 @@
+"""The thread whose event loop serves all synchronous clients of this process.
+
+It starts with the first client and ends with the process, where clients that are still open are closed. A
+process made by `fork` has none: a client of its parent refuses every call there; a new one starts its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+from weakref import WeakSet
+
+from trovemq.client import Client
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+T = TypeVar("T")
+
+EXIT_SECONDS_MAX: Final = 10.0  # that open clients may take at the end of the process
+
+
+class LoopThread:
+    """One event loop in one thread; `current` gives this process's."""
+
+    def __init__(self) -> None:
+        self._process_id = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._clients: WeakSet[Client] = WeakSet()  # those to close at the end
+        self._thread = threading.Thread(target=self._loop.run_forever, name="trovemq", daemon=True)
+        self._thread.start()
+        atexit.register(self._close)
+
+    def add(self, client: Client) -> None:
+        """Closes the client when the process ends, unless that was done before."""
+        self._clients.add(client)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of the coroutine. An exception in the waiting thread (Ctrl-C) cancels it.
+
+        Raises:
+            TroveError: CLIENT_CLOSED in a process that was forked from the client's; REQUEST_ILLEGAL in the
+                loop's own thread, which cannot wait for itself.
+        """
+        future = self.start(work)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """The same without waiting."""
+        try:
+            self._check()
+        except TroveError:
+            work.close()
+            raise
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def call(self, function: Callable[[], T]) -> T:
+        """The result of a function that is called in the loop."""
+
+        async def work() -> T:
+            return function()
+
+        return self.run(work())
+
+    def iterate(self, items: AsyncGenerator[T, None]) -> Generator[T, None, None]:
+        """The items, each when it is asked for; ending early closes their source."""
+        try:
+            while True:
+                try:
+                    yield self.run(_next(items))
+                except StopAsyncIteration:
+                    return
+        finally:
+            self._finish(items)
+
+    def _finish(self, items: AsyncGenerator[Any, None]) -> None:
+        if threading.current_thread() is self._thread:  # the garbage collector ran here
+            self._loop.create_task(_close_items(items))
+        elif self._process_id == os.getpid() and not self._loop.is_closed():
+            self.run(_close_items(items))
+
+    def _check(self) -> None:
+        if self._process_id != os.getpid():
+            text = (
+                f"the client belongs to process {self._process_id}: connect again after a fork"
+                " (Celery: in the signal worker_process_init)"
+            )
+            raise TroveError(errors.CLIENT_CLOSED, text)
+        if self._loop.is_closed():
+            raise TroveError(errors.CLIENT_CLOSED, "the process is ending")
+        if threading.current_thread() is self._thread:
+            text = "a synchronous client cannot be called in its own event loop: use the asyncio client there"
+            raise TroveError(errors.REQUEST_ILLEGAL, text)
+
+    def _close(self) -> None:
+        if self._process_id != os.getpid():
+            return
+
+        async def close_clients() -> None:
+            await asyncio.gather(*(client.close() for client in self._clients), return_exceptions=True)
+
+        with suppress(TimeoutError):
+            self.start(close_clients()).result(EXIT_SECONDS_MAX)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(EXIT_SECONDS_MAX)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+
+async def _next(items: AsyncGenerator[T, None]) -> T:
+    return await anext(items)
+
+
+async def _close_items(items: AsyncGenerator[Any, None]) -> None:
+    await items.aclose()
+
+
+_lock = threading.Lock()
+_current: LoopThread | None = None
+
+
+def current() -> LoopThread:
+    """This process's, started at its first use."""
+    global _current  # noqa: PLW0603  one a process
+    with _lock:
+        if _current is None:
+            _current = LoopThread()
+        return _current
+
+
+def _forget() -> None:
+    """In a forked process: its parent's thread is not there."""
+    global _current, _lock  # another thread may have held the lock
+    _current, _lock = None, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,134 @@
+"""The client for threads."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Self
+
+from trovemq import client as aio
+from trovemq import received
+from trovemq.options import ClientOptions
+from trovemq.starts import Start
+from trovemq.sync import _loop_thread
+from trovemq.sync._calls import Waiting, iterates, makes, waits
+from trovemq.sync.admin import Admin
+from trovemq.sync.producer import AtomicTransaction, Producer
+from trovemq.sync.received import ReceivedMessage
+from trovemq.sync.subscription import Handler, Subscription
+from trovemq_proto.channels import TRANSPORT_VARIABLE
+from trovemq_proto.tls import TlsOptions
+
+
+def connect(
+    server: str | Sequence[str],
+    *,
+    wait_ms: int = 0,
+    tls: bool | TlsOptions | None = None,
+    access_key: str | None = None,
+    secret_key: str | None = None,
+    options: ClientOptions | None = None,
+) -> Client:
+    """Connects to a cluster: `with connect(…) as client:`, or a client that is closed when the process ends.
+
+    Arguments and errors as `trovemq.connect`. After a fork, connect again. Where nothing names a transport,
+    it is `trovemq`: grpcio has threads that do not survive a fork.
+    """
+    options = options or ClientOptions()
+    if options.grpc_transport is None and TRANSPORT_VARIABLE not in os.environ:
+        options = replace(options, grpc_transport="trovemq")
+    thread = _loop_thread.current()
+
+    async def connect() -> aio.Client:
+        return await aio.connect(
+            server, wait_ms=wait_ms, tls=tls, access_key=access_key, secret_key=secret_key, options=options
+        )
+
+    inner = thread.run(connect())
+    thread.add(inner)
+    return Client(inner, thread)
+
+
+class Client(Waiting[aio.Client]):
+    """A connected client; made by `connect`. Any thread may call it, several at a time too.
+
+    Attributes:
+        admin: Topics, group offsets, statistics.
+    """
+
+    close = waits(aio.Client.close)
+
+    # --- sending --------------------------------------------------------------------------------------
+    send = waits(aio.Client.send)
+    producer = makes(aio.Client.producer, Producer)
+    transaction = makes(aio.Client.transaction, AtomicTransaction)
+    recall = waits(aio.Client.recall)
+
+    # --- receiving ------------------------------------------------------------------------------------
+    subscribe = makes(aio.Client.subscribe, Subscription)
+    pull = iterates(aio.Client.pull)
+    pull_batches = iterates(aio.Client.pull_batches)
+
+    # --- finding --------------------------------------------------------------------------------------
+    get = waits(aio.Client.get)
+    get_at = waits(aio.Client.get_at)
+    track = waits(aio.Client.track)
+    query = waits(aio.Client.query)
+    query_all = iterates(aio.Client.query_all)
+    search = waits(aio.Client.search)
+    search_all = iterates(aio.Client.search_all)
+    search_offset = waits(aio.Client.search_offset)
+    queue_offsets = waits(aio.Client.queue_offsets)
+
+    @cached_property
+    def admin(self) -> Admin:
+        """Topics, groups, stores, statistics."""
+        return Admin(self._inner.admin, self._thread)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def consume(
+        self,
+        topic: str,
+        group: str,
+        handler: Handler,
+        *,
+        concurrency: int = 16,
+        filter: str = "*",  # noqa: A002  as `subscribe`
+        tags: Sequence[str] | None = None,
+        sql: str | None = None,
+        invisible_ms: int | None = None,
+        prefetch: int = 256,
+        prefetch_bytes_max: int = 32 << 20,
+        broadcast: bool = False,
+        start: Start | None = None,
+    ) -> None:
+        """Calls `handler` in one of `concurrency` threads for each message, until Ctrl-C, or until the client
+        is closed by another thread. Running handlers end first. Arguments and errors as
+        `trovemq.Client.consume`."""
+
+        async def directly(message: received.ReceivedMessage) -> None:
+            await asyncio.to_thread(handler, ReceivedMessage.of(message, self._thread))
+
+        subscription = self.subscribe(
+            topic,
+            group,
+            filter=filter,
+            tags=tags,
+            sql=sql,
+            invisible_ms=invisible_ms,
+            prefetch=prefetch,
+            prefetch_bytes_max=prefetch_bytes_max,
+            handler=directly,
+            broadcast=broadcast,
+            start=start,
+        )
+        with subscription:
+            subscription.consume(handler, concurrency)

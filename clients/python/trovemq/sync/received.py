@@ -1,0 +1,68 @@
+"""A received message in a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from typing import Final, Self
+
+from trovemq import received as aio
+from trovemq.received import Delay, ReceivedFields
+from trovemq.sync._loop_thread import LoopThread
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class ReceivedMessage(ReceivedFields):
+    """One message of a subscription: consumed by `ack`, delivered again by `nack`. Any thread may settle it.
+
+    Attributes:
+        received: The same message of the asyncio client.
+    """
+
+    received: aio.ReceivedMessage = field(repr=False)
+    _thread: LoopThread = field(repr=False)
+
+    @classmethod
+    def of(cls, message: aio.ReceivedMessage, thread: LoopThread) -> Self:
+        """The message, for threads."""
+        content = {name: getattr(message, name) for name in _FIELDS}
+        return cls(received=message, _thread=thread, **content)
+
+    @property
+    def settled(self) -> bool:
+        """`ack`, `nack` or `dead_letter` was called, or `process` ended."""
+        return self.received.settled
+
+    def ack(self) -> None:
+        """Consumed: waits until the broker has said so; see `trovemq.ReceivedMessage.ack`."""
+        self._thread.run(self.received.ack())
+
+    def nack(self, delay: Delay | None = None) -> None:
+        """Not consumed: to be delivered again; see `trovemq.ReceivedMessage.nack`."""
+        self._thread.run(self.received.nack(delay))
+
+    def dead_letter(self) -> None:
+        """Not consumed, and never to be; see `trovemq.ReceivedMessage.dead_letter`."""
+        self._thread.run(self.received.dead_letter())
+
+    def extend(self, duration: Delay) -> None:
+        """Extends the lease; see `trovemq.ReceivedMessage.extend`."""
+        self._thread.run(self.received.extend(duration))
+
+    @contextmanager
+    def process(self) -> Iterator[Self]:
+        """Acknowledges at the end of the block; an exception within returns the message, with back-off.
+
+        Ctrl-C in the block returns the message at once.
+        """
+        try:
+            yield self
+        except BaseException as failure:
+            cause = failure
+            self._thread.call(lambda: self.received.return_after(cause))
+            raise
+        self._thread.run(self.received.consumed())
+
+
+_FIELDS: Final = tuple(one.name for one in fields(ReceivedFields))

@@ -1,0 +1,96 @@
+"""Subscriptions in threads."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Semaphore
+from typing import Self
+
+from trovemq import subscription as aio
+from trovemq.subscription import check_concurrency
+from trovemq.sync._calls import Waiting, waits
+from trovemq.sync.received import ReceivedMessage
+
+_log = logging.getLogger(__name__)
+
+Handler = Callable[[ReceivedMessage], object]
+
+
+class Subscription(Waiting[aio.Subscription]):
+    """The messages of one topic; made by `Client.subscribe`, used as a context manager and iterator.
+
+        with client.subscribe("orders", group="billing") as messages:
+            for message in messages:
+                with message.process():   # consumed at its end; delivered again after an exception
+                    bill(message.body)
+
+    Several threads may iterate over one subscription. `close`, from any thread, ends the iteration.
+    """
+
+    close = waits(aio.Subscription.close)
+
+    @property
+    def topic(self) -> str:
+        """The topic."""
+        return self._inner.topic
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._inner.group
+
+    @property
+    def client_id(self) -> str:
+        """Under which brokers know this subscriber; "" for a broadcast."""
+        return self._inner.client_id
+
+    @property
+    def prefetched(self) -> int:
+        """Messages that are received and that the program did not get yet."""
+        return self._inner.prefetched
+
+    @property
+    def refused(self) -> int:
+        """Messages whose acknowledgement or return did not reach the broker in time: they are delivered
+        again."""
+        return self._inner.refused
+
+    def __enter__(self) -> Self:
+        self._thread.run(self._inner.__aenter__())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        return self
+
+    def __next__(self) -> ReceivedMessage:
+        message = self._thread.run(self._inner.next())
+        if message is None:
+            raise StopIteration
+        return ReceivedMessage.of(message, self._thread)
+
+    def consume(self, handler: Handler, concurrency: int) -> None:
+        """Runs a handler in threads for each message until it is closed; see `Client.consume`."""
+        check_concurrency(concurrency)
+        free = Semaphore(concurrency)
+
+        def work(message: ReceivedMessage) -> None:
+            try:
+                with message.process():
+                    handler(message)
+            except Exception:
+                aio.log_failure(message)
+            finally:
+                free.release()
+
+        with ThreadPoolExecutor(concurrency, thread_name_prefix=f"trovemq {self.topic}") as threads:
+            while True:
+                free.acquire()  # else messages would wait here that another member could have
+                message = next(self, None)
+                if message is None:
+                    return
+                threads.submit(work, message)
