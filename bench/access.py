@@ -13,7 +13,7 @@ from broker.security.rocketmq import SignatureChecker
 from broker.security.rules import SubjectRules, make_rule
 from broker.security.sealing import SealingKey
 from broker.security.table import SecurityTable
-from broker.security.users import UserKind, new_user
+from trovemq_daemon.users import UserKind, new_user
 from trovemq_proto.authentication.calls import SigningKey
 from trovemq_store.files.memory import MemoryFileSystem
 

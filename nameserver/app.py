@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Final
 
+from nameserver.access import NameserverAccess
 from nameserver.metrics import RegistryCollector
 from nameserver.service import RegistrationService, Registry, RouteService
 from nameserver.settings import NameserverSettings
@@ -46,19 +47,26 @@ class NameserverApp:
         self._serving = False
         self.registry = Registry(settings.route_limits(), settings.watchers_max, monotonic_ms)
         self._metrics = new_registry(installed_version())
-        self._metrics.register(RegistryCollector(self.registry))
+        self._access = (
+            NameserverAccess(Path(settings.users_file), monotonic_ms) if settings.users_file else None
+        )
+        self._metrics.register(RegistryCollector(self.registry, self._access))
         rpc_metrics = RpcMetrics(self._metrics, cluster="", node_type="nameserver", node_id=settings.listen)
-        self._grpc = GrpcServer(settings.grpc_limits(), rpc_metrics)
+        check = None if self._access is None else self._access.handler
+        self._grpc = GrpcServer(settings.grpc_limits(), rpc_metrics, check)
         readiness = Readiness()
         readiness.add("grpc", lambda: "" if self._serving else "not serving")
         self._http = OpsHttp(self._metrics, readiness)
-        self._expiry: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> tuple[Address, Address | None]:
         """Listens and serves; returns the bound addresses of gRPC and HTTP (`tls_address` is the third).
 
-        Raises AddressInUseError, SettingsError for TLS's files.
+        Raises AddressInUseError, SettingsError for TLS's files and the users'.
         """
+        if self._access is not None:
+            await self._access.load()
+            self._access.add_to(self._grpc.server)
         route_service = RouteService(
             self.registry, name=lambda: str(self._address), version=installed_version()
         )
@@ -71,7 +79,10 @@ class NameserverApp:
         http = self._settings.http_address
         http = await self._http.start(http, self._settings.http_tls_files) if http is not None else None
         await self._grpc.start()
-        self._expiry = asyncio.create_task(self.registry.run_expiry(), name="expiry")
+        self._tasks.append(asyncio.create_task(self.registry.run_expiry(), name="expiry"))
+        if self._access is not None:
+            reading = self._access.run(self._settings.files_reload_interval_ms)
+            self._tasks.append(asyncio.create_task(reading, name="users"))
         await self._grpc.set_serving(True)
         self._serving = True
         return self._address, http
@@ -80,10 +91,9 @@ class NameserverApp:
         self._serving = False
         self.registry.watchers.close()
         await self._grpc.stop(DRAIN_TIME_MAX_S)
-        if self._expiry is not None:
-            self._expiry.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._expiry
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._http.stop()
 
 

@@ -7,14 +7,17 @@ from collections.abc import Iterable
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from nameserver.access import NameserverAccess
 from nameserver.service import Registry
+from trovemq_daemon.refusals import access_metrics
 
 
 class RegistryCollector(Collector):
-    """Gauges and counters of one Registry."""
+    """Gauges and counters of one Registry, and of its access where callers are asked."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, access: NameserverAccess | None = None) -> None:
         self._registry = registry
+        self._access = access
 
     def collect(self) -> Iterable[Metric]:
         registry = self._registry
@@ -31,3 +34,5 @@ class RegistryCollector(Collector):
         )
         yield from (GaugeMetricFamily(name, text, value=value) for name, text, value in gauges)
         yield from (CounterMetricFamily(name, text, value=value) for name, text, value in counters)
+        if self._access is not None:
+            yield from access_metrics(self._access.refusals, len(self._access.sessions))

@@ -52,6 +52,12 @@ class NameserverSettings(TlsSettings):
         "127.0.0.1:9877", "Address of /metrics, /healthz and /readyz; `off` for none.", unit="HOST:PORT"
     )
     insecure: bool = setting(False, "Allows listening on more than loopback without authentication.")
+    users_file: str = setting(
+        "",
+        "TOML file of brokers that may register and clients that may read routes, with secrets; read again "
+        "when it changed. Empty = the nameserver asks nobody.",
+        unit="FILE",
+    )
     log_level: LogLevel = setting(  # noqa: RUF009  it makes a dataclass field
         "info", "The least severe events that are logged."
     )
@@ -98,10 +104,11 @@ class NameserverSettings(TlsSettings):
     def problems(self) -> Iterator[str]:
         """The contradictions, one sentence each."""
         try:
-            check_listen("listen", self.listen_address, insecure=self.insecure)
+            asks = self.insecure or bool(self.users_file)
+            check_listen("listen", self.listen_address, insecure=asks)
             if self.http_address is not None:
                 check_listen("http", self.http_address, insecure=self.insecure)
-            yield from self.tls_problems(self.listen_address, insecure=self.insecure)
+            yield from self.tls_problems(self.listen_address, insecure=asks)
         except SettingsError as error:
             yield from error.problems
 

@@ -82,12 +82,12 @@ class _TimedCall:
         await context.abort(*ending)
 
 
-def _bounded_reader(read: Any) -> Any:
-    """A reader of generated messages that first counts their parts. It returns the refusal as the request:
-    each transport would log and answer a reader's exception in its own way."""
+def bounded_reader(read: Any) -> Any:
+    """A method's reader, which first counts the parts of generated messages. It returns the refusal as the
+    request: each transport would log and answer a reader's exception in its own way."""
     descriptor = getattr(getattr(read, "__self__", None), "DESCRIPTOR", None)
     if descriptor is None:
-        return read  # a reader of its own, with checks of its own
+        return read or bytes  # a reader of its own, with checks of its own
 
     def bounded(data: bytes) -> Any:
         try:
@@ -125,7 +125,7 @@ class HandlerGuard:
         make_handler = getattr(grpc, f"{kind}_rpc_method_handler")
         read = handler.request_deserializer
         if not handler.request_streaming:
-            read = _bounded_reader(read)
+            read = bounded_reader(read)
         return make_handler(guard(method, behaviour, stream), read, handler.response_serializer)
 
     def callbacks(self, method: str, handler: CallbackHandler) -> trovemq_rpc.CallbackUnary:

@@ -6,7 +6,9 @@ import os
 from pathlib import Path
 from typing import Final
 
+from trovemq_daemon.errors import SettingsError
 from trovemq_proto import errors
+from trovemq_proto.authentication.credentials import Credentials, parse_credentials
 from trovemq_proto.errors import TroveError
 
 FILE_SIZE_MAX: Final = 4_096
@@ -21,6 +23,20 @@ def read_private(path: Path) -> bytes | None:
         return None
     except OSError as error:
         raise TroveError(errors.STORE_FAILED, f"{path} cannot be read: {error.strerror}") from error
+
+
+def read_credentials(path: Path) -> Credentials:
+    """Of a credentials file. Blocks. SettingsError, which shows nothing that is in it."""
+    try:
+        content = read_private(path)
+        if content is None:
+            raise SettingsError(f"{path}: there is no such file")
+        return parse_credentials(content.decode())
+    except TroveError as error:
+        raise SettingsError(error.message) from None
+    except ValueError as error:  # UnicodeDecodeError is one, too, and shows the bytes
+        reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+        raise SettingsError(f"{path}: {reason}") from None
 
 
 def write_private(path: Path, content: bytes) -> None:

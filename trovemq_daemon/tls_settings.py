@@ -43,6 +43,13 @@ class TlsSettings:
         unit="FILE",
     )
 
+    files_reload_interval_ms: int = setting(
+        10_000,
+        "How often files that may be replaced under way are looked at: users.",
+        unit="ms",
+        minimum=10,
+        maximum=3_600_000,
+    )
     http_tls: bool = setting(False, "Serves /metrics, /healthz and /readyz by TLS, with tls_certificate.")
 
     def tls_problems(self, listen: Address, *, insecure: bool) -> Iterator[str]:

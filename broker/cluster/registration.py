@@ -4,6 +4,9 @@ States of one registration, as `RegistrationState` shows them:
 connecting -> registered -stream ends-> waiting -next stream-> registered; name_taken is waiting after the
 nameserver refused because another live broker has the name. A state lasts until the next stream's answer.
 
+Where there are credentials, each stream begins with a log-in, and its messages are signed; a nameserver that
+asks nobody takes them unsigned.
+
 Heartbeats go out every interval, and at once when the topics changed; the topics themselves only when
 their data version is another than the one that this stream has sent.
 """
@@ -11,6 +14,7 @@ their data version is another than the one that this stream has sent.
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -21,18 +25,28 @@ import grpc
 from broker.cluster.view import BrokerView, broker_info, spacing_s, topic_routes
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.errors import SettingsError
+from trovemq_daemon.handler_guard import ERROR_METADATA_KEY
 from trovemq_daemon.logging import get_logger
 from trovemq_proto import errors
-from trovemq_proto.channels import ChannelSettings, GrpcTransport, chosen_transport, open_channel
+from trovemq_proto.authentication.calls import METADATA_KEY, message_signer
+from trovemq_proto.authentication.credentials import Credentials
+from trovemq_proto.authentication.handshake import AUTHENTICATE, NONCE_BYTES, log_in
+from trovemq_proto.authentication.scram import ScramError
+from trovemq_proto.channels import Channel, ChannelSettings, GrpcTransport, chosen_transport, open_channel
 from trovemq_proto.errors import TroveError, from_wire
 from trovemq_proto.tls import TlsOptions, read_tls
 from trovemq_proto.tls_diagnosis import explain
-from trovemq_proto.v1 import route_pb2, route_pb2_grpc
+from trovemq_proto.v1 import common_pb2, route_pb2, security_pb2
 
 LEAVE_TIME_MAX_S: Final = 1.0
 REPLY_WAIT_INTERVALS: Final = 3
 REPLY_WAIT_MIN_S: Final = 1.0
 
+_REGISTER: Final = "/trovemq.v1.RegistrationService/Register"
+
+ReadCredentials = Callable[[], Credentials]
+"""Reads the file anew: a secret that changed counts from the next stream on. Blocks. Raises SettingsError."""
+Sign = Callable[[bytes], bytes]
 Jitter = Callable[[], float]
 """A number of [0, 1): spreads brokers that lost the same nameserver (random.random in the daemon)."""
 
@@ -91,6 +105,7 @@ class Registration:
         settings: RegistrationSettings,
         jitter: Jitter,
         channels: ChannelSettings,
+        credentials: ReadCredentials | None,
     ) -> None:
         self.nameserver = nameserver
         self.state = RegistrationState.CONNECTING
@@ -100,6 +115,7 @@ class Registration:
         self._settings = settings
         self._jitter = jitter
         self._channels = channels
+        self._credentials = credentials
         self._wake = asyncio.Event()
         self._leaving = False
         self._spaced_until = 0.0
@@ -116,10 +132,9 @@ class Registration:
         """Registers again and again; returns after `leave()`."""
         attempt = 0
         async with open_channel(str(self.nameserver), self._channels) as channel:
-            stub = route_pb2_grpc.RegistrationServiceStub(channel)
             while True:
                 beats_before = self.heartbeats
-                await self._one_stream(stub)
+                await self._one_stream(channel)
                 if self._leaving:
                     break
                 attempt = 1 if self.heartbeats > beats_before else attempt + 1
@@ -137,24 +152,69 @@ class Registration:
         except TimeoutError:
             pass
 
-    async def _one_stream(self, stub: Any) -> None:
-        """One stream from its first message to its end; never raises but for cancellation."""
-        call = stub.Register()
-        call.add_done_callback(
-            lambda _: self._wake.set()
-        )  # a broken stream is noticed before the next heartbeat
+    async def _one_stream(self, channel: Channel) -> None:
+        """One stream from its log-in to its end; never raises but for cancellation."""
+        call: Any = None
         try:
-            await self._talk(call)
+            metadata, sign = await self._log_in(channel)
+            call = channel.stream_stream(
+                _REGISTER, response_deserializer=route_pb2.HeartbeatReply.FromString
+            )(metadata=metadata)
+            # a broken stream is noticed before the next heartbeat
+            call.add_done_callback(lambda _: self._wake.set())
+            await self._talk(call, sign)
+        except (SettingsError, ScramError) as error:
+            self._refused(TroveError(errors.AUTHENTICATION_FAILED, str(error)))
         except TroveError as error:
             self._refused(error)
         except grpc.aio.AioRpcError as error:  # trovemq_rpc's is one, too
-            await self._unreachable(error.details() or error.code().name)
+            await self._failed(error)
         except TimeoutError:
             self._lost("the nameserver does not answer")
         except asyncio.InvalidStateError:  # grpc.aio's word for a write to a call that has ended
-            self._lost(await call.details() or (await call.code()).name)
+            await self._broken(call)
         finally:
-            call.cancel()
+            if call is not None:
+                call.cancel()
+
+    async def _log_in(self, channel: Channel) -> tuple[tuple[tuple[str, bytes], ...], Sign]:
+        """The stream's metadata, and the function that signs its messages. AioRpcError, ScramError,
+        SettingsError."""
+        if self._credentials is None:
+            return (), _unsigned
+        credentials = await asyncio.to_thread(self._credentials)
+        ask = channel.unary_unary(
+            AUTHENTICATE,
+            request_serializer=security_pb2.AuthenticateRequest.SerializeToString,
+            response_deserializer=security_pb2.AuthenticateReply.FromString,
+        )
+        timeout = self._reply_wait_s(leaving=False)
+        try:
+            key, _ = await log_in(
+                credentials,
+                secrets.token_urlsafe(NONCE_BYTES),
+                lambda request: ask(request, timeout=timeout),
+            )
+        except grpc.aio.AioRpcError as error:
+            if error.code().name == "UNIMPLEMENTED":
+                return (), _unsigned
+            raise
+        return ((METADATA_KEY, key.credential(0, _REGISTER)),), message_signer(key, 0)
+
+    async def _broken(self, call: Any) -> None:
+        """The stream ended under a write: with the nameserver's own error, or for another reason."""
+        error = _described(await call.trailing_metadata())
+        if error is not None:
+            self._refused(error)
+        else:
+            self._lost(await call.details() or (await call.code()).name)
+
+    async def _failed(self, failure: grpc.aio.AioRpcError) -> None:
+        error = _described(failure.trailing_metadata())
+        if error is not None:
+            self._refused(error)
+        else:
+            await self._unreachable(failure.details() or failure.code().name)
 
     async def _unreachable(self, reason: str) -> None:
         """Looks whether TLS is why, once for each time that the nameserver is lost."""
@@ -162,7 +222,7 @@ class Registration:
             reason = await explain(str(self.nameserver), self._channels.tls) or reason
         self._lost(reason)
 
-    async def _talk(self, call: Any) -> None:
+    async def _talk(self, call: Any, sign: Sign) -> None:
         version_sent: int | None = None
         async for heartbeat in self._heartbeats():
             if heartbeat.data_version != version_sent:
@@ -171,7 +231,7 @@ class Registration:
                 version_sent = heartbeat.data_version
                 self._spaced_until = asyncio.get_running_loop().time() + spacing_s(len(heartbeat.topics))
             async with asyncio.timeout(self._reply_wait_s(leaving=heartbeat.leaving)):
-                await call.write(heartbeat)
+                await call.write(sign(heartbeat.SerializeToString()))
                 reply = await call.read()
             self._answered(reply)
 
@@ -211,11 +271,14 @@ class Registration:
             get_logger().info("nameserver.registered", nameserver=self.nameserver)
 
     def _refused(self, error: TroveError) -> None:
-        if error.symbol != errors.BROKER_NAME_TAKEN.symbol:
+        if error.symbol == errors.BROKER_NAME_TAKEN.symbol:
+            self.state, self.detail = RegistrationState.NAME_TAKEN, error.message
+            get_logger().error("nameserver.name_taken", nameserver=self.nameserver, message=error.message)
+        elif error.spec in (errors.AUTHENTICATION_FAILED, errors.ACCESS_DENIED):
+            self.state, self.detail = RegistrationState.WAITING, str(error)
+            get_logger().error("nameserver.refused", nameserver=self.nameserver, message=str(error))
+        else:
             self._lost(str(error))
-            return
-        self.state, self.detail = RegistrationState.NAME_TAKEN, error.message
-        get_logger().error("nameserver.name_taken", nameserver=self.nameserver, message=error.message)
 
     def _lost(self, reason: str) -> None:
         self.state, self.detail = RegistrationState.WAITING, reason
@@ -233,10 +296,12 @@ class Registrations:
         settings: RegistrationSettings,
         jitter: Jitter,
         channels: ChannelSettings | None = None,
+        credentials: ReadCredentials | None = None,
     ) -> None:
         channels = channels or registration_channels()
         self.registrations = tuple(
-            Registration(nameserver, view, settings, jitter, channels) for nameserver in nameservers
+            Registration(nameserver, view, settings, jitter, channels, credentials)
+            for nameserver in nameservers
         )
         self._tasks: list[asyncio.Task[None]] = []
         view.add_change_listener(self._topics_changed)
@@ -269,3 +334,16 @@ class Registrations:
     def _topics_changed(self) -> None:
         for registration in self.registrations:
             registration.topics_changed()
+
+
+def _unsigned(message: bytes) -> bytes:
+    return message
+
+
+def _described(trailer: Any) -> TroveError | None:
+    """The error that a nameserver said at a call's end; None where it said none."""
+    for key, value in trailer or ():
+        if key == ERROR_METADATA_KEY:
+            error = common_pb2.Error.FromString(value)
+            return from_wire(error.symbol, error.message, dict(error.fields))
+    return None

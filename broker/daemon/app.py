@@ -84,6 +84,7 @@ class BrokerApp:
         …"""
         settings = self._settings
         self._registration_channels = await asyncio.to_thread(settings.registration_channels)
+        self._registration_credentials = await asyncio.to_thread(settings.registration_credentials)
         address = self._grpc.bind(settings.listen_address)
         tls = await bind_tls(self._grpc, settings, settings.advertised(address))
         http = settings.http_address
@@ -142,6 +143,7 @@ class BrokerApp:
             settings.registration_settings(),
             random.random,
             self._registration_channels,
+            self._registration_credentials,
         )
         services.add_to(self._grpc.server)
         self._registry.register(BrokerCollector(parts.statistics))

@@ -134,6 +134,11 @@ class NodeSettings(TlsSettings):
         unit="HOST:PORT",
         rocketmq="namesrvAddr",
     )
+    nameserver_credentials_file: str = setting(
+        "",
+        "File with the access key and secret by which this broker registers; read for each registration.",
+        unit="FILE",
+    )
     nameserver_tls: bool = setting(
         False,
         "Registers by TLS; this broker's tls_certificate is shown to nameservers that ask for one.",

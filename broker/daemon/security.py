@@ -20,19 +20,20 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from broker.daemon.services import clock_ms
 from broker.daemon.settings import BrokerSettings
 from broker.security import changes
 from broker.security.sealing import KEY_SIZE, SealingKey, key_file_content
-from broker.security.sessions import Sessions
 from broker.security.table import PATH, SecurityTable
-from broker.security.users import UserKind, new_user
 from broker.server.access.gate import Gate
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.private_files import read_private, write_private
+from trovemq_daemon.refusals import access_metrics
+from trovemq_daemon.sessions import Sessions
+from trovemq_daemon.users import UserKind, new_user
 from trovemq_proto import errors
 from trovemq_proto.authentication.credentials import Credentials, credentials_text, parse_credentials
 from trovemq_proto.authentication.scram import SALT_SIZE
@@ -56,7 +57,11 @@ def gate_of(settings: BrokerSettings) -> Gate | None:
     """None where there is no authentication."""
     if not settings.authentication_enable:
         return None
-    return Gate(authorization=settings.authorization_enable, cluster=settings.cluster, clock_ms=clock_ms)
+    return Gate(
+        authorization=settings.authorization_enable,
+        cluster=settings.cluster,
+        clock_ms=clock_ms,
+    )
 
 
 def open_security(settings: BrokerSettings, store: MessageStore) -> BrokerSecurity:
@@ -142,21 +147,9 @@ class AccessCollector(Collector):
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        refused = CounterMetricFamily(
-            "trovemq_access_refusals",
-            "Calls and messages that were refused to their sender.",
-            labels=("error",),
-        )
-        for symbol, count in self._gate.refusals.items():
-            refused.add_metric((symbol,), count)
-        yield refused
+        yield from access_metrics(self._gate.refusals, len(self._security.sessions))
         state = self._security.table.state
         for name, what, value in (
-            (
-                "trovemq_sessions",
-                "Sessions of clients that proved who they are.",
-                len(self._security.sessions),
-            ),
             ("trovemq_users", "Users.", len(state.users)),
             ("trovemq_access_rules", "Rules of access.", len(state.rules)),
         ):

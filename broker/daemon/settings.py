@@ -8,8 +8,9 @@ those of its broker or, for settings of its gRPC proxy, those of the proxy.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from broker.cluster.registration import RegistrationSettings, registration_channels
@@ -20,8 +21,10 @@ from broker.groups.consumer_settings import STREAMS_PER_CLIENT, YEAR_MS, Consume
 from trovemq_daemon.addresses import Address, resolve_ip
 from trovemq_daemon.grpc_server import GrpcLimits
 from trovemq_daemon.grpc_transport import GrpcTransport
+from trovemq_daemon.private_files import read_credentials
 from trovemq_daemon.reply_budget import ReplyLimits
 from trovemq_daemon.settings import part_of, setting
+from trovemq_proto.authentication.credentials import Credentials
 from trovemq_proto.channels import ChannelSettings
 from trovemq_store.settings import StoreSettings
 
@@ -451,6 +454,15 @@ class BrokerSettings(RetentionSettings):
     def registration_channels(self) -> ChannelSettings:
         """Reads TLS's files: blocks. SettingsError for those that cannot be used."""
         return registration_channels(self.nameserver_tls_options(), self.grpc_transport)
+
+    def registration_credentials(self) -> Callable[[], Credentials] | None:
+        """Reads the credentials; None where there are none. Blocks: SettingsError for a file that cannot be
+        used."""
+        if not self.nameserver_credentials_file:
+            return None
+        path = Path(self.nameserver_credentials_file)
+        read_credentials(path)
+        return lambda: read_credentials(path)
 
     def registration_settings(self) -> RegistrationSettings:
         """How this broker registers at nameservers."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from broker.security.rules import Rule, make_rule
-from broker.security.users import SECRETS_MAX, Secret, User
+from trovemq_daemon.users import SECRETS_MAX, Secret, User
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 

@@ -14,7 +14,7 @@ import re
 from typing import Final
 
 from broker.security.table import SecurityTable
-from broker.security.users import User
+from trovemq_daemon.users import User
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 

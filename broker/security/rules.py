@@ -13,10 +13,10 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final, TypeAlias
 
 from broker.security.actions import Action, Form, Kind, Pattern, Resource, action_text, parse_actions
+from trovemq_daemon.peers import parse_source
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -24,7 +24,6 @@ ANSWERS_MAX: Final = 8_192  # that are remembered for one subject
 SOURCES_MAX: Final = 64  # networks of one rule
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
-IpAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,17 +134,6 @@ class SubjectRules:
                     else:
                         denied |= int(rule.actions)
         return allowed & ~denied
-
-
-@lru_cache(maxsize=4_096)
-def parse_source(source: str) -> IpAddress | None:
-    """The address; an IPv4 address that came by IPv6 as itself. None where the text is not one."""
-    try:
-        address = ipaddress.ip_address(source)
-    except ValueError:
-        return None
-    mapped = address.ipv4_mapped if address.version == 6 else None
-    return mapped or address
 
 
 def parse_sources(texts: Iterable[str]) -> tuple[Network, ...]:

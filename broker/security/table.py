@@ -30,7 +30,7 @@ from broker.security.actions import action_text
 from broker.security.changes import RULES_MAX, USERS_MAX, SecurityState
 from broker.security.rules import Rule, SubjectRules, make_rule
 from broker.security.sealing import SealingKey
-from broker.security.users import SECRETS_MAX, Secret, User, UserKind, check_access_key, check_secret
+from trovemq_daemon.users import SECRETS_MAX, Secret, User, UserKind, check_access_key, check_secret
 from trovemq_proto import errors
 from trovemq_proto.authentication.scram import KEY_SIZE as VERIFIER_KEY_SIZE
 from trovemq_proto.authentication.scram import SALT_SIZE, Verifier

@@ -29,7 +29,6 @@ from broker.daemon.security import BrokerSecurity
 from broker.daemon.services import open_consumer_state
 from broker.daemon.settings import BrokerSettings
 from broker.security.sealing import KEY_SIZE, SealingKey, key_file_content
-from broker.security.sessions import Sessions
 from broker.security.table import SecurityTable
 from broker.server.monitoring.traffic import Traffic
 from nameserver.routes import RouteLimits
@@ -39,6 +38,7 @@ from trovemq_daemon.addresses import Address
 from trovemq_daemon.callback_handlers import CallbackHandler
 from trovemq_daemon.handler_guard import ERROR_METADATA_KEY, HandlerGuard
 from trovemq_daemon.metrics import RpcMetrics, new_registry
+from trovemq_daemon.sessions import Sessions
 from trovemq_proto.rocketmq.v2 import admin_pb2 as v2_admin_pb2
 from trovemq_proto.rocketmq.v2 import service_pb2 as v2_service_pb2
 from trovemq_proto.v1 import (

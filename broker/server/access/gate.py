@@ -12,29 +12,26 @@ a stream is admitted for itself, so a right that is taken away ends with the nex
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import unquote
 
 from broker.security.actions import Kind, Resource, action_text
 from broker.security.rocketmq import SignatureChecker
-from broker.security.rules import SubjectRules, parse_source
-from broker.security.sessions import SessionCall, Sessions
+from broker.security.rules import SubjectRules
 from broker.security.table import SecurityTable
-from broker.security.users import User
 from broker.server.access.needs import EVERY, KNOW, THIS_CLUSTER, Level, Need, Row
 from broker.server.access.refusals import is_rocketmq
-from trovemq_daemon.logging import get_logger
+from trovemq_daemon.peers import Peer
+from trovemq_daemon.refusals import Refusals
+from trovemq_daemon.sessions import SessionCall, Sessions
+from trovemq_daemon.users import User
 from trovemq_proto import errors
 from trovemq_proto.authentication.calls import METADATA_KEY
 from trovemq_proto.errors import TroveError
 
 AUTHORIZATION_KEY: Final = "authorization"
 DATE_KEY: Final = "x-mq-date-time"
-LOGGED_INTERVAL_MS: Final = 60_000
-LOGGED_MAX: Final = 1_000  # different refusals in one interval that are logged
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +46,6 @@ class Credentials:
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
-    """The other end. `source`: its IP address, "" where it has none. `is_private`: nobody can listen."""
-
-    source: str
-    is_private: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Caller:
     """Who makes a call. `session_call` None: by RocketMQ's signature."""
 
@@ -68,17 +57,20 @@ class Caller:
 class Gate:
     """Used on the event loop only."""
 
-    def __init__(self, *, authorization: bool, cluster: str, clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        *,
+        authorization: bool,
+        cluster: str,
+        clock_ms: Callable[[], int],
+    ) -> None:
         self._authorization = authorization
         self._cluster = cluster
         self._clock_ms = clock_ms
         self._table: SecurityTable | None = None
         self._sessions: Sessions | None = None
         self._signatures: SignatureChecker | None = None
-        self._logged: set[tuple[str, str, str]] = set()
-        self._logged_from_ms = 0
-        self.refusals: Counter[str] = Counter()
-        """By the error's symbol."""
+        self.refusals: Final = Refusals()
 
     def open(self, table: SecurityTable, sessions: Sessions) -> None:
         """Users and rules are there: from here on callers are admitted."""
@@ -106,11 +98,9 @@ class Gate:
                 raise TroveError(errors.SERVICE_NOT_AVAILABLE, "the broker is starting")
             credential = signed if isinstance(signed, bytes) else signed.encode("latin-1", "replace")
             return Credentials(path, self._sessions.call(credential, path, self._clock_ms()))
-        if is_rocketmq(path):
-            return Credentials(
-                path, None, str(found.get(AUTHORIZATION_KEY, "")), str(found.get(DATE_KEY, ""))
-            )
-        raise _failed("the call has no credentials: this broker asks for an access key and a secret")
+        if not is_rocketmq(path):
+            return Credentials(path)
+        return Credentials(path, None, str(found.get(AUTHORIZATION_KEY, "")), str(found.get(DATE_KEY, "")))
 
     def caller(self, credentials: Credentials, peer: Peer) -> Caller:
         """TroveError AUTHENTICATION_FAILED, SERVICE_NOT_AVAILABLE."""
@@ -121,6 +111,8 @@ class Gate:
             return Caller(call.session.access_key, peer.source, call)
         if self._signatures is None:
             raise TroveError(errors.SERVICE_NOT_AVAILABLE, "the broker is starting")
+        if not is_rocketmq(credentials.path):
+            raise _failed("the call has no credentials: this broker asks for an access key and a secret")
         if not peer.is_private:
             raise _failed("signatures of RocketMQ's clients are taken over TLS, or on loopback")
         user = self._signatures.user_of(credentials.authorization, credentials.date)
@@ -179,29 +171,7 @@ class Gate:
     # --- refusals -------------------------------------------------------------------------------------
     def refused(self, path: str, error: TroveError, source: str, access_key: str = "") -> None:
         """Counts it, and logs it once a minute: without credentials."""
-        self.refusals[error.symbol] += 1
-        now_ms = self._clock_ms()
-        if not 0 <= now_ms - self._logged_from_ms < LOGGED_INTERVAL_MS:
-            self._logged.clear()
-            self._logged_from_ms = now_ms
-        key = (path, error.symbol, access_key or source)
-        if key in self._logged or len(self._logged) >= LOGGED_MAX:
-            return
-        self._logged.add(key)
-        get_logger().warning(
-            "access.refused", method=path, error=error.symbol, user=access_key, source=source
-        )
-
-
-def peer_of(name: str, security_types: Iterable[bytes]) -> Peer:
-    """Of gRPC's name of the peer (`ipv4:127.0.0.1:5000`, `ipv6:%5B::1%5D:5000`, `unix:…`), and the types of
-    its connection's security."""
-    family, _, rest = name.partition(":")
-    host = unquote(rest).rpartition(":")[0].strip("[]") if family in ("ipv4", "ipv6") else ""
-    address = parse_source(host)
-    source = "" if address is None else str(address)
-    local = family in ("unix", "unix-abstract") or (address is not None and address.is_loopback)
-    return Peer(source, local or any(bytes(one) in (b"ssl", b"tls") for one in security_types))
+        self.refusals.add(path, error, source, access_key, self._clock_ms())
 
 
 def _failed(message: str) -> TroveError:

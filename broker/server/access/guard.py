@@ -15,15 +15,15 @@ from contextlib import aclosing, suppress
 from typing import Any, Final, TypeAlias
 
 import grpc
-from google.protobuf.message import DecodeError
 
-from broker.server.access.gate import Caller, Gate, Peer, peer_of
+from broker.server.access.gate import Caller, Gate
 from broker.server.access.needs import ROWS, Level, Row
 from broker.server.access.refusals import is_rocketmq, refused_reply
 from broker.server.refused_message import RefusedMessage
 from broker.server.rocketmq.status import Malformed
 from trovemq_daemon.grpc_transport import is_end
-from trovemq_daemon.request_bounds import check_parts
+from trovemq_daemon.handler_guard import bounded_reader
+from trovemq_daemon.peers import peer_of_call
 from trovemq_proto import errors
 from trovemq_proto.authentication.calls import message_checker
 from trovemq_proto.errors import TroveError
@@ -61,8 +61,7 @@ class _Guarded:
             for streaming in (handler.request_streaming, handler.response_streaming)
         )
         self._behaviour = getattr(handler, self._kind)
-        self._read = handler.request_deserializer
-        self._descriptor = getattr(getattr(self._read, "__self__", None), "DESCRIPTOR", None)
+        self.read = bounded_reader(handler.request_deserializer)
 
     def handler(self) -> Handler:
         make = getattr(grpc, f"{self._kind}_rpc_method_handler")
@@ -99,19 +98,6 @@ class _Guarded:
         async with aclosing(self._behaviour(request, call.context)) as replies:
             async for reply in replies:
                 yield call.shown(reply)
-
-    def read(self, data: bytes) -> Any:
-        """As the method's own reader. TroveError LIMIT_EXCEEDED, REQUEST_ILLEGAL."""
-        if self._read is None:
-            return data
-        if self._descriptor is None:
-            return self._read(data)  # a reader of its own, with checks of its own
-        check_parts(data, self._descriptor)
-        try:
-            return self._read(data)
-        except (DecodeError, ValueError) as error:
-            what = f"the bytes are no {self._descriptor.name}: {error}"
-            raise TroveError(errors.REQUEST_ILLEGAL, what) from None
 
     @property
     def streams_requests(self) -> bool:
@@ -219,8 +205,3 @@ async def _first_request(context: Context) -> None:
     """Waits for it: gRPC's clients do not read replies that came before they had written."""
     with suppress(TimeoutError):
         await asyncio.wait_for(context.read(), FIRST_REQUEST_WAIT_S)
-
-
-def peer_of_call(context: Context) -> Peer:
-    """The other end of a call."""
-    return peer_of(context.peer(), (context.auth_context() or {}).get("transport_security_type", ()))

@@ -16,12 +16,12 @@ import grpc
 from broker.security import changes
 from broker.security.actions import Kind, Resource, action_text, parse_actions
 from broker.security.changes import SecurityState
-from broker.security.rules import Rule, decide, parse_source
-from broker.security.sessions import SESSION_TIME_MAX_MS, Sessions
-from broker.security.users import User, check_access_key, check_secret, new_user, parse_kind
+from broker.security.rules import Rule, decide
 from broker.server.access.changes import SecurityChanges
-from broker.server.access.guard import peer_of_call
 from trovemq_daemon.logging import get_logger
+from trovemq_daemon.peers import parse_source, peer_of_call
+from trovemq_daemon.sessions import SESSION_TIME_MAX_MS, Sessions
+from trovemq_daemon.users import User, check_access_key, check_secret, new_user, parse_kind
 from trovemq_proto import errors
 from trovemq_proto.authentication.scram import SALT_SIZE
 from trovemq_proto.errors import TroveError

@@ -12,7 +12,7 @@ from broker.security import changes
 from broker.security.rocketmq import REMEMBERED_MAX, SignatureChecker, parse_header
 from broker.security.sealing import SealingKey
 from broker.security.table import SecurityTable
-from broker.security.users import UserKind, new_user
+from trovemq_daemon.users import UserKind, new_user
 from trovemq_proto.errors import TroveError
 from trovemq_store.files.memory import MemoryFileSystem
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from broker.security import changes
 from broker.security.sealing import SealingKey
-from broker.security.sessions import (
+from broker.security.table import SecurityTable
+from trovemq_daemon.sessions import (
     CALLS_AHEAD_MAX,
     HANDSHAKE_TIME_MAX_MS,
     HANDSHAKES_MAX,
@@ -23,8 +24,7 @@ from broker.security.sessions import (
     Session,
     Sessions,
 )
-from broker.security.table import SecurityTable
-from broker.security.users import UserKind, new_user
+from trovemq_daemon.users import UserKind, new_user
 from trovemq_proto.authentication.calls import SigningKey, message_checker, message_signer
 from trovemq_proto.authentication.scram import (
     ClientFirst,

@@ -17,7 +17,7 @@ from broker.security import changes
 from broker.security.changes import SecurityState
 from broker.security.sealing import SealingKey, key_file_content
 from broker.security.table import PATH, SecurityTable
-from broker.security.users import UserKind, new_user
+from trovemq_daemon.users import UserKind, new_user
 from trovemq_proto.errors import TroveError
 from trovemq_store.files.faulty import FaultyFileSystem, fail_at
 from trovemq_store.files.files import FileSystem

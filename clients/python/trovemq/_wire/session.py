@@ -19,14 +19,13 @@ from typing import Any, Final
 from trovemq_proto import errors
 from trovemq_proto.authentication.calls import METADATA_KEY, SigningKey, message_signer
 from trovemq_proto.authentication.credentials import Credentials
-from trovemq_proto.authentication.scram import ClientHandshake, ScramError, client_first
+from trovemq_proto.authentication.handshake import AUTHENTICATE, NONCE_BYTES, log_in
+from trovemq_proto.authentication.scram import ScramError
 from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import security_pb2
 
 from .failures import error_of_call, unreachable
 
-_AUTHENTICATE: Final = "/trovemq.v1.SecurityService/Authenticate"
-_NONCE_BYTES: Final = 24
 _RENEWED_AFTER: Final = 0.8  # of a session's time
 _UNAUTHORIZED: Final = 40100  # of RocketMQ's protocol
 
@@ -62,7 +61,7 @@ class SignedChannel:
         self._credentials = credentials
         self._timeout = timeout_ms / 1000
         self._ask = channel.unary_unary(
-            _AUTHENTICATE, response_deserializer=security_pb2.AuthenticateReply.FromString
+            AUTHENTICATE, response_deserializer=security_pb2.AuthenticateReply.FromString
         )
         self._session: asyncio.Future[_Session] | None = None
 
@@ -131,9 +130,11 @@ class SignedChannel:
 
     async def _make(self) -> _Session:
         loop = asyncio.get_running_loop()
-        first = client_first(self._credentials.access_key, secrets.token_urlsafe(_NONCE_BYTES))
+        nonce = secrets.token_urlsafe(NONCE_BYTES)
         try:
-            answer = await self._step(first)
+            key, time_ms = await log_in(self._credentials, nonce, self._step)
+        except ScramError as error:
+            raise TroveError(errors.AUTHENTICATION_FAILED, f"{self.address}: {error}") from None
         except TroveError as error:
             if (
                 error.spec is errors.AUTHENTICATION_DISABLED
@@ -141,16 +142,9 @@ class SignedChannel:
             ):
                 return _Session(None, float("inf"))
             raise
-        try:
-            handshake = ClientHandshake(first, answer.message, self._credentials.secret_key.encode())
-            last = await self._step(handshake.message)
-            key = SigningKey(last.session_id, handshake.finish(last.message))
-        except ScramError as error:
-            raise TroveError(errors.AUTHENTICATION_FAILED, f"{self.address}: {error}") from None
-        return _Session(key, loop.time() + last.session_time_ms / 1000 * _RENEWED_AFTER)
+        return _Session(key, loop.time() + time_ms / 1000 * _RENEWED_AFTER)
 
-    async def _step(self, message: str) -> security_pb2.AuthenticateReply:
-        request = security_pb2.AuthenticateRequest(message=message)
+    async def _step(self, request: security_pb2.AuthenticateRequest) -> security_pb2.AuthenticateReply:
         asked = self._ask(request.SerializeToString(), timeout=self._timeout)
         try:
             reply: security_pb2.AuthenticateReply = await asked

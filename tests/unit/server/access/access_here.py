@@ -10,10 +10,11 @@ from typing import Any
 from broker.security import changes
 from broker.security.changes import SecurityState
 from broker.security.sealing import SealingKey
-from broker.security.sessions import Sessions
 from broker.security.table import SecurityTable
-from broker.security.users import UserKind, new_user
-from broker.server.access.gate import Gate, Peer
+from broker.server.access.gate import Gate
+from trovemq_daemon.peers import Peer
+from trovemq_daemon.sessions import Sessions
+from trovemq_daemon.users import UserKind, new_user
 from trovemq_proto.authentication.calls import METADATA_KEY, SigningKey
 from trovemq_proto.authentication.scram import ClientHandshake, client_first
 from trovemq_store.files.memory import MemoryFileSystem

@@ -12,10 +12,11 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from broker.security.actions import Kind, action_text
-from broker.server.access.gate import Caller, Credentials, Gate, Peer, peer_of
+from broker.server.access.gate import Caller, Credentials, Gate
 from broker.server.access.needs import EVERY, ROWS, Level, Row
 from broker.server.access.refusals import is_rocketmq, refused_reply
 from tests.unit.server.access.access_here import CLUSTER, LOOPBACK, AccessHere, rocketmq_metadata, signed
+from trovemq_daemon.peers import Peer, peer_of
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import admin_pb2 as v2_admin_pb2
 from trovemq_proto.rocketmq.v2 import service_pb2 as v2_service_pb2
@@ -290,8 +291,8 @@ def test_refusals_are_counted_and_logged_once_a_minute(here: AccessHere, caplog:
     gate = Gate(authorization=True, cluster=CLUSTER, clock_ms=lambda: 0)
     for _ in range(5):
         gate.refused("/a/b", TroveError(_spec("ACCESS_DENIED")), "10.0.0.1", "alice")
-    assert gate.refusals == {"ACCESS_DENIED": 5}
-    assert len(gate._logged) == 1
+    assert gate.refusals.counts == {"ACCESS_DENIED": 5}
+    assert len(gate.refusals._logged) == 1
 
 
 def test_credentials_are_not_shown(here: AccessHere) -> None:

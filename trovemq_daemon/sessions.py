@@ -1,4 +1,5 @@
-"""Sessions of our own clients: made by a handshake, and each of their calls proves to belong to one.
+"""Sessions of our own clients: made by a handshake, and each of their calls proves to belong to one. Broker
+and nameserver take them alike.
 
 Invariants
 - A call's number is taken once: a call that is sent again is refused.
@@ -13,10 +14,9 @@ import hmac
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
-from broker.security.table import SecurityTable
-from broker.security.users import Secret, User
+from trovemq_daemon.users import Secret, User
 from trovemq_proto import errors
 from trovemq_proto.authentication.calls import SESSION_ID_SIZE, SigningKey, session_id_of
 from trovemq_proto.authentication.scram import (
@@ -36,6 +36,12 @@ SESSIONS_OF_USER_MAX: Final = 500
 SESSION_TIME_MAX_MS: Final = 3_600_000
 CALLS_AHEAD_MAX: Final = 4_096  # by so much the numbers of calls may come out of order
 _NONCE_SIZE: Final = 24
+
+
+class Users(Protocol):
+    """Those that count now."""
+
+    def user(self, access_key: str) -> User | None: ...
 
 
 class CallWindow:
@@ -83,11 +89,11 @@ class SessionCall:
 
 
 class Sessions:
-    """Handshakes and sessions of one broker; used from one thread."""
+    """Handshakes and sessions of one server; used from one thread."""
 
-    def __init__(self, table: SecurityTable, salt_key: bytes, random_bytes: Callable[[int], bytes]) -> None:
+    def __init__(self, users: Users, salt_key: bytes, random_bytes: Callable[[int], bytes]) -> None:
         """`salt_key`: of it come the salts of users that do not exist."""
-        self._table = table
+        self._users = users
         self._salt_key = salt_key
         self._random_bytes = random_bytes
         self._nobody = Verifier(random_bytes(KEY_SIZE), random_bytes(KEY_SIZE))
@@ -104,7 +110,7 @@ class Sessions:
             first = ClientFirst.parse(message)
         except ScramError as error:
             raise _failed(str(error)) from None
-        user = self._table.user(first.access_key)
+        user = self._users.user(first.access_key)
         salt = user.salt if user is not None else self._salt_of_nobody(first.access_key)
         handshake = ServerHandshake(first, salt, self._random_bytes(_NONCE_SIZE).hex())
         self._handshakes[handshake.nonce] = (handshake, now_ms)
@@ -121,7 +127,7 @@ class Sessions:
         handshake, began_ms = self._handshakes.pop(nonce, (None, 0))
         if handshake is None or not 0 <= now_ms - began_ms <= HANDSHAKE_TIME_MAX_MS:
             raise _failed("the handshake is unknown, or took too long; begin again")
-        user = self._table.user(handshake.access_key)
+        user = self._users.user(handshake.access_key)
         secrets = user.secrets if user is not None and user.enabled else ()
         try:
             which, answer, key = handshake.check(
@@ -162,7 +168,7 @@ class Sessions:
 
     def user_of(self, session: Session) -> User:
         """The session's user. TroveError AUTHENTICATION_FAILED where its secret is valid no more."""
-        user = self._table.user(session.access_key)
+        user = self._users.user(session.access_key)
         if user is None or not user.enabled or session.secret not in user.secrets:
             self._sessions.pop(session.key.session_id, None)
             raise _failed("the user is disabled, or the secret is not valid any more")

@@ -1,0 +1,253 @@
+"""A nameserver that asks who calls: real brokers' registrations and real clients, on both transports."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+import trovemq
+from broker.cluster.registration import Registrations, RegistrationState, registration_channels
+from nameserver.app import NameserverApp
+from nameserver.settings import NameserverSettings
+from tests.unit.nameserver.test_registration import FAST, local_broker, until
+from tests.unit.nameserver.test_services import heartbeat, names
+from trovemq._wire.failures import error_from_grpc
+from trovemq_daemon.addresses import Address
+from trovemq_daemon.errors import SettingsError
+from trovemq_daemon.private_files import read_credentials
+from trovemq_proto.authentication.credentials import Credentials
+from trovemq_proto.channels import TRANSPORTS, GrpcTransport
+from trovemq_proto.errors import TroveError
+from trovemq_proto.v1 import route_pb2, route_pb2_grpc
+
+pytestmark = pytest.mark.asyncio
+
+SECRET = "canary-secret-5"
+BROKER = Credentials("a-key", SECRET)
+ALICE = Credentials("alice", SECRET)
+
+
+def users_text(secret: str = SECRET, old: str = "", name: str = "broker-a") -> str:
+    also = f'old_secret_key = "{old}"\n' if old else ""
+    broker = f'[[broker]]\nname = "{name}"\naccess_key = "a-key"\nsecret_key = "{secret}"\n{also}'
+    return broker + f'[[client]]\naccess_key = "alice"\nsecret_key = "{SECRET}"\n'
+
+
+def replace(path: Path, text: str) -> None:
+    """As an operator's tool does it: at once."""
+    new = path.with_name("new")
+    new.write_text(text, encoding="utf-8")
+    os.replace(new, path)
+
+
+@pytest.fixture
+def users_file(tmp_path: Path) -> Path:
+    path = tmp_path / "users.toml"
+    path.write_text(users_text(), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(params=TRANSPORTS)
+def transport(request: pytest.FixtureRequest) -> GrpcTransport:
+    name: GrpcTransport = request.param
+    return name
+
+
+@asynccontextmanager
+async def served(
+    users_file: Path | str, transport: GrpcTransport = "grpcio"
+) -> AsyncIterator[tuple[NameserverApp, Address]]:
+    settings = NameserverSettings(
+        listen="127.0.0.1:0",
+        http="off",
+        grpc_transport=transport,
+        users_file=str(users_file),
+        files_reload_interval_ms=10,
+        broker_broken_ms=0,
+    )
+    app = NameserverApp(settings)
+    address, _ = await app.start()
+    try:
+        yield app, address
+    finally:
+        await app.stop()
+
+
+@asynccontextmanager
+async def registering(
+    nameserver: Address, who: Credentials | None, transport: GrpcTransport = "grpcio"
+) -> AsyncIterator[Registrations]:
+    broker, _ = local_broker()
+    registrations = Registrations(
+        [nameserver],
+        broker,
+        FAST,
+        lambda: 0.5,
+        registration_channels(None, transport),
+        None if who is None else lambda: who,
+    )
+    registrations.start()
+    try:
+        yield registrations
+    finally:
+        await registrations.stop()
+
+
+async def refused(registrations: Registrations, reason: str) -> None:
+    """grpcio sometimes loses the reason of a stream that ends under a write: the next attempt has it."""
+    (registration,) = registrations.registrations
+    await until(lambda: reason in registration.detail)
+    assert registration.state is RegistrationState.WAITING
+    assert "canary" not in registration.detail
+
+
+def refusal(failure: Any) -> str:
+    return error_from_grpc(failure, "nameserver").symbol
+
+
+async def test_a_known_broker_registers_under_its_name_and_leaves(
+    users_file: Path, transport: GrpcTransport
+) -> None:
+    async with served(users_file, transport) as (app, address):
+        async with registering(address, BROKER, transport) as registrations:
+            await until(lambda: app.registry.table.broker_count == 1)
+            await until(lambda: registrations.registrations[0].heartbeats > 2)
+        await until(lambda: app.registry.table.broker_count == 0)
+        assert not app.registry.refusals
+
+
+@pytest.mark.parametrize(
+    ("who", "reason"),
+    [
+        (None, "AUTHENTICATION_FAILED"),
+        (Credentials("a-key", "wrong-secret"), "AUTHENTICATION_FAILED"),
+        (Credentials("nobody", SECRET), "AUTHENTICATION_FAILED"),
+        (ALICE, "ACCESS_DENIED"),
+    ],
+)
+async def test_nobody_else_registers(
+    users_file: Path, transport: GrpcTransport, who: Credentials | None, reason: str
+) -> None:
+    async with served(users_file, transport) as (app, address):
+        async with registering(address, who, transport) as registrations:
+            await refused(registrations, reason)
+        assert app.registry.table.broker_count == 0
+
+
+async def test_a_broker_does_not_register_under_the_name_of_another(users_file: Path) -> None:
+    replace(users_file, users_text(name="broker-b"))
+    async with served(users_file) as (app, address):
+        async with registering(address, BROKER) as registrations:
+            await refused(registrations, "registers broker 'broker-b', not 'broker-a'")
+        assert app.registry.table.broker_count == 0
+
+
+async def test_a_broker_with_credentials_registers_where_nobody_is_asked(transport: GrpcTransport) -> None:
+    async with served("", transport) as (app, address), registering(address, BROKER, transport):
+        await until(lambda: app.registry.table.broker_count == 1)
+
+
+async def test_clients_read_routes_with_credentials_alone(users_file: Path, transport: GrpcTransport) -> None:
+    async with served(users_file, transport) as (app, address), registering(address, BROKER, transport):
+        await until(lambda: app.registry.table.broker_count == 1)
+        async with trovemq.connect(
+            str(address), access_key=ALICE.access_key, secret_key=ALICE.secret_key
+        ) as client:
+            assert [broker.name for broker in client._pool.routes.brokers(None)] == ["broker-a"]
+        for access_key, secret_key in ((None, None), ("alice", "wrong-secret")):
+            with pytest.raises(TroveError) as raised:
+                await trovemq.connect(str(address), access_key=access_key, secret_key=secret_key)
+            assert raised.value.symbol == "AUTHENTICATION_FAILED"
+
+
+async def test_without_credentials_there_is_health_and_nothing_else(users_file: Path) -> None:
+    async with served(users_file) as (app, address), grpc.aio.insecure_channel(str(address)) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        assert (await health.Check(health_pb2.HealthCheckRequest())).status == 1
+        routes = route_pb2_grpc.RouteServiceStub(channel)
+        calls = (
+            routes.GetServerInfo(route_pb2.GetServerInfoRequest()),
+            routes.GetRoute(route_pb2.GetRouteRequest(topic="orders")),
+            routes.GetCluster(route_pb2.GetClusterRequest()),
+            routes.WatchRoutes(route_pb2.WatchRoutesRequest()).read(),
+            route_pb2_grpc.RegistrationServiceStub(channel).Register().read(),
+            names(channel),
+        )
+        for call in calls:
+            with pytest.raises(grpc.aio.AioRpcError) as raised:
+                await call
+            assert refusal(raised.value) == "AUTHENTICATION_FAILED"
+        unsigned = route_pb2_grpc.RegistrationServiceStub(channel).Register(
+            metadata=(("trovemq-auth-bin", b"x" * 56),)
+        )
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            await unsigned.write(heartbeat())
+        assert await unsigned.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert app._access is not None
+        assert app._access.refusals.counts["AUTHENTICATION_FAILED"] >= len(calls)
+
+
+async def test_a_secret_that_is_changed_ends_the_old_ones_registration(
+    users_file: Path, tmp_path: Path
+) -> None:
+    own = tmp_path / "own"
+    own.write_text(f"access_key=a-key\nsecret_key={SECRET}\n", encoding="utf-8")
+    broker, _ = local_broker()
+    async with served(users_file) as (app, address):
+        registrations = Registrations(
+            [address], broker, FAST, lambda: 0.5, None, lambda: read_credentials(own)
+        )
+        (registration,) = registrations.registrations
+        registrations.start()
+        await until(lambda: app.registry.table.broker_count == 1)
+        replace(users_file, users_text("another-secret", old=SECRET))
+        beats = registration.heartbeats
+        await until(lambda: registration.heartbeats > beats + 3)
+        replace(users_file, "this is no users' file")
+        beats = registration.heartbeats
+        await until(lambda: registration.heartbeats > beats + 3)
+        replace(users_file, users_text("another-secret"))
+        await until(lambda: app.registry.table.broker_count == 0)
+        own.write_text("access_key=a-key\nsecret_key=another-secret\n", encoding="utf-8")
+        await until(lambda: app.registry.table.broker_count == 1)
+        await registrations.stop()
+
+
+async def test_a_watch_ends_when_its_user_is_taken_out(users_file: Path) -> None:
+    async with (
+        served(users_file) as (app, address),
+        trovemq.connect(str(address), access_key="alice", secret_key=SECRET),
+    ):
+        await until(lambda: len(app.registry.watchers) == 1)
+        replace(users_file, users_text().partition("[[client]]")[0])
+        await until(lambda: app._access is not None and app._access.user("alice") is None)
+        async with registering(address, BROKER):
+            await until(lambda: len(app.registry.watchers) == 0)
+
+
+async def test_files_that_do_not_work_stop_the_start(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="cannot be read"):
+        async with served(tmp_path / "none.toml"):
+            pass
+    with pytest.raises(SettingsError, match="no such file"):
+        read_credentials(tmp_path / "none")
+    own = tmp_path / "own"
+    own.write_bytes(b"secret_key=\xffcanary")
+    with pytest.raises(SettingsError, match="not UTF-8") as raised:
+        read_credentials(own)
+    assert "canary" not in str(raised.value)
+
+
+async def test_a_nameserver_that_asks_may_listen_on_more_than_loopback() -> None:
+    assert any("--insecure" in one for one in NameserverSettings(listen="0.0.0.0:1").problems())
+    assert not any(
+        "--insecure" in one for one in NameserverSettings(listen="0.0.0.0:1", users_file="u").problems()
+    )

@@ -1,0 +1,47 @@
+"""The other end of a call: its address, and whether somebody could listen on the way."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeAlias
+from urllib.parse import unquote
+
+IpAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """`source`: its IP address, "" where it has none. `is_private`: nobody can listen."""
+
+    source: str
+    is_private: bool
+
+
+def peer_of_call(context: Any) -> Peer:
+    """Of a call's context, of either transport."""
+    return peer_of(context.peer(), (context.auth_context() or {}).get("transport_security_type", ()))
+
+
+def peer_of(name: str, security_types: Iterable[bytes]) -> Peer:
+    """Of gRPC's name of the peer (`ipv4:127.0.0.1:5000`, `ipv6:%5B::1%5D:5000`, `unix:…`), and the types of
+    its connection's security."""
+    family, _, rest = name.partition(":")
+    host = unquote(rest).rpartition(":")[0].strip("[]") if family in ("ipv4", "ipv6") else ""
+    address = parse_source(host)
+    source = "" if address is None else str(address)
+    local = family in ("unix", "unix-abstract") or (address is not None and address.is_loopback)
+    return Peer(source, local or any(bytes(one) in (b"ssl", b"tls") for one in security_types))
+
+
+@lru_cache(maxsize=4_096)
+def parse_source(source: str) -> IpAddress | None:
+    """The address; an IPv4 address that came by IPv6 as itself. None where the text is not one."""
+    try:
+        address = ipaddress.ip_address(source)
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if address.version == 6 else None
+    return mapped or address
