@@ -18,6 +18,7 @@ from trovemq_daemon.lifecycle import Stop, run_daemon
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_daemon.ops_http import OpsHttp, Readiness
+from trovemq_daemon.tls_reload import TlsReload
 from trovemq_daemon.tls_settings import bind_tls
 from trovemq_proto.v1 import route_pb2_grpc
 
@@ -57,6 +58,7 @@ class NameserverApp:
         readiness = Readiness()
         readiness.add("grpc", lambda: "" if self._serving else "not serving")
         self._http = OpsHttp(self._metrics, readiness)
+        self._tls = TlsReload(settings, self._grpc, self._http)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> tuple[Address, Address | None]:
@@ -80,6 +82,7 @@ class NameserverApp:
         http = await self._http.start(http, self._settings.http_tls_files) if http is not None else None
         await self._grpc.start()
         self._tasks.append(asyncio.create_task(self.registry.run_expiry(), name="expiry"))
+        self._tasks.append(asyncio.create_task(self._tls.run(), name="tls"))
         if self._access is not None:
             reading = self._access.run(self._settings.files_reload_interval_ms)
             self._tasks.append(asyncio.create_task(reading, name="users"))

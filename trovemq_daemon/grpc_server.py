@@ -16,7 +16,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.callback_handlers import CallbackHandler
 from trovemq_daemon.errors import AddressInUseError
-from trovemq_daemon.grpc_transport import GrpcTransport, new_server, server_credentials
+from trovemq_daemon.grpc_transport import GrpcTransport, ServerCredentials, new_server, server_credentials
 from trovemq_daemon.handler_guard import HandlerGuard
 from trovemq_daemon.metrics import RpcMetrics
 from trovemq_daemon.reply_budget import ReplyBudget, ReplyLimits
@@ -132,6 +132,7 @@ class GrpcServer:
             self._server, HandlerGuard(metrics, self.replies), access, callbacks=ours
         )
         self.server: grpc.aio.Server = self._services
+        self._tls: ServerCredentials | None = None
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
 
@@ -144,8 +145,14 @@ class GrpcServer:
 
     def bind_tls(self, address: Address, identity: TlsIdentity) -> Address:
         """The same by TLS, beside the plain address. AddressInUseError."""
-        credentials = server_credentials(self._transport, identity)
-        return self._bind(address, lambda text: self._server.add_secure_port(text, credentials))
+        self._tls = made = server_credentials(self._transport, identity)
+        return self._bind(address, lambda text: self._server.add_secure_port(text, made.credentials))
+
+    def replace_identity(self, identity: TlsIdentity) -> None:
+        """For the TLS connections that come from now on; those that are open stay as they are. ValueError,
+        ssl.SSLError where it cannot be used."""
+        if self._tls is not None:
+            self._tls.replace(identity)
 
     def _bind(self, address: Address, add_port: Callable[[str], int]) -> Address:
         try:

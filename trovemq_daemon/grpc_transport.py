@@ -4,7 +4,7 @@ alone."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final, Protocol
 
 import grpc
 
@@ -22,11 +22,60 @@ def new_server(transport: GrpcTransport, options: Sequence[tuple[str, Any]], cal
     return grpc.aio.server(options=options, maximum_concurrent_rpcs=calls_max)
 
 
-def server_credentials(transport: GrpcTransport, identity: TlsIdentity) -> Any:
-    """For `add_secure_port` of that transport's server."""
-    make = trovemq_rpc.ssl_server_credentials if transport == "trovemq" else grpc.ssl_server_credentials
-    pairs = [(identity.key, identity.certificate)]
-    return make(pairs, identity.client_ca, identity.client_ca is not None)
+class ServerCredentials(Protocol):
+    """A TLS port's certificate and whom it trusts."""
+
+    @property
+    def credentials(self) -> Any:
+        """For `add_secure_port` of the transport's server."""
+        ...
+
+    def replace(self, identity: TlsIdentity) -> None:
+        """For the connections that come from now on. ValueError, ssl.SSLError where it cannot be used."""
+        ...
+
+
+def server_credentials(transport: GrpcTransport, identity: TlsIdentity) -> ServerCredentials:
+    """Of that transport. Whether clients are asked for certificates stays as the first identity says."""
+    return _OwnCredentials(identity) if transport == "trovemq" else _GrpcioCredentials(identity)
+
+
+class _OwnCredentials:
+    def __init__(self, identity: TlsIdentity) -> None:
+        self.credentials: Final = self._made(identity)
+
+    def replace(self, identity: TlsIdentity) -> None:
+        self.credentials.use(self._made(identity).context)
+
+    @staticmethod
+    def _made(identity: TlsIdentity) -> trovemq_rpc.ServerCredentials:
+        pairs = [(identity.key, identity.certificate)]
+        return trovemq_rpc.ssl_server_credentials(pairs, identity.client_ca, identity.client_ca is not None)
+
+
+class _GrpcioCredentials:
+    """grpcio asks for the certificate at each handshake, in threads of its own."""
+
+    def __init__(self, identity: TlsIdentity) -> None:
+        self._next: Any = None
+        self.credentials: Final = grpc.dynamic_ssl_server_credentials(
+            _configuration(identity), self._fetch, identity.client_ca is not None
+        )
+
+    def replace(self, identity: TlsIdentity) -> None:
+        _OwnCredentials(identity)  # grpcio would say nothing of a certificate that it cannot use
+        self._next = _configuration(identity)
+
+    def _fetch(self) -> Any:
+        """None: the one of before."""
+        fetched, self._next = self._next, None
+        return fetched
+
+
+def _configuration(identity: TlsIdentity) -> Any:
+    return grpc.ssl_server_certificate_configuration(
+        [(identity.key, identity.certificate)], identity.client_ca
+    )
 
 
 def is_end(request: object) -> bool:

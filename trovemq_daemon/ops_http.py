@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -88,6 +89,7 @@ class OpsHttp:
         self._one_scrape = asyncio.Lock()
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
+        self._replace_tls: Callable[[Path, Path], None] | None = None
 
     async def start(self, address: Address, tls: tuple[Path, Path] | None = None) -> Address:
         """Binds, begins to serve, and returns the address with its real port.
@@ -109,8 +111,15 @@ class OpsHttp:
             ssl_keyfile=None if tls is None else tls[1],
         )
         self._server = _Server(config)
+        self._replace_tls = _reloadable(config) if tls is not None else None
         self._task = asyncio.create_task(self._server.serve([bound]), name="operations-http")
         return address.with_port(bound.getsockname()[1])
+
+    def replace_tls(self, certificate: Path, key: Path) -> None:
+        """For the connections that come from now on. Blocks. ssl.SSLError, OSError for files that cannot be
+        used."""
+        if self._replace_tls is not None:
+            self._replace_tls(certificate, key)
 
     async def stop(self) -> None:
         if self._server is None or self._task is None:
@@ -133,6 +142,27 @@ class OpsHttp:
         checks = {name: {"ok": not detail, "detail": detail} for name, detail in problems.items()}
         answer = {"ready": ready, "checks": checks, "warnings": self._readiness.warnings()}
         return JSONResponse(answer, status_code=200 if ready else 503)
+
+
+def _reloadable(config: uvicorn.Config) -> Callable[[Path, Path], None]:
+    """A function that replaces the certificate. uvicorn keeps the first context, so each handshake is given
+    the newest one."""
+    config.load()
+    first = config.ssl
+    assert first is not None, "it has a certificate"
+    newest = first
+
+    def replace(certificate: Path, key: Path) -> None:
+        nonlocal newest
+        made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        made.load_cert_chain(certificate, key)
+        newest = made
+
+    def choose(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        connection.context = newest
+
+    first.sni_callback = choose
+    return replace
 
 
 async def _pieces(parts: list[bytes]) -> AsyncIterator[bytes]:

@@ -1,9 +1,9 @@
-"""The other end of a call: its address, and whether somebody could listen on the way."""
+"""The other end of a call: its address, its certificate's name, whether somebody can listen on the way."""
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -14,26 +14,31 @@ IpAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """`source`: its IP address, "" where it has none. `is_private`: nobody can listen."""
+    """`source`: its IP address, "" where it has none. `is_private`: nobody can listen. `certificate_name`:
+    the common name of the certificate that it showed and the server trusts; "" for none, and for several."""
 
     source: str
     is_private: bool
+    certificate_name: str = ""
 
 
 def peer_of_call(context: Any) -> Peer:
     """Of a call's context, of either transport."""
-    return peer_of(context.peer(), (context.auth_context() or {}).get("transport_security_type", ()))
+    return peer_of(context.peer(), context.auth_context() or {})
 
 
-def peer_of(name: str, security_types: Iterable[bytes]) -> Peer:
-    """Of gRPC's name of the peer (`ipv4:127.0.0.1:5000`, `ipv6:%5B::1%5D:5000`, `unix:…`), and the types of
-    its connection's security."""
+def peer_of(name: str, security: Mapping[str, Iterable[bytes]]) -> Peer:
+    """Of gRPC's name of the peer (`ipv4:127.0.0.1:5000`, `ipv6:%5B::1%5D:5000`, `unix:…`), and its names for
+    the security of the connection."""
     family, _, rest = name.partition(":")
     host = unquote(rest).rpartition(":")[0].strip("[]") if family in ("ipv4", "ipv6") else ""
     address = parse_source(host)
     source = "" if address is None else str(address)
     local = family in ("unix", "unix-abstract") or (address is not None and address.is_loopback)
-    return Peer(source, local or any(bytes(one) in (b"ssl", b"tls") for one in security_types))
+    by_tls = any(bytes(one) in (b"ssl", b"tls") for one in security.get("transport_security_type", ()))
+    names = list(security.get("x509_common_name", ())) if by_tls else []
+    certificate_name = bytes(names[0]).decode("utf-8", "replace") if len(names) == 1 else ""
+    return Peer(source, local or by_tls, certificate_name)
 
 
 @lru_cache(maxsize=4_096)

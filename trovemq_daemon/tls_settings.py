@@ -45,7 +45,7 @@ class TlsSettings:
 
     files_reload_interval_ms: int = setting(
         10_000,
-        "How often files that may be replaced under way are looked at: users.",
+        "How often files that may be replaced under way are looked at: certificates, keys, users.",
         unit="ms",
         minimum=10,
         maximum=3_600_000,

@@ -42,6 +42,7 @@ from trovemq_daemon.logging import get_logger
 from trovemq_daemon.memory_trim import keep_one_arena
 from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_daemon.ops_http import OpsHttp, Readiness
+from trovemq_daemon.tls_reload import TlsReload
 from trovemq_daemon.tls_settings import bind_tls
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -78,6 +79,7 @@ class BrokerApp:
         readiness.add("broker", lambda: self._problem)
         self._readiness = readiness
         self._http = OpsHttp(self._registry, readiness)
+        self._tls = TlsReload(settings, self._grpc, self._http)
 
     async def run(self, stop: Stop) -> None:
         """Serves until `stop`, then drains. Raises the error that ended it: AddressInUseError, TroveError,
@@ -154,6 +156,7 @@ class BrokerApp:
             async with asyncio.TaskGroup() as group:
                 commit = group.create_task(parts.group_commit.run(), name="group-commit")
                 others = [group.create_task(work, name=name) for name, work in services.background().items()]
+                others.append(group.create_task(self._tls.run(), name="tls"))
                 await self._start(registrations, listening)
                 await stop.wait()
                 get_logger().info("broker.stopping", reason=stop.reason)

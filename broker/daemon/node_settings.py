@@ -101,6 +101,11 @@ class NodeSettings(TlsSettings):
         "Users that are not super users may do what rules allow them (`trovemq acl`), and nothing else.",
         rocketmq="authorizationEnabled",
     )
+    tls_client_identity: bool = setting(
+        False,
+        "The common name of a client's certificate is the access key of its user, who then needs no secret. "
+        "tls_client_ca names those whose word is taken.",
+    )
     init_authentication_user: str = setting(
         "",
         'A super user made at the start where there is none of the name: {"username": …, "password": …}.',
@@ -345,6 +350,8 @@ class NodeSettings(TlsSettings):
             yield "authorization_enable needs authentication_enable: rules are about users"
         if self.init_authentication_user and not self.authentication_enable:
             yield "init_authentication_user needs authentication_enable"
+        if self.tls_client_identity and not (self.authentication_enable and self.tls_client_ca):
+            yield "tls_client_identity needs authentication_enable and tls_client_ca"
         if not self.authentication_enable:
             return
         for name, path in (

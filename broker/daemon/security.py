@@ -61,6 +61,7 @@ def gate_of(settings: BrokerSettings) -> Gate | None:
         authorization=settings.authorization_enable,
         cluster=settings.cluster,
         clock_ms=clock_ms,
+        certificates=settings.tls_client_identity,
     )
 
 

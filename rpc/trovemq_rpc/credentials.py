@@ -15,6 +15,10 @@ class ServerCredentials:
     """
 
     def __init__(self, context: ssl.SSLContext) -> None:
+        self.use(context)
+
+    def use(self, context: ssl.SSLContext) -> None:
+        """For the connections that come from now on."""
         context.set_alpn_protocols(["h2"])
         context.minimum_version = max(context.minimum_version, ssl.TLSVersion.TLSv1_2)  # RFC 9113 section 9.2
         self.context = context

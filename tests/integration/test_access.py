@@ -15,6 +15,7 @@ import pytest
 
 import trovemq
 from tests.support.broker_process import BrokerProcess, Stubs, error_of, running_broker
+from tests.support.certificates import Certificates
 from trovemq_proto.authentication.credentials import Credentials, parse_credentials
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
@@ -284,6 +285,47 @@ def test_nobody_calls_without_a_name_but_for_health(tmp_path: Path, settings: tu
         status, page = broker.get("/metrics")
         assert status == 200
         assert 'trovemq_access_refusals_total{error="AUTHENTICATION_FAILED"}' in page
+
+
+def test_a_certificate_is_a_user_without_a_secret(tmp_path: Path, settings: tuple[str, ...]) -> None:
+    certificates = Certificates.made(tmp_path)
+    for name in ("alice", "mallory"):
+        certificates.client(name)
+    tls = (
+        "tls_listen=127.0.0.1:0",
+        f"tls_certificate={certificates.pem('server')}",
+        f"tls_key={certificates.key('server')}",
+        f"tls_client_ca={certificates.ca}",
+        "tls_client_identity=true",
+    )
+
+    def shown(name: str) -> trovemq.TlsOptions:
+        return trovemq.TlsOptions(
+            ca=certificates.ca, certificate=certificates.pem(name), key=certificates.key(name)
+        )
+
+    async def program(broker: BrokerProcess, admin: Credentials) -> None:
+        by_tls = next(line["tls"] for line in broker.lines if line["event"] == "broker.started")
+        async with connected(broker.address, admin) as client:
+            for topic in ("orders", "secret"):
+                await client.admin.create_topic(topic, queue_count=1)
+            await make_user(client, "alice")
+            await allow(client, "alice", "Pub,Get", "Topic:orders")
+            async with trovemq.connect(by_tls, tls=shown("alice")) as own:
+                assert (await own.send("orders", BODY)).status == "PUT_OK"
+                assert await refusal(lambda: own.send("secret", BODY)) == "ACCESS_DENIED"
+                assert await refusal(lambda: make_user(own, "eve")) == "ACCESS_DENIED"
+                request = security_pb2.AlterUserRequest(access_key="alice", enabled=False)
+                await ask(client, "AlterUser", request, security_pb2.UserDescription)
+                assert await refusal(own.admin.list_topics) == "AUTHENTICATION_FAILED"
+            for name in ("mallory", "client"):
+                with pytest.raises(TroveError) as raised:
+                    await trovemq.connect(by_tls, tls=shown(name))
+                assert raised.value.symbol == "AUTHENTICATION_FAILED"
+
+    with running_broker(tmp_path / "store", *settings, *tls) as broker:
+        run(program(broker, admin_of(tmp_path / "store")))
+        check_canaries(broker)
 
 
 def test_without_its_key_file_a_store_with_users_does_not_open(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@
 |-----------------------------------------|--------------------------------------------------------------|
 | `trovemq-auth-bin`: a session's         | on every connection and for every service                    |
 | `authorization`: RocketMQ's signature   | RocketMQ's services; on loopback, or over TLS                |
+| a client's certificate, none of these   | every service, where `tls_client_identity` is on             |
 | none                                    | OPEN rows                                                    |
 
 Until `open()` nobody may anything. A call that begins is admitted for its request; each message of
@@ -47,7 +48,7 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who makes a call. `session_call` None: by RocketMQ's signature."""
+    """Who makes a call. `session_call` None: by RocketMQ's signature, or by certificate."""
 
     access_key: str
     source: str
@@ -63,8 +64,11 @@ class Gate:
         authorization: bool,
         cluster: str,
         clock_ms: Callable[[], int],
+        certificates: bool = False,
     ) -> None:
+        """`certificates`: a client's certificate says who it is."""
         self._authorization = authorization
+        self._certificates = certificates
         self._cluster = cluster
         self._clock_ms = clock_ms
         self._table: SecurityTable | None = None
@@ -111,11 +115,24 @@ class Gate:
             return Caller(call.session.access_key, peer.source, call)
         if self._signatures is None:
             raise TroveError(errors.SERVICE_NOT_AVAILABLE, "the broker is starting")
+        if not credentials.authorization and self._certificates and peer.certificate_name:
+            return self._by_certificate(peer)
         if not is_rocketmq(credentials.path):
             raise _failed("the call has no credentials: this broker asks for an access key and a secret")
         if not peer.is_private:
             raise _failed("signatures of RocketMQ's clients are taken over TLS, or on loopback")
         user = self._signatures.user_of(credentials.authorization, credentials.date)
+        return Caller(user.access_key, peer.source, None)
+
+    def _by_certificate(self, peer: Peer) -> Caller:
+        """The transport has verified it. TroveError AUTHENTICATION_FAILED."""
+        assert self._table is not None, "a caller comes after open()"
+        user = self._table.user(peer.certificate_name)
+        if user is None or not user.enabled:
+            name = peer.certificate_name[:80]
+            raise _failed(
+                f"the certificate's common name {name!a} is no user's access key, or a disabled one's"
+            )
         return Caller(user.access_key, peer.source, None)
 
     def user_of(self, caller: Caller) -> User:

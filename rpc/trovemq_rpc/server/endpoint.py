@@ -105,6 +105,7 @@ class ServerEndpoint(CallEndpoint):
         self._ping_strikes = 0
         self._sent_before = (0, 0)
         self._idle_since = 0.0
+        self._auth_context: Mapping[str, Iterable[bytes]] | None = None
         jitter = random.uniform(0.9, 1.1)  # noqa: S311 - spreads reconnections, guards nothing
         self._age_max = options.connection_age_s * jitter
         self._drain_at = 0.0
@@ -359,7 +360,12 @@ class ServerEndpoint(CallEndpoint):
 
     # --- names ------------------------------------------------------------------------------------------
     def auth_context(self) -> Mapping[str, Iterable[bytes]]:
-        """grpc's names for the client's certificate."""
+        """grpc's names for the client's certificate, which stays the same for the connection."""
+        if self._auth_context is None:
+            self._auth_context = self._read_auth_context()
+        return self._auth_context
+
+    def _read_auth_context(self) -> Mapping[str, Iterable[bytes]]:
         if self.tls is None:
             return {}
         context: dict[str, list[bytes]] = {"transport_security_type": [b"ssl"]}

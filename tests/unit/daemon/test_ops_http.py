@@ -157,6 +157,30 @@ async def test_it_serves_by_tls_alone_where_that_is_set(tmp_path: Path) -> None:
         await http.start(Address("127.0.0.1", 0), (certificates.pem("server"), certificates.key("client")))
 
 
+async def test_a_certificate_that_is_replaced_is_shown_to_the_next_connection(tmp_path: Path) -> None:
+    old, new = Certificates.made(tmp_path / "old"), Certificates.made(tmp_path / "new")
+    http = OpsHttp(new_registry("1.2.3"), Readiness())
+    address = await http.start(Address("127.0.0.1", 0), (old.pem("server"), old.key("server")))
+
+    async def reaches(trusted: Certificates) -> bool:
+        trusting = ssl.create_default_context(cafile=str(trusted.ca))
+        async with httpx.AsyncClient(verify=trusting, trust_env=False) as client:
+            try:
+                return (await client.get(f"https://{address}/healthz")).status_code == 200
+            except httpx.ConnectError:
+                return False
+
+    try:
+        assert await reaches(old)
+        http.replace_tls(new.pem("server"), new.key("server"))
+        assert (await reaches(old), await reaches(new)) == (False, True)
+        with pytest.raises(ssl.SSLError):
+            http.replace_tls(old.pem("server"), new.key("server"))
+        assert await reaches(new)
+    finally:
+        await http.stop()
+
+
 async def test_tls_without_a_certificate_is_an_error_of_the_settings() -> None:
     assert "http_tls needs tls_certificate and tls_key" in NameserverSettings(http_tls=True).problems()
     given = NameserverSettings(http_tls=True, tls_certificate="c", tls_key="k")

@@ -11,6 +11,7 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
+from broker.security import changes
 from broker.security.actions import Kind, action_text
 from broker.server.access.gate import Caller, Credentials, Gate
 from broker.server.access.needs import EVERY, ROWS, Level, Row
@@ -284,7 +285,70 @@ def test_before_the_users_are_read_nobody_is_admitted() -> None:
     ],
 )
 def test_the_other_end(name: str, types: tuple[bytes, ...], expected: Peer) -> None:
-    assert peer_of(name, types) == expected
+    assert peer_of(name, {"transport_security_type": types}) == expected
+
+
+@pytest.mark.parametrize(
+    ("security", "expected"),
+    [
+        ({"x509_common_name": [b"alice"]}, "alice"),
+        ({"x509_common_name": [b"alice", b"admin"]}, ""),
+        ({"x509_common_name": [b"\xff"]}, "\ufffd"),
+        ({"x509_subject_alternative_name": [b"alice"]}, ""),
+        ({"x509_common_name": [b"alice"], "transport_security_type": [b"insecure"]}, ""),
+    ],
+)
+def test_the_name_of_a_certificate(security: dict[str, list[bytes]], expected: str) -> None:
+    shown = {"transport_security_type": [b"ssl"], **security}
+    assert peer_of("ipv4:10.0.0.1:5000", shown).certificate_name == expected
+
+
+BY_CERTIFICATE = Peer("10.0.0.1", True, "alice")
+
+
+def with_certificates(here: AccessHere) -> Gate:
+    gate = Gate(authorization=True, cluster=CLUSTER, clock_ms=lambda: 0, certificates=True)
+    gate.open(here.table, here.sessions)
+    return gate
+
+
+@pytest.mark.parametrize(
+    "path", ["/trovemq.v1.MessageService/Send", "/apache.rocketmq.v2.MessagingService/SendMessage"]
+)
+def test_a_certificate_is_a_user_where_that_is_set(here: AccessHere, path: str) -> None:
+    gate, without = with_certificates(here), here.gate
+    assert gate.caller(gate.credentials(path, ()), BY_CERTIFICATE) == Caller("alice", "10.0.0.1", None)
+    for one, peer in (
+        (without, BY_CERTIFICATE),
+        (gate, Peer("10.0.0.1", True)),
+        (gate, Peer("10.0.0.1", True, "mallory")),
+    ):
+        with pytest.raises(TroveError, match="AUTHENTICATION_FAILED"):
+            one.caller(one.credentials(path, ()), peer)
+    here.apply(changes.set_enabled(here.table.state, "alice", enabled=False))
+    try:
+        with pytest.raises(TroveError, match="disabled"):
+            gate.caller(gate.credentials(path, ()), BY_CERTIFICATE)
+    finally:
+        here.apply(changes.set_enabled(here.table.state, "alice", enabled=True))
+
+
+def test_a_wrong_signature_is_not_made_good_by_a_certificate(here: AccessHere) -> None:
+    gate, path = with_certificates(here), "/apache.rocketmq.v2.MessagingService/SendMessage"
+    shown: list[list[tuple[str, Any]]] = [
+        [*rocketmq_metadata("alice", "wrong-secret")],
+        [("trovemq-auth-bin", b"x" * 56)],
+    ]
+    for metadata in shown:
+        with pytest.raises(TroveError, match="AUTHENTICATION_FAILED"):
+            gate.caller(gate.credentials(path, metadata), BY_CERTIFICATE)
+
+
+def test_a_session_counts_before_a_certificate(here: AccessHere) -> None:
+    here.user("billing")
+    gate, path = with_certificates(here), "/trovemq.v1.MessageService/Send"
+    credentials = gate.credentials(path, signed(here.log_in("billing"), 0, path))
+    assert gate.caller(credentials, BY_CERTIFICATE).access_key == "billing"
 
 
 def test_refusals_are_counted_and_logged_once_a_minute(here: AccessHere, caplog: Any) -> None:
