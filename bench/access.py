@@ -53,7 +53,7 @@ def checker_and_header() -> tuple[SignatureChecker, str]:
 
 
 def main() -> None:
-    rules, orders = rules_of_one_subject(), Resource(Kind.TOPIC, "orders")
+    rules, orders = rules_of_one_subject(), Resource(Kind.TOPIC, "t199-orders")
     checker, header = checker_and_header()
     key = SigningKey(bytes(16), bytes(32))
     credential, small, large = key.credential(1, PATH), bytes(300), bytes(4_000_000)

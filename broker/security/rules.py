@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from broker.security.actions import Action, Form, Kind, Pattern, Resource, action_text, parse_actions
@@ -80,22 +80,73 @@ def decide(rules: Iterable[Rule], resource: Resource, wanted: Action, source: st
     return Decision(False, next((rule for rule in matching if not rule.allow), None))
 
 
+@dataclass(slots=True)
+class _Actions:
+    """The actions of the rules of one pattern: from everywhere, and the rules that name sources."""
+
+    allowed: int = 0
+    denied: int = 0
+    by_source: list[Rule] = field(default_factory=list)
+
+    def add(self, rule: Rule) -> None:
+        if rule.sources:
+            self.by_source.append(rule)
+        elif rule.allow:
+            self.allowed |= int(rule.actions)
+        else:
+            self.denied |= int(rule.actions)
+
+
+class _Names:
+    """Rules by the name, or the beginning of it, that they are about. A look-up costs as much as there are
+    lengths of prefixes, not as there are rules."""
+
+    __slots__ = ("_by_name", "_by_prefix", "_every", "_lengths")
+
+    def __init__(self) -> None:
+        self._every = _Actions()
+        self._by_name: dict[str, _Actions] = {}
+        self._by_prefix: dict[str, _Actions] = {}
+        self._lengths: list[int] = []
+
+    def add(self, rule: Rule) -> None:
+        pattern = rule.pattern
+        if pattern.form is Form.ANY:
+            self._every.add(rule)
+        elif pattern.form is Form.EXACT:
+            self._by_name.setdefault(pattern.name, _Actions()).add(rule)
+        else:
+            self._by_prefix.setdefault(pattern.name, _Actions()).add(rule)
+            self._lengths = sorted({len(prefix) for prefix in self._by_prefix})
+
+    def find(self, name: str, found: list[_Actions]) -> None:
+        """Adds the actions of every pattern that matches the name."""
+        found.append(self._every)
+        exact = self._by_name.get(name)
+        if exact is not None:
+            found.append(exact)
+        for length in self._lengths:
+            if length > len(name):
+                return
+            prefixed = self._by_prefix.get(name[:length])
+            if prefixed is not None:
+                found.append(prefixed)
+
+
 class SubjectRules:
     """The rules of one subject, arranged for many questions. They do not change: a change makes another."""
 
-    __slots__ = ("_answers", "_by_name", "_by_source", "_others", "rules")
+    __slots__ = ("_answers", "_by_kind", "_by_namespace", "_by_source", "_everything", "rules")
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.rules: Final = tuple(sorted(rules, key=lambda rule: rule.number))
         self._by_source = any(rule.sources for rule in self.rules)
-        self._by_name: dict[tuple[Kind, str], list[Rule]] = {}
-        self._others: list[Rule] = []
+        self._by_namespace = any(rule.pattern.kind is Kind.NAMESPACE for rule in self.rules)
+        self._everything = _Actions()
+        self._by_kind = {kind: _Names() for kind in Kind}
         for rule in self.rules:
             kind = rule.pattern.kind
-            if rule.pattern.form is Form.EXACT and kind is not None and kind is not Kind.NAMESPACE:
-                self._by_name.setdefault((kind, rule.pattern.name), []).append(rule)
-            else:
-                self._others.append(rule)
+            (self._everything if kind is None else self._by_kind[kind]).add(rule)
         self._answers: dict[tuple[Kind, str, str], int] = {}
 
     def allowed(self, resource: Resource, wanted: Action, source: str) -> bool:
@@ -125,10 +176,16 @@ class SubjectRules:
         return allowed & ~denied & int(wanted) != 0
 
     def _look_up(self, resource: Resource, source: str) -> int:
+        found = [self._everything]
+        self._by_kind[resource.kind].find(resource.name, found)
+        if self._by_namespace and (resource.kind is Kind.TOPIC or resource.kind is Kind.GROUP):
+            self._by_kind[Kind.NAMESPACE].find(resource.namespace or "", found)
         allowed = denied = 0
-        for rules in (self._by_name.get((resource.kind, resource.name), ()), self._others):
-            for rule in rules:
-                if rule.pattern.matches(resource) and rule.matches_source(source):
+        for actions in found:
+            allowed |= actions.allowed
+            denied |= actions.denied
+            for rule in actions.by_source:
+                if rule.matches_source(source):
                     if rule.allow:
                         allowed |= int(rule.actions)
                     else:

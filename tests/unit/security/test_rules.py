@@ -135,6 +135,31 @@ def test_many_names_do_not_grow_what_is_remembered() -> None:
     assert len(subject._answers) <= 8_192
 
 
+def test_a_first_check_cost_as_much_as_there_were_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [f"Topic:t{number:03}*" for number in range(500)] + [f"Topic:u{number}" for number in range(499)]
+    rules = [
+        make_rule(number, "alice", allow=True, actions="Pub", resource=text)
+        for number, text in enumerate(texts, 1)
+    ]
+    subject = SubjectRules(
+        [*rules, make_rule(1_000, "alice", allow=False, actions="All", resource="Topic:t4*")]
+    )
+    looked_at: list[object] = []
+    matches = Pattern.matches
+
+    def counted(self: Pattern, resource: Resource) -> bool:
+        looked_at.append(self)
+        return matches(self, resource)
+
+    monkeypatch.setattr(Pattern, "matches", counted)
+    answers = {
+        name: subject.allowed(Resource(Kind.TOPIC, name), Action.PUB, "10.0.0.1")
+        for name in ("t123-x", "u7", "t412-x", "v", "t")
+    }
+    assert answers == {"t123-x": True, "u7": True, "t412-x": False, "v": False, "t": False}
+    assert len(looked_at) < 10
+
+
 @given(patterns)
 def test_a_pattern_is_read_as_it_is_written(pattern: Pattern) -> None:
     assert Pattern.parse(str(pattern)) == pattern
