@@ -12,8 +12,10 @@ from google.protobuf.message_factory import GetMessageClass
 
 from broker.server.rocketmq.service import ADMIN_SERVICE, MESSAGING_SERVICE
 from broker.server.rocketmq.status import status_of
+from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import admin_pb2, service_pb2
+from trovemq_proto.rocketmq.v2.definition_pb2 import Status
 
 _METHODS: Final = {
     f"/{name}/{method.name}": method
@@ -36,4 +38,11 @@ def refused_reply(path: str, error: TroveError) -> Any:
     reply_type = GetMessageClass(output)
     if "status" not in output.fields_by_name:  # ChangeLogLevel
         return reply_type(remark=error.message)
-    return reply_type(status=status_of(error))
+    return reply_type(status=_status(error))
+
+
+def _status(error: TroveError) -> Status:
+    """FORBIDDEN is also the code of a topic that nobody may write or read: the text begins with the error."""
+    if error.spec is errors.ACCESS_DENIED:
+        return status_of(TroveError(error.spec, f"{error.symbol}: {error.message}"))
+    return status_of(error)

@@ -12,6 +12,9 @@ OK: Final = v2.Code.OK
 MULTIPLE_RESULTS: Final = v2.Code.MULTIPLE_RESULTS
 STATUS_TEXT_SIZE_MAX: Final = 1_024  # of the text that this client puts into a status
 
+_DENIED: Final = f"{errors.ACCESS_DENIED.symbol}: "
+"""So begins FORBIDDEN where rules of access forbid it; else it is about the topic."""
+
 _SPECS: Final[dict[int, ErrorSpec]] = {
     v2.Code.BAD_REQUEST: errors.REQUEST_ILLEGAL,
     v2.Code.ILLEGAL_ACCESS_POINT: errors.REQUEST_ILLEGAL,
@@ -61,8 +64,10 @@ def error_of(status: v2.Status, server: str) -> TroveError | None:
     """None for success; a code without a row of its own is UNKNOWN_ERROR, with the code as a field."""
     if status.code in (OK, MULTIPLE_RESULTS):
         return None
-    spec = _SPECS.get(status.code, errors.UNKNOWN_ERROR)
-    return TroveError(spec, status.message, server=server, rocketmq_code=int(status.code))
+    spec, message = _SPECS.get(status.code, errors.UNKNOWN_ERROR), status.message
+    if status.code == v2.Code.FORBIDDEN and message.startswith(_DENIED):
+        spec, message = errors.ACCESS_DENIED, message.removeprefix(_DENIED)
+    return TroveError(spec, message, server=server, rocketmq_code=int(status.code))
 
 
 def check(status: v2.Status, server: str) -> None:

@@ -14,6 +14,7 @@ from broker.server.access.guard import AccessGuard
 from broker.server.refused_message import RefusedMessage
 from broker.server.rocketmq.status import reader
 from tests.unit.server.access.access_here import AccessHere, rocketmq_metadata, signed
+from trovemq._rocketmq.statuses import error_of
 from trovemq_daemon.grpc_transport import is_end
 from trovemq_proto.authentication.calls import SigningKey, message_signer
 from trovemq_proto.errors import TroveError
@@ -238,6 +239,10 @@ def test_rocketmqs_stream_of_replies_begins_with_the_refusal(here: AccessHere) -
     assert codes(()) == [v2.UNAUTHORIZED]
     assert codes(rocketmq_metadata("alice", "wrong-secret")) == [v2.UNAUTHORIZED]
     assert codes(rocketmq_metadata("alice")) == [v2.FORBIDDEN]
+    (denied,) = replies(guarded(here, RECEIVE, handler), Context(rocketmq_metadata("alice")), request)
+    error = error_of(denied.status, "broker")
+    assert error is not None
+    assert str(error) == "ACCESS_DENIED (508): alice may not Sub on 'Group:billing'"
     here.rule("alice", "Sub", "Topic:orders")
     assert codes(rocketmq_metadata("alice")) == [v2.FORBIDDEN]
     here.rule("alice", "Sub", "Group:billing")
