@@ -52,9 +52,7 @@ async def allow(
     broker: EveryBrokerOption = None,
 ) -> None:
     """Allow a user something, from the next call on."""
-    async with session.client() as client:
-        rules = client.admin.rules.allow(user, actions, resource, sources=sources or (), broker=broker)
-        _show_rules(session, await session.call(rules))
+    await _add(session, True, user, actions, resource, sources, broker)
 
 
 @verb(app, "deny")
@@ -67,9 +65,7 @@ async def deny(
     broker: EveryBrokerOption = None,
 ) -> None:
     """Deny a user something: a matching deny wins over every allow."""
-    async with session.client() as client:
-        rules = client.admin.rules.deny(user, actions, resource, sources=sources or (), broker=broker)
-        _show_rules(session, await session.call(rules))
+    await _add(session, False, user, actions, resource, sources, broker)
 
 
 @verb(app, "delete")
@@ -127,34 +123,34 @@ async def check(
         session.exit_code = 1
 
 
-def _show_rules(session: Session, rules: list[AccessRule]) -> None:
-    for rule in rules:
-        session.output.item(
-            {
-                "rule": rule.number,
-                "user": rule.access_key,
-                "decision": "allow" if rule.allow else "deny",
-                "actions": rule.actions,
-                "resource": rule.resource,
-                "sources": list(rule.sources),
-                "broker": rule.broker,
-            }
-        )
-    if session.output.objects:
-        return
-    from trovemq.cli.render import table
+async def _add(
+    session: Session,
+    allows: bool,
+    user: str,
+    actions: str,
+    resource: str,
+    sources: list[str] | None,
+    broker: str | None,
+) -> None:
+    async with session.client() as client:
+        make = client.admin.rules.allow if allows else client.admin.rules.deny
+        made = make(user, actions, resource, sources=sources or (), broker=broker)
+        _show_rules(session, await session.call(made))
 
-    rows = (
-        (
-            rule.number,
-            rule.access_key,
-            "allow" if rule.allow else "deny",
-            rule.actions,
-            rule.resource,
-            " ".join(rule.sources) or "everywhere",
-            rule.broker,
-        )
-        for rule in rules
+
+def _show_rules(session: Session, rules: list[AccessRule]) -> None:
+    session.show_list(
+        rules,
+        lambda rule: {
+            "rule": rule.number,
+            "user": rule.access_key,
+            "decision": "allow" if rule.allow else "deny",
+            "actions": rule.actions,
+            "resource": rule.resource,
+            "sources": list(rule.sources),
+            "broker": rule.broker,
+        },
+        shown={"from": lambda rule: " ".join(rule.sources) or "everywhere"},
+        columns=("rule", "user", "decision", "actions", "resource", "from", "broker"),
+        numbers=("rule",),
     )
-    columns = ("rule", "user", "decision", "actions", "resource", "from", "broker")
-    session.output.show(table(columns, rows, ("rule",)))

@@ -7,7 +7,16 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -36,6 +45,7 @@ if TYPE_CHECKING:
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+Shown = TypeVar("Shown")
 
 
 @dataclass(slots=True)
@@ -73,6 +83,32 @@ class Session:
             yield client
         finally:
             await client.close()
+
+    def show_list(
+        self,
+        found: Iterable[Shown],
+        fields: Callable[[Shown], Mapping[str, object]],
+        *,
+        columns: Sequence[str],
+        shown: Mapping[str, Callable[[Shown], object]],
+        numbers: Sequence[str] = (),
+    ) -> None:
+        """The answer of a listing: one object each; for people a table with these columns.
+
+        shown: the columns that are not the field of their name.
+        """
+        entries = [(one, fields(one)) for one in found]
+        for _, values in entries:
+            self.output.item(values)
+        if self.output.objects:
+            return
+        from trovemq.cli.render import table
+
+        rows = (
+            [shown[name](one) if name in shown else values[name] for name in columns]
+            for one, values in entries
+        )
+        self.output.show(table(columns, rows, numbers))
 
     def confirm(self, question: str, *, yes: bool) -> None:
         """Asks before an action that cannot be undone. Raises typer.Abort for a no; BadParameter (usage)

@@ -131,30 +131,21 @@ def _show_secret(session: Session, made: UserCredentials, *, is_new: bool) -> No
 
 
 def _show_users(session: Session, users: list[UserDescription]) -> None:
-    for user in users:
-        session.output.item(
-            {
-                "user": user.access_key,
-                "kind": user.kind,
-                "enabled": user.enabled,
-                "created": user.created,
-                "secretsCreated": list(user.secrets_created),
-                "broker": user.broker,
-            }
-        )
-    if session.output.objects:
-        return
-    from trovemq.cli.render import table
-
-    rows = (
-        (
-            user.access_key,
-            user.kind,
-            "enabled" if user.enabled else "disabled",
-            format_time(user.created),
-            len(user.secrets_created),
-            user.broker,
-        )
-        for user in users
+    session.show_list(
+        users,
+        lambda user: {
+            "user": user.access_key,
+            "kind": user.kind,
+            "enabled": user.enabled,
+            "created": user.created,
+            "secretsCreated": list(user.secrets_created),
+            "broker": user.broker,
+        },
+        shown={
+            "state": lambda user: "enabled" if user.enabled else "disabled",
+            "created": lambda user: format_time(user.created),
+            "secrets": lambda user: len(user.secrets_created),
+        },
+        columns=("user", "kind", "state", "created", "secrets", "broker"),
+        numbers=("secrets",),
     )
-    session.output.show(table(("user", "kind", "state", "created", "secrets", "broker"), rows, ("secrets",)))
