@@ -45,7 +45,7 @@ REPLY_WAIT_MIN_S: Final = 1.0
 _REGISTER: Final = "/trovemq.v1.RegistrationService/Register"
 
 ReadCredentials = Callable[[], Credentials]
-"""Reads the file anew: a secret that changed counts from the next stream on. Blocks. Raises SettingsError."""
+"""Reads the file again, so that a secret that changed counts at the next stream. Blocks. SettingsError."""
 Sign = Callable[[bytes], bytes]
 Jitter = Callable[[], float]
 """A number of [0, 1): spreads brokers that lost the same nameserver (random.random in the daemon)."""
