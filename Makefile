@@ -195,6 +195,10 @@ $(STAMP_DOCS): $(STAMP) requirements-docs.lock
 	@$(UV) pip install --quiet --python $(RUN) --require-hashes -r requirements-docs.lock
 	@touch $@
 
+.PHONY: sbom
+sbom: setup ## The bill of materials in CycloneDX, of the lock files: build/sbom.cdx.json
+	@$(RUN) -m deploy.sbom build/sbom.cdx.json
+
 # Hashes and versions only: a lock file names no host. UPGRADE=1 takes the newest versions.
 COMPILE = $(UV) pip compile --universal --generate-hashes --no-header --quiet --no-annotate --python-version 3.11 \
   $(if $(UPGRADE),--upgrade)
