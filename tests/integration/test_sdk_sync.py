@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -14,7 +15,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from trovemq import GroupSettings, TroveError, errors, sync
+from trovemq import GroupSettings, Handlers, TroveError, errors, serializers, sync
 from trovemq.testing import BrokerProcess
 
 pytestmark = pytest.mark.slow
@@ -83,10 +84,10 @@ def test_both_transactions_commit_and_roll_back(client: sync.Client) -> None:
 
 def test_a_handler_runs_in_threads_and_gets_a_failed_message_again(client: sync.Client) -> None:
     client.admin.create_topic("work", queue_count=1)
-    client.admin.groups.create("workers", QUICK_RETRIES)
+    client.admin.groups.create("shop", QUICK_RETRIES)
     client.producer("work").send_batch([b"%d" % i for i in range(8)])
     together, seen, failed = threading.Barrier(4), [], threading.Event()
-    subscription = client.subscribe("work", "workers", start="earliest")
+    subscription = client.subscribe("work", "shop", start="earliest")
 
     def handle(message: sync.ReceivedMessage) -> None:
         if message.body == b"7" and not failed.is_set():
@@ -101,7 +102,30 @@ def test_a_handler_runs_in_threads_and_gets_a_failed_message_again(client: sync.
     with subscription:
         subscription.consume(handle, 4)
     assert sorted(seen) == [b"%d" % i for i in range(8)]
-    assert all(lag.lag == 0 for lag in client.admin.groups.lag("workers"))
+    assert all(lag.lag == 0 for lag in client.admin.groups.lag("shop"))
+
+
+def test_handlers_run_in_threads_until_a_signal(client: sync.Client) -> None:
+    client.admin.create_topic("tasks", queue_count=1)
+    client.producer("tasks").send_batch([b"1", b"[]", b"3"])
+    handlers, done = Handlers(), []
+
+    @handlers.handle("tasks", "workers", body=serializers.Msgspec(int), start="earliest")
+    def work(number: int, message: sync.ReceivedMessage) -> None:
+        message.extend(30)
+        done.append(number)
+        if number == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with client.run(handlers) as running:
+        running.wait()
+    assert sorted(done) == [1, 3]
+    assert [letter.message.body for letter in client.admin.groups.dead_letters("workers")] == [b"[]"]
+    with client.subscribe("tasks", "batches", start="earliest") as messages:
+        batch = next(messages.batches(3, wait=30))
+        assert [message.body for message in batch] == [b"1", b"[]", b"3"]
+        for message in batch:
+            message.consumed()
 
 
 def test_threads_share_a_client(client: sync.Client) -> None:

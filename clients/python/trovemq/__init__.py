@@ -22,6 +22,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from trovemq import middleware, serializers
     from trovemq._backoff import Backoff
     from trovemq.admin import Admin
     from trovemq.answers import GetAnswer, QueryAnswer
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         QueueLag,
         ResentDeadLetter,
     )
+    from trovemq.handlers import Call, Handlers, Retry
     from trovemq.model import (
         BrokerInfo,
         BrokerRoute,
@@ -55,9 +57,11 @@ if TYPE_CHECKING:
     from trovemq.producer import Producer
     from trovemq.receipts import BatchReceipt, PartialBatchError, SendReceipt
     from trovemq.received import ReceivedMessage
+    from trovemq.running import Running
     from trovemq.search_model import SearchAnswer, SearchPart, Where
     from trovemq.security_model import AccessDecision, AccessRule, UserCredentials, UserDescription
     from trovemq.send_arguments import MessageArguments, SendArguments
+    from trovemq.serializers import Serializer, UndecodableBody
     from trovemq.store_model import BackupProgress, ScrubProgress, StoreFinding
     from trovemq.subscription import Subscription
     from trovemq.track_model import ConsumptionStatus, MessageCopy, MessageTrack, TrackEvent
@@ -78,6 +82,7 @@ __all__ = [
     "BrokerInfo",
     "BrokerRoute",
     "BrokerStatistics",
+    "Call",
     "Client",
     "ClientOptions",
     "ClusterState",
@@ -92,6 +97,7 @@ __all__ = [
     "GroupMember",
     "GroupReset",
     "GroupSettings",
+    "Handlers",
     "Message",
     "MessageArguments",
     "MessageCopy",
@@ -105,11 +111,14 @@ __all__ = [
     "ReceivedMessage",
     "RecordBatch",
     "ResentDeadLetter",
+    "Retry",
+    "Running",
     "ScrubProgress",
     "SearchAnswer",
     "SearchPart",
     "SendArguments",
     "SendReceipt",
+    "Serializer",
     "StoreFinding",
     "Subscription",
     "TlsOptions",
@@ -121,11 +130,14 @@ __all__ = [
     "Transaction",
     "TransactionResolution",
     "TroveError",
+    "UndecodableBody",
     "UserCredentials",
     "UserDescription",
     "Where",
     "connect",
     "errors",
+    "middleware",
+    "serializers",
 ]
 
 # Where each public name lives; the imports above say the same to type checkers, and a test compares them.
@@ -148,6 +160,8 @@ _MODULES: Final = {
         "QueueLag",
         "ResentDeadLetter",
     ),
+    "trovemq.handlers": ("Call", "Handlers", "Retry"),
+    "trovemq.middleware": ("middleware",),
     "trovemq.model": (
         "BrokerInfo",
         "BrokerRoute",
@@ -164,9 +178,11 @@ _MODULES: Final = {
     "trovemq.producer": ("Producer",),
     "trovemq.receipts": ("BatchReceipt", "PartialBatchError", "SendReceipt"),
     "trovemq.received": ("ReceivedMessage",),
+    "trovemq.running": ("Running",),
     "trovemq.search_model": ("SearchAnswer", "SearchPart", "Where"),
     "trovemq.security_model": ("AccessDecision", "AccessRule", "UserCredentials", "UserDescription"),
     "trovemq.send_arguments": ("MessageArguments", "SendArguments"),
+    "trovemq.serializers": ("Serializer", "UndecodableBody", "serializers"),
     "trovemq.store_model": ("BackupProgress", "ScrubProgress", "StoreFinding"),
     "trovemq.subscription": ("Subscription",),
     "trovemq.transaction": ("Transaction", "TransactionResolution"),
@@ -191,7 +207,8 @@ if not TYPE_CHECKING:  # else a type checker would take any name for one of ours
         if name not in _MODULE_OF:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         module = import_module(_MODULE_OF[name])
-        value: object = module if name == "errors" else getattr(module, name)
+        is_module = module.__name__.endswith(f".{name}")
+        value: object = module if is_module else getattr(module, name)
         globals()[name] = value
         return value
 

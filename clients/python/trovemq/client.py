@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import aclosing
@@ -26,9 +27,11 @@ if TYPE_CHECKING:  # imported when they are first needed
     from trovemq.admin import Admin
     from trovemq.atomic import AtomicTransaction
     from trovemq.fetched import Buffer, FetchedBatch
+    from trovemq.handlers import Handlers
     from trovemq.producer import Producer
     from trovemq.receipts import SendReceipt
     from trovemq.received import Handler
+    from trovemq.running import Running
     from trovemq.send_arguments import Keys
     from trovemq.starts import Start
     from trovemq.subscription import Subscription
@@ -413,6 +416,38 @@ class Client(Lookups):
         )
         async with subscription:
             await subscription.consume(handler, concurrency)
+
+    def run(
+        self,
+        handlers: Handlers,
+        *,
+        drain_seconds: float = 30.0,
+        signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT),
+    ) -> Running:
+        """Runs handlers until a signal: `await client.run(handlers)`, or `async with client.run(handlers)`.
+
+            handlers = trovemq.Handlers()
+
+            @handlers.handle("orders", "billing", on_error={Refused: "dead_letter"})
+            async def bill(message): ...
+
+            await client.run(handlers)
+
+        At the signal nothing more is received, the calls that run come to their end, and everything else is
+        returned. A second signal cancels them.
+
+        Args:
+            handlers: What to run.
+            drain_seconds: How long calls may take to end; then they are cancelled, their messages returned.
+            signals: Those that end it; () for none: then `Running.stop` does, or leaving the block. Signals
+                arrive where the loop runs in the main thread.
+
+        Raises:
+            TroveError: REQUEST_ILLEGAL (no handlers); when awaited or entered, as `subscribe`.
+        """
+        from trovemq.running import Running
+
+        return Running(self.subscribe, handlers, drain_seconds=drain_seconds, signals=signals)
 
     # --- pulling --------------------------------------------------------------------------------------
 

@@ -131,7 +131,7 @@ class ReceivedMessage(ReceivedFields):
         Raises:
             TroveError: As `ack`; INVISIBLE_DURATION_ILLEGAL.
         """
-        delay_ms = None if delay is None else _milliseconds(delay)
+        delay_ms = None if delay is None else milliseconds(delay)
         self._settle()
         await asyncio.shield(self.settlement.return_message(self, delay_ms, tried=True))
 
@@ -154,7 +154,7 @@ class ReceivedMessage(ReceivedFields):
         """
         if self.settled:
             raise TroveError(errors.REQUEST_ILLEGAL, "the message is settled already")
-        await self.settlement.extend(self, _milliseconds(duration))
+        await self.settlement.extend(self, milliseconds(duration))
 
     @asynccontextmanager
     async def process(self) -> AsyncIterator[Self]:
@@ -179,7 +179,8 @@ class ReceivedMessage(ReceivedFields):
             self.settlement.return_message(self, delay_ms, tried=True)
 
     async def consumed(self) -> None:
-        """The end of `process`: acknowledged with others, unless it is settled already."""
+        """Acknowledges with others, as the end of `process`, unless it is settled already; does not wait for
+        the broker."""
         if not self.settled:
             self.settled = True
             self.settlement.acknowledge(self, urgent=False)
@@ -191,7 +192,8 @@ class ReceivedMessage(ReceivedFields):
         self.settled = True
 
 
-def _milliseconds(delay: Delay) -> int:
+def milliseconds(delay: Delay) -> int:
+    """Of a time from now. Raises TroveError INVISIBLE_DURATION_ILLEGAL for one before."""
     seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
     if not seconds >= 0:
         raise TroveError(errors.INVISIBLE_DURATION_ILLEGAL, f"{delay} is not a time from now")

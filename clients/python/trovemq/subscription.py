@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -130,6 +130,7 @@ class Subscription:
             self.client_id = subscription.client_id
             self._consumer = GroupConsumer(pool, subscription, self._inbox)
         self._opened = False
+        self._closed = False
 
     @property
     def prefetched(self) -> int:
@@ -170,9 +171,14 @@ class Subscription:
         acknowledgements under way, and leaves the group. Messages that the program has not settled are
         delivered again."""
         self._open_ones.discard(self)
-        if not self._inbox.closed:
-            self._inbox.close()
+        self.end()
+        if not self._closed:
+            self._closed = True
             await self._consumer.close()
+
+    def end(self) -> None:
+        """Ends the iteration. Received messages can be settled until `close`, which returns the rest."""
+        self._inbox.close()
 
     def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
         return self
@@ -188,6 +194,42 @@ class Subscription:
         if not self._opened:
             raise TroveError(errors.REQUEST_ILLEGAL, "enter the subscription first: async with subscribe(…)")
         return await self._inbox.get()
+
+    async def batches(
+        self, count_max: int = 100, wait: float = 0.1
+    ) -> AsyncGenerator[list[ReceivedMessage], None]:
+        """The messages in lists of 1 to `count_max`, until the subscription is closed.
+
+            async for batch in messages.batches(100, wait=0.5):
+                await insert([message.body for message in batch])
+                for message in batch:
+                    await message.consumed()
+
+        Args:
+            count_max: Messages of a list.
+            wait: Seconds that an incomplete list waits for more.
+        """
+        while batch := await self.next_batch(count_max, wait):
+            yield batch
+
+    async def next_batch(self, count_max: int, wait: float) -> list[ReceivedMessage]:
+        """The next list of `batches`; [] once the subscription is closed."""
+        if count_max < 1:
+            raise TroveError(errors.REQUEST_ILLEGAL, f"count_max={count_max} is not positive")
+        first = await self.next()
+        if first is None:
+            return []
+        batch, end = [first], asyncio.get_running_loop().time() + wait
+        try:
+            while len(batch) < count_max and (message := await self._inbox.get_until(end)) is not None:
+                batch.append(message)
+        except TroveError:
+            pass  # the next call raises it
+        except BaseException as failure:
+            for message in batch:
+                message.return_after(failure)
+            raise
+        return batch
 
     async def consume(self, handler: Handler, concurrency: int) -> None:
         """Runs a handler for each message until the subscription is closed; see `Client.consume`."""

@@ -17,6 +17,7 @@ PAIRS: list[tuple[type[Any], type[Any]]] = [
     (trovemq.Transaction, sync.Transaction),
     (trovemq.AtomicTransaction, sync.AtomicTransaction),
     (trovemq.Subscription, sync.Subscription),
+    (trovemq.Running, sync.Running),
     (ReceivedMessage, sync.ReceivedMessage),
     (trovemq.Admin, sync.Admin),
     (_groups.Groups, admin.Groups),
@@ -25,7 +26,7 @@ PAIRS: list[tuple[type[Any], type[Any]]] = [
     (_users.Rules, admin.Rules),
 ]
 # A former name, and what only the asyncio classes need among themselves.
-LEFT_OUT = {"biography", "next", "return_after", "consumed"}
+LEFT_OUT = {"biography", "next", "next_batch", "return_after"}
 # What a message is to the connection that it came by.
 OF_THE_CONNECTION = {"receipt_handle", "lease_end", "poll", "settlement"}
 

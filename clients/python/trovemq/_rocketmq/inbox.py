@@ -128,6 +128,16 @@ class Inbox:
                 raise self._failure
             await self._takers.wait()
 
+    async def get_until(self, end: float) -> ReceivedMessage | None:
+        """The same; None at that time, too (the loop's)."""
+        if not self.closed and (message := self.take(asyncio.get_running_loop().time())) is not None:
+            return message
+        try:
+            async with asyncio.timeout_at(end):
+                return await self.get()
+        except TimeoutError:
+            return None
+
     def take(self, now: float) -> ReceivedMessage | None:
         """The next message that is ready; those whose lease is over are dropped: they are delivered again."""
         while self._ready:

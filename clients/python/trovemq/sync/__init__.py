@@ -19,6 +19,7 @@ from trovemq.sync.admin import Admin
 from trovemq.sync.client import Client, connect
 from trovemq.sync.producer import AtomicTransaction, Producer, Transaction
 from trovemq.sync.received import ReceivedMessage
+from trovemq.sync.running import Running
 from trovemq.sync.subscription import Handler, Subscription
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Handler",
     "Producer",
     "ReceivedMessage",
+    "Running",
     "Subscription",
     "Transaction",
     "connect",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -11,6 +12,7 @@ from typing import Self
 
 from trovemq import client as aio
 from trovemq import received
+from trovemq.handlers import Handlers
 from trovemq.options import ClientOptions
 from trovemq.starts import Start
 from trovemq.sync import _loop_thread
@@ -18,6 +20,7 @@ from trovemq.sync._calls import Waiting, iterates, makes, waits
 from trovemq.sync.admin import Admin
 from trovemq.sync.producer import AtomicTransaction, Producer
 from trovemq.sync.received import ReceivedMessage
+from trovemq.sync.running import Running
 from trovemq.sync.subscription import Handler, Subscription
 from trovemq_proto.channels import TRANSPORT_VARIABLE
 from trovemq_proto.tls import TlsOptions
@@ -93,6 +96,21 @@ class Client(Waiting[aio.Client]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def run(
+        self,
+        handlers: Handlers,
+        *,
+        drain_seconds: float = 30.0,
+        signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT),
+    ) -> Running:
+        """Runs handlers, each call in a thread: `with client.run(handlers) as running: running.wait()`.
+
+        Arguments and errors as `trovemq.Client.run`; signals arrive in the main thread. The functions get
+        messages of `trovemq.sync`. A thread cannot be cancelled: after `drain_seconds` its message is
+        returned while it runs.
+        """
+        return Running(self._inner, self._thread, handlers, drain_seconds, signals)
 
     def consume(
         self,

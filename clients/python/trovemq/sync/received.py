@@ -46,6 +46,10 @@ class ReceivedMessage(ReceivedFields):
         """Not consumed, and never to be; see `trovemq.ReceivedMessage.dead_letter`."""
         self._thread.run(self.received.dead_letter())
 
+    def consumed(self) -> None:
+        """Acknowledges with others, as the end of `process`; see `trovemq.ReceivedMessage.consumed`."""
+        self._thread.run(self.received.consumed())
+
     def extend(self, duration: Delay) -> None:
         """Extends the lease; see `trovemq.ReceivedMessage.extend`."""
         self._thread.run(self.received.extend(duration))
@@ -62,7 +66,7 @@ class ReceivedMessage(ReceivedFields):
             cause = failure
             self._thread.call(lambda: self.received.return_after(cause))
             raise
-        self._thread.run(self.received.consumed())
+        self.consumed()
 
 
 _FIELDS: Final = tuple(one.name for one in fields(ReceivedFields))

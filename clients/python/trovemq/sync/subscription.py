@@ -31,6 +31,10 @@ class Subscription(Waiting[aio.Subscription]):
 
     close = waits(aio.Subscription.close)
 
+    def end(self) -> None:
+        """Ends the iteration, from any thread; see `trovemq.Subscription.end`."""
+        self._thread.call(self._inner.end)
+
     @property
     def topic(self) -> str:
         """The topic."""
@@ -72,6 +76,11 @@ class Subscription(Waiting[aio.Subscription]):
         if message is None:
             raise StopIteration
         return ReceivedMessage.of(message, self._thread)
+
+    def batches(self, count_max: int = 100, wait: float = 0.1) -> Iterator[list[ReceivedMessage]]:
+        """The messages in lists; see `trovemq.Subscription.batches`."""
+        while batch := self._thread.run(self._inner.next_batch(count_max, wait)):
+            yield [ReceivedMessage.of(message, self._thread) for message in batch]
 
     def consume(self, handler: Handler, concurrency: int) -> None:
         """Runs a handler in threads for each message until it is closed; see `Client.consume`."""

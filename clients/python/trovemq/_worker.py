@@ -1,0 +1,186 @@
+"""One handler at work: takes messages from its subscription, calls the function, settles them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from trovemq.handlers import Call, Handler, Handlers, Middleware, Retry
+from trovemq.received import ReceivedMessage, milliseconds
+from trovemq.serializers import UndecodableBody
+from trovemq.subscription import Subscription
+
+_log = logging.getLogger(__name__)
+
+Subscribe = Callable[..., Subscription]
+Shown = Callable[[ReceivedMessage], Any]
+
+
+class Worker:
+    """One handler; `work` runs as often as its concurrency says.
+
+    Args:
+        handler: The handler.
+        handlers: All of them, with the common middleware and policy.
+        subscribe: The client's.
+        shown: Makes the message that the function gets.
+
+    Attributes:
+        subscription: To be entered before, and closed after the work.
+    """
+
+    def __init__(self, handler: Handler, handlers: Handlers, subscribe: Subscribe, shown: Shown) -> None:
+        self.handler = handler
+        self._handlers = handlers
+        self._shown = shown
+        self._ending = asyncio.Event()
+        self._turn = asyncio.Lock()  # of taking: one batch at a time fills, one rate counts
+        self._free_at = 0.0  # in the loop's time
+        self._threads: ThreadPoolExecutor | None = None
+        if not inspect.iscoroutinefunction(handler.function):
+            self._threads = ThreadPoolExecutor(handler.concurrency, thread_name_prefix=handler.name)
+        self.subscription = subscribe(
+            handler.topic, handler.group, handler=self._consume_directly, **handler.subscribe
+        )
+
+    def end(self) -> None:
+        """No more messages are taken; what was taken is worked on."""
+        self._ending.set()
+        self.subscription.end()
+
+    def close(self) -> None:
+        """After the work."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def work(self) -> None:
+        """Takes and calls until the end. Raises the TroveError that ends the subscription."""
+        while messages := await self._take():
+            try:
+                await self._process(messages)
+            except BaseException as failure:  # cancelled: another member can have them at once
+                for message in messages:
+                    message.return_after(failure)
+                raise
+
+    # --- taking ---------------------------------------------------------------------------------------
+
+    async def _take(self) -> list[ReceivedMessage]:
+        """The next ones; [] at the end."""
+        rate_max, loop = self.handler.rate_max, asyncio.get_running_loop()
+        if rate_max is None and self.handler.batch is None:
+            return await self._next()
+        async with self._turn:
+            if loop.time() < self._free_at:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._ending.wait(), self._free_at - loop.time())
+            messages = await self._next()
+            if rate_max is not None:
+                self._free_at = loop.time() + len(messages) / rate_max
+            return messages
+
+    async def _next(self) -> list[ReceivedMessage]:
+        if self.handler.batch is not None:
+            return await self.subscription.next_batch(*self.handler.batch)
+        message = await self.subscription.next()
+        return [] if message is None else [message]
+
+    # --- calling --------------------------------------------------------------------------------------
+
+    async def _process(self, taken: Sequence[ReceivedMessage]) -> None:
+        messages, values = [], []
+        for message in taken:
+            try:
+                values.append(self._value(message))
+                messages.append(message)
+            except UndecodableBody as failure:
+                await self._fail(message, failure)
+        if not messages:
+            return
+        try:
+            await self._call(messages, values)
+        except Exception as failure:
+            for message in messages:
+                await self._fail(message, failure)
+        else:
+            for message in messages:
+                await message.consumed()
+
+    async def _consume_directly(self, message: ReceivedMessage) -> None:
+        """By an operator's command; its exception is the answer."""
+        await self._call([message], [self._value(message)])
+
+    def _value(self, message: ReceivedMessage) -> object:
+        if self.handler.body is None:
+            return None
+        try:
+            return self.handler.body.decode(message.body)
+        except Exception as failure:
+            raise UndecodableBody(f"{type(failure).__name__}: {failure}") from failure
+
+    async def _call(self, messages: Sequence[ReceivedMessage], values: Sequence[object]) -> None:
+        handler = self.handler
+        arguments: list[Any] = [[self._shown(message) for message in messages]]
+        if handler.body is not None:
+            arguments.insert(0, list(values))
+        if handler.batch is None:
+            arguments = [items[0] for items in arguments]
+        call = Call(handler.name, handler.topic, handler.group, tuple(messages))
+        proceed: Callable[[], Awaitable[None]] = partial(self._call_function, arguments)
+        for middleware in reversed(self._handlers.middleware):
+            proceed = partial(_through, middleware, call, proceed)
+        await proceed()
+
+    async def _call_function(self, arguments: Sequence[Any]) -> None:
+        function = self.handler.function
+        if self._threads is None:
+            result = function(*arguments)
+        else:
+            run = partial(contextvars.copy_context().run, function, *arguments)
+            result = await asyncio.get_running_loop().run_in_executor(self._threads, run)
+        if inspect.isawaitable(result):
+            await result
+
+    # --- failures -------------------------------------------------------------------------------------
+
+    async def _fail(self, message: ReceivedMessage, failure: Exception) -> None:
+        _log.error(
+            "the handler %s failed on %s of %s, attempt %d",
+            self.handler.name,
+            message.message_id,
+            message.topic,
+            message.attempt,
+            exc_info=failure,
+        )
+        try:
+            await self._settle(message, failure)
+        except Exception:  # a delay that is none
+            _log.exception("what to do with %s of %s failed", message.message_id, message.topic)
+            message.return_after(failure)
+
+    async def _settle(self, message: ReceivedMessage, failure: Exception) -> None:
+        action = self._handlers.action(self.handler, failure)
+        if message.settled or action is None:
+            message.return_after(failure)
+        elif action == "discard":
+            _log.warning("%s of %s is discarded", message.message_id, message.topic)
+            await message.consumed()
+        elif not isinstance(action, Retry) or action.is_over(message.attempt):
+            message.settled = True
+            message.settlement.dead_letter(message)
+        else:
+            delay = action.delay_after(message.attempt)
+            delay_ms = None if delay is None else milliseconds(delay)
+            message.settled = True
+            message.settlement.return_message(message, delay_ms, tried=True)
+
+
+async def _through(middleware: Middleware, call: Call, proceed: Callable[[], Awaitable[None]]) -> None:
+    await middleware(call, proceed)

@@ -1,0 +1,237 @@
+"""The functions of a worker: each with its topic and group, and what is done when it fails.
+
+    handlers = trovemq.Handlers(middleware=[trovemq.middleware.log_calls()])
+
+    @handlers.handle("orders", "billing", concurrency=8, on_error={Refused: "dead_letter"})
+    async def bill(message: trovemq.ReceivedMessage) -> None: ...
+
+    await client.run(handlers)      # until SIGTERM or Ctrl-C
+
+What is done with a message whose function raised:
+
+| on_error for the exception's class | then                                                                 |
+|------------------------------------|----------------------------------------------------------------------|
+| none                               | again, by the group's back-off and attempts                          |
+| Retry(delay, attempts_max)         | again after the delay; after that many deliveries a dead letter      |
+| "dead_letter"                      | a dead letter now                                                    |
+| "discard"                          | acknowledged, with a warning in the log                              |
+| the message was settled by it      | nothing more                                                         |
+
+The nearest class of the exception's own counts, in the handler's `on_error`, else in that of all handlers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack
+
+from trovemq.received import Delay, ReceivedMessage
+from trovemq.serializers import Serializer, UndecodableBody
+from trovemq.starts import Start
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+BATCH_COUNT_MAX: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """The message is delivered again.
+
+    Attributes:
+        delay: Seconds until then, or a function that makes them of the attempt (1 for the first delivery);
+            None: the group's back-off.
+        attempts_max: Deliveries after which the message is a dead letter, where the group allows as many.
+    """
+
+    delay: Delay | Callable[[int], Delay] | None = None
+    attempts_max: int | None = None
+
+    def is_over(self, attempt: int) -> bool:
+        """Whether that delivery was the last one."""
+        return self.attempts_max is not None and attempt >= self.attempts_max
+
+    def delay_after(self, attempt: int) -> Delay | None:
+        """The delay after that delivery."""
+        return self.delay(attempt) if callable(self.delay) else self.delay
+
+
+OnError = Retry | Literal["dead_letter", "discard"]
+Policy = Mapping[type[BaseException], OnError]
+POLICY_DEFAULT: Final[Policy] = {UndecodableBody: "dead_letter"}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a handler, for middleware.
+
+    Attributes:
+        name: The function's name.
+        topic: The handler's topic.
+        group: Its group.
+        messages: One message, or those of a batch.
+    """
+
+    name: str
+    topic: str
+    group: str
+    messages: tuple[ReceivedMessage, ...]
+
+
+Middleware = Callable[[Call, Callable[[], Awaitable[None]]], Awaitable[None]]
+"""`async def middleware(call, proceed)`: awaits `proceed()` once; what it raises counts as the handler's."""
+
+
+class HandlerArguments(TypedDict, total=False):
+    """Of each handler.
+
+    Attributes:
+        concurrency: Calls at a time (16).
+        rate_max: Messages a second; None for no limit.
+        on_error: By class of exception, what is done with the message.
+        filter: As `Client.subscribe`, like all that follow.
+    """
+
+    concurrency: int
+    rate_max: float | None
+    on_error: Policy
+    filter: str
+    tags: Sequence[str] | None
+    sql: str | None
+    invisible_ms: int | None
+    prefetch: int
+    prefetch_bytes_max: int
+    start: Start | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handler:
+    """One function with its topic and group; made by `Handlers`.
+
+    Attributes:
+        batch: The largest batch, and the seconds that it waits for more messages; None: one message a call.
+        subscribe: Further arguments of `Client.subscribe`.
+    """
+
+    topic: str
+    group: str
+    function: Callable[..., object]
+    body: Serializer[Any] | None = None
+    batch: tuple[int, float] | None = None
+    concurrency: int = 16
+    rate_max: float | None = None
+    on_error: Policy = field(default_factory=dict)
+    subscribe: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The function's name."""
+        return getattr(self.function, "__qualname__", type(self.function).__qualname__)
+
+    def check(self) -> None:
+        """Raises TroveError REQUEST_ILLEGAL."""
+        if self.rate_max is not None and not self.rate_max > 0:
+            raise TroveError(errors.REQUEST_ILLEGAL, f"rate_max={self.rate_max} is not positive")
+        if self.batch is not None:
+            count_max, wait = self.batch
+            if not 1 <= count_max <= BATCH_COUNT_MAX or not wait >= 0:
+                text = f"count_max={count_max} is not in 1..{BATCH_COUNT_MAX}, or wait={wait} is negative"
+                raise TroveError(errors.REQUEST_ILLEGAL, text)
+        for action in self.on_error.values():
+            if not isinstance(action, Retry) and action not in ("dead_letter", "discard"):
+                text = f'{action!r} is no Retry, "dead_letter" or "discard"'
+                raise TroveError(errors.REQUEST_ILLEGAL, text)
+
+
+class Handlers:
+    """The handlers of a worker, for `Client.run`.
+
+    Args:
+        middleware: Around each call, the first one outermost.
+        on_error: What is done after exceptions that a handler's own `on_error` does not name.
+    """
+
+    def __init__(self, *, middleware: Sequence[Middleware] = (), on_error: Policy | None = None) -> None:
+        self.middleware = tuple(middleware)
+        self.on_error: Policy = {**POLICY_DEFAULT, **(on_error or {})}
+        self.all: list[Handler] = []
+
+    def handle(
+        self,
+        topic: str,
+        group: str,
+        *,
+        body: Serializer[Any] | None = None,
+        **arguments: Unpack[HandlerArguments],
+    ) -> Callable[[Function], Function]:
+        """A decorator: the function is called with each message, or with its value and the message.
+
+        Args:
+            topic: The topic.
+            group: The consumer group.
+            body: Makes the value of the message's body.
+
+        The function may be async; any other runs in a thread.
+
+        Raises:
+            TroveError: REQUEST_ILLEGAL.
+        """
+        return self._adder(topic, group, body, None, arguments)
+
+    def handle_batch(
+        self,
+        topic: str,
+        group: str,
+        *,
+        count_max: int = 100,
+        wait: float = 0.1,
+        body: Serializer[Any] | None = None,
+        **arguments: Unpack[HandlerArguments],
+    ) -> Callable[[Function], Function]:
+        """A decorator: the function is called with a list of messages, or with the list of their values and
+        that of the messages. They are consumed together, or all of them fail; of some, the function itself
+        may call `ack`, `nack` or `dead_letter` before.
+
+        Args:
+            topic: The topic.
+            group: The consumer group.
+            count_max: Messages of a call.
+            wait: Seconds that an incomplete batch waits for more.
+            body: Makes the values. A message whose body has none fails alone.
+
+        Raises:
+            TroveError: REQUEST_ILLEGAL.
+        """
+        return self._adder(topic, group, body, (count_max, wait), arguments)
+
+    def _adder(
+        self,
+        topic: str,
+        group: str,
+        body: Serializer[Any] | None,
+        batch: tuple[int, float] | None,
+        arguments: HandlerArguments,
+    ) -> Callable[[Function], Function]:
+        own: dict[str, Any] = {**arguments}
+        named = {name: own.pop(name) for name in ("concurrency", "rate_max", "on_error") if name in own}
+
+        def add(function: Function) -> Function:
+            handler = Handler(
+                topic=topic, group=group, function=function, body=body, batch=batch, subscribe=own, **named
+            )
+            handler.check()
+            self.all.append(handler)
+            return function
+
+        return add
+
+    def action(self, handler: Handler, failure: BaseException) -> OnError | None:
+        """What is done with the message; None: as the group says."""
+        for policy in (handler.on_error, self.on_error):
+            for cls in type(failure).__mro__:
+                if cls in policy:
+                    return policy[cls]
+        return None

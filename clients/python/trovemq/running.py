@@ -1,0 +1,181 @@
+"""Handlers at work, until a signal; then they are drained.
+
+| event                              | then                                                                 |
+|------------------------------------|----------------------------------------------------------------------|
+| SIGTERM, SIGINT, `stop`            | nothing more is taken; calls end; the rest is returned               |
+| `drain_seconds` over, or a second  | calls are cancelled, their messages returned at once                 |
+| signal                             |                                                                      |
+| a subscription ends with an error  | as `stop`; `wait` raises it                                          |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from types import FrameType, TracebackType
+from typing import Any, Final, Self
+
+from trovemq._worker import Shown, Subscribe, Worker
+from trovemq.handlers import Handlers
+from trovemq.subscription import check_concurrency
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+DRAIN_SECONDS_DEFAULT: Final = 30.0
+SIGNALS_DEFAULT: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+class Running:
+    """Handlers at work; made by `Client.run`: to be awaited, or an async context manager.
+
+    async with client.run(handlers) as running:
+        await running.wait()       # until SIGTERM, Ctrl-C or `stop`, and what was begun is done
+    """
+
+    def __init__(
+        self,
+        subscribe: Subscribe,
+        handlers: Handlers,
+        *,
+        drain_seconds: float = DRAIN_SECONDS_DEFAULT,
+        signals: Sequence[signal.Signals] = SIGNALS_DEFAULT,
+        shown: Shown = lambda message: message,
+    ) -> None:
+        if not handlers.all:
+            raise TroveError(errors.REQUEST_ILLEGAL, "there are no handlers to run")
+        for handler in handlers.all:
+            check_concurrency(handler.concurrency)
+        self._subscribe = subscribe
+        self._handlers = handlers
+        self._drain_seconds = drain_seconds
+        self._signals = signals
+        self._shown = shown
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._workers: list[Worker] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failure: BaseException | None = None
+        self._failure_raised = False
+        self._draining: asyncio.Task[None] | None = None
+        self._open = AsyncExitStack()
+
+    def stop(self) -> None:
+        """Begins to drain, from any thread; a second time: cancels the calls that still run."""
+        if self._loop is None:
+            raise TroveError(errors.REQUEST_ILLEGAL, "nothing runs yet: async with client.run(…)")
+        self._loop.call_soon_threadsafe(self._stop)
+
+    def _stop(self) -> None:
+        if self._stopping.is_set():
+            self._hurry.set()
+        self._stopping.set()
+        if self._draining is None:
+            self._draining = asyncio.get_running_loop().create_task(self._drain())
+
+    async def wait(self) -> None:
+        """Returns when it was stopped, and all has ended. Cancelling gives up waiting.
+
+        Raises:
+            TroveError: A subscription ended, because continuing is useless (GROUP_NOT_FOUND, …).
+        """
+        await self._stopping.wait()
+        assert self._draining is not None
+        await asyncio.shield(self._draining)
+        if self._failure is not None:
+            self._failure_raised = True
+            raise self._failure
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._run_to_end().__await__()
+
+    async def _run_to_end(self) -> None:
+        async with self:
+            await self.wait()
+
+    async def __aenter__(self) -> Self:
+        """Opens all subscriptions. Raises TroveError as `Subscription.__aenter__`."""
+        loop = self._loop = asyncio.get_running_loop()
+        async with AsyncExitStack() as opened:
+            opened.enter_context(signals_call(self._signals, self.stop))
+            for handler in self._handlers.all:
+                worker = Worker(handler, self._handlers, self._subscribe, self._shown)
+                opened.callback(worker.close)
+                await opened.enter_async_context(worker.subscription)
+                self._workers.append(worker)
+            self._open = opened.pop_all()
+        for worker in self._workers:
+            for _ in range(worker.handler.concurrency):
+                task = loop.create_task(worker.work(), name=worker.handler.name)
+                self._tasks.add(task)
+                task.add_done_callback(self._ended)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, failure: BaseException | None, where: TracebackType | None
+    ) -> None:
+        if not self._stopping.is_set():
+            self._stop()
+        raised = self._failure_raised or failure is not None
+        try:
+            await self.wait()
+        except asyncio.CancelledError:
+            self._hurry.set()
+            assert self._draining is not None
+            await self._draining
+            raise
+        except Exception:
+            if not raised:
+                raise
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        failure = None if task.cancelled() else task.exception()
+        self._failure = self._failure or failure
+        if (failure is not None or not self._tasks) and not self._stopping.is_set():
+            self._stop()
+
+    async def _drain(self) -> None:
+        for worker in self._workers:
+            worker.end()
+        calls, loop = list(self._tasks), asyncio.get_running_loop()
+        hurry = loop.create_task(self._hurry.wait())
+        try:
+            if calls:
+                ended = loop.create_task(_all_ended(calls))
+                await asyncio.wait(
+                    {ended, hurry}, timeout=self._drain_seconds, return_when=asyncio.FIRST_COMPLETED
+                )
+            for call in calls:
+                call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+        finally:
+            hurry.cancel()
+            await self._open.aclose()
+
+
+async def _all_ended(tasks: Sequence[asyncio.Task[None]]) -> bool:
+    await asyncio.wait(tasks)
+    return True
+
+
+@contextmanager
+def signals_call(signals: Sequence[signal.Signals], function: Callable[[], object]) -> Iterator[None]:
+    """Calls the function at each of the signals, within the block. Only the main thread gets signals:
+    elsewhere it does nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        function()
+
+    before = {number: signal.signal(number, on_signal) for number in signals}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

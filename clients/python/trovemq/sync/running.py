@@ -1,0 +1,58 @@
+"""Handlers at work in threads."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
+
+from trovemq import running as aio
+from trovemq.client import Client
+from trovemq.handlers import Handlers
+from trovemq.sync._calls import Waiting, waits
+from trovemq.sync._loop_thread import LoopThread
+from trovemq.sync.received import ReceivedMessage
+
+
+class Running(Waiting[aio.Running]):
+    """Handlers at work; made by `Client.run`, used as a context manager."""
+
+    wait = waits(aio.Running.wait)
+
+    def __init__(
+        self,
+        client: Client,
+        thread: LoopThread,
+        handlers: Handlers,
+        drain_seconds: float,
+        signals: Sequence[signal.Signals],
+    ) -> None:
+        inner = aio.Running(
+            client.subscribe,
+            handlers,
+            drain_seconds=drain_seconds,
+            signals=(),
+            shown=lambda message: ReceivedMessage.of(message, thread),
+        )
+        super().__init__(inner, thread)
+        self._signals = signals
+        self._signalled = ExitStack()
+
+    def stop(self) -> None:
+        """Begins to drain; from any thread, a handler's too."""
+        self._inner.stop()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as signalled:
+            signalled.enter_context(aio.signals_call(self._signals, self.stop))
+            self._thread.run(self._inner.__aenter__())
+            self._signalled = signalled.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, failure: BaseException | None, where: TracebackType | None
+    ) -> None:
+        with self._signalled:
+            self._thread.run(self._inner.__aexit__(kind, failure, where))
