@@ -116,6 +116,9 @@ class Subchannel:
             try:
                 async with asyncio.timeout(options.connect_timeout_s):
                     endpoint = await self._race(await self._addresses())
+                if endpoint.closing or endpoint.draining:  # since its settings came: it carried no call
+                    self.channel.endpoints.discard(endpoint)
+                    raise ConnectError(f"{endpoint.peer()}: {endpoint.reason}")
             except Exception as error:  # a name, an address, a certificate: calls must hear of each
                 self.error = str(error) or "the time to connect was not enough"
                 self._failures += 1
@@ -127,11 +130,6 @@ class Subchannel:
         self._failures = 0
         self._connected_at = loop.time()
         self._task = None
-        if endpoint.closing or endpoint.draining:  # since its settings came: the calls still wait
-            self.channel.endpoints.discard(endpoint)
-            self._set(State.IDLE)
-            self.channel.connection_gone(self)
-            return
         self.endpoint = endpoint
         self._set(State.READY)
         self.channel.send_waiting()

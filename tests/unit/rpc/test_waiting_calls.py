@@ -1,7 +1,7 @@
 """Calls that wait for a connection, or for space on one: each is sent when there is space, or ends."""
 
 import asyncio
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -78,6 +78,38 @@ def test_a_call_waited_for_ever_behind_a_server_that_drained_at_once() -> None:
             draining.close()
             async with serving(loop), asyncio.timeout(LONG_S):
                 assert await call == b"x"
+
+    run(program)
+
+
+class _ClosesAtOnce(asyncio.Protocol):
+    """A server that closes each connection behind its settings."""
+
+    times: ClassVar[list[float]] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.times.append(asyncio.get_running_loop().time())
+        transport.write(frames.settings(()))  # type: ignore[attr-defined]
+        transport.close()
+
+
+def test_calls_waited_for_their_deadline_behind_a_server_that_closes_at_once() -> None:
+    async def program(loop: MemoryLoop) -> None:
+        loop.now_s = 1
+        _ClosesAtOnce.times = []
+        await loop.create_server(_ClosesAtOnce, *ADDRESS)
+        async with rpc.insecure_channel(TARGET) as channel:
+            echo = channel.unary_unary("/t.T/Echo")
+            patient = echo(b"x", timeout=30, wait_for_ready=True)
+            with pytest.raises(rpc.AioRpcError) as failed:
+                await echo(b"x", timeout=30)
+            assert failed.value.code() == rpc.StatusCode.UNAVAILABLE
+            assert loop.time() < 2
+            with pytest.raises(rpc.AioRpcError) as failed:
+                await patient
+            assert failed.value.code() == rpc.StatusCode.DEADLINE_EXCEEDED
+            # 1 s, 1.6 s, 2.6 s, ... with a fifth of jitter: not one attempt each 0.1 s
+            assert 4 <= len(_ClosesAtOnce.times) <= 8
 
     run(program)
 
