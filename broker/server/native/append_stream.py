@@ -38,6 +38,8 @@ class AppendParts:
 
 
 class AppendStream(ReplyStream):
+    by_callback = True
+
     def __init__(self, parts: AppendParts, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         super().__init__(context, parts.frames_in_flight_max)
         self._parts = parts

@@ -3,7 +3,7 @@ them.
 
 A reply is written at once by the reader's own coroutine (`reply`: no hop through another task), or later,
 when a sync or a new message made it ready (`reply_soon`, from a callback). gRPC takes one write at a time,
-so both pass one lock.
+so both pass one lock. Our own transport takes small replies from the callback, without the writer's task.
 
 Invariants
 - Every reply that was made ready is written before the stream ends, unless the client is gone.
@@ -30,6 +30,9 @@ MakeReply = Callable[[], bytes | None]
 class ReplyStream:
     """One open stream of one client. Subclasses handle one request at a time in `handle`."""
 
+    by_callback = False
+    """Its later replies are small; making one never fails, and may be done twice."""
+
     def __init__(
         self,
         context: grpc.aio.ServicerContext[Any, Any],
@@ -41,6 +44,7 @@ class ReplyStream:
         self._replies = replies
         self._peer = context.peer()
         self._waiting_max = waiting_max
+        self._try_send: Callable[[bytes], bool] | None = getattr(context, "try_send", None)
         self._waiting = 0  # requests whose reply comes later
         self._ready: deque[MakeReply] = deque()
         self._writing = asyncio.Lock()
@@ -86,8 +90,25 @@ class ReplyStream:
     def reply_soon(self, make: MakeReply) -> None:
         """A waiting request can be answered: `make` gives its reply when it is its turn to be written;
         None where the request went back to waiting (by begin_waiting)."""
+        if self.by_callback and self._send_now(make):
+            return
         self._ready.append(make)
         self._wake.set()
+
+    def _send_now(self, make: MakeReply) -> bool:
+        """Answers a waiting request in this callback; False where the reply must wait for others."""
+        if self._try_send is None or self._ready or self._writing.locked() or self._over:
+            return False
+        message = make()
+        if message is None or not self._try_send(message):
+            return False
+        self._answered()
+        self._end_if_idle()
+        return True
+
+    def _answered(self) -> None:
+        self._waiting -= 1
+        self._settled.set()
 
     # --- life ---------------------------------------------------------------------------------------
     async def serve(self) -> None:
@@ -160,8 +181,7 @@ class ReplyStream:
                 message = self._ready.popleft()()
                 if message is not None:
                     await self.reply(message)
-                self._waiting -= 1
-                self._settled.set()
+                self._answered()
             self._end_if_idle()
 
 

@@ -62,6 +62,7 @@ class ServerCall(Incoming, Outgoing):
                 return EOF
             if self.over:
                 raise asyncio.CancelledError
+            self.endpoint.flush_before_wait()
             await self._wait_readable()
         return self.take_message()
 
@@ -103,6 +104,15 @@ class ServerCall(Incoming, Outgoing):
                 await self._writable
             finally:
                 self._writable = None
+
+    def try_send(self, message: Any) -> bool:
+        """`write` for a callback. False where the client has not taken what was sent before, or the call is
+        over: nothing was done.
+        """
+        if self.over or self.stream.pending:
+            return False
+        self.send(message)
+        return True
 
     def on_writable(self) -> None:
         if self._writable is not None and not self._writable.done():

@@ -6,9 +6,11 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor
-from typing import Any
+from typing import Any, Final
 
 from trovemq_rpc.endpoint import Endpoint
+
+FEW_STREAMS_MAX: Final = 8  # of a connection: hardly two of them are served in one turn
 
 
 class CallEndpoint(Endpoint):
@@ -41,6 +43,13 @@ class CallEndpoint(Endpoint):
     @abstractmethod
     def flush_answer(self) -> None:
         """A call was answered, and is over: writes now or at the end of this turn."""
+
+    def flush_before_wait(self) -> None:
+        """A coroutine has read all its requests: its responses to them leave before the work that it has left
+        to the next turn. Where many streams are open, others may join the write of this turn.
+        """
+        if not self.gathering and len(self.connection.streams) <= FEW_STREAMS_MAX:
+            self.flush()
 
     @abstractmethod
     def linger_until_done(self, task: asyncio.Task[None]) -> None:

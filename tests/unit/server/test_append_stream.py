@@ -184,3 +184,34 @@ async def test_a_client_that_is_gone_ends_the_stream() -> None:
     with pytest.raises(asyncio.CancelledError):
         await bench.serving
     bench.commit.close()
+
+
+@pytest.mark.asyncio
+async def test_our_transport_gets_replies_within_the_callback_of_the_sync() -> None:
+    bench = Bench()
+    takes = [True]
+
+    def try_send(message: bytes) -> bool:
+        if takes[0]:
+            bench.context.replies.append(message_pb2.AppendReply.FromString(message))
+        return takes[0]
+
+    bench.stream._try_send = try_send
+    bench.send(1, 2)
+    await until(lambda: bench.stream._waiting == 2)
+    bench.sync()
+    assert bench.answered == [1, 2], "no turn of the loop was needed"
+    takes[0] = False  # the client does not read: the writer waits for it
+    bench.send(3, 4)
+    await until(lambda: bench.stream._waiting == 2)
+    bench.context.may_write.clear()
+    bench.sync()
+    takes[0] = True
+    bench.send(5)
+    await until(lambda: bench.stream._waiting == 3)
+    bench.sync()
+    assert bench.answered == [1, 2], "no later reply goes before one that waits"
+    bench.context.may_write.set()
+    await until(lambda: bench.stream._waiting == 0)
+    assert bench.answered == [1, 2, 3, 4, 5]
+    await bench.close()

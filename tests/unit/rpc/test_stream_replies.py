@@ -1,0 +1,74 @@
+"""When the responses of a stream leave: before other work of the loop, and from a callback."""
+
+import asyncio
+from typing import Any
+
+import trovemq_rpc as rpc
+from tests.unit.rpc.memory_rpc import ADDRESS, TARGET, run
+from trovemq_rpc.server.endpoint import ServerEndpoint
+from trovemq_rpc.testing.loop import MemoryLoop
+
+
+async def _served(loop: MemoryLoop, handler: Any) -> Any:
+    server = rpc.server()
+    handlers = {"Talk": rpc.stream_stream_rpc_method_handler(handler)}
+    server.add_generic_rpc_handlers((rpc.method_handlers_generic_handler("t.T", handlers),))
+    await server.start()
+    await loop.create_server(lambda: server.accept(None), *ADDRESS)
+    return server
+
+
+def test_work_of_the_next_turn_went_before_the_answer_of_a_stream(monkeypatch: Any) -> None:
+    steps: list[str] = []
+    flush = ServerEndpoint.flush
+
+    def noted(endpoint: ServerEndpoint) -> None:
+        if endpoint.connection.output:
+            steps.append("write")
+        flush(endpoint)
+
+    async def talk(_requests: Any, context: Any) -> None:
+        while (request := await context.read()) is not rpc.EOF:
+            asyncio.get_running_loop().call_soon(steps.append, "work")
+            await context.write(request)
+
+    async def program(loop: MemoryLoop) -> None:
+        server = await _served(loop, talk)
+        async with rpc.insecure_channel(TARGET) as channel:
+            call = channel.stream_stream("/t.T/Talk")()
+            await call.write(b"1")
+            assert await call.read() == b"1"
+            monkeypatch.setattr(ServerEndpoint, "flush", noted)
+            steps.clear()
+            await call.write(b"2")
+            await call.write(b"3")
+            assert [await call.read(), await call.read()] == [b"2", b"3"]
+            await call.done_writing()
+        await server.stop(None)
+
+    run(program)
+    assert steps[: steps.index("work") + 1] == ["write", "work"]
+    assert steps.count("write") <= 3, "what was read together is answered in one write"
+
+
+def test_try_send_does_nothing_where_the_client_does_not_read() -> None:
+    sent: list[bool] = []
+
+    async def talk(_requests: Any, context: Any) -> None:
+        await context.read()
+        sent.append(context.try_send(bytes(1 << 20)))
+        sent.append(context.try_send(b"not sent"))
+        await context.read()
+
+    async def program(loop: MemoryLoop) -> None:
+        server = await _served(loop, talk)
+        async with rpc.insecure_channel(TARGET) as channel:
+            call = channel.stream_stream("/t.T/Talk")()
+            await call.write(b"1")
+            assert len(await call.read()) == 1 << 20
+            await call.done_writing()
+            assert await call.read() is rpc.EOF
+        await server.stop(None)
+
+    run(program)
+    assert sent == [True, False]
