@@ -46,17 +46,19 @@ class TimerTask:
         self._model = model
         self._clock_ms = clock_ms
         self._changed = asyncio.Event()
+        self._due_ms: int | None = None  # that is waited for
         self.delivered_count = 0
         self.lateness_max_ms = 0
 
     def changed(self) -> None:
         """There may be a timer that is due earlier than the one that is waited for."""
-        self._changed.set()
+        if not self._stopped and self._model.timers.next_due_ms() != self._due_ms:
+            self._changed.set()
 
     async def run(self) -> None:
         timers = self._model.timers
         while True:
-            due_ms = None if self._stopped else timers.next_due_ms()
+            due_ms = self._due_ms = None if self._stopped else timers.next_due_ms()
             now_ms = self._clock_ms()
             if due_ms is None or due_ms > now_ms:
                 away_s = TIMER_WAIT_MAX_S if due_ms is None else (due_ms - now_ms) / 1000

@@ -51,3 +51,26 @@ def test_when_timers_are_delivered(due: list[int], delivered: list[int]) -> None
     assert [message.store_timestamp - NOW_MS for message in read_queue(store, "orders")] == delivered
     assert timers.delivered_count == len(due)
     store.close(NOW_MS)
+
+
+def test_messages_without_a_timer_do_not_wake_the_task() -> None:
+    files = MemoryFileSystem()
+    store = MessageStore.open(files, replace(ROOMY, flush_mode="async"), NOW_MS)
+    store.topics.create("orders", 1)
+    model = ConsumerState.open(store, files, ConsumerSettings(), NOW_MS)
+
+    async def run() -> None:
+        timers = TimerTask(model, lambda: NOW_MS)
+        task = asyncio.create_task(timers.run())
+        await asyncio.sleep(0)
+        timers.changed()
+        assert not timers._changed.is_set()
+        model.timers.schedule(NewRecord("orders", 0, b"x"), NOW_MS + 100, NOW_MS)
+        store.dispatch()
+        model.timers.catch_up()
+        timers.changed()
+        assert timers._changed.is_set()
+        task.cancel()
+
+    fake_loop.run(run())
+    store.close(NOW_MS)
