@@ -7,7 +7,6 @@ are computed once, at their first use, from the buffer as it then is (patch_batc
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import cached_property
 from struct import Struct
 from typing import Final, Self
 
@@ -17,6 +16,7 @@ from zlib_ng.zlib_ng import crc32
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.records.cached import cached_property
 from trovemq_proto.records.fields import RecordFields, read_fields
 from trovemq_proto.records.geometry import Geometry, measure, sliding, strided, strided_rows
 from trovemq_proto.records.layout import (
@@ -47,6 +47,8 @@ SMALL_BATCH_MAX: Final = 4
 TOPICS_COMPARED: Final = 4
 """Topics of one length that are compared with all names of it, before the rest is sorted."""
 _TOTAL_SIZE: Final = Struct(">i")
+_ORIGIN: Final = np.zeros(1, np.int64)
+_ORIGIN.flags.writeable = False
 
 
 class RecordColumns:
@@ -72,9 +74,30 @@ class RecordColumns:
 
         Raises TroveError BATCH_ILLEGAL when they do not, or when one is not well formed.
         """
-        positions, sizes = _split_positions(data if isinstance(data, memoryview) else memoryview(data))
-        batch = cls(data, positions, sizes, topic)
+        view = data if isinstance(data, memoryview) else memoryview(data)
+        fields = read_fields(view, 0, len(view))
+        if fields is not None and fields.size == len(view):
+            return cls._of_one(view, _ORIGIN, np.array([fields.size], np.int64), fields, topic)
+        positions, sizes = _split_positions(view)
+        batch = cls(view, positions, sizes, topic)
         batch.check_well_formed()
+        return batch
+
+    @classmethod
+    def _of_one(
+        cls, data: memoryview, positions: Int64s, sizes: Int64s, fields: RecordFields, topic: str | None
+    ) -> Self:
+        """A well-formed record by itself, which lies within `data`: nothing is computed for it."""
+        assert fields.position + fields.size <= len(data), "the record lies within the buffer"
+        batch = cls.__new__(cls)
+        batch.__dict__ |= {
+            "data": data,
+            "positions": positions,
+            "sizes": sizes,
+            "topic": topic,
+            "rows": [fields],
+            "nbytes": fields.size,
+        }
         return batch
 
     def check_well_formed(self) -> None:
@@ -306,6 +329,10 @@ class RecordColumns:
 
     def over(self, data: Buffer) -> Self:
         """The same records in another buffer that differs in no length, magic or host form."""
+        rows: list[RecordFields] = self.__dict__.get("rows", [])
+        if len(rows) == 1 and len(data) == len(self.data):
+            view = data if isinstance(data, memoryview) else memoryview(data)
+            return self._of_one(view, self.positions, self.sizes, rows[0], self.topic)
         batch = type(self)(data, self.positions, self.sizes, self.topic)
         for name in ("rows", "geometry"):
             if name in self.__dict__:

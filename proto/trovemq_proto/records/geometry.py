@@ -8,11 +8,11 @@ Both find exactly the fields that fields.read_fields finds record by record.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trovemq_proto.records.cached import cached_property
 from trovemq_proto.records.fields import read_fields
 from trovemq_proto.records.layout import (
     BODY_AT,

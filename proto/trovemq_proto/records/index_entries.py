@@ -18,6 +18,7 @@ from trovemq_proto.records.fields import RecordFields, store_timestamp
 from trovemq_proto.records.hashes import POWERS, fold_hashes, index_hash, java_hash, row_hashes, utf16_units
 from trovemq_proto.records.layout import (
     DELAY_LEVELS_SECONDS,
+    NAME_END,
     PROPERTY_DELAY,
     PROPERTY_KEYS,
     PROPERTY_TAGS,
@@ -35,6 +36,7 @@ Prefixes = np.uint32 | NDArray[np.uint32]
 _UNIQ_KEY: Final = PROPERTY_UNIQ_KEY.encode()
 _KEYS: Final = PROPERTY_KEYS.encode()
 _TAGS: Final = PROPERTY_TAGS.encode()
+_TAGS_BEGIN: Final = _TAGS + bytes([NAME_END])
 _INT32_MAX: Final = (1 << 31) - 1
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,10}")
 
@@ -185,8 +187,11 @@ def plain_properties(batch: RecordColumns, row: RecordFields) -> dict[str, str]:
 
 
 def plain_tags_code(batch: RecordColumns, row: RecordFields) -> int:
+    scheduled = plain_topic(batch, row) == SCHEDULE_TOPIC
+    if not scheduled and _TAGS_BEGIN not in batch.property_bytes:
+        return 0
     properties = plain_properties(batch, row)
-    if plain_topic(batch, row) == SCHEDULE_TOPIC:
+    if scheduled:
         stored = store_timestamp(batch.data, row.position, row.sys_flag)
         delivered = deliver_time(properties.get(PROPERTY_DELAY), stored)
         if delivered is not None:

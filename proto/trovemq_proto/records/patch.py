@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from struct import Struct
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,6 +29,10 @@ from trovemq_proto.records.layout import (
 )
 from trovemq_proto.records.record_crc import has_record_crc, record_crc_property
 from trovemq_proto.records.record_crcs import fill_record_crcs
+
+_OFFSETS: Final = Struct(">qq")  # QUEUEOFFSET and, behind it, PHYSICALOFFSET
+_LONG: Final = Struct(">q")
+assert PHYSICAL_OFFSET_AT == QUEUE_OFFSET_AT + 8, "they are written together"
 
 
 def patch_batch(
@@ -123,14 +130,13 @@ def _patch_record(
     born_host: bytes | None,
 ) -> None:
     position = row.position
-    view[position + QUEUE_OFFSET_AT : position + QUEUE_OFFSET_AT + 8] = queue_offset.to_bytes(8, signed=True)
-    at = position + PHYSICAL_OFFSET_AT
-    view[at : at + 8] = physical_offset.to_bytes(8, signed=True)
+    _OFFSETS.pack_into(view, position + QUEUE_OFFSET_AT, queue_offset, physical_offset)
     if born_host is not None and len(born_host) == host_size(row.sys_flag, SYS_FLAG_BORN_HOST_IPV6):
         view[position + BORN_HOST_AT : position + BORN_HOST_AT + len(born_host)] = born_host
     assert len(store_host) == host_size(row.sys_flag, SYS_FLAG_STORE_HOST_IPV6), "store host of another form"
     at = position + STORE_TIMESTAMP_AT + born_shift(row.sys_flag)
-    view[at : at + 8 + len(store_host)] = store_timestamp.to_bytes(8, signed=True) + store_host
+    _LONG.pack_into(view, at, store_timestamp)
+    view[at + 8 : at + 8 + len(store_host)] = store_host
 
 
 def host_size(sys_flag: int, flag: int) -> int:

@@ -8,12 +8,12 @@ stay below hashes.HASHED_BYTES_MAX.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trovemq_proto.records.cached import cached_property
 from trovemq_proto.records.geometry import Geometry, strided_rows
 from trovemq_proto.records.hashes import HASHED_BYTES_MAX, running_sums, slice_hashes
 from trovemq_proto.records.layout import NAME_END, VALUE_END

@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+from zlib_ng.zlib_ng import crc32
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.batch import RecordBatch
-from trovemq_proto.records.check import body_crc_matches
 from trovemq_proto.records.columns import SMALL_BATCH_MAX, Buffer
 from trovemq_proto.records.compression import STREAM_HEAD_SIZE, begins_stream
 from trovemq_proto.records.fields import RecordFields, magic_bytes, read_fields
 from trovemq_proto.records.internal_columns import forbidden_names
 from trovemq_proto.records.internal_properties import INTERNAL_PROPERTIES, forbidden_name
 from trovemq_proto.records.layout import (
-    BORN_HOST_AT,
-    BORN_TIMESTAMP_AT,
     COMPRESSION_ZLIB,
+    CRC_MASK,
     CRC_PROPERTY_PREFIX,
     CRC_PROPERTY_SIZE,
-    MAGIC_AT,
-    PREPARED_OFFSET_AT,
+    HEADERS,
     PROPERTIES_SIZE_MAX,
-    QUEUE_ID_AT,
-    RECONSUME_TIMES_AT,
     SYS_FLAG_BORN_HOST_IPV6,
     SYS_FLAG_COMPRESSED,
     SYS_FLAG_MULTI_TAGS,
     SYS_FLAG_STORE_HOST_IPV6,
     VALUE_END,
-    born_shift,
-    header_shift,
+    host_bits,
     magic_of_topic,
 )
 from trovemq_proto.records.record_crc import looks_like_record_crc
@@ -50,6 +46,7 @@ SYS_FLAGS_ALLOWED: Final = (
 BORN_TIMESTAMP_MAX: Final = 253_402_300_799_999
 """The end of the year 9999: the last that protobuf's Timestamp, and Spark, have."""
 PORT_MAX: Final = 65_535
+EXPECTED_KNOWN: Final = 1_024  # queues of which the values are kept
 
 
 def validate_batch(
@@ -69,7 +66,7 @@ def validate_batch(
     batch = _split(data, topic)
     if not len(batch):
         raise TroveError(errors.BATCH_ILLEGAL, "the batch is empty")
-    expected = Expected(topic, queue_id, body_size_max, store_host_ipv6, append_property_crc)
+    expected = _expected(topic, queue_id, body_size_max, store_host_ipv6, append_property_crc)
     if len(batch) <= SMALL_BATCH_MAX:
         for index, row in enumerate(batch.rows):
             expected.check(batch.data, index, row)
@@ -80,6 +77,14 @@ def validate_batch(
         expected.check(batch.data, index, batch.row(index))
         raise AssertionError(f"record {index} is unfit for no reason")
     return batch
+
+
+@lru_cache(maxsize=EXPECTED_KNOWN)
+def _expected(
+    topic: str, queue_id: int, body_size_max: int, store_host_ipv6: bool, append_property_crc: bool
+) -> Expected:
+    """It never changes."""
+    return Expected(topic, queue_id, body_size_max, store_host_ipv6, append_property_crc)
 
 
 def _split(data: Buffer, topic: str) -> RecordBatch:
@@ -110,8 +115,8 @@ class Expected:
         append_property_crc: bool,
     ) -> None:
         self.topic: Final = topic.encode()
-        self.magic: Final = magic_bytes(magic_of_topic(topic))
-        self.queue_id: Final = queue_id.to_bytes(4, signed=True)
+        self.magic: Final = int.from_bytes(magic_bytes(magic_of_topic(topic)), signed=True)
+        self.queue_id: Final = queue_id
         self.body_size_max: Final = body_size_max
         self.store_host_flag: Final = SYS_FLAG_STORE_HOST_IPV6 if store_host_ipv6 else 0
         self.append_property_crc: Final = append_property_crc
@@ -121,8 +126,8 @@ class Expected:
         unfit: NDArray[np.bool_] = (batch.body_sizes > self.body_size_max) | (
             batch.topic_sizes != len(self.topic)
         )
-        unfit |= batch.magic != int.from_bytes(self.magic, signed=True)
-        unfit |= batch.queue_ids != int.from_bytes(self.queue_id, signed=True)
+        unfit |= batch.magic != self.magic
+        unfit |= batch.queue_ids != self.queue_id
         own_flags = batch.sys_flags & ~(SYS_FLAGS_ALLOWED & ~SYS_FLAG_STORE_HOST_IPV6)
         unfit |= own_flags != self.store_host_flag
         unfit |= (batch.reconsume_times != 0) | (batch.prepared_transaction_offsets != 0)
@@ -149,7 +154,8 @@ class Expected:
 
     def check(self, data: memoryview, index: int, row: RecordFields) -> None:
         """Raises for the first thing that is wrong with this record."""
-        position = row.position
+        header = HEADERS[host_bits(row.sys_flag)].unpack_from(data, row.position)
+        _, magic, body_crc, queue_id, _, _, _, _, born_ms, born_host, _, _, consumed, prepared, _ = header
         if row.body_size > self.body_size_max:
             raise TroveError(
                 errors.MESSAGE_SIZE_EXCEEDED,
@@ -158,21 +164,21 @@ class Expected:
                 size_max=self.body_size_max,
                 record=index,
             )
-        if data[position + MAGIC_AT : position + MAGIC_AT + 4] != self.magic:
+        if magic != self.magic:
             raise _illegal(index, "its magic is not that of the topic's length")
         if data[row.topic_position : row.topic_position + row.topic_size] != self.topic:
             raise _illegal(index, f"its topic is not {self.topic.decode()}")
-        if data[position + QUEUE_ID_AT : position + QUEUE_ID_AT + 4] != self.queue_id:
-            raise _illegal(index, f"its queue is not {int.from_bytes(self.queue_id)}")
+        if queue_id != self.queue_id:
+            raise _illegal(index, f"its queue is not {self.queue_id}")
         if row.sys_flag & ~SYS_FLAGS_ALLOWED:
             raise _illegal(index, f"its sys flag {row.sys_flag:#x} has bits that no client may set")
         if row.sys_flag & SYS_FLAG_STORE_HOST_IPV6 != self.store_host_flag:
             raise _illegal(index, "its store host has another form than the broker's address")
-        _check_fields(data, index, row)
+        _check_fields(index, consumed, prepared, born_ms, born_host)
         self._check_properties(data, index, row)
         if row.sys_flag & SYS_FLAG_COMPRESSED and not _has_stream(data, row):
             raise _illegal(index, "its sys flag says that the body is compressed, and it is not")
-        if not body_crc_matches(data, row):
+        if body_crc != crc32(data[row.body_position : row.body_position + row.body_size]) & CRC_MASK:
             raise _illegal(index, "its body does not have the CRC that it states")
 
     def _check_properties(self, data: memoryview, index: int, row: RecordFields) -> None:
@@ -193,23 +199,17 @@ class Expected:
             raise TroveError(errors.PROPERTY_ILLEGAL, text, record=index, name=forbidden[:80])
 
 
-def _check_fields(data: memoryview, index: int, row: RecordFields) -> None:
+def _check_fields(index: int, consumed: int, prepared: int, born_ms: int, born_host: bytes) -> None:
     """Fields that no client may write: the broker's own, and values that could not be read again."""
-    shift = row.position + header_shift(row.sys_flag)
-    if _integer(data, shift + RECONSUME_TIMES_AT, 4):
+    if consumed:
         raise _illegal(index, "it says that it was delivered before (RECONSUMETIMES is not 0)")
-    if _integer(data, shift + PREPARED_OFFSET_AT, 8):
+    if prepared:
         raise _illegal(index, "its PREPAREDTRANSACTIONOFFSET is the broker's, and not 0")
-    born_ms = _integer(data, row.position + BORN_TIMESTAMP_AT, 8)
     if not 0 <= born_ms <= BORN_TIMESTAMP_MAX:
         raise _illegal(index, f"its born time {born_ms} is not 0 to {BORN_TIMESTAMP_MAX} (epoch ms)")
-    port = _integer(data, row.position + BORN_HOST_AT + 4 + born_shift(row.sys_flag), 4)
+    port = int.from_bytes(born_host[-4:], signed=True)
     if not 0 <= port <= PORT_MAX:
         raise _illegal(index, f"its born host has the port {port}, which is not 0 to {PORT_MAX}")
-
-
-def _integer(data: memoryview, at: int, size: int) -> int:
-    return int.from_bytes(data[at : at + size], signed=True)
 
 
 def _has_stream(data: memoryview, row: RecordFields) -> bool:

@@ -24,10 +24,11 @@ def check_properties(batch: RecordBatch) -> None:
     """TroveError BATCH_ILLEGAL where properties end with a zero byte, or have a sector's size of them."""
     if len(batch) == 1:
         row = batch.rows[0]
-        begins, sizes = [row.property_position], [row.property_size]
-        ends_with_zero = (
-            row.property_size > 0 and batch.data[row.property_position + row.property_size - 1] == 0
-        )
+        begin, size = row.property_position, row.property_size
+        if not size or (size < SECTOR_SIZE and batch.data[begin + size - 1]):
+            return
+        begins, sizes = [begin], [size]
+        ends_with_zero = batch.data[begin + size - 1] == 0
     else:
         property_sizes = batch.property_sizes
         last = batch.array[batch.property_positions + property_sizes - 1]

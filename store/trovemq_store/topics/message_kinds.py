@@ -37,12 +37,14 @@ _BY_TYPE: Final = {
     "TRANSACTION": ("TRANSACTION",),
     "PRIORITY": (),
 }
+_TAKES_NORMAL: Final = frozenset({NORMAL, "MIXED", "UNSPECIFIED"})
 _PROPERTIES: Final = (
     (PROPERTY_TIMER_DELIVER_MS, "DELAY"),
     (PROPERTY_PRIORITY, "PRIORITY"),
     (PROPERTY_SHARDING_KEY, "FIFO"),
 )
 """The properties that make a stored message of a kind; the first one found counts."""
+_MARKS: Final = tuple(name.encode() + bytes([NAME_END]) for name, _ in _PROPERTIES)
 _HINTS: Final = {
     "FIFO": ": give it a message group",
     "DELAY": ": give it a delivery time",
@@ -74,10 +76,11 @@ def check_kind(config: TopicConfig, kind: str) -> None:
 
 def check_kinds(config: TopicConfig, batch: RecordBatch) -> None:
     """The same for each record of a batch; the first that is refused is named."""
-    accepted = accepted_kinds(config)
-    marks = [name for name, _ in _PROPERTIES if name.encode() + bytes([NAME_END]) in batch.property_bytes]
-    if not marks and NORMAL in accepted:
+    blocks = batch.property_bytes
+    marked = _MARKS[0] in blocks or _MARKS[1] in blocks or _MARKS[2] in blocks
+    if not marked and config.message_type in _TAKES_NORMAL:
         return
+    accepted = accepted_kinds(config)
     for kind in dict.fromkeys(_kinds(batch)):
         if kind in ("FIFO", "PRIORITY") and NORMAL in accepted:
             continue  # the group orders, and the priority is kept, as on any topic; nothing is lost
