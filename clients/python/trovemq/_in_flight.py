@@ -25,16 +25,23 @@ class InFlightLimiter:
         """Whether that many bytes fit now."""
         return self.used + size <= self.bytes_max or self.used == 0
 
+    def try_take(self, size: int) -> bool:
+        """Takes the bytes at once if they fit."""
+        used = self.used + size
+        if used > self.bytes_max and self.used:
+            return False
+        self.used = used
+        return True
+
     def take(self, size: int) -> None:
         """Takes the bytes at once. Raises TroveError LIMIT_EXCEEDED where they do not fit."""
-        if not self.has(size):
+        if not self.try_take(size):
             raise TroveError(
                 errors.LIMIT_EXCEEDED,
                 f"{self.used} of {self.bytes_max} bytes are not acknowledged yet (in_flight_bytes_max)",
                 used=self.used,
                 bytes_max=self.bytes_max,
             )
-        self.used += size
 
     async def enter(self, size: int) -> None:
         """Takes the bytes once they fit. Cancelling gives up the place in the line."""

@@ -27,10 +27,11 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import (
     PROPERTY_SHARDING_KEY,
+    PROPERTY_UNIQ_KEY,
     BatchEncoder,
     RecordBatch,
+    SingleRecords,
     encode_properties,
-    encode_record,
 )
 from trovemq_proto.records.internal_properties import Writer
 from trovemq_proto.records.priorities import PROPERTY_PRIORITY
@@ -40,6 +41,7 @@ from trovemq_proto.records.properties import message_properties
 # At most, beside body, keys, tag and properties: 91 fixed bytes, topic, IPv6 hosts, names, CRC, UNIQ_KEY.
 RECORD_OVERHEAD = 320
 MESSAGE_GROUP_SIZE_MAX = 63  # bytes
+_UNIQUE_KEY_NAME = PROPERTY_UNIQ_KEY.encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,18 +234,15 @@ class SingleMessages(Batch):
             return None
         assert self.form is not None
         self._number()
-        born_host, store_host = _empty_host(self.form.born_host_ipv6), _empty_host(self.form.store_host_ipv6)
+        encoder = SingleRecords(
+            self.topic,
+            self.slot.queue_id,
+            born_host=_empty_host(self.form.born_host_ipv6),
+            store_host=_empty_host(self.form.store_host_ipv6),
+            append_property_crc=self.form.append_property_crc,
+        )
         records = [
-            encode_record(
-                self.topic,
-                message.body,
-                queue_id=self.slot.queue_id,
-                properties=self._block_of(message),
-                born_timestamp=message.born_timestamp,
-                born_host=born_host,
-                store_host=store_host,
-                append_property_crc=self.form.append_property_crc,
-            )
+            encoder.encode(message.body, self._block_of(message), message.born_timestamp)
             for message in self._messages
         ]
         self.sizes = np.array([len(record) for record in records], np.int64)
@@ -365,8 +364,15 @@ def property_block(
     writer: Writer = Writer.USER,
 ) -> tuple[str, bytes]:
     """A message's UNIQ_KEY and its encoded properties, each checked. Raises TroveError for a wrong one."""
-    unique_key = next_unique_key() if unique_key is None else unique_key
-    found = message_properties(unique_key, keys, tag, properties, writer)
+    found: dict[str, str] = {}
+    if unique_key is None:  # ours needs no check
+        unique_key = next_unique_key()
+        if keys is None and tag is None and properties is None and message_group is None and priority is None:
+            return unique_key, b"%s\x01%s\x02" % (_UNIQUE_KEY_NAME, unique_key.encode())
+        found = {PROPERTY_UNIQ_KEY: unique_key}
+        found |= message_properties(None, keys, tag, properties, writer)
+    else:
+        found = message_properties(unique_key, keys, tag, properties, writer)
     if message_group is not None:
         found[PROPERTY_SHARDING_KEY] = check_message_group(message_group)
     if priority is not None:

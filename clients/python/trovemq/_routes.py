@@ -32,6 +32,8 @@ class RouteTable:
     def __init__(self) -> None:
         self.state = ClusterState(())
         self._brokers: dict[str, BrokerInfo] = {}
+        self.body_size_max: int | None = None
+        """The lowest limit of all live brokers, in bytes; None where there is none."""
         self.lost: dict[str, frozenset[str]] = {}  # broker name -> its topics when it left
         self._slots: dict[str, tuple[Slot, ...]] = {}
         self._last_slots: dict[str, tuple[Slot, ...]] = {}
@@ -47,6 +49,7 @@ class RouteTable:
             self.lost.pop(name, None)
         self.state = state
         self._brokers = {route.broker.name: route.broker for route in state.brokers}
+        self.body_size_max = min((broker.body_size_max for broker in self._brokers.values()), default=None)
         self._last_slots.update(self._slots)
         self._slots.clear()
         for listener in list(self._listeners):
@@ -98,11 +101,6 @@ class RouteTable:
     def find(self, name: str) -> BrokerInfo | None:
         """The live broker of that name; None where there is none."""
         return self._brokers.get(name)
-
-    @property
-    def body_size_max(self) -> int | None:
-        """The lowest limit of all live brokers, in bytes; None where there is none."""
-        return min((broker.body_size_max for broker in self._brokers.values()), default=None)
 
     def brokers(self, name: str | None = None) -> list[BrokerInfo]:
         """Every live broker by name, or the named one. Raises TroveError BROKER_NOT_FOUND."""

@@ -20,7 +20,6 @@ SECONDS_2021 = 1_609_459_200  # 2021-01-01T00:00:00Z
 
 _lock = threading.Lock()
 _generator: UniqueKeyGenerator | None = None
-_process_id = -1
 
 
 def next_unique_key() -> str:
@@ -36,14 +35,23 @@ def next_unique_keys(count: int) -> NDArray[np.uint8]:
 
 
 def _current() -> UniqueKeyGenerator:
-    global _generator, _process_id  # noqa: PLW0603  one sequence a process is the point
-    if _generator is None or _process_id != os.getpid():
-        _process_id = os.getpid()
+    global _generator  # noqa: PLW0603  one sequence a process is the point
+    if _generator is None:
         started = time.monotonic()
         _generator = UniqueKeyGenerator(
             uuid.getnode().to_bytes(6, "big"),
-            _process_id,
+            os.getpid(),
             int(time.time()) - SECONDS_2021,
             lambda: int(time.monotonic() - started),
         )
     return _generator
+
+
+def _after_fork() -> None:
+    """The child begins a sequence of its own; whoever held the lock was in the parent."""
+    global _generator, _lock  # noqa: PLW0603
+    _generator = None
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -171,9 +171,7 @@ class Producer:
         message = self._prepare(
             body, keys, tag, properties, unique_key, queue_id, broker, ordering_key, message_group, priority
         )
-        if self._in_flight.has(message.size):
-            self._in_flight.take(message.size)
-        else:
+        if not self._in_flight.try_take(message.size):
             await self._in_flight.enter(message.size)
         waiter: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
         self._enqueue(message, waiter)
@@ -433,7 +431,7 @@ class Producer:
     def _check_open(self, body: Buffer) -> None:
         if self._closed:
             raise _closed()
-        if not isinstance(body, bytes | bytearray | memoryview):
+        if type(body) is not bytes and not isinstance(body, bytes | bytearray | memoryview):
             raise TypeError(f"a message's body is bytes, not {type(body).__name__}")
 
     # --- limits ---------------------------------------------------------------------------------------

@@ -212,9 +212,28 @@ class FrameReceipt:
 
     def receipts(self) -> list[SendReceipt]:
         """One receipt a record."""
+        outcome = self.outcome
         if len(self.sizes) == 1:
-            return [self.receipt(0, self.outcome.physical_offset)]
-        return [self.receipt(i, offset) for i, offset in enumerate(self.physical_offsets.tolist())]
+            return [self.receipt(0, outcome.physical_offset)]
+        places = enumerate(self.physical_offsets.tolist())
+        if outcome.duplicates or outcome.sequence_gaps or outcome.physical_offset < 0:
+            return [self.receipt(index, place) for index, place in places]
+        host = outcome.store_host.hex().upper()
+        return [
+            SendReceipt(
+                self.topic,
+                self.queue_id,
+                outcome.first_queue_offset + index,
+                place,
+                f"{host}{place:016X}",  # as encode_offset_msg_id
+                self.unique_key(index),
+                outcome.durability,
+                outcome.store_timestamp,
+                outcome.broker,
+                outcome.status,
+            )
+            for index, place in places
+        ]
 
 
 class PartialBatchError(TroveError):

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from trovemq_proto.records.batch import RecordBatch
     from trovemq_proto.records.batch_encoder import BatchEncoder
     from trovemq_proto.records.check import RecordState, check_record
-    from trovemq_proto.records.encode import blank_record, encode_record
+    from trovemq_proto.records.encode import SingleRecords, blank_record, encode_record
     from trovemq_proto.records.hashes import index_hash, java_hash, java_hash_bytes
     from trovemq_proto.records.hosts import format_host, pack_host
     from trovemq_proto.records.ids import decode_offset_msg_id, encode_offset_msg_id, looks_like_offset_msg_id
@@ -67,6 +67,7 @@ __all__ = [
     "Message",
     "RecordBatch",
     "RecordState",
+    "SingleRecords",
     "UniqueKeyGenerator",
     "blank_record",
     "check_key",
@@ -102,6 +103,7 @@ _MODULES: Final = {
         "check_record",
     ),
     "encode": (
+        "SingleRecords",
         "blank_record",
         "encode_record",
     ),

@@ -84,6 +84,49 @@ def encode_record(
     return b"".join((head, body, tail))
 
 
+class SingleRecords:
+    """Encodes records of one topic, queue and form: encode_record where they have that in common.
+
+    Raises TroveError TOPIC_ILLEGAL.
+    """
+
+    def __init__(
+        self, topic: str, queue_id: int, *, born_host: bytes, store_host: bytes, append_property_crc: bool
+    ) -> None:
+        magic = magic_of_topic(topic)
+        self._sys_flag = host_flags(0, len(born_host) == HOST_SIZE_IPV6, len(store_host) == HOST_SIZE_IPV6)
+        self._header = HEADERS[host_bits(self._sys_flag)]
+        self._topic = topic_field(topic, magic)
+        self._magic = magic - (1 << 32)
+        self._queue_id = queue_id
+        self._hosts = born_host, store_host
+        self._end = CRC_PROPERTY_EMPTY if append_property_crc else b""
+
+    def encode(self, body: bytes, block: bytes, born_timestamp: int) -> bytes:
+        """One record; `block`: its encoded properties. Raises TroveError PROPERTIES_SIZE_EXCEEDED."""
+        block_size = len(block) + len(self._end)
+        check_block_size(block_size)
+        header, topic, (born_host, store_host) = self._header, self._topic, self._hosts
+        head = header.pack(
+            header.size + len(body) + len(topic) + 2 + block_size,
+            self._magic,
+            crc32(body) & CRC_MASK,
+            self._queue_id,
+            0,
+            0,
+            0,
+            self._sys_flag,
+            born_timestamp,
+            born_host,
+            0,
+            store_host,
+            0,
+            0,
+            len(body),
+        )
+        return b"".join((head, body, topic, block_size.to_bytes(2), block, self._end))
+
+
 def blank_record(remaining: int) -> bytes:
     """The 8 bytes that end a segment with `remaining` bytes left."""
     assert remaining >= BLANK_SIZE, f"{remaining} bytes left"

@@ -16,12 +16,13 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.records import (
     BatchEncoder,
     RecordBatch,
+    SingleRecords,
     UniqueKeyGenerator,
     blank_record,
     encode_record,
     validate_batch,
 )
-from trovemq_proto.records.properties import message_properties
+from trovemq_proto.records.properties import encode_properties, message_properties
 
 TAG = st.sampled_from(["paid", "open", "Bé", "ab cd"])
 OWN = st.dictionaries(st.sampled_from(["a", "b", "é"]), st.text("xyé ", min_size=1, max_size=5), max_size=2)
@@ -176,3 +177,17 @@ def test_the_matrix_of_unique_keys() -> None:
         b"0156F7E71C361B21BC024CCDBE00000000",
         b"0156F7E71C361B21BC024CCDBE00000001",
     ]
+
+
+@given(st.sampled_from(["t", LONG_TOPIC]), st.binary(max_size=40), OWN, IPV6, IPV6, st.booleans())
+def test_records_of_one_queue_are_those_of_encode_record(
+    topic: str, body: bytes, own: dict[str, str], born_ipv6: bool, store_ipv6: bool, crc: bool
+) -> None:
+    block = encode_properties(own)
+    form = {
+        "born_host": bytes(20 if born_ipv6 else 8),
+        "store_host": bytes(20 if store_ipv6 else 8),
+        "append_property_crc": crc,
+    }
+    expected = encode_record(topic, body, queue_id=7, properties=block, born_timestamp=5, **form)
+    assert SingleRecords(topic, 7, **form).encode(body, block, 5) == expected
