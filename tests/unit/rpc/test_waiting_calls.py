@@ -93,7 +93,7 @@ class _ClosesAtOnce(asyncio.Protocol):
         transport.close()
 
 
-def test_calls_waited_for_their_deadline_behind_a_server_that_closes_at_once() -> None:
+def test_calls_waited_behind_a_server_that_closes_each_connection() -> None:
     async def program(loop: MemoryLoop) -> None:
         loop.now_s = 1
         _ClosesAtOnce.times = []
