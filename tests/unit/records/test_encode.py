@@ -184,10 +184,15 @@ def test_records_of_one_queue_are_those_of_encode_record(
     topic: str, body: bytes, own: dict[str, str], born_ipv6: bool, store_ipv6: bool, crc: bool
 ) -> None:
     block = encode_properties(own)
-    form = {
-        "born_host": bytes(20 if born_ipv6 else 8),
-        "store_host": bytes(20 if store_ipv6 else 8),
-        "append_property_crc": crc,
-    }
-    expected = encode_record(topic, body, queue_id=7, properties=block, born_timestamp=5, **form)
-    assert SingleRecords(topic, 7, **form).encode(body, block, 5) == expected
+    born_host, store_host = bytes(20 if born_ipv6 else 8), bytes(20 if store_ipv6 else 8)
+    encoder = SingleRecords(topic, 7, born_host=born_host, store_host=store_host, append_property_crc=crc)
+    assert encoder.encode(body, block, 5) == encode_record(
+        topic,
+        body,
+        queue_id=7,
+        properties=block,
+        born_timestamp=5,
+        born_host=born_host,
+        store_host=store_host,
+        append_property_crc=crc,
+    )
