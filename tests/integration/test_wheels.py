@@ -31,8 +31,9 @@ PROJECTS = {
     "trovemq-rpc": "rpc",
     "trovemq-broker": ".",
     "trovemq": "clients/python",
+    "trovemq-console": "console",
 }
-
+DAEMONS = ("trovemq-proto", "trovemq-store", "trovemq-rpc", "trovemq-broker", "trovemq")
 
 CLIENT_BYTES_MAX = 95_000_000
 """NumPy is 57 MB of it, grpcio 18, pygments (of rich) 5, PyYAML 3. It may only shrink."""
@@ -130,6 +131,15 @@ def test_the_client_alone_is_sdk_and_command_line(wheels: dict[str, Path], tmp_p
     assert refused.stderr == "trovemq server needs the daemons: pip install 'trovemq[server]'\n"
 
 
+def test_the_console_is_installed_with_its_pages(wheels: dict[str, Path], tmp_path: Path) -> None:
+    ours = [wheels[name] for name in ("trovemq-rpc", "trovemq-proto", "trovemq", "trovemq-console")]
+    commands = environment(tmp_path / "console", ours, "console")
+    assert "Usage: trovemq console" in run([commands / "trovemq", "console", "--help"]).stdout
+    shown = "from trovemq_console.rendering import make_environment as e; e().get_template('overview.html')"
+    done = run([commands / "python", "-c", f"import trovemq_console.app; {shown}"])
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def started(command: Sequence[str | Path], event: str) -> tuple[subprocess.Popen[str], dict[str, str]]:
     """The process, and the line of its log that says it serves."""
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd="/")
@@ -142,7 +152,7 @@ def started(command: Sequence[str | Path], event: str) -> tuple[subprocess.Popen
 
 
 def test_the_daemons_are_started_by_the_command_line(wheels: dict[str, Path], tmp_path: Path) -> None:
-    commands = environment(tmp_path / "server", list(wheels.values()), "server")
+    commands = environment(tmp_path / "server", [wheels[name] for name in DAEMONS], "server")
     trovemq = commands / "trovemq"
     options = ["--listen", "127.0.0.1:0", "--http", "off", "--log-format", "json"]
     usage = run([trovemq, "server", "--help"]).stdout

@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).parents[3]
-SOURCES: Final = (".", "store", "proto", "rpc", "clients/python", "pipeline")
+SOURCES: Final = (".", "store", "proto", "rpc", "clients/python", "console", "pipeline")
 """Folders in which packages lie."""
 OTHER_PACKAGES: Final = ("pyspark_trovemq", "pyspark_trovemq_log", "bench", "tests")
 """Beside those of the import contracts."""

@@ -28,6 +28,7 @@ CODE = (
     "proto/trovemq_proto",
     "rpc/trovemq_rpc",
     "clients/python/trovemq",
+    "console/trovemq_console",
 )
 ENGINE = (
     "store/trovemq_store",

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDERS = (
-    "bench", "broker", "clients", "deploy", "docs", "nameserver",
+    "bench", "broker", "clients", "console", "deploy", "docs", "nameserver",
     "pipeline", "proto", "rpc", "store", "tests", "trovemq_daemon",
 )  # fmt: skip
 BUILT = ("_pb2", "/build/", "node_modules", "egg-info")

@@ -103,6 +103,11 @@ VERBS: Final = (
         "daemons",
         "Start a nameserver; all options are its own: see `trovemq nameserver --help`.",
     ),
+    Verb(
+        "console",
+        "daemons",
+        "Start a console for browsers; all options are its own: see `trovemq console --help`.",
+    ),
     Verb("topic", "topics", "Topics: create, list, describe, alter, delete."),
     Verb(
         "group",

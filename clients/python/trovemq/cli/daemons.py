@@ -1,4 +1,4 @@
-"""server, nameserver: the daemons, where they are installed (`pip install 'trovemq[server]'`).
+"""server, nameserver, console: programs of their own, where they are installed (`trovemq[server]`).
 
 The SDK imports nothing of them. Their distribution names their command lines as entry points of the group
 `trovemq.daemons`; all arguments after the verb are theirs.
@@ -17,6 +17,12 @@ ENTRY_POINTS: Final = "trovemq.daemons"
 _DAEMONS: Final = {
     "server": "Start a broker; all options are its own: see `trovemq server --help`.",
     "nameserver": "Start a nameserver; all options are its own: see `trovemq nameserver --help`.",
+    "console": "Start a console for browsers; all options are its own: see `trovemq console --help`.",
+}
+_MISSING: Final = {
+    "server": "the daemons: pip install 'trovemq[server]'",
+    "nameserver": "the daemons: pip install 'trovemq[server]'",
+    "console": "the console: pip install 'trovemq[console]'",
 }
 
 
@@ -33,11 +39,18 @@ def _starter(name: str) -> Callable[[typer.Context], None]:
 
         found = entry_points(group=ENTRY_POINTS, name=name)
         if not found:
-            sys.stderr.write(f"trovemq {name} needs the daemons: pip install 'trovemq[server]'\n")
+            sys.stderr.write(f"trovemq {name} needs {_MISSING[name]}\n")
             raise typer.Exit(1)
         # Until the daemon's own handlers are there, Ctrl-C just ends it.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         (entry,) = found
-        entry.load()(context.args, f"trovemq {name}")
+        entry.load()([*_server_before(name, context), *context.args], f"trovemq {name}")
 
     return start
+
+
+def _server_before(name: str, context: typer.Context) -> list[str]:
+    """The console is a client, too: it takes the server that stands before the verb."""
+    if name != "console" or context.obj is None or context.obj.server is None:
+        return []
+    return ["--server", context.obj.server]

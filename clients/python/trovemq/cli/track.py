@@ -25,7 +25,7 @@ _NAMES: Final = {
     "tag": "tags",
     "client_id": "clientId",
 }
-_WHAT_TO_SAY: Final = {
+REASON_TEXTS: Final = {
     "acknowledged": "consumed",
     "consumed": "consumed",
     "dead": "not consumed: it is a dead letter",
@@ -185,7 +185,7 @@ def _show_statuses(session: Session, statuses: list[ConsumptionStatus]) -> None:
 
 
 def _why(status: ConsumptionStatus) -> str:
-    said = _WHAT_TO_SAY.get(status.reason, status.reason)
+    said = REASON_TEXTS.get(status.reason, status.reason)
     if status.reason == "filtered-out" and status.filter:
         said = f"filtered out by the group's filter {status.filter}"
     return _printable(f"{said} ({status.detail})" if status.detail else said)

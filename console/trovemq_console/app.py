@@ -1,0 +1,159 @@
+"""The console as an ASGI application: pages behind the guard, and a page for every error."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from importlib.resources import files
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from trovemq import TroveError
+from trovemq_console.cluster import Clock, Cluster, Connect
+from trovemq_console.guard import SIGN_IN_PATH, Guard, set_cookie
+from trovemq_console.pages import (
+    access,
+    acts,
+    dead_letters,
+    groups,
+    messages,
+    overview,
+    storage,
+    topics,
+    waiting,
+)
+from trovemq_console.pages.console import Console
+from trovemq_console.rendering import make_environment
+from trovemq_console.sampling import History, Sampler
+from trovemq_console.sessions import Sessions
+from trovemq_console.settings import ConsoleSettings
+
+PAGE_SECONDS_MAX: Final = 15.0
+STATUS: Final = {
+    "INVALID_ARGUMENT": 400,
+    "NOT_FOUND": 404,
+    "ALREADY_EXISTS": 409,
+    "FAILED_PRECONDITION": 409,
+    "OUT_OF_RANGE": 404,
+    "PERMISSION_DENIED": 403,
+    "UNAUTHENTICATED": 403,
+    "UNAVAILABLE": 503,
+    "DEADLINE_EXCEEDED": 504,
+    "RESOURCE_EXHAUSTED": 429,
+    "UNIMPLEMENTED": 501,
+}
+Handler = Callable[[Console, Request], Awaitable[Response]]
+PAGES: Final[tuple[tuple[str, Handler, str], ...]] = (
+    ("/", overview.overview, "GET"),
+    ("/search", messages.search, "GET"),
+    ("/message", messages.message, "GET"),
+    ("/message/body", messages.body, "GET"),
+    ("/topics", topics.topics, "GET"),
+    ("/topic", topics.topic, "GET"),
+    ("/topic/new", topics.new_messages, "GET"),
+    ("/groups", groups.groups, "GET"),
+    ("/group", groups.group, "GET"),
+    ("/dead-letters", dead_letters.dead_letters, "GET"),
+    ("/delayed", waiting.delayed, "GET"),
+    ("/transactions", waiting.transactions, "GET"),
+    ("/storage", storage.storage, "GET"),
+    ("/access", access.access, "GET"),
+    ("/acts/{name}", acts.act, "POST"),
+)
+
+
+def make_app(
+    settings: ConsoleSettings,
+    connect: Connect,
+    *,
+    monotonic: Clock = time.monotonic,
+    clock: Callable[[], float] = time.time,
+    sampling: bool = True,
+) -> ASGIApp:
+    """The application.
+
+    Args:
+        settings: How it serves.
+        connect: Makes a client of the cluster.
+        monotonic: For rates.
+        clock: Epoch seconds, for sessions.
+        sampling: Looks at the counters also while no page is open.
+    """
+    cluster = Cluster(connect, monotonic)
+    sampler = Sampler(cluster, History(monotonic))
+    sessions = Sessions(secrets.token_bytes(32), clock)
+    console = Console(settings, cluster, sampler, sessions, make_environment())
+
+    @asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncGenerator[None, None]:
+        task = asyncio.create_task(sampler.run(), name="sampler") if sampling else None
+        yield
+        if task is not None:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        await cluster.close()
+
+    routes = [Route(path, _page(console, handler), methods=[method]) for path, handler, method in PAGES]
+    sign_in = Route(SIGN_IN_PATH, _sign_in(console), methods=["GET", "POST"])
+    health = Route("/healthz", lambda _request: PlainTextResponse("alive\n"))
+    static = Mount("/static", StaticFiles(directory=str(files("trovemq_console") / "static")))
+
+    async def not_found(request: Request, error: Exception) -> Response:
+        status = error.status_code if isinstance(error, HTTPException) else 404
+        if not hasattr(request.state, "session"):
+            return PlainTextResponse("Not found.\n", status)
+        return console.respond(request, "not_found.html", status)
+
+    app = Starlette(
+        routes=[*routes, sign_in, health, static],
+        lifespan=lifespan,
+        exception_handlers={HTTPException: not_found},
+    )
+    return Guard(app, settings, sessions)
+
+
+def _page(console: Console, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+    async def page(request: Request) -> Response:
+        try:
+            async with asyncio.timeout(PAGE_SECONDS_MAX):
+                return await handler(console, request)
+        except TroveError as error:
+            status = STATUS.get(error.spec.grpc_status, 500)
+            return console.respond(request, "error.html", status, error=error)
+        except TimeoutError:
+            return console.respond(request, "slow.html", 504, seconds=PAGE_SECONDS_MAX)
+
+    return page
+
+
+def _sign_in(console: Console) -> Callable[[Request], Awaitable[Response]]:
+    """Takes the token from the printed address or from the form, and begins a session that has it."""
+
+    async def sign_in(request: Request) -> Response:
+        token = request.query_params.get("token", "")
+        if request.method == "POST":
+            token = (await acts.read_form(request)).text("sign-in-token").strip()
+        wanted = console.settings.sign_in_token
+        if wanted is None:
+            return RedirectResponse("/", 303)
+        if not token:
+            return console.respond(request, "sign_in.html", wrong=False, bare=True)
+        if not secrets.compare_digest(token.encode("utf-8", "replace"), wanted.encode()):
+            return console.respond(request, "sign_in.html", 403, wrong=True, bare=True)
+        answer = RedirectResponse("/", 303)
+        session = console.sessions.begin(signed_in=True)
+        answer.headers["set-cookie"] = set_cookie(console.settings, console.sessions, session)
+        return answer
+
+    return sign_in

@@ -1,0 +1,40 @@
+"""Small charts as SVG, drawn here. Colours and lines are the style sheet's; no text comes from a message."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from markupsafe import Markup
+
+Point = tuple[float, float]
+PADDING: Final = 2.0
+
+
+def spark(points: Sequence[Point], label: str, width: int = 120, height: int = 28) -> Markup:
+    """A line over time with the area below it; a flat line at the bottom for nothing but zeros."""
+    if len(points) < 2:
+        return Markup('<span class="muted">—</span>')
+    line = coordinates(points, width, height)
+    text = " ".join(f"{x:.1f},{y:.1f}" for x, y in line)
+    area = f"{line[0][0]:.1f},{height} {text} {line[-1][0]:.1f},{height}"
+    # The numbers are ours; the label is escaped by Markup's formatting.
+    return Markup(
+        '<svg class="spark" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
+        'preserveAspectRatio="none" aria-label="{label}"><title>{label}</title>'
+        '<polygon points="{area}"/><polyline points="{line}"/></svg>'
+    ).format(width=width, height=height, label=label, area=area, line=text)
+
+
+def coordinates(points: Sequence[Point], width: float, height: float) -> list[Point]:
+    """The points within the picture: time to the right, 0 at the bottom."""
+    begin, end = points[0][0], points[-1][0]
+    top = max(value for _, value in points) or 1.0
+    span = (end - begin) or 1.0
+    return [
+        (
+            PADDING + (at - begin) / span * (width - 2 * PADDING),
+            height - PADDING - max(value, 0.0) / top * (height - 2 * PADDING),
+        )
+        for at, value in points
+    ]

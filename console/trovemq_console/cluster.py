@@ -1,0 +1,148 @@
+"""The cluster as the pages ask it: one client, connected when it is first needed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeVar
+
+from trovemq import BrokerInfo, BrokerStatistics, Client, ClusterState, TroveError
+
+T = TypeVar("T")
+
+ROUTES_KEPT_S: Final = 2.0
+CALLS_AT_ONCE: Final = 16
+SYSTEM_PREFIXES: Final = ("rmq_sys_", "RMQ_SYS_", "%RETRY%", "%DLQ%", "SCHEDULE_TOPIC_XXXX", "TBW102")
+Connect = Callable[[], Awaitable[Client]]
+
+
+class Clock(Protocol):
+    """Seconds that only grow."""
+
+    def __call__(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TopicEntry:
+    """A topic of the routes, over all its brokers."""
+
+    name: str
+    brokers: tuple[str, ...]
+    queue_count: int
+    message_type: str
+
+    @property
+    def system(self) -> bool:
+        """Whether it is the broker's own: no user makes topics of such names."""
+        return self.name.startswith(SYSTEM_PREFIXES)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAnswer:
+    """A broker's counters, or the reason why there are none."""
+
+    info: BrokerInfo
+    topic_count: int
+    counters: dict[str, int] | None
+    problem: str = ""
+
+
+class Cluster:
+    """The connection, and the questions that several pages have in common.
+
+    Args:
+        connect: Makes a client. It is called again after it failed.
+        clock: For how long routes are kept.
+    """
+
+    def __init__(self, connect: Connect, clock: Clock) -> None:
+        self._connect = connect
+        self._clock = clock
+        self._connecting = asyncio.Lock()
+        self._client: Client | None = None
+        self._state: ClusterState | None = None
+        self._state_at = 0.0
+        self._all_topics: list[TopicEntry] = []
+        self._topics: list[TopicEntry] = []
+
+    async def client(self) -> Client:
+        """The client. Raises TroveError where no server answers."""
+        async with self._connecting:
+            if self._client is None:
+                self._client = await self._connect()
+            return self._client
+
+    async def close(self) -> None:
+        """Disconnects."""
+        if self._client is not None:
+            await self._client.close()
+            self._client = None
+
+    async def state(self) -> ClusterState:
+        """The routes, at most two seconds old."""
+        client = await self.client()
+        if self._state is None or self._clock() - self._state_at > ROUTES_KEPT_S:
+            state = await client.admin.cluster()
+            if self._state is None or state != self._state:
+                self._all_topics = merged_topics(state)
+                self._topics = [topic for topic in self._all_topics if not topic.system]
+            self._state, self._state_at = state, self._clock()
+        return self._state
+
+    async def topics(self, *, system: bool = False) -> list[TopicEntry]:
+        """The topics of the routes, by name; the broker's own ones, too, where `system`."""
+        await self.state()
+        return self._all_topics if system else self._topics
+
+    async def brokers(self) -> list[BrokerAnswer]:
+        """Every broker with its counters; one that does not answer hides no other."""
+        client, state = await self.client(), await self.state()
+
+        async def ask(name: str) -> BrokerStatistics | TroveError:
+            try:
+                (statistics,) = await client.admin.statistics(broker=name)
+            except TroveError as error:
+                return error
+            return statistics
+
+        answers = await asyncio.gather(*(ask(route.broker.name) for route in state.brokers))
+        return [
+            BrokerAnswer(route.broker, len(route.topics), None, str(answer))
+            if isinstance(answer, TroveError)
+            else BrokerAnswer(route.broker, len(route.topics), answer.counters)
+            for route, answer in zip(state.brokers, answers, strict=True)
+        ]
+
+
+def merged_topics(state: ClusterState) -> list[TopicEntry]:
+    """One entry a topic: queues are counted over its brokers."""
+    found: dict[str, list[tuple[str, int, str]]] = {}
+    for route in state.brokers:
+        for topic in route.topics:
+            found.setdefault(topic.topic, []).append(
+                (route.broker.name, topic.queue_count, topic.message_type)
+            )
+    return [
+        TopicEntry(name, tuple(place[0] for place in places), sum(place[1] for place in places), places[0][2])
+        for name, places in sorted(found.items())
+    ]
+
+
+async def gather_bounded(calls: Iterable[Awaitable[T]]) -> list[T | TroveError]:
+    """The results in order, a few calls at a time; a failure is a result, too."""
+    slots = asyncio.Semaphore(CALLS_AT_ONCE)
+
+    async def one(call: Awaitable[T]) -> T | TroveError:
+        async with slots:
+            try:
+                return await call
+            except TroveError as error:
+                return error
+
+    return await asyncio.gather(*(one(call) for call in calls))
+
+
+def number_of(counters: dict[str, int] | None, name: str) -> int:
+    """A counter; 0 where the broker does not have it."""
+    return (counters or {}).get(name, 0)

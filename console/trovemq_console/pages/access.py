@@ -1,0 +1,30 @@
+"""Users and rules of access, where the brokers ask for them."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from trovemq import AccessRule, TroveError, UserDescription
+from trovemq_console.pages.console import Console
+
+
+async def access(console: Console, request: Request) -> Response:
+    """The page; where the brokers refuse, their reason."""
+    client = await console.client()
+    users: list[UserDescription] = []
+    rules: list[AccessRule] = []
+    problem: TroveError | None = None
+    try:
+        users = await client.admin.users.list_all()
+        rules = await client.admin.rules.list_all()
+    except TroveError as error:
+        problem = error
+    return console.respond(
+        request,
+        "access.html",
+        users=users,
+        rules=rules,
+        problem=problem,
+        command=console.settings.command("user", "list"),
+    )

@@ -1,0 +1,152 @@
+"""The first page: brokers, nameservers, rates, health."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from trovemq_console.charts import Point, spark
+from trovemq_console.cluster import BrokerAnswer, number_of
+from trovemq_console.pages.console import Console
+from trovemq_console.sampling import RATED, History
+
+REACH_SECONDS: Final = 1.0
+_HealthTest = Callable[[int], bool]
+_HEALTH: Final[tuple[tuple[str, _HealthTest, str, str], ...]] = (
+    ("disk_used_percent", lambda value: value >= 95, "bad", "its disk is {0} % full"),
+    ("disk_used_percent", lambda value: 85 <= value < 95, "warn", "its disk is {0} % full"),
+    ("damaged_ranges", bool, "bad", "{0} damaged places of the log were met: trovemq store scrub"),
+    ("scrub_damages", bool, "bad", "scrubs found {0} damages"),
+    ("lagging_projections", bool, "warn", "{0} indexes have not reached the end of the log"),
+    ("trees_quarantined", bool, "warn", "the search trees are being rebuilt"),
+    ("projection_failures", bool, "warn", "{0} batches were refused by an index, and are tried again"),
+    ("segment_create_failures", bool, "warn", "{0} segments of the log could not be made"),
+    ("index_create_failures", bool, "warn", "{0} index files could not be made"),
+    ("retention_failures", bool, "warn", "{0} removals of old segments failed"),
+    (
+        "retention_dropped_unacknowledged",
+        bool,
+        "bad",
+        "{0} unacknowledged messages were removed to free the disk",
+    ),
+    ("flush_timeouts", bool, "warn", "{0} acknowledgements came before their sync (FLUSH_DISK_TIMEOUT)"),
+    ("backup_failures", bool, "warn", "{0} backups failed"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """Something about a broker that deserves attention; `level` is bad or warn."""
+
+    level: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRow:
+    """A broker as the page shows it."""
+
+    answer: BrokerAnswer
+    rates: dict[str, float | None]
+    remarks: tuple[Remark, ...]
+    chart: str
+
+    @property
+    def level(self) -> str:
+        """The worst remark's."""
+        levels = {remark.level for remark in self.remarks}
+        return "bad" if "bad" in levels else "warn" if "warn" in levels else "good"
+
+
+async def overview(console: Console, request: Request) -> Response:
+    """The page."""
+    answers, nameservers = await asyncio.gather(console.cluster.brokers(), _reachable(console))
+    history = console.sampler.history
+    for answer in answers:
+        if answer.counters is not None:
+            console.sampler.add_counters(answer.info.name, answer.counters)
+    rows = [_row(answer, history) for answer in answers]
+    topics = await console.cluster.topics()
+    totals = {name: _sum(row.rates.get(name) for row in rows) for name in RATED}
+    return console.respond(
+        request,
+        "overview.html",
+        rows=rows,
+        nameservers=nameservers,
+        totals=totals,
+        stored=sum(stored_bytes(answer.counters) for answer in answers),
+        ready=_counted(answers, "ready_messages"),
+        in_flight=_counted(answers, "inflight_messages"),
+        topic_count=len(topics),
+        queue_count=sum(topic.queue_count for topic in topics),
+        charts={name: spark(_summed(history, rows, name), title, 260, 48) for name, title in _CHARTS.items()},
+    )
+
+
+_CHARTS: Final = {"messages_in": "messages in a second", "messages_out": "messages out a second"}
+
+
+def remarks_of(answer: BrokerAnswer) -> tuple[Remark, ...]:
+    """Why a broker needs attention; () where it does not."""
+    if answer.counters is None:
+        return (Remark("bad", f"did not answer: {answer.problem}"),)
+    return tuple(
+        Remark(level, words.format(f"{value:,}"))
+        for name, is_so, level, words in _HEALTH
+        if is_so(value := number_of(answer.counters, name))
+    )
+
+
+def stored_bytes(counters: dict[str, int] | None) -> int:
+    """The log's size."""
+    return number_of(counters, "log_end_offset") - number_of(counters, "log_min_offset")
+
+
+def _row(answer: BrokerAnswer, history: History) -> BrokerRow:
+    name = answer.info.name
+    rates = {counter: history.rate(("broker", name, counter)) for counter in RATED}
+    points = history.rates(("broker", name, "messages_in"))
+    return BrokerRow(answer, rates, remarks_of(answer), spark(points, "messages in a second"))
+
+
+def _counted(answers: list[BrokerAnswer], name: str) -> int | None:
+    """A counter over the brokers that answered; None where none did."""
+    known = [answer.counters for answer in answers if answer.counters is not None]
+    return sum(number_of(counters, name) for counters in known) if known else None
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _summed(history: History, rows: list[BrokerRow], name: str) -> list[Point]:
+    """The brokers' rates added up, look by look from the newest one back."""
+    series = [history.rates(("broker", row.answer.info.name, name)) for row in rows]
+    series = [points for points in series if points]
+    if not series:
+        return []
+    shortest = min(map(len, series))
+    looks = zip(*(points[-shortest:] for points in series), strict=True)
+    return [(look[0][0], sum(value for _, value in look)) for look in looks]
+
+
+async def _reachable(console: Console) -> list[tuple[str, bool]]:
+    """The given servers, and whether each accepts connections."""
+
+    async def reach(address: str) -> tuple[str, bool]:
+        host, _, port = address.rpartition(":")
+        with suppress(OSError, TimeoutError, ValueError):
+            async with asyncio.timeout(REACH_SECONDS):
+                _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+            writer.close()
+            return address, True
+        return address, False
+
+    return await asyncio.gather(*(reach(address) for address in console.settings.addresses))

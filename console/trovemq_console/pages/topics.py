@@ -1,0 +1,189 @@
+"""Topics: the list, one topic with its queues and settings, its messages by offset or time, and new ones."""
+
+from __future__ import annotations
+
+import time
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Final
+
+import typer
+from starlette.requests import Request
+from starlette.responses import Response
+
+from trovemq import Client, GroupDescription, Message, TopicDescription, TroveError, errors
+from trovemq.cli.times import parse_time
+from trovemq_console.charts import spark
+from trovemq_console.cluster import TopicEntry, gather_bounded
+from trovemq_console.pages.console import Console, number, paging, required, text
+from trovemq_console.sampling import History
+
+MESSAGES_SHOWN: Final = 25
+NEW_MAX: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    """A topic of the list; `messages` is None where no broker answered."""
+
+    entry: TopicEntry
+    messages: int | None
+    rate: float | None
+    last_stored: int
+    problem: str = ""
+
+
+async def topics(console: Console, request: Request) -> Response:
+    """The list, filtered and cut here."""
+    wanted = text(request, "filter").strip().lower()
+    system = text(request, "system") == "on"
+    everything = await console.cluster.topics(system=system)
+    matching = [entry for entry in everything if wanted in entry.name.lower()]
+    page = paging(request, len(matching))
+    shown = matching[page.first : page.last]
+    client = await console.client()
+    described = await gather_bounded(client.admin.describe_topic(entry.name) for entry in shown)
+    history = console.sampler.history
+    rows = [_row(entry, answer, history) for entry, answer in zip(shown, described, strict=True)]
+    return console.respond(
+        request,
+        "topics.html",
+        rows=rows,
+        page=page,
+        total=len(everything),
+        wanted=text(request, "filter"),
+        system=system,
+    )
+
+
+async def topic(console: Console, request: Request) -> Response:
+    """One topic."""
+    name = required(request, "name")
+    client = await console.client()
+    described = await client.admin.describe_topic(name)
+    groups = await _groups_of(client, name)
+    history = console.sampler.history
+    _record(history, name, described)
+
+    async def look() -> None:
+        _record(history, name, await client.admin.describe_topic(name))
+
+    console.sampler.watch(("topic", name), look)
+    listing = await _messages(client, request, name)
+    return console.respond(
+        request,
+        "topic.html",
+        name=name,
+        described=described,
+        messages=_depth(described),
+        rate=history.rate(("topic", name)),
+        chart=spark(history.rates(("topic", name)), "messages in a second", 260, 48),
+        queue_rate=lambda broker, queue: history.rate(("queue", name, broker, str(queue))),
+        groups=groups,
+        listing=listing,
+        now=time.time_ns() // 1_000_000,
+        ask=request.query_params,
+        command=console.settings.command("topic", "describe", name),
+    )
+
+
+async def new_messages(console: Console, request: Request) -> Response:
+    """Rows of the messages stored since a time, for the live tail: the page leaves out those that it has."""
+    name = required(request, "name")
+    since = number(request, "since") or 0
+    client = await console.client()
+    answer = await client.search(name, begin=since, newest_first=False, max=NEW_MAX)
+    return console.respond(request, "message_rows.html", messages=answer.messages[::-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A part of a topic's messages.
+
+    Attributes:
+        mode: `newest`, `time` or `offset`.
+        cursor: Where an older (by time: newer) part begins; None for none.
+        next_offset: The same by offset.
+        problem: Why there are none.
+    """
+
+    mode: str
+    messages: tuple[Message, ...]
+    cursor: str | None = None
+    next_offset: int | None = None
+    command: str = ""
+    problem: str = ""
+
+
+async def _messages(client: Client, request: Request, name: str) -> Listing:
+    try:
+        if text(request, "offset"):
+            return await _from_offset(client, request, name)
+        return await _by_time(client, request, name)
+    except TroveError as error:
+        return Listing("newest", (), problem=f"{error}. {error.spec.what_to_do}")
+
+
+async def _by_time(client: Client, request: Request, name: str) -> Listing:
+    moment = moment_of(text(request, "at"))
+    answer = await client.search(
+        name,
+        begin=moment or 0,
+        newest_first=moment is None,
+        max=MESSAGES_SHOWN,
+        cursor=text(request, "cursor") or None,
+    )
+    return Listing("newest" if moment is None else "time", answer.messages, answer.cursor)
+
+
+async def _from_offset(client: Client, request: Request, name: str) -> Listing:
+    offset, queue = number(request, "offset") or 0, number(request, "queue") or 0
+    found: list[Message] = []
+    pulled = client.pull(name, queue_id=queue, offset=offset, broker=text(request, "broker") or None)
+    async with aclosing(pulled) as messages:
+        async for message in messages:
+            found.append(message)
+            if len(found) == MESSAGES_SHOWN:
+                break
+    more = found[-1].queue_offset + 1 if len(found) == MESSAGES_SHOWN else None
+    return Listing("offset", tuple(found), next_offset=more)
+
+
+def moment_of(given: str) -> int | None:
+    """Epoch ms; None for "". Raises TroveError REQUEST_ILLEGAL for anything but a time."""
+    if not given:
+        return None
+    try:
+        return parse_time(given)
+    except typer.BadParameter as error:
+        raise TroveError(errors.REQUEST_ILLEGAL, error.message, field="time") from None
+
+
+async def _groups_of(client: Client, name: str) -> list[GroupDescription]:
+    """The groups that read the topic; () where this user may not list them."""
+    try:
+        groups = await client.admin.groups.list_all()
+    except TroveError:
+        return []
+    reading = {group.group: group for group in groups if name in group.topics}
+    return [reading[group] for group in sorted(reading)]
+
+
+def _depth(described: list[TopicDescription]) -> int:
+    return sum(queue.max_offset - queue.min_offset for one in described for queue in one.queues)
+
+
+def _row(entry: TopicEntry, answer: list[TopicDescription] | TroveError, history: History) -> TopicRow:
+    if isinstance(answer, TroveError):
+        return TopicRow(entry, None, None, 0, answer.symbol)
+    _record(history, entry.name, answer)
+    last = max((queue.last_store_timestamp for one in answer for queue in one.queues), default=0)
+    return TopicRow(entry, _depth(answer), history.rate(("topic", entry.name)), last)
+
+
+def _record(history: History, name: str, described: list[TopicDescription]) -> None:
+    """Ends of the queues, as of now: they grow by the messages that come."""
+    history.add(("topic", name), sum(queue.max_offset for one in described for queue in one.queues))
+    for one in described:
+        for queue in one.queues[:64]:
+            history.add(("queue", name, one.broker, str(queue.queue_id)), queue.max_offset)

@@ -1,0 +1,118 @@
+"""Messages that are stored and not yet visible: delayed ones, and those of open transactions.
+
+No call lists them all. Both pages read the newest records of the broker's own topic of them, and ask for the
+track of each; the brokers' counters say how many there are. By topic and key every delayed message is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from trovemq import Client, DelayedMessage, Message, MessageTrack, TroveError, errors
+from trovemq_console.cluster import gather_bounded, number_of
+from trovemq_console.pages.console import Console, text
+
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+READ_MAX: Final = 50
+ENDED: Final = frozenset({"committed", "rolled-back", "given-up"})
+FIRED: Final = frozenset({"delivered", "recall"})
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A message that waits; `due` is its delivery time (epoch ms), 0 of a transaction."""
+
+    message: Message
+    topic: str
+    due: int
+    producer_group: str
+
+
+async def delayed(console: Console, request: Request) -> Response:
+    """Delayed messages: the newest, or those with a key."""
+    client = await console.client()
+    topic, key = text(request, "topic").strip(), text(request, "key").strip()
+    found: list[DelayedMessage] = []
+    complete = True
+    problem: TroveError | None = None
+    if topic and key:
+        try:
+            found, complete = await client.admin.groups.find_delayed(topic, key)
+        except TroveError as error:
+            problem = error
+    tracks = [] if found else await _newest(client, TIMER_TOPIC)
+    waiting = [
+        Waiting(message, real_topic(message), due_of(message), "")
+        for message, track in tracks
+        if not FIRED & {copy.role for copy in track.copies} and "TIMER_DEL_UNIQKEY" not in message.properties
+    ]
+    answers = await console.cluster.brokers()
+    return console.respond(
+        request,
+        "delayed.html",
+        topic=topic,
+        key=key,
+        found=found,
+        complete=complete,
+        problem=problem,
+        waiting=sorted(waiting, key=lambda one: one.due),
+        pending=sum(number_of(answer.counters, "timers_pending") for answer in answers),
+        read_max=READ_MAX,
+    )
+
+
+async def transactions(console: Console, request: Request) -> Response:
+    """Half messages whose transaction has not ended."""
+    client = await console.client()
+    open_ones = [
+        Waiting(message, real_topic(message), 0, message.properties.get("PGROUP", ""))
+        for message, track in await _newest(client, HALF_TOPIC)
+        if not ENDED & {event.kind for event in track.events}
+    ]
+    answers = await console.cluster.brokers()
+    totals = {
+        name: sum(number_of(answer.counters, name) for answer in answers)
+        for name in (
+            *("half_messages", "transactions_committed", "transactions_rolled_back", "transactions_given_up"),
+            *("atomic_open", "atomic_committed", "atomic_rolled_back", "atomic_timed_out"),
+        )
+    }
+    return console.respond(request, "transactions.html", rows=open_ones, totals=totals, read_max=READ_MAX)
+
+
+async def _newest(client: Client, topic: str) -> list[tuple[Message, MessageTrack]]:
+    """The newest records of the topic with their tracks; none where no broker has one."""
+    try:
+        messages: Sequence[Message] = (await client.search(topic, max=READ_MAX)).messages
+    except TroveError as error:
+        if error.spec is errors.TOPIC_NOT_FOUND:
+            return []
+        raise
+    tracks: Iterable[MessageTrack | TroveError] = await gather_bounded(
+        client.track(message.offset_msg_id) for message in messages
+    )
+    return [
+        (message, track)
+        for message, track in zip(messages, tracks, strict=True)
+        if isinstance(track, MessageTrack)
+    ]
+
+
+def real_topic(message: Message) -> str:
+    """Where it will be delivered."""
+    return message.properties.get("REAL_TOPIC", "")
+
+
+def due_of(message: Message) -> int:
+    """Its delivery time, epoch ms; 0 where it names none."""
+    for name in ("TIMER_DELIVER_MS", "TIMER_OUT_MS"):
+        value = message.properties.get(name, "")
+        if value.isascii() and value.isdigit() and len(value) < 20:
+            return int(value)
+    return 0

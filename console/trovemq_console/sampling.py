@@ -1,0 +1,105 @@
+"""Rates and histories: values looked at from time to time, kept in memory, the oldest first out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+from typing import Final
+
+from trovemq import TroveError
+from trovemq_console.cluster import Clock, Cluster
+
+POINTS_MAX: Final = 360
+KEYS_MAX: Final = 20_000
+RATE_SECONDS_MAX: Final = 60.0
+SAMPLE_INTERVAL_S: Final = 5.0
+WATCHED_MAX: Final = 16
+WATCHED_SECONDS: Final = 1_800.0
+RATED: Final = ("messages_in", "messages_out", "bytes_in", "bytes_out", "appends_refused")
+
+Key = tuple[str, ...]
+Point = tuple[float, float]
+Look = Callable[[], Awaitable[None]]
+
+
+class History:
+    """Values by key, each with its time; the keys used least recently go first."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self._points: OrderedDict[Key, deque[Point]] = OrderedDict()
+
+    def add(self, key: Key, value: float) -> None:
+        """The value of now."""
+        points = self._points.setdefault(key, deque(maxlen=POINTS_MAX))
+        points.append((self.clock(), value))
+        self._points.move_to_end(key)
+        if len(self._points) > KEYS_MAX:
+            self._points.popitem(last=False)
+
+    def points(self, key: Key) -> list[Point]:
+        """All that are kept, oldest first."""
+        return list(self._points.get(key, ()))
+
+    def rate(self, key: Key) -> float | None:
+        """How fast a counter grows, a second, over the last minute; None where that is not known yet."""
+        points = self._points.get(key, ())
+        recent = [point for point in points if point[0] > self.clock() - RATE_SECONDS_MAX]
+        return rate_between(recent[0], recent[-1]) if len(recent) > 1 else None
+
+    def rates(self, key: Key) -> list[Point]:
+        """The rate from each look to the next."""
+        points = self.points(key)
+        found = [(after[0], rate_between(before, after)) for before, after in pairwise(points)]
+        return [(at, rate) for at, rate in found if rate is not None]
+
+
+def rate_between(first: Point, last: Point) -> float | None:
+    """None where no time passed, or the counter began again (its broker was started)."""
+    seconds, growth = last[0] - first[0], last[1] - first[1]
+    return growth / seconds if seconds > 0 and growth >= 0 else None
+
+
+class Sampler:
+    """Looks at every broker's counters, and at groups and topics of recent pages, every few seconds."""
+
+    def __init__(self, cluster: Cluster, history: History) -> None:
+        self._cluster = cluster
+        self.history = history
+        self._watched: OrderedDict[Key, tuple[float, Look]] = OrderedDict()
+
+    def watch(self, key: Key, look: Look) -> None:
+        """Calls `look` at each turn, for half an hour from now."""
+        self._watched[key] = (self.history.clock() + WATCHED_SECONDS, look)
+        self._watched.move_to_end(key)
+        if len(self._watched) > WATCHED_MAX:
+            self._watched.popitem(last=False)
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            await self.turn()
+            await asyncio.sleep(SAMPLE_INTERVAL_S)
+
+    async def turn(self) -> None:
+        """One look at everything; a failure is shown by the pages, which ask themselves."""
+        try:
+            for answer in await self._cluster.brokers():
+                if answer.counters is not None:
+                    self.add_counters(answer.info.name, answer.counters)
+        except TroveError:
+            return
+        now = self.history.clock()
+        self._watched = OrderedDict((key, entry) for key, entry in self._watched.items() if entry[0] > now)
+        for _, look in list(self._watched.values()):
+            try:
+                await look()
+            except TroveError:
+                continue
+
+    def add_counters(self, broker: str, counters: dict[str, int]) -> None:
+        """A broker's counters of now."""
+        for name in RATED:
+            self.history.add(("broker", broker, name), counters.get(name, 0))

@@ -1,0 +1,147 @@
+"""A real console of a real broker: as a process, and in a browser where there is one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.parse import quote, urlencode
+from urllib.request import Request, urlopen
+
+import pytest
+
+import trovemq
+from tests.support.fork_server import popen
+from trovemq.testing import BrokerProcess
+
+pytestmark = pytest.mark.slow
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+BODY = b'{"order": 42, "note": "<script>document.title=1</script>"}'
+STOP_SECONDS_MAX = 20
+BACK_SECONDS_MAX = 30
+
+
+@contextmanager
+def running_console(
+    server: str, *arguments: str, **environment: str
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Its address, with the token where there is one; and the process."""
+    command = [
+        sys.executable,
+        "-m",
+        "trovemq_console.command",
+        "--listen",
+        "127.0.0.1:0",
+        "--nameserver",
+        server,
+    ]
+    process = popen(
+        [*command, *arguments], stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}
+    )
+    assert process.stderr is not None
+    try:
+        line = process.stderr.readline()
+        match = re.search(r"https?://\S+", line)
+        assert match is not None, line + process.stderr.read()
+        yield match[0].rstrip("/"), process
+    finally:
+        process.terminate()
+        process.wait(STOP_SECONDS_MAX)
+        process.stderr.close()
+
+
+def page(url: str, fields: dict[str, str] | None = None, cookie: str = "") -> str:
+    data = None if fields is None else urlencode(fields).encode()
+    try:
+        reply = urlopen(Request(url, data, {"cookie": cookie} if cookie else {}), timeout=20)
+    except HTTPError as error:
+        reply = error
+    with reply:
+        text: str = reply.read().decode()
+        return text
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(store=tmp_path_factory.mktemp("console") / "store") as broker:
+        asyncio.run(fill(broker.address))
+        yield broker
+
+
+async def fill(server: str) -> None:
+    async with trovemq.connect(server) as client:
+        await client.admin.create_topic("orders", queue_count=1, message_type="MIXED")
+        await client.admin.groups.create("billing")
+        await client.send("orders", BODY, keys=["order-42"], tag="paid")
+        await client.send("orders", b"later", keys=["late"], deliver_after=3_600)
+        await client.admin.groups.reset("billing", "orders", to_min=True)
+
+
+def test_every_page_of_a_real_cluster(broker: BrokerProcess) -> None:
+    with running_console(broker.address, "--allow-changes") as (url, process):
+        found = page(f"{url}/search?q=order-42")  # redirected to the message
+        for words in ("not reached yet", "stored", "&#34;order&#34;: 42", "billing"):
+            assert words in found
+        for path, words in {
+            "/": ">fine<",
+            "/topics": "1 of 1 topics",
+            "/topic?name=orders": "order-42",
+            "/groups": "billing",
+            "/group?name=billing": "Committed",
+            "/dead-letters": "No group has dead letters",
+            "/dead-letters?group=billing": "no dead letters",
+            "/delayed": "late",
+            "/delayed?topic=orders&key=late": "Recall",
+            "/transactions": "None is in doubt",
+            "/storage": "Segments</dt><dd>1<",
+            "/access": "AUTHENTICATION_DISABLED",
+        }.items():
+            assert words in page(f"{url}{path}"), path
+        broker_gone(broker, url)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(STOP_SECONDS_MAX) in (0, -signal.SIGTERM)
+
+
+def broker_gone(broker: BrokerProcess, url: str) -> None:
+    """The page says so, and is right again when the broker is back."""
+    broker.stop()
+    try:
+        assert re.search("did not answer|BROKER_UNREACHABLE", page(f"{url}/"))
+    finally:
+        broker.start()
+    give_up = time.monotonic() + BACK_SECONDS_MAX  # the client waits between its tries
+    while "Live tail" not in page(f"{url}/topic?name=orders"):
+        assert time.monotonic() < give_up
+        time.sleep(0.2)
+
+
+def test_whoever_has_no_token_is_asked_for_it(broker: BrokerProcess) -> None:
+    with running_console(broker.address, TROVEMQ_CONSOLE_TOKEN="secret") as (url, _):
+        assert url.endswith("/sign-in?token=secret")
+        assert "Sign in" in page(url.partition("/sign-in")[0])
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+def test_a_browser_shows_a_hostile_body_as_text(broker: BrokerProcess, tmp_path: Path) -> None:
+    with running_console(broker.address) as (url, _):
+        assert CHROMIUM is not None
+        command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"]
+        target = f"{url}/message?{urlencode({'topic': 'orders', 'offset': 0}, quote_via=quote)}"
+        shown = subprocess.run(
+            [*command, "--virtual-time-budget=1000", "--dump-dom", target],
+            capture_output=True, text=True, timeout=120, check=True,
+        ).stdout  # fmt: skip
+    assert re.search(r"<title>Message [0-9A-F]+ · TroveMQ</title>", shown)
+    assert "&lt;script&gt;document.title=1&lt;/script&gt;" in shown
+    assert 'data-copy="trovemq get' in shown
+    assert not re.search(r'data-copy="trovemq get[^>]*hidden', shown), "the module ran"

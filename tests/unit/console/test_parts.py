@@ -1,0 +1,195 @@
+"""The parts that need no page: views of a body, histories, charts, addresses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.console_cluster import COUNTERS, Clocks, FakeCluster
+from trovemq import TroveError, errors
+from trovemq_console.bodies import HEX_BYTES, body_view, indented, preview, visible
+from trovemq_console.charts import coordinates, spark
+from trovemq_console.cluster import Cluster
+from trovemq_console.command import greeting, is_loopback, main
+from trovemq_console.finding import moment_of
+from trovemq_console.rendering import duration_text, link, moment_text, size_text
+from trovemq_console.sampling import POINTS_MAX, WATCHED_SECONDS, History, Sampler
+from trovemq_console.settings import ConsoleSettings
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=12,
+)
+
+
+# --- bodies -----------------------------------------------------------------------------------------
+@given(VALUES, st.sampled_from([None, 0, 3]), st.booleans())
+def test_indented_json_says_the_same(value: Any, indent: int | None, ascii_only: bool) -> None:
+    assert json.loads(indented(json.dumps(value, indent=indent, ensure_ascii=ascii_only))) == value
+
+
+def test_the_json_view_keeps_what_a_parser_would_change() -> None:
+    body = rb'{"a":1.10,"a":1e2,"b":"\u00fc","c":[],"d":{ }}'
+    assert body_view(body).text == '{\n  "a": 1.10,\n  "a": 1e2,\n  "b": "\\u00fc",\n  "c": [],\n  "d": {}\n}'
+
+
+@pytest.mark.parametrize(
+    "body", [b"[" * 100_000, b"{" * 1_000, b'["' + b"a" * 600_000, b"[1" * 200 + b"]" * 199]
+)
+def test_what_is_not_json_is_shown_as_text(body: bytes) -> None:
+    assert (body_view(body).name, body_view(body, "json").name) == ("text", "text")
+    assert body_view(body, "json").note
+
+
+def test_deep_json_does_not_grow_without_end() -> None:
+    deep = b"[" * 300 + b"1," * 200_000 + b"1" + b"]" * 300
+    assert len(body_view(deep, "json").text) <= 128 << 10
+
+
+@given(st.binary(max_size=9_000), st.integers(-5, 10_000))
+def test_the_hex_view_has_every_byte(body: bytes, begin: int) -> None:
+    view = body_view(body, "hex", begin)
+    shown = bytes.fromhex("".join(row[10:60] for row in view.text.splitlines()))
+    assert shown == body[view.begin : view.end]
+    assert view.end == len(body) or view.end - view.begin == HEX_BYTES
+
+
+@given(st.text())
+def test_shown_text_has_no_control_characters(text: str) -> None:
+    assert all(c in "\n\t" or c.isprintable() for c in visible(text))
+
+
+@given(st.binary(max_size=600))
+def test_a_preview_is_one_short_printable_line(body: bytes) -> None:
+    assert preview(body).isprintable()
+    assert len(preview(body)) <= 100
+
+
+def test_a_preview_of_words_and_of_bytes() -> None:
+    assert (preview(b"two\n lines"), preview(b"\xff\x00")) == ("two lines", "ff 00")
+    assert preview(b"\xe2\x80\xaefdp") == "\\u202efdp"
+
+
+# --- histories --------------------------------------------------------------------------------------
+def test_a_rate_is_over_the_last_minute_and_never_negative() -> None:
+    clocks = Clocks()
+    history = History(clocks.monotonic)
+    assert history.rate(("a",)) is None
+    for value in (0, 100, 200):
+        history.add(("a",), value)
+        clocks.passed += 10
+    assert history.rate(("a",)) == 10
+    assert [rate for _, rate in history.rates(("a",))] == [10, 10]
+    clocks.passed += 120
+    assert history.rate(("a",)) is None
+
+
+def test_a_history_forgets_its_oldest_values() -> None:
+    history = History(Clocks().monotonic)
+    for value in range(POINTS_MAX + 5):
+        history.add(("a",), value)
+    assert len(history.points(("a",))) == POINTS_MAX
+
+
+def test_watched_things_are_looked_at_for_half_an_hour() -> None:
+    clocks, looks = Clocks(), []
+
+    async def connect() -> Any:
+        return FakeCluster(topics={"orders": 1})
+
+    async def look() -> None:
+        looks.append(clocks.passed)
+        raise TroveError(errors.TOPIC_NOT_FOUND, "gone")
+
+    async def turns() -> None:
+        sampler = Sampler(Cluster(connect, clocks.monotonic), History(clocks.monotonic))
+        sampler.watch(("topic", "orders"), look)
+        await sampler.turn()
+        clocks.passed = WATCHED_SECONDS + 1
+        await sampler.turn()
+        assert sampler.history.points(("broker", "broker-a", "messages_in"))[0][1] == COUNTERS["messages_in"]
+
+    asyncio.run(turns())
+    assert looks == [0]
+
+
+def test_a_turn_without_a_cluster_is_no_failure() -> None:
+    async def connect() -> Any:
+        raise TroveError(errors.BROKER_UNREACHABLE, "nobody")
+
+    clocks = Clocks()
+    asyncio.run(Sampler(Cluster(connect, clocks.monotonic), History(clocks.monotonic)).turn())
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e9), st.floats(0, 1e12)), min_size=2).map(sorted))
+def test_a_chart_stays_in_its_picture(points: list[tuple[float, float]]) -> None:
+    assert all(0 <= x <= 120 and 0 <= y <= 28 for x, y in coordinates(points, 120, 28))
+    assert "nan" not in spark(points, "rate")
+
+
+def test_a_label_of_a_chart_is_escaped() -> None:
+    assert "<b>" not in spark([(0, 1), (1, 2)], "<b>")
+
+
+# --- small things -----------------------------------------------------------------------------------
+def test_sizes_times_and_links() -> None:
+    assert (size_text(None), size_text(512), size_text(1536), size_text(1 << 60)) == (
+        "—",
+        "512 B",
+        "1.5 KiB",
+        "1024.0 PiB",
+    )
+    assert (duration_text(350), duration_text(61_000), duration_text(90_061_000)) == (
+        "350 ms",
+        "1 min 1 s",
+        "1 d 1 h",
+    )
+    assert (moment_text(0), moment_text(1_500), moment_text(1 << 62)) == (
+        "—",
+        "1970-01-01 00:00:01.500",
+        str(1 << 62),
+    )
+    assert link("/topic", name="%DLQ%a b&c", at=None, cursor="") == "/topic?name=%25DLQ%25a+b%26c"
+
+
+@pytest.mark.parametrize("text", ["42", "order-1", "20250101123", ""])
+def test_a_number_is_rather_a_key_than_a_time(text: str) -> None:
+    assert moment_of(text) is None
+    assert moment_of("1700000000000") == 1_700_000_000_000
+
+
+# --- the command line -------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--listen", "0.0.0.0:8090"],
+        ["--listen", "example.com:8090"],
+        ["--listen", "8090"],
+        ["--listen", "127.0.0.1:99999"],
+        ["--tls-key", "key.pem"],
+        ["--no-such-option"],
+    ],
+)
+def test_wrong_usage_starts_nothing(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    assert capsys.readouterr().err
+
+
+def test_loopback_and_the_greeting() -> None:
+    assert [is_loopback(host) for host in ("127.0.0.9", "::1", "localhost", "0.0.0.0", "::", "h")] == [
+        True
+    ] * 3 + [False] * 3
+    settings = ConsoleSettings("trovemq://me:secret@b:1?tls=true", "::1", 8090, sign_in_token="T")
+    assert (
+        greeting(settings)
+        == "console of trovemq://b:1?tls=true, read-only: http://[::1]:8090/sign-in?token=T\n"
+    )
+    assert "secret" not in repr(settings.command("stats"))
