@@ -3,7 +3,8 @@
 | block  | treatment                                                                                       |
 |--------|-------------------------------------------------------------------------------------------------|
 | python | runs as in `python -m asyncio`: `await` at the top; all blocks of a page share their names      |
-| sh     | each line runs in this process: `trovemq`, `python -m broker.tools`; of a daemon's own command, |
+| sh     | each line runs in this process: `trovemq`, `python -m broker.tools`; a console is started and   |
+|        | gives its first page; of a daemon's own command,                                                |
 |        | its settings are read (`--print-config`); a broker with a TLS port runs to the end of the page  |
 | toml   | is the file broker.toml of the lines below it                                                   |
 | text   | is the output of the block above, also with other spaces between words; `…` means anything      |
@@ -20,12 +21,14 @@ import io
 import logging
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 import uvloop
@@ -115,6 +118,8 @@ class Reader:
 
     def command(self, words: list[str]) -> int:
         words = [self.here(word.replace(BACKUPS, str(self.directory.parent / "backups"))) for word in words]
+        if words[:2] == ["trovemq", "console"]:
+            return console_answers(words[2:])
         if words[0] == "trovemq":
             return command_line(["--server", self.broker.address, *words[1:]])
         assert words[:2] == ["python", "-m"]
@@ -125,6 +130,20 @@ class Reader:
             return exit_code(broker_main, [*words[2:], "--print-config"])
         assert words[2] == "broker.tools"
         return exit_code(tools_main, words[2:])
+
+
+def console_answers(arguments: list[str]) -> int:
+    """Starts a console on a free port, and asks for its first page."""
+    place = ["--listen", f"127.0.0.1:{free_port()}"]
+    command = [sys.executable, "-m", "trovemq_console.command", *arguments, *place]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        url = process.stderr.readline().rpartition(" ")[2].strip()
+        try:
+            with urlopen(url, timeout=20) as reply:
+                return int("Overview" not in reply.read().decode())
+        finally:
+            process.terminate()
 
 
 def command_line(arguments: list[str]) -> int:
