@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from trovemq.answers import GetAnswer, QueryAnswer
     from trovemq.atomic import AtomicTransaction, CommitReceipt
     from trovemq.client import Client, connect
+    from trovemq.faults import Faults
     from trovemq.fetched import FetchedBatch
     from trovemq.group_model import (
         DeadLetter,
@@ -91,6 +92,7 @@ __all__ = [
     "DeadLetter",
     "DelayedMessage",
     "DirectConsumption",
+    "Faults",
     "FetchedBatch",
     "GetAnswer",
     "GroupDescription",
@@ -148,6 +150,7 @@ _MODULES: Final = {
     "trovemq.atomic": ("AtomicTransaction", "CommitReceipt"),
     "trovemq.track_model": ("TrackEvent", "ConsumptionStatus", "MessageTrack", "MessageCopy"),
     "trovemq.client": ("Client", "connect"),
+    "trovemq.faults": ("Faults",),
     "trovemq.fetched": ("FetchedBatch",),
     "trovemq.group_model": (
         "DeadLetter",

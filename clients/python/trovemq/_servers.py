@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 from urllib.parse import unquote
 
+from trovemq.faults import Faults
 from trovemq.options import ClientOptions
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -29,6 +30,7 @@ _TLS_NAMES: Final = {
     "tls_key": "key",
     "tls_server_name": "server_name",
 }
+_FAULTS: Final = "faults"
 PORT_DEFAULT: Final = 8081
 """A broker's; for an address in a URL without a port."""
 
@@ -92,8 +94,10 @@ def _parse_url(url: str) -> Server:
     addresses = _checked(_with_port(host) for host in hosts if host)
     given = dict(_option(pair) for pair in query.split("&") if pair)
     tls = _tls({name: text for name, text in given.items() if name in _TLS_NAMES})
-    numbers = {name: _number(name, text) for name, text in given.items() if name not in _TLS_NAMES}
-    return Server(addresses, numbers, tls, keys)
+    options: dict[str, Any] = {name: _number(name, text) for name, text in given.items() if name in _NUMBERS}
+    if _FAULTS in given:
+        options[_FAULTS] = Faults.parse(given[_FAULTS])
+    return Server(addresses, options, tls, keys)
 
 
 def _with_port(host: str) -> str:
@@ -104,7 +108,7 @@ def _with_port(host: str) -> str:
 
 def _option(pair: str) -> tuple[str, str]:
     name, _, text = pair.partition("=")
-    known = sorted([*_NUMBERS, *_TLS_NAMES])
+    known = sorted([*_NUMBERS, *_TLS_NAMES, _FAULTS])
     if name not in known:
         raise TroveError(
             errors.REQUEST_ILLEGAL, f"a URL has no option {name[:80]!r}; it may have {', '.join(known)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
@@ -37,6 +38,8 @@ if TYPE_CHECKING:  # imported when they are first needed
     from trovemq.subscription import Subscription
     from trovemq.transaction import Checker
     from trovemq_proto.records import Message
+
+_log = logging.getLogger(__name__)
 
 TOPIC_NAME_MAX: Final = 127
 
@@ -100,6 +103,8 @@ class Connecting:
 
     async def _open(self) -> Client:
         keep_freed_memory()
+        if self._options.faults is not None:
+            _log.warning("this client makes faults on purpose: %s", self._options.faults.text())
         pool = ConnectionPool(self._servers, self._options, self._channels)
         try:
             await pool.open(self._wait_ms)

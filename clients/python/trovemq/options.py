@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from trovemq._backoff import Backoff
 from trovemq._credentials import find_credentials
+from trovemq.faults import Faults
 from trovemq_proto.authentication.credentials import Credentials
 from trovemq_proto.channels import ChannelSettings, GrpcTransport, chosen_transport
 from trovemq_proto.tls import TlsOptions, chosen_tls
@@ -31,6 +32,7 @@ class ClientOptions:
             TROVEMQ_ACCESS_KEY and TROVEMQ_SECRET_KEY, else the file that TROVEMQ_CREDENTIALS names.
         secret_key: Its secret; it never goes over the wire.
         credentials_file: Both, as lines `access_key=…` and `secret_key=…`.
+        faults: Faults on purpose, for tests; None in production.
         channel_options: Further gRPC channel arguments, applied last.
     """
 
@@ -47,6 +49,7 @@ class ClientOptions:
     access_key: str | None = None
     secret_key: str | None = field(default=None, repr=False)
     credentials_file: str | None = None
+    faults: Faults | None = None
     channel_options: tuple[tuple[str, int | str], ...] = ()
 
     def channel_settings(self) -> ChannelSettings:

@@ -33,6 +33,7 @@ from trovemq._routes import Slot
 from trovemq._sequences import OVERHEAD as NUMBER_OVERHEAD
 from trovemq._sequences import SequenceAssigner
 from trovemq._slots import SlotChooser
+from trovemq.faults import Faults
 from trovemq.fetched import Buffer
 from trovemq.receipts import BatchReceipt, PartialBatchError, SendReceipt
 from trovemq.send_arguments import Keys, SendArguments
@@ -93,6 +94,7 @@ class Producer:
         )
         self._closed = False
         self._retry_in_doubt = retry_in_doubt
+        self._faults = pool.options.faults
         self._checker = checker
         self._known_delayed_sender: DelayedSender | None = None
 
@@ -175,7 +177,27 @@ class Producer:
             await self._in_flight.enter(message.size)
         waiter: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
         self._enqueue(message, waiter)
+        if self._faults is not None:
+            return await self._faulty_send(message, waiter, self._faults)
         return await waiter
+
+    async def _faulty_send(
+        self, message: _Prepared, waiter: asyncio.Future[SendReceipt], faults: Faults
+    ) -> SendReceipt:
+        """The receipt, or a fault on purpose; see `trovemq.faults`."""
+        receipt = await waiter
+        place = (receipt.topic, receipt.queue_id, receipt.queue_offset)
+        if faults.strikes("duplicates", *place):
+            again: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
+            self._in_flight.take(message.size)
+            self._enqueue(message, again)
+            await again
+        if faults.strikes("slow_disk", *place):
+            await asyncio.sleep(faults.slow_disk_ms / 1000)
+        if faults.strikes("lost_answers", *place):
+            text = "the answer was lost, on purpose; the message may have been stored"
+            raise TroveError(errors.BROKER_UNREACHABLE, text, in_doubt="true")
+        return receipt
 
     def send_nowait(self, body: Buffer, **arguments: Unpack[SendArguments]) -> asyncio.Future[SendReceipt]:
         """Sends one message; the future has its receipt or error. Arguments and errors as `send`, without

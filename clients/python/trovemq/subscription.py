@@ -128,7 +128,7 @@ class Subscription:
                 handler=options.handler,
             )
             self.client_id = subscription.client_id
-            self._consumer = GroupConsumer(pool, subscription, self._inbox)
+            self._consumer = _group_consumer(pool, subscription, self._inbox)
         self._opened = False
         self._closed = False
 
@@ -249,6 +249,14 @@ class Subscription:
                     await handler(message)
             except Exception:
                 log_failure(message)
+
+
+def _group_consumer(pool: ConnectionPool, subscription: GroupSubscription, inbox: Inbox) -> GroupConsumer:
+    if pool.options.faults is None:
+        return GroupConsumer(pool, subscription, inbox)
+    from trovemq._rocketmq.faulty import FaultyConsumer
+
+    return FaultyConsumer(pool, subscription, inbox, pool.options.faults)
 
 
 def check_concurrency(concurrency: int) -> None:

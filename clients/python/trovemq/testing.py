@@ -7,8 +7,15 @@ nor an event loop:
     with NameserverProcess() as nameserver, BrokerProcess(nameservers=[nameserver]) as broker:
         ...  # trovemq.connect(nameserver.address)
 
-As a pytest plug-in (loaded by itself where the distribution is installed) it gives the fixture
-`trovemq_broker`. Needs the daemons: `pip install trovemq[testing]`.
+As a pytest plug-in (loaded by itself where the distribution is installed) it gives the fixtures
+`trovemq_broker` (a broker without topics and groups for each test) and `trovemq_client`:
+
+    async def test_an_order_is_billed(trovemq_broker):
+        async with trovemq.connect(trovemq_broker.address) as client:
+            ...
+
+`broker(faults=…)` shows what a program does when messages come twice, late or again. Needs the daemons:
+`pip install trovemq[testing]`.
 """
 
 from __future__ import annotations
@@ -24,14 +31,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import pytest
+
+if TYPE_CHECKING:  # imported when they are first needed: the plug-in is loaded by every run of pytest
+    from trovemq import sync
+    from trovemq.faults import Faults
 
 LOOPBACK = "127.0.0.1"
 PORTS = range(10_000, 32_768)  # below those that Linux gives to outgoing connections
 READY_POLL_SECONDS = 0.02
+EMPTIED_TOGETHER_MAX = 8
 # Small files make a start cheap; neither the store's age nor the machine's disk removes or refuses anything;
 # every setting may be given again.
 BROKER_TEST_SETTINGS: Mapping[str, object] = {
@@ -260,6 +274,7 @@ class BrokerProcess(DaemonProcess):
         port: gRPC port; a free one by default.
         http_port: Port of /readyz; a free one by default.
         ready_timeout: Seconds that a start may take.
+        faults: Of clients that connect to `url`.
         settings: Settings by name (`mappedFileSizeCommitLog=65536`); they go out as `--set NAME=VALUE`
             and override BROKER_TEST_SETTINGS. True and False are written as RocketMQ does.
     """
@@ -276,12 +291,15 @@ class BrokerProcess(DaemonProcess):
         port: int | None = None,
         http_port: int | None = None,
         ready_timeout: float = 60.0,
+        faults: Faults | None = None,
         **settings: object,
     ) -> None:
         super().__init__(
             "broker", environment=environment, port=port, http_port=http_port, ready_timeout=ready_timeout
         )
         self.name = name
+        self.faults = faults
+        self._client: sync.Client | None = None
         self.store = Path(store) if store is not None else Path(self._directory.name) / "store"
         addresses = [server if isinstance(server, str) else server.address for server in nameservers]
         self.arguments = [
@@ -292,6 +310,54 @@ class BrokerProcess(DaemonProcess):
             *arguments,
         ]
 
+    @property
+    def url(self) -> str:
+        """For `trovemq.connect`, with the broker's faults."""
+        return self.url_with(self.faults)
+
+    def url_with(self, faults: Faults | None) -> str:
+        """The same with faults of the caller's own."""
+        return f"trovemq://{self.address}" + (f"?faults={faults.text()}" if faults is not None else "")
+
+    @property
+    def client(self) -> sync.Client:
+        """A synchronous client, without faults, that lives as long as this object."""
+        if self._client is None:
+            from trovemq import sync
+
+            self._client = sync.connect(self.address)
+        return self._client
+
+    def empty(self) -> None:
+        """Deletes all topics and groups; starts the broker where it does not run."""
+        if not self.running:
+            self.start()
+        admin = self.client.admin
+        topics = {one.topic for one in admin.list_topics(include_system=True) if _is_of_a_user(one.topic)}
+        groups = {one.group for one in admin.groups.list_all()}
+        with ThreadPoolExecutor(EMPTIED_TOGETHER_MAX) as threads:
+            list(threads.map(admin.groups.delete, groups))
+            list(threads.map(admin.delete_topic, topics))
+
+    def close(self) -> None:
+        """Stops the daemon where it runs and removes its temporary directory."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+        super().close()
+
+
+@contextmanager
+def broker(faults: Faults | None = None, **arguments: Any) -> Iterator[BrokerProcess]:
+    """A running broker; arguments as BrokerProcess. With `faults`, a client that connects to its `url` meets
+    them: duplicates, delays, redeliveries, disconnects, a slow disk, the same ones for the same seed."""
+    with BrokerProcess(faults=faults, **arguments) as process:
+        yield process
+
+
+def _is_of_a_user(topic: str) -> bool:
+    return topic.startswith("%DLQ%") or not topic.startswith(("%", "rmq_", "SCHEDULE_", "TRANS_", "RMQ_"))
+
 
 def _set_arguments(settings: Mapping[str, object]) -> Iterator[str]:
     for name, value in settings.items():
@@ -299,8 +365,22 @@ def _set_arguments(settings: Mapping[str, object]) -> Iterator[str]:
         yield from ("--set", f"{name}={text}")
 
 
+@pytest.fixture(scope="session")
+def trovemq_session_broker() -> Iterator[BrokerProcess]:
+    """The broker that all tests of the session share; use `trovemq_broker`."""
+    with BrokerProcess() as process:
+        yield process
+
+
 @pytest.fixture
-def trovemq_broker() -> Iterator[BrokerProcess]:
-    """A running broker with an empty store in a temporary directory; connect to its `.address`."""
-    with BrokerProcess() as broker:
-        yield broker
+def trovemq_broker(trovemq_session_broker: BrokerProcess) -> Iterator[BrokerProcess]:
+    """A running broker without topics and groups; connect to its `.address`, or with faults to
+    `.url_with(…)`. One process serves all tests of a session: what a test has made is deleted after it."""
+    yield trovemq_session_broker
+    trovemq_session_broker.empty()
+
+
+@pytest.fixture
+def trovemq_client(trovemq_broker: BrokerProcess) -> sync.Client:
+    """A synchronous client of `trovemq_broker`."""
+    return trovemq_broker.client

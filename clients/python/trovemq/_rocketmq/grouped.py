@@ -119,7 +119,7 @@ class GroupConsumer:
         await asyncio.gather(*(home.settler.consumed(until=end) for home in self._homes.values()))
         await self._sessions.stop_work()
         for message in self._inbox.drain():
-            self._release(message)
+            self.release(message)
         await asyncio.gather(*(home.settler.close(until=end) for home in self._homes.values()))
         await self._sessions.close()
 
@@ -206,8 +206,17 @@ class GroupConsumer:
         if self._subscription.invisible_ms is not None:
             lease_seconds = self._subscription.invisible_ms / 1000
             received.lease_end = asyncio.get_running_loop().time() + lease_seconds
-        if not self._inbox.put(received):
-            self._release(received)
+        self.put(received)
+
+    def put(self, message: ReceivedMessage) -> None:
+        """Into the inbox."""
+        if not self._inbox.put(message):
+            self.release(message)
+
+    @property
+    def orderly(self) -> bool:
+        """Whether the group keeps the order of message groups."""
+        return self._inbox.ordered
 
     # --- Settlement of the messages -------------------------------------------------------------------
 
@@ -221,7 +230,7 @@ class GroupConsumer:
         self, message: ReceivedMessage, delay_ms: int | None, *, tried: bool
     ) -> asyncio.Future[None]:
         """For redelivery; in an orderly group with its attempts used up, to the dead letters."""
-        if tried and self._inbox.ordered and message.attempt >= self._attempts_max(message):
+        if tried and self._inbox.ordered and message.attempt >= self.attempts_max(message):
             return self.dead_letter(message)
         if delay_ms is None:
             delay_ms = backoff_ms(self._policy(message), message.attempt)
@@ -231,7 +240,7 @@ class GroupConsumer:
 
     def dead_letter(self, message: ReceivedMessage) -> asyncio.Future[None]:
         """To the dead letters; the next of its message group may continue."""
-        answer = self._settler(message).dead_letter(message, self._attempts_max(message))
+        answer = self._settler(message).dead_letter(message, self.attempts_max(message))
         answer.add_done_callback(partial(self._answered, message, True))
         return answer
 
@@ -243,7 +252,7 @@ class GroupConsumer:
     def acknowledged_elsewhere(self, message: ReceivedMessage) -> None:
         """An atomic transaction has acknowledged it: the next of its message group may continue."""
         for other in self._inbox.settled(message, done=True):
-            self._release(other)
+            self.release(other)
 
     async def extend(self, message: ReceivedMessage, duration_ms: int) -> None:
         """More time."""
@@ -260,9 +269,9 @@ class GroupConsumer:
             self.refused += 1
             _log.warning("%s of %s is delivered again: %s", message.message_id, message.topic, failure)
         for other in self._inbox.settled(message, done=done and failure is None and not answer.cancelled()):
-            self._release(other)
+            self.release(other)
 
-    def _release(self, message: ReceivedMessage) -> None:
+    def release(self, message: ReceivedMessage) -> None:
         """Returns messages that were not tried."""
         message.settled = True
         answer = self._settler(message).come_again(message, 0, suspend=True)
@@ -274,7 +283,8 @@ class GroupConsumer:
     def _settler(self, message: ReceivedMessage) -> Settler:
         return self._homes[message.broker].settler
 
-    def _attempts_max(self, message: ReceivedMessage) -> int:
+    def attempts_max(self, message: ReceivedMessage) -> int:
+        """Deliveries after which the message is a dead letter."""
         return self._policy(message).max_attempts or ATTEMPTS_MAX_DEFAULT
 
     def _policy(self, message: ReceivedMessage) -> v2.RetryPolicy:

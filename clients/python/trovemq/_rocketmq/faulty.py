@@ -1,0 +1,86 @@
+"""A group's receiving with faults on purpose; see `trovemq.faults`.
+
+| fault        | made by                                                                                  |
+|--------------|------------------------------------------------------------------------------------------|
+| delays       | the message waits here before it goes to the inbox, and its message group behind it      |
+| disconnects  | the message is returned before the program has it                                        |
+| redeliveries | instead of the acknowledgement, the message is returned: the broker delivers it again    |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from trovemq._connections import ConnectionPool
+from trovemq._rocketmq.grouped import GroupConsumer, GroupSubscription
+from trovemq._rocketmq.inbox import Inbox
+from trovemq.faults import Faults
+from trovemq.received import ReceivedMessage
+
+_log = logging.getLogger("trovemq.faults")
+
+FAULTY_ATTEMPTS_MAX: Final = 3  # of one message; the next one succeeds
+
+_Lane = tuple[str, int, object]
+
+
+class FaultyConsumer(GroupConsumer):
+    """As GroupConsumer, with faults between it and the program."""
+
+    def __init__(
+        self, pool: ConnectionPool, subscription: GroupSubscription, inbox: Inbox, faults: Faults
+    ) -> None:
+        super().__init__(pool, subscription, inbox)
+        self._faults = faults
+        self._late: dict[_Lane, list[ReceivedMessage]] = {}
+        self._broken: dict[_Lane, int] = {}  # the poll whose connection broke there
+
+    def put(self, message: ReceivedMessage) -> None:
+        """Late, or not at all, where the faults say so."""
+        place = _place(message)
+        kept_order = message.message_group if self.orderly else message.queue_offset
+        lane = (message.broker, message.queue_id, kept_order)
+        if self._may_fail(message) and self._faults.strikes("disconnects", *place):
+            _log.info("fault: the connection breaks at %s", place)
+            self._broken[lane] = message.poll
+            message.settled = True
+            self.return_message(message, 0, tried=True)
+        elif self._broken.get(lane) == message.poll:  # after it in its order
+            self.release(message)
+        elif lane in self._late:
+            self._late[lane].append(message)
+        elif self._faults.strikes("delays", *place):
+            delay_ms = self._faults.delay_ms * self._faults.draw("delay_ms", *place)
+            _log.info("fault: %s comes %.0f ms late", place, delay_ms)
+            self._late[lane] = [message]
+            asyncio.get_running_loop().call_later(delay_ms / 1000, self._deliver, lane)
+        else:
+            super().put(message)
+
+    def acknowledge(self, message: ReceivedMessage, *, urgent: bool) -> asyncio.Future[None]:
+        """Lost, where the faults say so."""
+        place = _place(message)
+        if self._may_fail(message) and self._faults.strikes("redeliveries", *place):
+            _log.info("fault: the acknowledgement of %s is lost", place)
+            return self.return_message(message, 0, tried=True)
+        return super().acknowledge(message, urgent=urgent)
+
+    async def close(self) -> None:
+        """Late messages are returned with the others."""
+        for lane in list(self._late):
+            self._deliver(lane)
+        await super().close()
+
+    def _deliver(self, lane: _Lane) -> None:
+        for message in self._late.pop(lane, ()):
+            super().put(message)
+
+    def _may_fail(self, message: ReceivedMessage) -> bool:
+        """A fault costs an attempt: none makes a dead letter."""
+        return message.attempt < min(self.attempts_max(message), FAULTY_ATTEMPTS_MAX + 1)
+
+
+def _place(message: ReceivedMessage) -> tuple[str, int, int, int]:
+    return message.topic, message.queue_id, message.queue_offset, message.attempt

@@ -1,0 +1,87 @@
+"""Faults on purpose, for tests of programs: what can happen to any client, often, and the same each time.
+
+    with trovemq.testing.broker(faults=Faults(seed=7, duplicates=0.2, redeliveries=0.2)) as broker:
+        ...                                  # the program connects to broker.url
+
+The faults are made in the client, between the broker and the program; the broker and its store are real. A
+fault is drawn from the seed and the message's place (topic, queue, offset, attempt), not from the order of
+events: the same messages have the same faults in each run, however the tasks of the program run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from hashlib import blake2b
+from typing import Any, Final
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+_DRAW_SIZE: Final = 8  # bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """How often something goes wrong: shares from 0 to 1.
+
+    Attributes:
+        seed: Other seeds have other faults.
+        duplicates: Messages that `send` stores twice, with one unique key: a sender that sent again in doubt.
+        lost_answers: Messages that are stored, and whose `send` raises BROKER_UNREACHABLE with in_doubt.
+        slow_disk: Messages whose acknowledgement comes late.
+        slow_disk_ms: So late.
+        delays: Received messages that come late: others overtake them, but in an orderly group none of their
+            own message group.
+        delay_ms: So late at most.
+        redeliveries: Acknowledged messages that are delivered again: the acknowledgement was lost.
+        disconnects: Messages that a breaking connection loses on their way: they come with the next attempt.
+    """
+
+    seed: int = 0
+    duplicates: float = 0.0
+    lost_answers: float = 0.0
+    slow_disk: float = 0.0
+    slow_disk_ms: int = 200
+    delays: float = 0.0
+    delay_ms: int = 50
+    redeliveries: float = 0.0
+    disconnects: float = 0.0
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value = getattr(self, one.name)
+            limit = 1 if one.type == "float" else 1 << 31
+            if not 0 <= value <= limit:
+                text = f"{one.name}={value} is not in 0..{limit}"
+                raise TroveError(errors.REQUEST_ILLEGAL, text, field=one.name)
+
+    def draw(self, fault: str, *place: object) -> float:
+        """A number from 0 to 1, always the same for a fault, a place and the seed."""
+        text = "|".join(map(str, (self.seed, fault, *place)))
+        drawn = blake2b(text.encode(), digest_size=_DRAW_SIZE).digest()
+        return int.from_bytes(drawn, "big") / (1 << 8 * _DRAW_SIZE)
+
+    def strikes(self, fault: str, *place: object) -> bool:
+        """Whether the fault of that name happens there."""
+        share: float = getattr(self, fault)
+        return self.draw(fault, *place) < share
+
+    def text(self) -> str:
+        """As in a URL: `seed:7,duplicates:0.2`."""
+        given = ((one.name, getattr(self, one.name), one.default) for one in fields(self))
+        return ",".join(f"{name}:{value}" for name, value, default in given if value != default)
+
+    @classmethod
+    def parse(cls, text: str) -> Faults:
+        """The other way round. Raises TroveError REQUEST_ILLEGAL."""
+        types = {one.name: int if one.type == "int" else float for one in fields(cls)}
+        given: dict[str, Any] = {}
+        for part in filter(None, text.split(",")):
+            name, _, number = part.partition(":")
+            try:
+                given[name] = types[name](number)
+            except (KeyError, ValueError):
+                known = ", ".join(types)
+                problem = f"faults have no {part[:80]!r}; they are NAME:NUMBER of {known}"
+                raise TroveError(errors.REQUEST_ILLEGAL, problem) from None
+        return cls(**given)

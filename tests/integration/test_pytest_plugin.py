@@ -1,0 +1,53 @@
+"""The fixtures that users' tests get, and the broker with faults."""
+
+from __future__ import annotations
+
+import pytest
+
+import trovemq
+from trovemq import Faults, sync, testing
+from trovemq.testing import BrokerProcess
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("turn", range(2))
+async def test_each_test_has_a_broker_without_topics_and_groups(
+    trovemq_broker: BrokerProcess, turn: int
+) -> None:
+    async with trovemq.connect(trovemq_broker.address) as client:
+        assert await client.admin.list_topics() == []
+        assert await client.admin.groups.list_all() == []
+        await client.admin.create_topic("orders", queue_count=1)
+        await client.send("orders", b"%d" % turn)
+        async with client.subscribe("orders", "billing", start="earliest") as messages:
+            message = await anext(messages)
+            assert message.body == b"%d" % turn
+            await message.dead_letter()
+
+
+def test_a_client_for_threads(trovemq_client: sync.Client) -> None:
+    assert all(topic.system for topic in trovemq_client.admin.list_topics(include_system=True))
+    trovemq_client.admin.create_topic("orders", queue_count=1)
+    assert trovemq_client.send("orders", b"1").queue_offset == 0
+
+
+@pytest.mark.asyncio
+async def test_a_test_may_kill_the_broker(trovemq_broker: BrokerProcess) -> None:
+    trovemq_broker.kill()
+
+
+def test_the_next_one_has_a_broker_again(trovemq_client: sync.Client) -> None:
+    assert trovemq_client.admin.list_topics() == []
+
+
+@pytest.mark.asyncio
+async def test_a_client_of_the_url_meets_the_faults() -> None:
+    with testing.broker(faults=Faults(duplicates=1.0)) as broker:
+        async with trovemq.connect(broker.url) as client:
+            await client.admin.create_topic("orders", queue_count=1)
+            await client.send("orders", b"twice", unique_key="one")
+        async with trovemq.connect(broker.address) as client:
+            (queue,) = await client.queue_offsets("orders")
+            assert queue.max_offset == 2
