@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 from trovemq_proto import errors
@@ -12,17 +13,18 @@ from trovemq_proto.records import (
     PROPERTY_KEYS,
     PROPERTY_TAGS,
     PROPERTY_UNIQ_KEY,
+    SingleRecords,
     check_key,
     check_property,
     check_tag,
     check_unique_key,
     encode_properties,
-    encode_record,
 )
 from trovemq_proto.records.internal_properties import Writer
 from trovemq_proto.records.layout import HOST_SIZE_IPV4, HOST_SIZE_IPV6
 from trovemq_store.settings import StoreSettings
 
+FORMS_KNOWN: Final = 4_096  # queues and senders whose records' common parts are kept
 INT32_MIN: Final = -(2**31)
 INT32_MAX: Final = 2**31 - 1
 _NO_BORN_HOST: Final = bytes(HOST_SIZE_IPV4)
@@ -86,6 +88,16 @@ class OutgoingEncoder:
         self._settings = settings
         self._no_store_host = bytes(HOST_SIZE_IPV6 if store_host_ipv6 else HOST_SIZE_IPV4)
         self._next_unique_key = next_unique_key
+        self._singles = lru_cache(maxsize=FORMS_KNOWN)(self._single_records)
+
+    def _single_records(self, topic: str, queue_id: int, born_host: bytes) -> SingleRecords:
+        return SingleRecords(
+            topic,
+            queue_id,
+            born_host=born_host,
+            store_host=self._no_store_host,
+            append_property_crc=self._settings.append_property_crc,
+        )
 
     def encode(
         self,
@@ -104,19 +116,15 @@ class OutgoingEncoder:
         if not checked:
             for message in messages:
                 check_outgoing(message, self._settings.body_size_max)
+        singles = self._singles(topic, queue_id, born_host or _NO_BORN_HOST)
         records = [
-            encode_record(
-                topic,
+            singles.encode(
                 message.body,
-                queue_id=queue_id,
-                properties=encode_properties(
+                encode_properties(
                     message.stored_properties("" if message.unique_key else self._next_unique_key())
                 ),
-                flag=message.flag,
-                born_timestamp=message.born_timestamp or now_ms,
-                born_host=born_host or _NO_BORN_HOST,
-                store_host=self._no_store_host,
-                append_property_crc=self._settings.append_property_crc,
+                message.born_timestamp or now_ms,
+                message.flag,
             )
             for message in messages
         ]

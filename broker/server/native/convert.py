@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, cast
 from urllib.parse import unquote
 
@@ -22,7 +23,10 @@ from trovemq_store.engine.message_store import AppendResult
 
 _DURABILITY: Final = {"disk": common_pb2.DISK, "memory": common_pb2.MEMORY}
 
+PEERS_KNOWN: Final = 4_096
 
+
+@lru_cache(maxsize=PEERS_KNOWN)
 def born_host_of(peer: str) -> bytes | None:
     """gRPC's name of the peer (`ipv4:127.0.0.1:5000`, `ipv6:%5B::1%5D:5000`) as a record's host form.
 

@@ -102,7 +102,7 @@ class SingleRecords:
         self._hosts = born_host, store_host
         self._end = CRC_PROPERTY_EMPTY if append_property_crc else b""
 
-    def encode(self, body: bytes, block: bytes, born_timestamp: int) -> bytes:
+    def encode(self, body: bytes, block: bytes, born_timestamp: int, flag: int = 0) -> bytes:
         """One record; `block`: its encoded properties. Raises TroveError PROPERTIES_SIZE_EXCEEDED."""
         block_size = len(block) + len(self._end)
         check_block_size(block_size)
@@ -112,7 +112,7 @@ class SingleRecords:
             self._magic,
             crc32(body) & CRC_MASK,
             self._queue_id,
-            0,
+            flag,
             0,
             0,
             self._sys_flag,
