@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import LOG_ORIGIN, QUEUE_ORIGIN, PhysicalOffset, QueueOffset
+from trovemq_proto.records.index_entries import plain_tags_code
 from trovemq_proto.records.layout import (
     QUEUE_ID_AT,
     QUEUE_OFFSET_AT,
@@ -38,6 +39,7 @@ from trovemq_store.settings import StoreSettings
 
 _QUEUE_ID = Struct(">i")
 _QUEUE_OFFSET = Struct(">q")
+_UNIT = Struct(">qiq")  # UNIT_DTYPE
 _Run = tuple[ConsumeQueue, QueueOffset, NDArray[np.void]]
 
 GAP_UNITS_MAX: Final = 1 << 20
@@ -321,8 +323,12 @@ class ConsumeQueues:
         (offset,) = _QUEUE_OFFSET.unpack_from(data, row.position + QUEUE_OFFSET_AT)
         queue = self._queue(topic, queue_id)
         if offset >= queue.max_offset or not queue.has_units:
-            units = np.array([(physical_offset, row.size, int(batch.records.tags_codes()[0]))], UNIT_DTYPE)
-            yield from self._new_units(queue, np.array([offset]), units)
+            tags_code = plain_tags_code(batch.records, row)
+            units = np.frombuffer(_UNIT.pack(physical_offset, row.size, tags_code), UNIT_DTYPE)
+            if offset == queue.max_offset and queue.has_units:
+                yield queue, QueueOffset(offset), units
+            else:
+                yield from self._new_units(queue, np.array([offset]), units)
 
     def _chosen(self, batch: DispatchBatch) -> NDArray[np.bool_] | None:
         """Which records get a unit; None: all."""

@@ -30,6 +30,7 @@ Invariants
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from struct import Struct
 from typing import Final
@@ -59,6 +60,7 @@ _NO_ITEM: Final = (0, 0, 0, 0)
 _Header = tuple[int, int, PhysicalOffset, PhysicalOffset, int, int]
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
+Integers = Sequence[int] | NDArray[np.int32] | NDArray[np.int64]
 
 
 def file_size(slot_count: int, item_count: int) -> int:
@@ -129,7 +131,7 @@ class IndexFile:
         self.begin_physical = self.end_physical = max(LOG_ORIGIN, full_file.end_physical)
         self._write_header()
 
-    def put(self, hashes: Int32s, physical: Int64s, timestamps: Int64s) -> int:
+    def put(self, hashes: Integers, physical: Integers, timestamps: Integers) -> int:
         """Adds as many of these entries as fit, in order: hashes >= 0, physical ascending, times in epoch ms.
 
         Returns how many. Raises StorageError; then the file has none of them and they may be put again.
@@ -146,9 +148,12 @@ class IndexFile:
             self.begin_physical if self.count > 1 else PhysicalOffset(int(physical[0])),
             PhysicalOffset(int(physical[-1])),
         )
-        put = self._put_few if taken <= _FEW else self._put_many
         self._slots_doubtful = True
-        chains_begun = put(hashes, physical, timestamps)
+        if taken <= _FEW:
+            chains_begun = self._put_few(_listed(hashes), _listed(physical), _listed(timestamps))
+        else:
+            columns = np.asarray(hashes, np.int32), np.asarray(physical), np.asarray(timestamps)
+            chains_begun = self._put_many(*columns)
         assert 0 <= chains_begun <= taken, "an item begins one chain at most"
         fault_point("index.before_header")
         whole_header = (*header, self.hash_slot_count + chains_begun, self.count + taken)
@@ -170,11 +175,11 @@ class IndexFile:
         self._map.scatter(HEADER_SIZE + SLOT_SIZE * slots[newest], (self.count + newest).astype(">i4"))
         return int(np.count_nonzero(previous == 0))
 
-    def _put_few(self, hashes: Int32s, physical: Int64s, timestamps: Int64s) -> int:
+    def _put_few(self, hashes: Sequence[int], physical: Sequence[int], timestamps: Sequence[int]) -> int:
         """_put_many one by one: the readable form, and the faster one for a single message."""
         slots: dict[int, int] = {}
         items, begun, begin = b"", 0, self.begin_timestamp
-        entries = zip(hashes.tolist(), physical.tolist(), timestamps.tolist(), strict=True)
+        entries = zip(hashes, physical, timestamps, strict=True)
         for number, (key_hash, phy, timestamp) in enumerate(entries, self.count):
             slot = key_hash % self._slot_count
             previous = slots[slot] if slot in slots else self.newest_item(slot)
@@ -402,3 +407,7 @@ def create_index_file(
             with suppress(StorageError):
                 files.remove(made)
         raise
+
+
+def _listed(values: Integers) -> Sequence[int]:
+    return values.tolist() if isinstance(values, np.ndarray) else values

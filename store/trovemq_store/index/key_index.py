@@ -24,14 +24,14 @@ from numpy.typing import NDArray
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
-from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.fields import store_timestamp
+from trovemq_proto.records.index_entries import plain_index_hashes
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem, StorageError
 from trovemq_store.files.sealed_json import check_seal, seal
 from trovemq_store.index.chain_walk import ChainWalk
 from trovemq_store.index.dirty_files import DirtyFiles
-from trovemq_store.index.index_file import IndexFile, create_index_file, file_size, read_header
+from trovemq_store.index.index_file import IndexFile, Integers, create_index_file, file_size, read_header
 from trovemq_store.log.projection import DispatchBatch
 from trovemq_store.settings import StoreSettings
 
@@ -272,7 +272,8 @@ class KeyIndex:
         self._position = batch.end
 
     def _put_all(self, batch: DispatchBatch) -> None:
-        hashes, physical, timestamps = self._entries(batch)
+        entries = self._entries_of_one if len(batch.records) == 1 else self._entries
+        hashes, physical, timestamps = entries(batch)
         done = 0
         try:
             while done < len(hashes):
@@ -284,7 +285,7 @@ class KeyIndex:
                     self._full.append((file.path, file.end_timestamp))
                 fault_point("index.after_put")
         except StorageError:
-            self._stop_inside(physical[:done])
+            self._stop_inside(np.asarray(physical[:done], np.int64))
             raise
 
     def take_full_files(self) -> list[tuple[str, int]]:
@@ -351,14 +352,12 @@ class KeyIndex:
         self._loaded = False
 
     # --- entries ------------------------------------------------------------------------------------
-    def _entries(
-        self, batch: DispatchBatch
-    ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
+    def _entries(self, batch: DispatchBatch) -> tuple[Integers, Integers, Integers]:
         """(hashes, physical offsets, store timestamps) of the batch's entries that are still to be put."""
         records = batch.records
         found = records.index_entries()
         physical = batch.physical_offset + records.positions[found.record_index]
-        timestamps = _store_timestamps(records, found.record_index)
+        timestamps = records.store_timestamps[found.record_index]
         hashes = found.hashes
         chosen: NDArray[np.bool_] | None = None
         if batch.alive is not None:
@@ -372,6 +371,19 @@ class KeyIndex:
         if chosen is not None and not chosen.all():
             return hashes[chosen], physical[chosen], timestamps[chosen]
         return hashes, physical, timestamps
+
+    def _entries_of_one(self, batch: DispatchBatch) -> tuple[Integers, Integers, Integers]:
+        """_entries of a batch of one record, in plain Python: a single send should not pay for columns."""
+        records = batch.records
+        row = records.rows[0]
+        physical = batch.physical_offset + row.position
+        if physical < self._position or (batch.alive is not None and not batch.alive[0]):
+            return [], [], []
+        hashes = plain_index_hashes(records, row, tags=True)
+        if physical == self._position:
+            hashes = hashes[self._resume :]
+        timestamp = store_timestamp(records.data, row.position, row.sys_flag)
+        return hashes, [physical] * len(hashes), [timestamp] * len(hashes)
 
     def _stop_inside(self, put: NDArray[np.int64]) -> None:
         """Only these entries of a batch could be put: the position becomes the last one's record."""
@@ -454,10 +466,3 @@ def synced_end(files: FileSystem, checkpoint_timestamp: int) -> PhysicalOffset:
             break
         end = max(end, end_physical)
     return end
-
-
-def _store_timestamps(records: RecordBatch, indexes: NDArray[np.int64]) -> NDArray[np.int64]:
-    if len(records) > 1:
-        return records.store_timestamps[indexes]
-    row = records.rows[0]  # a single send should not pay for columns
-    return np.full(len(indexes), store_timestamp(records.data, row.position, row.sys_flag), np.int64)
