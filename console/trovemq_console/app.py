@@ -13,7 +13,7 @@ from typing import Final
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
@@ -107,6 +107,7 @@ def make_app(
     routes = [Route(path, _page(console, handler), methods=[method]) for path, handler, method in PAGES]
     sign_in = Route(SIGN_IN_PATH, _sign_in(console), methods=["GET", "POST"])
     health = Route("/healthz", lambda _request: PlainTextResponse("alive\n"))
+    ready = Route("/readyz", _readyz(cluster))
     static = Mount("/static", StaticFiles(directory=str(files("trovemq_console") / "static")))
 
     async def not_found(request: Request, error: Exception) -> Response:
@@ -116,7 +117,7 @@ def make_app(
         return console.respond(request, "not_found.html", status)
 
     app = Starlette(
-        routes=[*routes, sign_in, health, static],
+        routes=[*routes, sign_in, health, ready, static],
         lifespan=lifespan,
         exception_handlers={HTTPException: not_found},
     )
@@ -135,6 +136,21 @@ def _page(console: Console, handler: Handler) -> Callable[[Request], Awaitable[R
             return console.respond(request, "slow.html", 504, seconds=PAGE_SECONDS_MAX)
 
     return page
+
+
+def _readyz(cluster: Cluster) -> Callable[[Request], Awaitable[Response]]:
+    """Whether the cluster answers; as the daemons' own."""
+
+    async def readyz(_request: Request) -> Response:
+        detail = ""
+        try:
+            await cluster.state(age_max_s=0)
+        except TroveError as error:
+            detail = str(error)
+        answer = {"ready": not detail, "checks": {"cluster": {"ok": not detail, "detail": detail}}}
+        return JSONResponse(answer, 503 if detail else 200)
+
+    return readyz
 
 
 def _sign_in(console: Console) -> Callable[[Request], Awaitable[Response]]:

@@ -11,7 +11,7 @@ from trovemq import BrokerInfo, BrokerStatistics, Client, ClusterState, TroveErr
 
 T = TypeVar("T")
 
-ROUTES_KEPT_S: Final = 2.0
+ROUTES_KEPT_S: Final = 10.0  # with 10,000 topics they are large
 CALLS_AT_ONCE: Final = 16
 SYSTEM_PREFIXES: Final = ("rmq_sys_", "RMQ_SYS_", "%RETRY%", "%DLQ%", "SCHEDULE_TOPIC_XXXX", "TBW102")
 Connect = Callable[[], Awaitable[Client]]
@@ -79,10 +79,10 @@ class Cluster:
             await self._client.close()
             self._client = None
 
-    async def state(self) -> ClusterState:
-        """The routes, at most two seconds old."""
+    async def state(self, age_max_s: float = ROUTES_KEPT_S) -> ClusterState:
+        """The routes, at most so old."""
         client = await self.client()
-        if self._state is None or self._clock() - self._state_at > ROUTES_KEPT_S:
+        if self._state is None or self._clock() - self._state_at > age_max_s:
             state = await client.admin.cluster()
             if self._state is None or state != self._state:
                 self._all_topics = merged_topics(state)
@@ -95,9 +95,9 @@ class Cluster:
         await self.state()
         return self._all_topics if system else self._topics
 
-    async def brokers(self) -> list[BrokerAnswer]:
-        """Every broker with its counters; one that does not answer hides no other."""
-        client, state = await self.client(), await self.state()
+    async def brokers(self, age_max_s: float = ROUTES_KEPT_S) -> list[BrokerAnswer]:
+        """Every broker of routes of that age with its counters; one that does not answer hides no other."""
+        client, state = await self.client(), await self.state(age_max_s)
 
         async def ask(name: str) -> BrokerStatistics | TroveError:
             try:

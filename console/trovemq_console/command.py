@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import os
 import secrets
+import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -145,8 +148,22 @@ def _run(settings: ConsoleSettings) -> int:
     )
     sys.stderr.write(greeting(settings))
     sys.stderr.flush()
-    uvicorn.Server(config).run([bound])
+    _Server(config).run([bound])
     return 0
+
+
+class _Server(uvicorn.Server):
+    """uvicorn that ends with exit code 0 at a signal, and at once at a second one."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._stop)
+        yield
+
+    def _stop(self) -> None:
+        self.force_exit, self.should_exit = self.should_exit, True
 
 
 def greeting(settings: ConsoleSettings) -> str:

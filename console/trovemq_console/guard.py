@@ -19,7 +19,7 @@ from trovemq_console.sessions import LIFETIME_SECONDS, BrowserSession, Sessions
 from trovemq_console.settings import ConsoleSettings
 
 SIGN_IN_PATH: Final = "/sign-in"
-OPEN_PATHS: Final = ("/static/", SIGN_IN_PATH, "/healthz")
+OPEN_PATHS: Final = ("/static/", SIGN_IN_PATH, "/healthz", "/readyz")
 METHODS: Final = frozenset({"GET", "HEAD", "POST"})
 CONTENT_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "

@@ -15,6 +15,7 @@ POINTS_MAX: Final = 360
 KEYS_MAX: Final = 20_000
 RATE_SECONDS_MAX: Final = 60.0
 SAMPLE_INTERVAL_S: Final = 5.0
+ROUTES_AGE_MAX_S: Final = 60.0
 WATCHED_MAX: Final = 16
 WATCHED_SECONDS: Final = 1_800.0
 RATED: Final = ("messages_in", "messages_out", "bytes_in", "bytes_out", "appends_refused")
@@ -86,7 +87,7 @@ class Sampler:
     async def turn(self) -> None:
         """One look at everything; a failure is shown by the pages, which ask themselves."""
         try:
-            for answer in await self._cluster.brokers():
+            for answer in await self._cluster.brokers(ROUTES_AGE_MAX_S):
                 if answer.counters is not None:
                     self.add_counters(answer.info.name, answer.counters)
         except TroveError:

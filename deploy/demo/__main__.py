@@ -38,14 +38,16 @@ def complain(text: str) -> None:
 
 
 class Demo:
-    """The two daemons and the steps of the demo, until a signal, a failure, or the end of one of them."""
+    """The daemons, the console and the steps of the demo, until a signal, a failure, or one ends."""
 
     def __init__(self, settings: DemoSettings) -> None:
         self._settings = settings
         self._stop = asyncio.Event()
         self._nameserver = Daemon("nameserver", settings.nameserver_arguments(), settings.nameserver_http)
         self._broker = Daemon("broker", settings.broker_arguments(), settings.http)
-        self._daemons = (self._broker, self._nameserver)  # in the order in which they are stopped
+        console = Daemon("trovemq_console.command", settings.console_arguments(), settings.console)
+        self._console = () if settings.once else (console,)
+        self._daemons = (*self._console, self._broker, self._nameserver)  # in the order of their stop
 
     async def run(self) -> int:
         """Starts, loads, shows, serves, stops; the exit code."""
@@ -120,6 +122,8 @@ class Demo:
             await daemon.wait_ready()
         say(f"broker {settings.name}: {settings.listen}, http://{settings.http}, store {settings.store}")
         say(f"nameserver: {settings.nameserver}, http://{settings.nameserver_http}")
+        if self._console:
+            say(f"console: http://{settings.console}")
         await take_tour(settings.listen, say)
         if not settings.once:
             say("\nServing. Stop with Ctrl-C.")

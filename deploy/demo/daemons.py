@@ -1,4 +1,4 @@
-"""The demo's two daemons as child processes: started, watched and stopped, each by its own process id.
+"""The demo's daemons and console as child processes: started, watched and stopped, each by its process id.
 
 Each child is in a session of its own, so that Ctrl-C reaches only the demo, which then stops them in order.
 On Linux the kernel ends them (SIGTERM) when the demo itself is killed: nothing is left running, and the next

@@ -21,6 +21,7 @@ class DemoSettings:
     http: str = "127.0.0.1:8080"
     nameserver: str = "127.0.0.1:9876"
     nameserver_http: str = "127.0.0.1:9877"
+    console: str = "127.0.0.1:8090"
     name: str = "broker-a"
     log_level: str = "warning"
     commit_log_file_size: int = 64 << 20
@@ -33,7 +34,8 @@ class DemoSettings:
     @property
     def addresses(self) -> tuple[str, ...]:
         """Every address that must be free."""
-        return (self.nameserver, self.nameserver_http, self.listen, self.http)
+        console = () if self.once else (self.console,)
+        return (self.nameserver, self.nameserver_http, self.listen, self.http, *console)
 
     def broker_arguments(self) -> list[str]:
         """The broker's command line."""
@@ -53,6 +55,10 @@ class DemoSettings:
         """The nameserver's command line."""
         return ["--listen", self.nameserver, "--http", self.nameserver_http, "--log-level", self.log_level]
 
+    def console_arguments(self) -> list[str]:
+        """The console's command line."""
+        return ["--listen", self.console, "--nameserver", self.nameserver]
+
 
 _HELP: Final = {
     "store": "the broker's store directory",
@@ -60,6 +66,7 @@ _HELP: Final = {
     "http": "the broker's address for /readyz and /metrics",
     "nameserver": "the nameserver's gRPC address",
     "nameserver_http": "the nameserver's address for /readyz and /metrics",
+    "console": "the console's address for browsers",
     "name": "the broker's name",
     "log_level": "the daemons' log level on standard error",
     "commit_log_file_size": "bytes of a commit log file",

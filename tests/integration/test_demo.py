@@ -45,7 +45,8 @@ class DemoProcess:
         self.store = store
         self.listen = f"127.0.0.1:{free_port()}"
         addresses = {
-            name: f"127.0.0.1:{free_port()}" for name in ("--http", "--nameserver", "--nameserver-http")
+            name: f"127.0.0.1:{free_port()}"
+            for name in ("--http", "--nameserver", "--nameserver-http", "--console")
         }
         self.arguments = ["--store", str(store), "--listen", self.listen]
         self.arguments += [part for option in addresses.items() for part in option]

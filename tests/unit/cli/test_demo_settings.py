@@ -11,7 +11,9 @@ from deploy.demo.settings import parse_settings
 
 def test_the_defaults_are_those_of_make_run() -> None:
     settings = parse_settings([], {})
-    assert settings.addresses == ("127.0.0.1:9876", "127.0.0.1:9877", "127.0.0.1:8081", "127.0.0.1:8080")
+    daemons = ("127.0.0.1:9876", "127.0.0.1:9877", "127.0.0.1:8081", "127.0.0.1:8080")
+    assert settings.addresses == (*daemons, "127.0.0.1:8090")
+    assert parse_settings(["--once"], {}).addresses == daemons
     assert settings.store == Path("data")
     assert "mappedFileSizeCommitLog=67108864" in settings.broker_arguments()
 
