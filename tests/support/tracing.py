@@ -35,7 +35,11 @@ def is_traced(item: pytest.Item) -> bool:
 
 
 class Tracing:
-    """Stops the coverage that pytest-cov has started, and starts it again."""
+    """Stops the coverage that pytest-cov has started, and starts it again.
+
+    In a worker pytest-cov starts two, and saves the later one alone. While that one was stopped the earlier
+    one traced everything: it is stopped for good.
+    """
 
     def __init__(self) -> None:
         self._stopped: Coverage | None = None
@@ -45,6 +49,8 @@ class Tracing:
         if on and self._stopped is not None:
             self._stopped.start()
             self._stopped = None
-        elif not on and self._stopped is None and (running := Coverage.current()) is not None:
+        elif not on and (running := Coverage.current()) is not None:
             running.stop()
-            self._stopped = running
+            self._stopped = self._stopped or running
+            while (earlier := Coverage.current()) is not None:
+                earlier.stop()

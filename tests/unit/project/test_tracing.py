@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,3 +40,21 @@ def test_only_what_runs_while_tracing_is_on_is_counted(tmp_path: Path, on: bool,
         coverage.stop()
     data: CoverageData = coverage.get_data()
     assert sorted(data.lines(str(path)) or []) == lines
+
+
+def test_a_worker_traced_every_test_since_it_has_two_coverages() -> None:
+    """pytest-cov starts one when it reads its options, and in a worker one more, which it saves."""
+    started = [Coverage(data_file=None, config_file=False) for _ in range(2)]
+    tracing = Tracing()
+    for one in started:
+        one.start()
+    try:
+        tracing.switch(on=False)
+        assert sys.gettrace() is None
+        tracing.switch(on=True)
+        assert Coverage.current() is started[1], "the one that is saved"
+        tracing.switch(on=False)
+        assert sys.gettrace() is None
+    finally:
+        while (one_left := Coverage.current()) is not None:
+            one_left.stop()
