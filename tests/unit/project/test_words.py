@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -64,23 +65,29 @@ def pages() -> Iterator[Path]:
     yield from sorted(ROOT.glob("*.md"))
 
 
-LINES = [
-    (path.relative_to(ROOT).as_posix(), number, line)
-    for path in pages()
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
-]
+@cache
+def text_lines() -> list[tuple[str, int, str]]:
+    """Name, number and text of each line."""
+    found = []
+    for path in pages():
+        name = path.relative_to(ROOT).as_posix()
+        lines = path.read_text(encoding="utf-8").splitlines()
+        found += [(name, number, line) for number, line in enumerate(lines, 1)]
+    return found
 
 
 @pytest.mark.parametrize("pattern", INSTEAD)
 def test_a_word_of_the_old_dialect_does_not_come_back(pattern: str) -> None:
-    found = [f"{name}:{number}: {line.strip()}" for name, number, line in LINES if re.search(pattern, line)]
+    found = [
+        f"{name}:{number}: {line.strip()}" for name, number, line in text_lines() if re.search(pattern, line)
+    ]
     assert found == [], f"write: {INSTEAD[pattern]}"
 
 
 @pytest.mark.parametrize("pattern", LEFT_AT_MOST)
 def test_the_rest_of_the_old_dialect_only_shrinks(pattern: str) -> None:
     found: dict[str, list[str]] = {}
-    for name, number, line in LINES:
+    for name, number, line in text_lines():
         if re.search(pattern, line):
             folder = name.split("/")[0] if "/" in name else "pages"
             found.setdefault(folder, []).append(f"{name}:{number}: {line.strip()}")
