@@ -19,8 +19,9 @@ UV := $(VENV)/bin/uv
 STAMP_RUN := $(VENV)/.setup-run-done
 STAMP := $(VENV)/.setup-done
 STAMP_DOCS := $(VENV)/.setup-docs-done
-# A trial is made from its number alone: the order of sets is the same in each run, too.
-PYTEST := PYTHONHASHSEED=$(SEED) $(RUN) -m pytest --numprocesses $(WORKERS) --dist worksteal
+# A trial is made from its number alone: the order of sets is the same in each run, too. Bytecode is kept, also where
+# PYTHONDONTWRITEBYTECODE is set: compiling all tests takes longer than collecting them.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE PYTHONHASHSEED=$(SEED) $(RUN) -m pytest --numprocesses $(WORKERS) --dist worksteal
 PACKAGES := broker nameserver trovemq_daemon proto store rpc clients/python console pipeline
 TYPED := $(PACKAGES) deploy bench docs tests
 PROJECTS := pyproject.toml proto/pyproject.toml store/pyproject.toml rpc/pyproject.toml clients/python/pyproject.toml console/pyproject.toml \
@@ -72,6 +73,7 @@ $(STAMP): $(STAMP_RUN) requirements-uv.lock requirements-dev.lock requirements-j
 	@$(RUN) pipeline/trovemq_spark/java.py >/dev/null 2>&1 || { echo 'setup: Java (none of 17 or newer found)'; \
 	  $(UV) pip install --quiet --python $(RUN) --require-hashes -r requirements-java.lock; }
 	@$(UV) pip install --quiet --python $(RUN) --no-build-isolation --no-deps -e pipeline
+	@$(RUN) -m compileall -q -j 0 $(VENV)/lib
 	@touch $@
 
 # --- running ----------------------------------------------------------------------------------------

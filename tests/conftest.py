@@ -4,6 +4,7 @@ kept, and daemons are forked from a process that has their imports done."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 from collections.abc import Callable, Generator
 
@@ -12,6 +13,7 @@ import uvloop
 from hypothesis import HealthCheck, Phase, settings
 
 from tests.support import trials as trials_run
+from tests.support.bytecode import import_share
 from tests.support.durations import ProcessorClock, Recorder, recorded
 from tests.support.fork_server import popen
 from tests.support.tracing import Tracing, is_traced
@@ -48,6 +50,18 @@ if _TRANSPORT := os.environ.get("TROVEMQ_GRPC_TRANSPORT"):
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """pytest-asyncio's hook: every async test runs on uvloop, as the daemons do."""
     return {"uvloop": uvloop.new_event_loop}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    import_share(session.config)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """Ten thousand tests and their modules stay: no collection of garbage searches them again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -16,6 +16,7 @@ from coverage import Coverage
 _UNIT: Final = (
     "bench",
     "cli",
+    "console",
     "daemon",
     "nameserver",
     "pipeline",
