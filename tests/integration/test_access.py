@@ -287,6 +287,36 @@ def test_nobody_calls_without_a_name_but_for_health(tmp_path: Path, settings: tu
         assert 'trovemq_access_refusals_total{error="AUTHENTICATION_FAILED"}' in page
 
 
+def test_a_producers_id_is_its_users_own(tmp_path: Path, settings: tuple[str, ...]) -> None:
+    async def program(broker: BrokerProcess, admin: Credentials) -> None:
+        async with connected(broker.address, admin) as client:
+            await client.admin.create_topic("orders", queue_count=1, options={"deduplicate": "1h"})
+            users = [await make_user(client, name) for name in ("alice", "bob")]
+            for user in users:
+                await allow(client, user.access_key, "Pub,Get", "Topic:orders")
+        alice, bob = users
+        for first in (0, 1):
+            async with connected(broker.address, alice) as own:
+                async with own.producer("orders", producer_id="loader-1") as producer:
+                    assert producer.producer_id == "alice:loader-1"
+                    assert not (await producer.send(BODY)).duplicate
+                found = await own.admin.next_sequences("orders", "alice:loader-1")
+                assert list(found.values()) == [first + 1]
+        async with connected(broker.address, bob) as other:
+            async with other.producer("orders", producer_id="loader-1") as producer:
+                assert not (await producer.send(BODY)).duplicate
+            for producer_id in ("alice:loader-1", "loader-1"):
+                asked = other.admin.next_sequences
+                assert await refusal(lambda: asked("orders", producer_id)) == "ACCESS_DENIED"  # noqa: B023
+            numbers = {"TROVEMQ_PRODUCER": "alice:loader-1", "TROVEMQ_SEQUENCE": "2"}
+            assert await refusal(lambda: other.send("orders", BODY, properties=numbers)) != ""
+            async with other.producer("orders", producer_id="alice:loader-1") as producer:
+                assert await refusal(lambda: producer.send(BODY)) == "ACCESS_DENIED"
+
+    with running_broker(tmp_path / "store", *settings) as broker:
+        run(program(broker, admin_of(tmp_path / "store")))
+
+
 def test_a_certificate_is_a_user_without_a_secret(tmp_path: Path, settings: tuple[str, ...]) -> None:
     certificates = Certificates.made(tmp_path)
     for name in ("alice", "mallory"):

@@ -22,6 +22,7 @@ from broker.security.rocketmq import SignatureChecker
 from broker.security.rules import SubjectRules
 from broker.security.table import SecurityTable
 from broker.server.access.needs import EVERY, KNOW, THIS_CLUSTER, Level, Need, Row
+from broker.server.access.producer_ids import is_own
 from broker.server.access.refusals import is_rocketmq
 from trovemq_daemon.peers import Peer
 from trovemq_daemon.refusals import Refusals
@@ -154,12 +155,13 @@ class Gate:
             return
         if row.needs is Level.SUPER:
             raise TroveError(errors.ACCESS_DENIED, f"{user.access_key} is not a super user")
-        if not self._authorization:
-            return
         assert callable(row.needs), "OPEN rows have no gate"
-        for need in row.needs(request):
+        for need in row.needs(request) if self._authorization else ():
             if not self._meets(user, need, caller.source):
                 raise _denied(user, self._named(need))
+        for producer in () if row.producers is None else row.producers(request):
+            if not is_own(producer, user.access_key):
+                raise _foreign(user, producer)
 
     def may_see(self, caller: Caller) -> Callable[[Kind, str], bool] | None:
         """Whether the caller may know that something is there; None: of everything. TroveError
@@ -193,6 +195,12 @@ class Gate:
 
 def _failed(message: str) -> TroveError:
     return TroveError(errors.AUTHENTICATION_FAILED, message)
+
+
+def _foreign(user: User, producer: str) -> TroveError:
+    own = f"{user.access_key}:{producer.rpartition(':')[2][:64]}"
+    what = f"producer id {producer[:160]!a} is not one of {user.access_key}, whose ids are as {own!a}"
+    return TroveError(errors.ACCESS_DENIED, what)
 
 
 def _denied(user: User, need: Need) -> TroveError:

@@ -22,6 +22,7 @@ from enum import Enum
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from broker.security.actions import Action, Kind
+from broker.server.access import producer_ids
 from broker.server.rocketmq.resources import group_name, topic_to_read, topic_to_send
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -61,11 +62,13 @@ MaySee: TypeAlias = Callable[[Kind, str], bool]
 @dataclass(frozen=True, slots=True)
 class Row:
     """`needs`: of a request. `marks`: a refused message of its stream is answered by the service, and the
-    stream continues. `show`: the part of a reply that the caller may see."""
+    stream continues. `show`: the part of a reply that the caller may see. `producers`: ids of producers in a
+    request, which must be the caller's own."""
 
     needs: Level | Needs
     marks: bool = False
     show: Callable[[Any, MaySee], Any] | None = None
+    producers: Callable[[Any], Iterable[str]] | None = None
 
 
 # --- needs ----------------------------------------------------------------------------------------------
@@ -248,11 +251,11 @@ _UPDATE: Final = Action.UPDATE
 
 _SERVICES: Final[dict[str, dict[str, Row]]] = {
     "trovemq.v1.MessageService": {
-        "Append": Row(_topic(PUB), marks=True),
+        "Append": Row(_topic(PUB), marks=True, producers=producer_ids.of_frame),
         "Fetch": Row(_topic(SUB), marks=True),
-        "Send": Row(_topic(PUB)),
+        "Send": Row(_topic(PUB), producers=producer_ids.of_send),
         "Pull": Row(_topic(SUB)),
-        "GetProducer": Row(_topic(PUB)),
+        "GetProducer": Row(_topic(PUB), producers=producer_ids.of_question),
     },
     "trovemq.v1.TransactionService": {
         "Transact": Row(_transaction),

@@ -40,6 +40,8 @@ class ConnectionPool:
     ) -> None:
         self.servers = tuple(servers)
         self.options = options
+        credentials = options.credentials()
+        self.access_key = None if credentials is None else credentials.access_key
         self._channels = channels or options.channel_settings()
         self.routes = RouteTable()
         self._views = Views()

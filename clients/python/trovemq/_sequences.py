@@ -18,26 +18,34 @@ from trovemq_proto.records.internal_properties import is_internal
 from trovemq_proto.records.layout import PROPERTY_PRODUCER, PROPERTY_SEQUENCE
 from trovemq_proto.records.properties import check_property
 
-OVERHEAD: Final = 128
+OVERHEAD: Final = 192
 """Bytes that a number takes of a record, at most."""
-_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
+_ID: Final = re.compile(r"(?:[A-Za-z0-9_.@-]{1,64}:)?[A-Za-z0-9._-]{1,64}", re.ASCII)
 
 Properties = Sequence[Mapping[str, str] | None] | Mapping[str, str] | None
 
 
+def own_id(producer_id: str, access_key: str | None) -> str:
+    """The id as brokers know it: a user's begins with its access key, and is nobody else's."""
+    return producer_id if access_key is None or ":" in producer_id else f"{access_key}:{producer_id}"
+
+
 class SequenceAssigner:
-    """Of one producer and topic. `producer_id`: one made for it where None.
+    """Of one producer and topic. `producer_id`: one made for it where None. `access_key`: the user's, whose
+    name an id begins with that has none.
 
     Raises TroveError PRODUCER_SEQUENCE_ILLEGAL.
     """
 
-    def __init__(self, producer_id: str | None = None) -> None:
+    def __init__(self, producer_id: str | None = None, access_key: str | None = None) -> None:
         if producer_id is not None and not _ID.fullmatch(producer_id):
             raise TroveError(
                 errors.PRODUCER_SEQUENCE_ILLEGAL,
-                f"the producer id {producer_id[:80]!r} is not 1 to 64 letters (ASCII), digits, '-', '_', '.'",
+                f"the producer id {producer_id[:80]!r} is not 1 to 64 letters (ASCII), digits, '-', '_' or "
+                "'.', after USER: or without it",
             )
-        self.producer_id: Final = uuid.uuid4().hex if producer_id is None else producer_id
+        own = uuid.uuid4().hex if producer_id is None else producer_id
+        self.producer_id: Final = own_id(own, access_key)
         self._next: dict[str, int] = {}
 
     def knows(self, broker: str) -> bool:

@@ -117,6 +117,11 @@ class Admin:
     async def next_sequences(self, topic: str, producer_id: str, broker: str | None = None) -> dict[str, int]:
         """Which number the next message of a producer has, by broker; 0 where it is not known (any more).
 
+        Args:
+            topic: The topic.
+            producer_id: As `Producer.producer_id` is: `USER:ID` where its client has an access key.
+            broker: The broker; every one that has the topic where None.
+
         Raises:
             TroveError: TOPIC_NOT_FOUND, PRODUCER_SEQUENCE_ILLEGAL, REQUEST_ILLEGAL (the topic has no option
                 deduplicate), INDEX_DISABLED.

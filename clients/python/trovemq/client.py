@@ -282,7 +282,8 @@ class Client(Lookups):
                 commit of `Client.transaction` is known by the transaction's id; its messages must have none.
             producer_id: The same, under an id that outlives the process: the numbers continue
                 where each broker says that they stand. One running producer an id: a second one's messages
-                are refused with PRODUCER_SEQUENCE_CONFLICT.
+                are refused with PRODUCER_SEQUENCE_CONFLICT. A client with an access key puts it and `:`
+                before the id: brokers that ask who calls let nobody else use it.
 
         Raises:
             TroveError: TOPIC_ILLEGAL for a name that no record can carry, PRODUCER_SEQUENCE_ILLEGAL.
@@ -299,7 +300,7 @@ class Client(Lookups):
             in_flight_bytes_max=in_flight_bytes_max,
             retry_in_doubt=retry_in_doubt,
             checker=checker,
-            sequence_assigner=SequenceAssigner(producer_id)
+            sequence_assigner=SequenceAssigner(producer_id, self._pool.access_key)
             if idempotent or producer_id is not None
             else None,
         )

@@ -2,7 +2,8 @@
 
 | property           | value                                                                       |
 |--------------------|-----------------------------------------------------------------------------|
-| `TROVEMQ_PRODUCER` | the producer's id: 1 to 64 letters (ASCII), digits, `-`, `_`, `.`           |
+| `TROVEMQ_PRODUCER` | the producer's id: 1 to 64 letters (ASCII), digits, `-`, `_`, `.`;          |
+|                    | of a user: the access key and `:` before it                                 |
 | `TROVEMQ_SEQUENCE` | its number among the producer's sends to the topic: decimal, 0 to 2**63 - 1 |
 
 Only a producer's own send has a number that counts; copies that the broker makes (commits, deliveries of
@@ -28,7 +29,7 @@ SEQUENCE_MAX: Final = 2**63 - 1
 _PRODUCER: Final = PROPERTY_PRODUCER.encode()
 _SEQUENCE: Final = PROPERTY_SEQUENCE.encode()
 _NAMES: Final = (_PRODUCER, _SEQUENCE)
-_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+_ID: Final = re.compile(rb"(?:[A-Za-z0-9_.@-]{1,64}:)?[A-Za-z0-9._-]{1,64}")
 _DIGITS_MAX: Final = 19
 
 
@@ -59,7 +60,8 @@ def check_producer_id(text: bytes) -> None:
     """TroveError PRODUCER_SEQUENCE_ILLEGAL."""
     if not _ID.fullmatch(text):
         raise _illegal(
-            f"the producer id {_shown(text)} is not 1 to 64 letters (ASCII), digits, '-', '_' or '.'"
+            f"the producer id {_shown(text)} is not 1 to 64 letters (ASCII), digits, '-', '_' or '.', "
+            "after USER: or without it"
         )
 
 

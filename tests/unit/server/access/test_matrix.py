@@ -16,6 +16,7 @@ from broker.security.actions import Kind, action_text
 from broker.server.access.gate import Caller, Credentials, Gate
 from broker.server.access.needs import EVERY, ROWS, Level, Row
 from broker.server.access.refusals import is_rocketmq, refused_reply
+from broker.server.native.frames import read_append_frame
 from tests.unit.server.access.access_here import CLUSTER, LOOPBACK, AccessHere, rocketmq_metadata, signed
 from trovemq_daemon.peers import Peer, peer_of
 from trovemq_proto.errors import TroveError
@@ -84,7 +85,8 @@ def filled(message_type: Any, depth: int = 3) -> Any:
                 else:
                     target.CopyFrom(inner)
         elif field.type == field.TYPE_STRING and not field.is_repeated:
-            setattr(message, field.name, "" if field.name == "resource_namespace" else f"{field.name}-1")
+            given = {"resource_namespace": "", "producer_id": "alice:p"}
+            setattr(message, field.name, given.get(field.name, f"{field.name}-1"))
     return message
 
 
@@ -103,6 +105,8 @@ def requests_of(path: str) -> list[Any]:
             message_type(settings={"publishing": {"topics": topics}}),
             message_type(settings={"subscription": {"group": {"name": "g"}, "subscriptions": subscriptions}}),
         ]
+    if path.endswith("/Append"):
+        return [read_append_frame(filled(message_type).SerializeToString())]  # as its service reads it
     return [filled(message_type)]
 
 
