@@ -105,7 +105,11 @@ class BrokerServices:
         if self._security is None:
             return SecurityService(None)
         changes = SecurityChanges(self._security.table)
-        return SecurityService(SecurityParts(changes, self._security.sessions, self._settings.name, clock_ms))
+        return SecurityService(
+            SecurityParts(
+                changes, self._security.sessions, self._settings.name, clock_ms, self._security.quotas
+            )
+        )
 
     def _rocketmq_parts(self, advertised: Address, version: str) -> RocketmqParts:
         parts = self.parts

@@ -14,18 +14,19 @@ Nothing here logs a secret, or shows one in an error.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import msgspec
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from broker.daemon.services import clock_ms
 from broker.daemon.settings import BrokerSettings
 from broker.security import changes
+from broker.security.quotas import Quotas
 from broker.security.sealing import KEY_SIZE, SealingKey, key_file_content
 from broker.security.table import PATH, SecurityTable
 from broker.server.access.gate import Gate
@@ -51,6 +52,8 @@ class BrokerSecurity:
 
     table: SecurityTable
     sessions: Sessions
+    quotas: Callable[[], Quotas] = Quotas
+    """The quotas' accounts, which the gate keeps."""
 
 
 def gate_of(settings: BrokerSettings) -> Gate | None:
@@ -65,7 +68,9 @@ def gate_of(settings: BrokerSettings) -> Gate | None:
     )
 
 
-def open_security(settings: BrokerSettings, store: MessageStore) -> BrokerSecurity:
+def open_security(
+    settings: BrokerSettings, store: MessageStore, quotas: Callable[[], Quotas] = Quotas
+) -> BrokerSecurity:
     """Blocks. TroveError SEALING_KEY_MISMATCH, USER_ILLEGAL, STORE_FAILED, DISK_FULL, STORE_NEWER."""
     if store.files.exists(ROCKETMQ_USERS):
         get_logger().warning("access.rocketmq_users_ignored", path=ROCKETMQ_USERS)
@@ -73,7 +78,7 @@ def open_security(settings: BrokerSettings, store: MessageStore) -> BrokerSecuri
     table = SecurityTable.load(store.files, key, secrets.token_bytes)
     for credentials in _first_users(settings, table):
         _add(table, credentials)
-    return BrokerSecurity(table, Sessions(table, key.derive(b"salts"), secrets.token_bytes))
+    return BrokerSecurity(table, Sessions(table, key.derive(b"salts"), secrets.token_bytes), quotas)
 
 
 def _sealing_key(path: Path, *, may_make: bool) -> SealingKey:
@@ -149,9 +154,23 @@ class AccessCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield from access_metrics(self._gate.refusals, len(self._security.sessions))
+        yield from _quota_metrics(self._gate.current_quotas())
         state = self._security.table.state
         for name, what, value in (
             ("trovemq_users", "Users.", len(state.users)),
             ("trovemq_access_rules", "Rules of access.", len(state.rules)),
+            ("trovemq_quotas", "Quotas.", len(state.quotas)),
         ):
             yield GaugeMetricFamily(name, what, value=value)
+
+
+def _quota_metrics(quotas: Quotas) -> Iterator[Metric]:
+    """By the quota's subject, of which there are as many as were set."""
+    for name, what, counts in (
+        ("trovemq_quota_slowed", "Requests that waited for a quota.", quotas.slowed),
+        ("trovemq_quota_refused", "Requests and calls that a quota refused.", quotas.refused),
+    ):
+        counted = CounterMetricFamily(name, what, labels=("quota",))
+        for subject, count in counts.items():
+            counted.add_metric((subject,), count)
+        yield counted

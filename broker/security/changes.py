@@ -1,4 +1,4 @@
-"""Each change of users and rules, as a function from one state to the next: nothing is half applied."""
+"""Each change of users, rules and quotas as a function from one state to the next: none is half applied."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from broker.security.quotas import ANY, Quota
 from broker.security.rules import Rule, make_rule
 from trovemq_daemon.users import SECRETS_MAX, Secret, User
 from trovemq_proto import errors
@@ -14,15 +15,17 @@ from trovemq_proto.errors import TroveError
 USERS_MAX: Final = 10_000
 RULES_MAX: Final = 10_000
 RULES_OF_SUBJECT_MAX: Final = 1_000
+QUOTAS_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class SecurityState:
-    """Users by access key, rules by number. `next_rule`: no number is used twice."""
+    """Users by access key, rules by number, quotas by subject. `next_rule`: no number is used twice."""
 
     users: Mapping[str, User] = field(default_factory=dict)
     rules: Mapping[int, Rule] = field(default_factory=dict)
     next_rule: int = 1
+    quotas: Mapping[str, Quota] = field(default_factory=dict)
 
     def require_user(self, access_key: str) -> User:
         """TroveError USER_NOT_FOUND."""
@@ -66,12 +69,13 @@ def set_enabled(state: SecurityState, access_key: str, *, enabled: bool) -> Secu
 
 
 def delete_user(state: SecurityState, access_key: str) -> SecurityState:
-    """The user's rules go, too. TroveError USER_NOT_FOUND; REQUEST_ILLEGAL as set_enabled()."""
+    """The user's rules and quota go, too. TroveError USER_NOT_FOUND; REQUEST_ILLEGAL as set_enabled()."""
     user = state.require_user(access_key)
     _check_not_last(state, user)
     users = {name: other for name, other in state.users.items() if name != access_key}
     rules = {number: rule for number, rule in state.rules.items() if rule.subject != access_key}
-    return replace(state, users=users, rules=rules)
+    quotas = {subject: quota for subject, quota in state.quotas.items() if subject != f"User:{access_key}"}
+    return replace(state, users=users, rules=rules, quotas=quotas)
 
 
 def add_rule(
@@ -107,6 +111,28 @@ def delete_rule(state: SecurityState, number: int) -> SecurityState:
     if number not in state.rules:
         raise TroveError(errors.RULE_NOT_FOUND, f"there is no rule {number}")
     return replace(state, rules={other: rule for other, rule in state.rules.items() if other != number})
+
+
+def set_quota(state: SecurityState, subject: str, quota: Quota) -> SecurityState:
+    """`subject`: of check_subject(). A quota without limits is none. TroveError USER_NOT_FOUND,
+    LIMIT_EXCEEDED; REQUEST_ILLEGAL for calls of a super user, who could not call any more."""
+    kind, _, name = subject.partition(":")
+    if kind == "User" and name != ANY:
+        counts_calls = quota.calls_max or quota.connections_max
+        if state.require_user(name).is_super and counts_calls:
+            raise TroveError(
+                errors.REQUEST_ILLEGAL, f"{name} is a super user: limit requests and bytes, not calls"
+            )
+    if quota == Quota():
+        return replace(
+            state, quotas={other: held for other, held in state.quotas.items() if other != subject}
+        )
+    if len(state.quotas) >= QUOTAS_MAX and subject not in state.quotas:
+        raise TroveError(
+            errors.LIMIT_EXCEEDED,
+            f"this broker has {QUOTAS_MAX} quotas already: use User:*, Address:*, Client:*",
+        )
+    return replace(state, quotas={**state.quotas, subject: quota})
 
 
 def _with_user(state: SecurityState, user: User) -> SecurityState:

@@ -8,6 +8,8 @@
       "rules": [{"number": 1, "subject": "User:alice", "decision": "Allow", "actions": "Pub",
                  "resource": "Topic:orders*", "sources": ["10.0.0.0/8"]}],
       "nextRule": 2,
+      "quotas": {"User:alice": {"requestsPerS": 100, "bytesInPerS": 0, "bytesOutPerS": 0, "callsMax": 0,
+                                "connectionsMax": 0}},
       "crc32": "…"
     }
 
@@ -27,7 +29,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from broker.security.actions import action_text
-from broker.security.changes import RULES_MAX, USERS_MAX, SecurityState
+from broker.security.changes import QUOTAS_MAX, RULES_MAX, USERS_MAX, SecurityState
+from broker.security.quotas import Quota, check_subject
 from broker.security.rules import Rule, SubjectRules, make_rule
 from broker.security.sealing import SealingKey
 from trovemq_daemon.users import SECRETS_MAX, Secret, User, UserKind, check_access_key, check_secret
@@ -43,6 +46,13 @@ PATH: Final = "config/trovemq-security.json"
 VERSION: Final = 1
 SUBJECT_PREFIX: Final = "User:"
 _NO_RULES: Final = SubjectRules(())
+_QUOTA_MEMBERS: Final = {
+    "requestsPerS": "requests_per_s",
+    "bytesInPerS": "bytes_in_per_s",
+    "bytesOutPerS": "bytes_out_per_s",
+    "callsMax": "calls_max",
+    "connectionsMax": "connections_max",
+}
 
 
 class SecurityChange:
@@ -134,6 +144,7 @@ class SecurityTable:
             "users": {name: self._user_document(user) for name, user in sorted(state.users.items())},
             "rules": [_rule_document(rule) for _, rule in sorted(state.rules.items())],
             "nextRule": state.next_rule,
+            "quotas": {subject: _quota_document(quota) for subject, quota in sorted(state.quotas.items())},
         }
 
     def _seal(self, access_key: str, secret: Secret) -> str:
@@ -177,7 +188,7 @@ class SecurityTable:
         next_rule = integer_member(document, "nextRule", 0)
         if len(by_number) != len(read) or max(by_number, default=0) >= next_rule:
             raise ValueError("the numbers of its rules contradict each other")
-        self._set(SecurityState(users, by_number, next_rule))
+        self._set(SecurityState(users, by_number, next_rule, _read_quotas(document)))
 
     def _read_user(self, name: str, value: Mapping[str, object]) -> User:
         secrets, salt = value.get("secrets"), value.get("salt")
@@ -211,6 +222,29 @@ class SecurityTable:
         secret = Secret(opened, verifier, integer_member(value, "createdMs", 0))
         self._sealed[name, secret] = sealed
         return secret
+
+
+def _quota_document(quota: Quota) -> JsonObject:
+    return {name: getattr(quota, field) for name, field in _QUOTA_MEMBERS.items()}
+
+
+def _read_quotas(document: JsonObject) -> dict[str, Quota]:
+    """None in a file of before there were quotas."""
+    quotas = object_member(document, "quotas")
+    if len(quotas) > QUOTAS_MAX:
+        raise ValueError("it has too many quotas")
+    try:
+        return {
+            check_subject(subject): Quota(
+                **{
+                    field: integer_member(object_member(quotas, subject), name, 0)
+                    for name, field in _QUOTA_MEMBERS.items()
+                }
+            )
+            for subject in quotas
+        }
+    except TroveError as error:
+        raise ValueError(f"a quota: {error.message}") from error
 
 
 def _rule_document(rule: Rule) -> JsonObject:

@@ -317,6 +317,43 @@ def test_a_producers_id_is_its_users_own(tmp_path: Path, settings: tuple[str, ..
         run(program(broker, admin_of(tmp_path / "store")))
 
 
+def test_a_user_above_the_quota_is_slowed_then_refused(tmp_path: Path, settings: tuple[str, ...]) -> None:
+    async def program(broker: BrokerProcess, admin: Credentials) -> None:
+        async with connected(broker.address, admin) as client:
+            await client.admin.create_topic("orders", queue_count=1)
+            users = [await make_user(client, name) for name in ("alice", "bob")]
+            for user in users:
+                await allow(client, user.access_key, "Pub,Sub,Get", "*")
+            await client.admin.quotas.set("User:alice", trovemq.Quota(requests_per_s=20))
+            async with (
+                connected(broker.address, users[0]) as own,
+                connected(broker.address, users[1]) as other,
+            ):
+                attempts = [own.admin.list_topics() for _ in range(100)]
+                outcomes = await asyncio.gather(*attempts, return_exceptions=True)
+                symbols = {getattr(one, "symbol", "answered") for one in outcomes}
+                assert symbols == {"answered", "LIMIT_EXCEEDED"}
+                await asyncio.gather(*(other.admin.list_topics() for _ in range(100)))
+                (quota,) = await client.admin.quotas.list_all()
+                assert quota.slowed > 0
+                assert quota.refused > 0
+                assert quota.open_calls > 0
+                page = (await asyncio.to_thread(broker.get, "/metrics"))[1]
+                for name in ("slowed", "refused"):
+                    assert f'trovemq_quota_{name}_total{{quota="User:alice"}}' in page
+                await client.admin.quotas.set("User:alice", trovemq.Quota())
+                await own.admin.list_topics()
+                await client.admin.quotas.set("User:*", trovemq.Quota(connections_max=1))
+                await other.send("orders", BODY)
+                with pytest.raises(TroveError) as raised:
+                    async with connected(broker.address, users[1]):
+                        pass
+                assert raised.value.symbol == "LIMIT_EXCEEDED"
+
+    with running_broker(tmp_path / "store", *settings) as broker:
+        run(program(broker, admin_of(tmp_path / "store")))
+
+
 def test_a_certificate_is_a_user_without_a_secret(tmp_path: Path, settings: tuple[str, ...]) -> None:
     certificates = Certificates.made(tmp_path)
     for name in ("alice", "mallory"):

@@ -79,6 +79,17 @@ def test_a_user_is_made_uses_its_secret_and_goes(
     assert [user["user"] for user in admin.answer("user", "list")] == ["admin"]
 
 
+def test_quotas_are_set_listed_and_removed(admin: CommandLine) -> None:
+    (quota,) = admin.answer("quota", "set", "user:admin", "--bytes-in", "10MiB", "--requests", "1000")
+    assert (quota["subject"], quota["bytesInPerS"], quota["requestsPerS"]) == ("User:admin", 10 << 20, 1_000)
+    admin.answer("quota", "set", "Address:*", "--calls", "500", "--connections", "50")
+    found = {one["subject"]: one for one in admin.answer("quota", "list")}
+    assert (found["Address:*"]["callsMax"], found["Address:*"]["connectionsMax"]) == (500, 50)
+    for subject in found:
+        admin.answer("quota", "set", subject)
+    assert admin.answer("quota", "list") == []
+
+
 def test_secrets_rotate_with_two_of_them_valid(
     admin: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +131,8 @@ def test_secrets_rotate_with_two_of_them_valid(
         (("acl", "allow", "admin", "Pub", "Topic:a", "--from", "nowhere"), "RULE_ILLEGAL"),
         (("acl", "delete", "99"), "RULE_NOT_FOUND"),
         (("acl", "test", "admin", "Pub", "everything"), "REQUEST_ILLEGAL"),
+        (("quota", "set", "User:nobody", "--calls", "1"), "USER_NOT_FOUND"),
+        (("quota", "set", "Topic:orders", "--calls", "1"), "REQUEST_ILLEGAL"),
     ],
 )
 def test_what_is_wrong_is_said_and_changes_nothing(

@@ -13,17 +13,20 @@ a stream is admitted for itself, so a right that is taken away ends with the nex
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from broker.security.actions import Kind, Resource, action_text
+from broker.security.quotas import Quotas, Use
 from broker.security.rocketmq import SignatureChecker
 from broker.security.rules import SubjectRules
 from broker.security.table import SecurityTable
 from broker.server.access.needs import EVERY, KNOW, THIS_CLUSTER, Level, Need, Row
 from broker.server.access.producer_ids import is_own
 from broker.server.access.refusals import is_rocketmq
+from broker.server.rocketmq.status import CLIENT_ID_KEY, CLIENT_ID_SIZE_MAX
 from trovemq_daemon.peers import Peer
 from trovemq_daemon.refusals import Refusals
 from trovemq_daemon.sessions import SessionCall, Sessions
@@ -44,6 +47,7 @@ class Credentials:
     session_call: SessionCall | None = None
     authorization: str = field(default="", repr=False)
     date: str = ""
+    client_id: str = ""
     fault: TroveError | None = None
 
 
@@ -54,6 +58,52 @@ class Caller:
     access_key: str
     source: str
     session_call: SessionCall | None
+
+
+class CallQuota:
+    """The accounts that one call is charged to. A change of the quotas counts from its next message on."""
+
+    def __init__(self, gate: Gate, caller: Caller, client_id: str, connection: str, *, is_open: bool) -> None:
+        """TroveError LIMIT_EXCEEDED where too many calls are open, unless this one is already."""
+        self._gate = gate
+        self._caller = caller
+        self._client_id = client_id
+        self._connection = connection
+        self._uses: tuple[Use, ...] = ()
+        uses = gate.uses(caller, client_id)
+        if is_open:
+            gate.quotas.move_call((), uses, connection)
+        else:
+            gate.quotas.open_call(uses, connection)
+        self._uses, self._version = uses, gate.quotas.version
+
+    def _current(self) -> tuple[Use, ...]:
+        quotas = self._gate.current_quotas()
+        if quotas.version != self._version:
+            before, self._uses = self._uses, self._gate.uses(self._caller, self._client_id)
+            quotas.move_call(before, self._uses, self._connection)
+            self._version = quotas.version
+        return self._uses
+
+    async def request(self, size: int) -> TroveError | None:
+        """Waits as long as the quotas say; the refusal where that would be too long. TroveError
+        AUTHENTICATION_FAILED."""
+        uses = self._current()
+        try:
+            wait_ms = self._gate.quotas.take_request(uses, size, self._gate.now_ms())
+        except TroveError as error:
+            return error
+        if wait_ms > 0:
+            await asyncio.sleep(wait_ms / 1_000)
+        return None
+
+    def reply(self, size: int) -> float:
+        """Seconds that the next reply of a stream waits."""
+        return self._gate.quotas.take_reply(self._uses, size, self._gate.now_ms()) / 1_000
+
+    def end(self) -> None:
+        self._gate.quotas.close_call(self._uses, self._connection)
+        self._uses = ()
 
 
 class Gate:
@@ -76,6 +126,7 @@ class Gate:
         self._sessions: Sessions | None = None
         self._signatures: SignatureChecker | None = None
         self.refusals: Final = Refusals()
+        self.quotas: Final = Quotas()
 
     def open(self, table: SecurityTable, sessions: Sessions) -> None:
         """Users and rules are there: from here on callers are admitted."""
@@ -86,26 +137,31 @@ class Gate:
     def credentials(self, path: str, metadata: Iterable[tuple[str, str | bytes]]) -> Credentials:
         """Reads them; never raises. A session's call is counted here, once."""
         found: dict[str, str | bytes] = {}
+        client_id = ""
         for key, value in metadata:
-            if key in (METADATA_KEY, AUTHORIZATION_KEY, DATE_KEY):
+            if key == CLIENT_ID_KEY:
+                client_id = str(value)[:CLIENT_ID_SIZE_MAX]
+            elif key in (METADATA_KEY, AUTHORIZATION_KEY, DATE_KEY):
                 if key in found:
                     return Credentials(path, fault=_failed(f"{key} is there twice"))
                 found[key] = value
         try:
-            return self._read(path, found)
+            return self._read(path, found, client_id)
         except TroveError as error:
             return Credentials(path, fault=error)
 
-    def _read(self, path: str, found: Mapping[str, str | bytes]) -> Credentials:
+    def _read(self, path: str, found: Mapping[str, str | bytes], client_id: str) -> Credentials:
         signed = found.get(METADATA_KEY)
         if signed is not None:
             if self._sessions is None:
                 raise TroveError(errors.SERVICE_NOT_AVAILABLE, "the broker is starting")
             credential = signed if isinstance(signed, bytes) else signed.encode("latin-1", "replace")
-            return Credentials(path, self._sessions.call(credential, path, self._clock_ms()))
+            call = self._sessions.call(credential, path, self._clock_ms())
+            return Credentials(path, call, client_id=client_id)
         if not is_rocketmq(path):
-            return Credentials(path)
-        return Credentials(path, None, str(found.get(AUTHORIZATION_KEY, "")), str(found.get(DATE_KEY, "")))
+            return Credentials(path, client_id=client_id)
+        signed_by, date = str(found.get(AUTHORIZATION_KEY, "")), str(found.get(DATE_KEY, ""))
+        return Credentials(path, None, signed_by, date, client_id)
 
     def caller(self, credentials: Credentials, peer: Peer) -> Caller:
         """TroveError AUTHENTICATION_FAILED, SERVICE_NOT_AVAILABLE."""
@@ -186,6 +242,36 @@ class Gate:
     def _rules(self, user: User) -> SubjectRules:
         assert self._table is not None, "a caller comes after open()"
         return self._table.rules(user.access_key)
+
+    # --- how much -------------------------------------------------------------------------------------
+    def quota_of(
+        self, caller: Caller, client_id: str, connection: str, *, is_open: bool = False
+    ) -> CallQuota | None:
+        """The accounts of the call; None where there are no quotas. CallQuota.end() later. TroveError
+        LIMIT_EXCEEDED, but not for a call that `is_open` already."""
+        assert self._table is not None, "a caller comes after open()"
+        if not self._table.state.quotas:
+            return None
+        return CallQuota(self, caller, client_id, connection, is_open=is_open)
+
+    def uses(self, caller: Caller, client_id: str) -> tuple[Use, ...]:
+        """The quotas that a call falls under now. TroveError LIMIT_EXCEEDED, AUTHENTICATION_FAILED."""
+        return self.current_quotas().uses(
+            caller.access_key,
+            is_super=self.user_of(caller).is_super,
+            source=caller.source,
+            client_id=client_id,
+            now_ms=self._clock_ms(),
+        )
+
+    def current_quotas(self) -> Quotas:
+        """After a change of the table, too."""
+        if self._table is not None:
+            self.quotas.set(self._table.state.quotas)
+        return self.quotas
+
+    def now_ms(self) -> int:
+        return self._clock_ms()
 
     # --- refusals -------------------------------------------------------------------------------------
     def refused(self, path: str, error: TroveError, source: str, access_key: str = "") -> None:

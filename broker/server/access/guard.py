@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 import grpc
 
-from broker.server.access.gate import Caller, Gate
+from broker.server.access.gate import Caller, CallQuota, Gate
 from broker.server.access.needs import ROWS, Level, Row
 from broker.server.access.refusals import is_rocketmq, refused_reply
 from broker.server.refused_message import RefusedMessage
@@ -24,6 +24,7 @@ from broker.server.rocketmq.status import Malformed
 from trovemq_daemon.grpc_transport import is_end
 from trovemq_daemon.handler_guard import bounded_reader
 from trovemq_daemon.peers import peer_of_call
+from trovemq_daemon.reply_budget import size_of
 from trovemq_proto import errors
 from trovemq_proto.authentication.calls import message_checker
 from trovemq_proto.errors import TroveError
@@ -31,6 +32,7 @@ from trovemq_proto.errors import TroveError
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 FIRST_REQUEST_WAIT_S: Final = 3.0  # for a stream that is refused
+WRITE_WAIT_MAX_S: Final = 1.0  # for a quota; its reply counts as unread meanwhile
 _SUPER: Final = Row(Level.SUPER)
 
 
@@ -72,36 +74,53 @@ class _Guarded:
     async def _coroutine(self, data: Any, context: Context) -> Any:
         call = _Call(self, context)
         try:
-            request = call.begin(data)
-        except TroveError as error:
-            self.gate.refused(self.path, error, call.peer.source, call.access_key)
-            if not self.is_rocketmq:
-                raise
-            reply = refused_reply(self.path, error)
-            if not self._handler.response_streaming:
-                return reply
-            await _first_request(context)
-            await context.write(reply)
-            return None
-        return call.shown(await self._behaviour(request, call.context))
+            try:
+                request = await call.begin(data)
+            except TroveError as error:
+                self.gate.refused(self.path, error, call.peer.source, call.access_key)
+                if not self.is_rocketmq:
+                    raise
+                reply = refused_reply(self.path, error)
+                if not self._handler.response_streaming:
+                    return reply
+                await _first_request(context)
+                await context.write(reply)
+                return None
+            reply = call.shown(await self._behaviour(request, call.context))
+            call.count(reply)
+            return reply
+        finally:
+            call.end()
 
     async def _generator(self, data: Any, context: Context) -> AsyncIterator[Any]:
         call = _Call(self, context)
         try:
-            request = call.begin(data)
-        except TroveError as error:
-            self.gate.refused(self.path, error, call.peer.source, call.access_key)
-            if not self.is_rocketmq:
-                raise
-            yield refused_reply(self.path, error)
-            return
-        async with aclosing(self._behaviour(request, call.context)) as replies:
-            async for reply in replies:
-                yield call.shown(reply)
+            try:
+                request = await call.begin(data)
+            except TroveError as error:
+                self.gate.refused(self.path, error, call.peer.source, call.access_key)
+                if not self.is_rocketmq:
+                    raise
+                yield refused_reply(self.path, error)
+                return
+            async with aclosing(self._behaviour(request, call.context)) as replies:
+                wait_s = 0.0
+                async for reply in replies:
+                    if wait_s > 0:
+                        await asyncio.sleep(wait_s)
+                    shown = call.shown(reply)
+                    yield shown
+                    wait_s = call.count(shown)
+        finally:
+            call.end()
 
     @property
     def streams_requests(self) -> bool:
         return bool(self._handler.request_streaming)
+
+    @property
+    def streams_replies(self) -> bool:
+        return bool(self._handler.response_streaming)
 
 
 class _Call:
@@ -114,6 +133,8 @@ class _Call:
         self._outer = context
         self._caller: Caller | None = None
         self._is_signed: Callable[[bytes], bool] | None = None
+        self._client_id = ""
+        self._quota: CallQuota | None = None
 
     @property
     def access_key(self) -> str:
@@ -124,23 +145,30 @@ class _Call:
         assert self._caller is not None, "after begin()"
         return self._caller
 
-    def begin(self, data: Any) -> Any:
-        """For the handler: the one request, admitted, or the requests. TroveError."""
+    async def begin(self, data: Any) -> Any:
+        """For the handler: the one request, admitted, or the requests; later, where a quota says so.
+        TroveError."""
         method, gate = self.method, self.method.gate
         credentials = gate.credentials(method.path, self._outer.invocation_metadata() or ())
         self._caller = caller = gate.caller(credentials, self.peer)
         signed_by = credentials.session_call
         if signed_by is not None:
             self._is_signed = message_checker(signed_by.session.key, signed_by.number)
+        self._client_id = credentials.client_id
+        self._quota = gate.quota_of(caller, self._client_id, self._outer.peer())
         if not method.streams_requests:
-            return self._admitted(data)
+            refusal = None if self._quota is None else await self._quota.request(len(data))
+            if self._quota is not None and method.streams_replies:
+                self.context = _CheckedContext(self._outer, self)
+            return self._admitted(data, refusal)
         gate.user_of(caller)
         if method.row.needs is Level.SUPER:
             gate.admit(caller, method.row, None)
         self.context = _CheckedContext(self._outer, self)
         return _checked_requests(data, self)
 
-    def _admitted(self, data: bytes) -> Any:
+    def _admitted(self, data: bytes, refusal: TroveError | None) -> Any:
+        """`refusal`: a quota's."""
         if self._is_signed is not None and not self._is_signed(data):
             raise TroveError(errors.AUTHENTICATION_FAILED, "a message is not signed by its session")
         message = self.method.read(data)
@@ -149,9 +177,13 @@ class _Call:
         if isinstance(message, Malformed):
             return message  # its service says so
         try:
+            if refusal is not None:
+                raise refusal
             self.method.gate.admit(self.caller, self.method.row, message)
         except TroveError as error:
-            if error.spec is not errors.ACCESS_DENIED or not self.method.row.marks:
+            if error is not refusal and error.spec is not errors.ACCESS_DENIED:
+                raise
+            if not self.method.row.marks:
                 raise
             self.method.gate.refused(self.method.path, error, self.peer.source, self.access_key)
             return RefusedMessage(message, error)
@@ -161,13 +193,30 @@ class _Call:
         """A stream's message as its handler gets it; the end of the requests where a refusal was said and the
         stream is to end. TroveError."""
         try:
-            return self._admitted(data)
+            if self._quota is None:  # perhaps there are quotas since the stream was opened
+                self._quota = self.method.gate.quota_of(
+                    self.caller, self._client_id, self._outer.peer(), is_open=True
+                )
+            refusal = None if self._quota is None else await self._quota.request(len(data))
+            return self._admitted(data, refusal)
         except TroveError as error:
             self.method.gate.refused(self.method.path, error, self.peer.source, self.access_key)
             if not self.method.is_rocketmq:
                 raise
             await self._outer.write(refused_reply(self.method.path, error))
             return grpc.aio.EOF
+
+    def count(self, reply: Any) -> float:
+        """Seconds that the next reply of a stream waits; later requests pay in any case. RocketMQ's clients
+        get leased messages at once."""
+        if self._quota is None or reply is None:
+            return 0.0
+        wait_s = self._quota.reply(size_of(reply))
+        return 0.0 if self.method.is_rocketmq else wait_s
+
+    def end(self) -> None:
+        if self._quota is not None:
+            self._quota.end()
 
     def shown(self, reply: Any) -> Any:
         show = self.method.row.show
@@ -178,7 +227,7 @@ class _Call:
 
 
 class _CheckedContext:
-    """The call's context, whose `read` gives admitted messages alone."""
+    """The call's context, whose `read` gives admitted messages alone, and whose `write` keeps to quotas."""
 
     def __init__(self, context: Context, call: _Call) -> None:
         self._context = context
@@ -187,6 +236,12 @@ class _CheckedContext:
     async def read(self) -> Any:
         data = await self._context.read()
         return data if is_end(data) else await self._call.next(data)
+
+    async def write(self, reply: Any) -> None:
+        await self._context.write(reply)
+        wait_s = min(self._call.count(reply), WRITE_WAIT_MAX_S)
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)

@@ -317,6 +317,8 @@ _SERVICES: Final[dict[str, dict[str, Row]]] = {
         "DeleteRule": _SUPER,
         "ListRules": _SUPER,
         "TestAccess": _SUPER,
+        "SetQuota": _SUPER,
+        "ListQuotas": _SUPER,
     },
     "apache.rocketmq.v2.MessagingService": {
         "QueryRoute": Row(_v2_topic(KNOW)),

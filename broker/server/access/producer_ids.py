@@ -24,6 +24,7 @@ def of_frame(frame: AppendFrame) -> Iterable[str]:
     """The received message is searched for the property's name first, without a copy: few have one."""
     records = frame.records
     whole = records.obj if isinstance(records, memoryview) else records
+    assert isinstance(whole, bytes), "frames are read of bytes"
     if frame.fault or _PROPERTY not in whole:
         return ()
     try:

@@ -16,6 +16,7 @@ import grpc
 from broker.security import changes
 from broker.security.actions import Kind, Resource, action_text, parse_actions
 from broker.security.changes import SecurityState
+from broker.security.quotas import LIMITS, Quota, Quotas, check_subject
 from broker.security.rules import Rule, decide
 from broker.server.access.changes import SecurityChanges
 from trovemq_daemon.logging import get_logger
@@ -39,6 +40,8 @@ class SecurityParts:
     sessions: Sessions
     broker: str
     clock_ms: Callable[[], int]
+    quotas: Callable[[], Quotas] = Quotas
+    """The quotas' accounts."""
 
 
 class SecurityService(security_pb2_grpc.SecurityServiceServicer):
@@ -188,6 +191,33 @@ class SecurityService(security_pb2_grpc.SecurityServiceServicer):
         if rule is not None:
             reply.rule.CopyFrom(self._rule(rule))
         return reply
+
+    # --- quotas ---------------------------------------------------------------------------------------
+    async def SetQuota(  # noqa: N802
+        self, request: security_pb2.SetQuotaRequest, _context: Context
+    ) -> security_pb2.QuotaDescription:
+        subject, given = check_subject(request.subject), request.quota
+        quota = Quota(**{name: getattr(given, name) for name in LIMITS})
+        await self._change(lambda state: changes.set_quota(state, subject, quota))
+        self._log("access.quota_set", "", subject=subject, quota=str(quota))
+        return self._quota(subject, quota)
+
+    async def ListQuotas(  # noqa: N802
+        self, _request: security_pb2.ListQuotasRequest, _context: Context
+    ) -> security_pb2.ListQuotasReply:
+        quotas = sorted(self._state.quotas.items())
+        return security_pb2.ListQuotasReply(quotas=[self._quota(*each) for each in quotas])
+
+    def _quota(self, subject: str, quota: Quota) -> security_pb2.QuotaDescription:
+        taken = self._parts.quotas()
+        return security_pb2.QuotaDescription(
+            subject=subject,
+            quota=security_pb2.Quota(**{name: getattr(quota, name) for name in LIMITS}),
+            open_calls=taken.open_calls()[subject],
+            slowed=taken.slowed[subject],
+            refused=taken.refused[subject],
+            broker=self._parts.broker,
+        )
 
     # --- inside ---------------------------------------------------------------------------------------
     async def _change(self, make: Callable[[SecurityState], SecurityState]) -> None:

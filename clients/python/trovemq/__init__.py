@@ -60,7 +60,14 @@ if TYPE_CHECKING:
     from trovemq.received import ReceivedMessage
     from trovemq.running import Running
     from trovemq.search_model import SearchAnswer, SearchPart, Where
-    from trovemq.security_model import AccessDecision, AccessRule, UserCredentials, UserDescription
+    from trovemq.security_model import (
+        AccessDecision,
+        AccessRule,
+        Quota,
+        QuotaDescription,
+        UserCredentials,
+        UserDescription,
+    )
     from trovemq.send_arguments import MessageArguments, SendArguments
     from trovemq.serializers import Serializer, UndecodableBody
     from trovemq.store_model import BackupProgress, ScrubProgress, StoreFinding
@@ -110,6 +117,8 @@ __all__ = [
     "QueryAnswer",
     "QueueLag",
     "QueueOffsets",
+    "Quota",
+    "QuotaDescription",
     "ReceivedMessage",
     "RecordBatch",
     "ResentDeadLetter",
@@ -183,7 +192,14 @@ _MODULES: Final = {
     "trovemq.received": ("ReceivedMessage",),
     "trovemq.running": ("Running",),
     "trovemq.search_model": ("SearchAnswer", "SearchPart", "Where"),
-    "trovemq.security_model": ("AccessDecision", "AccessRule", "UserCredentials", "UserDescription"),
+    "trovemq.security_model": (
+        "AccessDecision",
+        "AccessRule",
+        "Quota",
+        "QuotaDescription",
+        "UserCredentials",
+        "UserDescription",
+    ),
     "trovemq.send_arguments": ("MessageArguments", "SendArguments"),
     "trovemq.serializers": ("Serializer", "UndecodableBody", "serializers"),
     "trovemq.store_model": ("BackupProgress", "ScrubProgress", "StoreFinding"),

@@ -1,4 +1,4 @@
-"""Users and rules of access: on every broker, or on the one that is named."""
+"""Users, rules of access and quotas: on every broker, or on the one that is named."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from typing import Final
 from trovemq._connections import ConnectionPool
 from trovemq._queries import present
 from trovemq._wire.security import SecurityCalls
-from trovemq.security_model import AccessDecision, AccessRule, UserCredentials, UserDescription
+from trovemq.security_model import (
+    AccessDecision,
+    AccessRule,
+    Quota,
+    QuotaDescription,
+    UserCredentials,
+    UserDescription,
+)
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -194,6 +201,32 @@ class Rules:
         """
         tested = [calls.test(access_key, action, resource, source) for calls in _all(self._pool, broker)]
         return await present(tested, _ABSENT)
+
+
+class Quotas:
+    """Administration of quotas; `Client.admin.quotas`. As `Users`."""
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+
+    async def set(self, subject: str, quota: Quota, *, broker: str | None = None) -> list[QuotaDescription]:
+        """Limits how much may be taken, durably and from the next request on; each broker counts by itself.
+
+        Args:
+            subject: `User:alice`, `User:*` (each user without one of its own), `Address:10.0.0.7`,
+                `Address:*`, `Client:ID` or `Client:*`. A super user falls under `User:NAME` alone.
+            quota: The limits, all of them; `Quota()` removes the quota.
+            broker: The broker; every one where None.
+
+        Raises:
+            TroveError: USER_NOT_FOUND, REQUEST_ILLEGAL, LIMIT_EXCEEDED, …
+        """
+        return await present([calls.set_quota(subject, quota) for calls in _all(self._pool, broker)], _ABSENT)
+
+    async def list_all(self, *, broker: str | None = None) -> list[QuotaDescription]:
+        """Every quota of every broker, with the numbers of slowed and refused requests."""
+        lists = await present([calls.quotas() for calls in _all(self._pool, broker)], ())
+        return [quota for quotas in lists for quota in quotas]
 
 
 def _all(pool: ConnectionPool, broker: str | None) -> list[SecurityCalls]:

@@ -8,7 +8,7 @@ from trovemq._connections import ConnectionPool
 from trovemq._groups import Groups, reset_target
 from trovemq._queries import present
 from trovemq._stores import Stores
-from trovemq._users import Rules, Users
+from trovemq._users import Quotas, Rules, Users
 from trovemq._wire.connection import Connection
 from trovemq.model import BrokerInfo, BrokerStatistics, ClusterState, OffsetReset, TopicDescription
 from trovemq_proto import errors
@@ -21,7 +21,7 @@ QUEUE_COUNT_MAX = 1024
 
 class Admin:
     """Administration; `Client.admin`. `groups` has the calls for consumer groups, `store` those for stores,
-    `users` and `rules` those for who may do what.
+    `users` and `rules` those for who may do what, `quotas` those for how much.
 
     Wherever `broker` is None, every live broker is asked, or for one queue the one broker that has it. All
     calls raise TroveError; those on every broker raise the first failure, and changes on other brokers stay.
@@ -34,6 +34,7 @@ class Admin:
         self.store = Stores(pool)
         self.users = Users(pool)
         self.rules = Rules(pool)
+        self.quotas = Quotas(pool)
 
     # --- topics ---------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Users and rules of access, as the SDK gives them."""
+"""Users, rules of access and quotas, as the SDK gives them."""
 
 from __future__ import annotations
 
@@ -78,4 +78,45 @@ class AccessDecision:
     allowed: bool
     reason: str
     rule: AccessRule | None
+    broker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """How much may be taken; 0: no limit.
+
+    Attributes:
+        requests_per_s: Calls, and messages of streams.
+        bytes_in_per_s: Of requests: what is produced, mostly.
+        bytes_out_per_s: Of replies: what is consumed, mostly.
+        calls_max: Calls and streams that are open at once.
+        connections_max: Connections with such calls.
+    """
+
+    requests_per_s: int = 0
+    bytes_in_per_s: int = 0
+    bytes_out_per_s: int = 0
+    calls_max: int = 0
+    connections_max: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaDescription:
+    """A quota on one broker.
+
+    Attributes:
+        subject: Whose: `User:alice`, `User:*` (each user), `Address:10.0.0.7`, `Address:*`, `Client:ID` or
+            `Client:*`.
+        quota: The limits.
+        open_calls: Now, of all that the quota is for.
+        slowed: Requests that waited.
+        refused: Requests and calls that were refused.
+        broker: Which broker has it.
+    """
+
+    subject: str
+    quota: Quota
+    open_calls: int
+    slowed: int
+    refused: int
     broker: str

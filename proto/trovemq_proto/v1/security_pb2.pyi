@@ -171,3 +171,51 @@ class TestAccessReply(_message.Message):
     rule: AccessRule
     broker: str
     def __init__(self, allowed: _Optional[bool] = ..., reason: _Optional[str] = ..., rule: _Optional[_Union[AccessRule, _Mapping]] = ..., broker: _Optional[str] = ...) -> None: ...
+
+class Quota(_message.Message):
+    __slots__ = ("requests_per_s", "bytes_in_per_s", "bytes_out_per_s", "calls_max", "connections_max")
+    REQUESTS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    BYTES_IN_PER_S_FIELD_NUMBER: _ClassVar[int]
+    BYTES_OUT_PER_S_FIELD_NUMBER: _ClassVar[int]
+    CALLS_MAX_FIELD_NUMBER: _ClassVar[int]
+    CONNECTIONS_MAX_FIELD_NUMBER: _ClassVar[int]
+    requests_per_s: int
+    bytes_in_per_s: int
+    bytes_out_per_s: int
+    calls_max: int
+    connections_max: int
+    def __init__(self, requests_per_s: _Optional[int] = ..., bytes_in_per_s: _Optional[int] = ..., bytes_out_per_s: _Optional[int] = ..., calls_max: _Optional[int] = ..., connections_max: _Optional[int] = ...) -> None: ...
+
+class SetQuotaRequest(_message.Message):
+    __slots__ = ("subject", "quota")
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    QUOTA_FIELD_NUMBER: _ClassVar[int]
+    subject: str
+    quota: Quota
+    def __init__(self, subject: _Optional[str] = ..., quota: _Optional[_Union[Quota, _Mapping]] = ...) -> None: ...
+
+class QuotaDescription(_message.Message):
+    __slots__ = ("subject", "quota", "open_calls", "slowed", "refused", "broker")
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    QUOTA_FIELD_NUMBER: _ClassVar[int]
+    OPEN_CALLS_FIELD_NUMBER: _ClassVar[int]
+    SLOWED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    BROKER_FIELD_NUMBER: _ClassVar[int]
+    subject: str
+    quota: Quota
+    open_calls: int
+    slowed: int
+    refused: int
+    broker: str
+    def __init__(self, subject: _Optional[str] = ..., quota: _Optional[_Union[Quota, _Mapping]] = ..., open_calls: _Optional[int] = ..., slowed: _Optional[int] = ..., refused: _Optional[int] = ..., broker: _Optional[str] = ...) -> None: ...
+
+class ListQuotasRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListQuotasReply(_message.Message):
+    __slots__ = ("quotas",)
+    QUOTAS_FIELD_NUMBER: _ClassVar[int]
+    quotas: _containers.RepeatedCompositeFieldContainer[QuotaDescription]
+    def __init__(self, quotas: _Optional[_Iterable[_Union[QuotaDescription, _Mapping]]] = ...) -> None: ...

@@ -84,6 +84,16 @@ class SecurityServiceStub:
                 request_serializer=trovemq__proto_dot_v1_dot_security__pb2.TestAccessRequest.SerializeToString,
                 response_deserializer=trovemq__proto_dot_v1_dot_security__pb2.TestAccessReply.FromString,
                 _registered_method=True)
+        self.SetQuota = channel.unary_unary(
+                '/trovemq.v1.SecurityService/SetQuota',
+                request_serializer=trovemq__proto_dot_v1_dot_security__pb2.SetQuotaRequest.SerializeToString,
+                response_deserializer=trovemq__proto_dot_v1_dot_security__pb2.QuotaDescription.FromString,
+                _registered_method=True)
+        self.ListQuotas = channel.unary_unary(
+                '/trovemq.v1.SecurityService/ListQuotas',
+                request_serializer=trovemq__proto_dot_v1_dot_security__pb2.ListQuotasRequest.SerializeToString,
+                response_deserializer=trovemq__proto_dot_v1_dot_security__pb2.ListQuotasReply.FromString,
+                _registered_method=True)
 
 
 class SecurityServiceServicer:
@@ -153,6 +163,19 @@ class SecurityServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetQuota(self, request, context):
+        """How much users, addresses and clients may take. A quota without limits is removed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListQuotas(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SecurityServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -205,6 +228,16 @@ def add_SecurityServiceServicer_to_server(servicer, server):
                     servicer.TestAccess,
                     request_deserializer=trovemq__proto_dot_v1_dot_security__pb2.TestAccessRequest.FromString,
                     response_serializer=trovemq__proto_dot_v1_dot_security__pb2.TestAccessReply.SerializeToString,
+            ),
+            'SetQuota': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetQuota,
+                    request_deserializer=trovemq__proto_dot_v1_dot_security__pb2.SetQuotaRequest.FromString,
+                    response_serializer=trovemq__proto_dot_v1_dot_security__pb2.QuotaDescription.SerializeToString,
+            ),
+            'ListQuotas': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListQuotas,
+                    request_deserializer=trovemq__proto_dot_v1_dot_security__pb2.ListQuotasRequest.FromString,
+                    response_serializer=trovemq__proto_dot_v1_dot_security__pb2.ListQuotasReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -477,6 +510,60 @@ class SecurityService:
             '/trovemq.v1.SecurityService/TestAccess',
             trovemq__proto_dot_v1_dot_security__pb2.TestAccessRequest.SerializeToString,
             trovemq__proto_dot_v1_dot_security__pb2.TestAccessReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetQuota(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trovemq.v1.SecurityService/SetQuota',
+            trovemq__proto_dot_v1_dot_security__pb2.SetQuotaRequest.SerializeToString,
+            trovemq__proto_dot_v1_dot_security__pb2.QuotaDescription.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListQuotas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trovemq.v1.SecurityService/ListQuotas',
+            trovemq__proto_dot_v1_dot_security__pb2.ListQuotasRequest.SerializeToString,
+            trovemq__proto_dot_v1_dot_security__pb2.ListQuotasReply.FromString,
             options,
             channel_credentials,
             insecure,

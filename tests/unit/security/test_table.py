@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from broker.security import changes
 from broker.security.changes import SecurityState
+from broker.security.quotas import Quota
 from broker.security.sealing import SealingKey, key_file_content
 from broker.security.table import PATH, SecurityTable
 from trovemq_daemon.users import UserKind, new_user
@@ -22,6 +23,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_store.files.faulty import FaultyFileSystem, fail_at
 from trovemq_store.files.files import FileSystem
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.topics.json_file import JsonFile
 
 KEY = SealingKey(bytes(range(32)))
 CANARY = b"canary-secret-0"
@@ -58,6 +60,8 @@ def test_users_and_rules_are_there_after_a_restart() -> None:
     )
     apply(table, state)
     apply(table, changes.rotate_secret(table.state, "alice", b"another-secret", 2))
+    apply(table, changes.set_quota(table.state, "User:alice", Quota(requests_per_s=7, connections_max=1)))
+    apply(table, changes.set_quota(table.state, "Address:*", Quota(bytes_out_per_s=1 << 40)))
     again = load(files)
     assert again.state == table.state
     assert [secret.value for secret in again.state.users["alice"].secrets] == [b"another-secret", CANARY]
@@ -146,6 +150,9 @@ def _edited(edit: Callable[[dict[str, object]], object]) -> MemoryFileSystem:
         lambda document: document["users"]["alice"]["secrets"][0].update(sealed="!!"),
         lambda document: document["users"].update(bob=document["users"]["alice"]),
         lambda document: document["users"].update({"a b": document["users"]["alice"]}),
+        lambda document: document.update(quotas={"Topic:a": {}}),
+        lambda document: document.update(quotas={"User:alice": {"callsMax": -1}}),
+        lambda document: document.update(quotas={"User:alice": {"callsMax": "many"}}),
     ],
 )
 def test_a_file_that_contradicts_itself_is_refused_whole(edit: Callable[[dict[str, object]], object]) -> None:
@@ -174,6 +181,33 @@ def test_a_sealed_secret_belongs_to_its_user() -> None:
     assert KEY.open("alice", sealed) == CANARY
     with pytest.raises(ValueError, match="cannot be opened"):
         KEY.open("bob", sealed)
+
+
+def test_quotas_go_with_their_user_and_without_limits() -> None:
+    table = load(MemoryFileSystem())
+    with_user(table, "admin", UserKind.SUPER)
+    with_user(table)
+    for subject in ("User:alice", "User:*"):
+        apply(table, changes.set_quota(table.state, subject, Quota(calls_max=1)))
+    apply(table, changes.set_quota(table.state, "User:*", Quota()))
+    assert list(table.state.quotas) == ["User:alice"]
+    apply(table, changes.delete_user(table.state, "alice"))
+    assert not table.state.quotas
+    with pytest.raises(TroveError, match="USER_NOT_FOUND"):
+        changes.set_quota(table.state, "User:alice", Quota(calls_max=1))
+    for quota in (Quota(calls_max=9), Quota(connections_max=9, requests_per_s=1)):
+        with pytest.raises(TroveError, match="admin is a super user"):
+            changes.set_quota(table.state, "User:admin", quota)
+
+
+def test_a_file_of_before_there_were_quotas_has_none() -> None:
+    files = MemoryFileSystem()
+    table = load(files)
+    with_user(table)
+    document = table._document(table.state)
+    del document["quotas"]
+    JsonFile(files, PATH, mirror=True, sealed=True).save(document)
+    assert load(files).state == table.state
 
 
 def test_the_last_super_user_stays() -> None:

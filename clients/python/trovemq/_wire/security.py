@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 
-from trovemq.security_model import AccessDecision, AccessRule, UserDescription
+from trovemq.security_model import AccessDecision, AccessRule, Quota, QuotaDescription, UserDescription
 from trovemq_proto.v1 import security_pb2
 
 from .connection import Connection
 
 _SERVICE = "SecurityService/"
+_LIMITS = tuple(field.name for field in fields(Quota))
 
 
 class SecurityCalls:
@@ -75,6 +77,24 @@ class SecurityCalls:
         reply = await self._ask(_SERVICE + "TestAccess", request, security_pb2.TestAccessReply.FromString)
         rule = _rule(reply.rule) if reply.HasField("rule") else None
         return AccessDecision(reply.allowed, reply.reason, rule, reply.broker)
+
+    async def set_quota(self, subject: str, quota: Quota) -> QuotaDescription:
+        wire = security_pb2.Quota(**{name: getattr(quota, name) for name in _LIMITS})
+        request = security_pb2.SetQuotaRequest(subject=subject, quota=wire)
+        decode = security_pb2.QuotaDescription.FromString
+        return _quota(await self._ask(_SERVICE + "SetQuota", request, decode))
+
+    async def quotas(self) -> list[QuotaDescription]:
+        request = security_pb2.ListQuotasRequest()
+        reply = await self._ask(_SERVICE + "ListQuotas", request, security_pb2.ListQuotasReply.FromString)
+        return [_quota(quota) for quota in reply.quotas]
+
+
+def _quota(found: security_pb2.QuotaDescription) -> QuotaDescription:
+    limits = Quota(**{name: getattr(found.quota, name) for name in _LIMITS})
+    return QuotaDescription(
+        found.subject, limits, found.open_calls, found.slowed, found.refused, found.broker
+    )
 
 
 def _user(user: security_pb2.UserDescription) -> UserDescription:

@@ -118,6 +118,7 @@ VERBS: Final = (
     Verb("dlq", "dead_letters", "Dead letters of a consumer group: list, show, resend."),
     Verb("user", "users", "Users: create, list, rotate, enable, disable, delete."),
     Verb("acl", "acl", "Rules of access: allow, deny, delete, list, test."),
+    Verb("quota", "quotas", "Quotas: set, list."),
     Verb("store", "store", "A broker's store: scrub, backup."),
     Verb("bench", "bench", "Measure one producer or one reader."),
     Verb("cert", "certificates", "Certificates for development: ca, server, client."),

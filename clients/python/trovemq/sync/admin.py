@@ -56,6 +56,13 @@ class Rules(Waiting[_users.Rules]):
     test = waits(_users.Rules.test)
 
 
+class Quotas(Waiting[_users.Quotas]):
+    """Quotas; `Client.admin.quotas`."""
+
+    set = waits(_users.Quotas.set)
+    list_all = waits(_users.Quotas.list_all)
+
+
 class Admin(Waiting[aio.Admin]):
     """Topics, groups, stores, statistics; `Client.admin`."""
 
@@ -65,6 +72,7 @@ class Admin(Waiting[aio.Admin]):
         self.store = Stores(inner.store, thread)
         self.users = Users(inner.users, thread)
         self.rules = Rules(inner.rules, thread)
+        self.quotas = Quotas(inner.quotas, thread)
 
     create_topic = waits(aio.Admin.create_topic)
     alter_topic = waits(aio.Admin.alter_topic)

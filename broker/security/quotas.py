@@ -1,0 +1,303 @@
+"""Quotas: how much a user, an address or a client may take, slowed first and refused after.
+
+| subject          | whose                                                                |
+|------------------|----------------------------------------------------------------------|
+| User:alice       | of the user                                                          |
+| User:*           | of each user who has none of its own                                 |
+| Address:10.0.0.7 | of all callers at the address                                        |
+| Address:*        | of each address that has none of its own                             |
+| Client:billing-1 | of the client with this id (`x-mq-client-id`), for each of its users |
+| Client:*         | of each client id that has none of its own                           |
+
+A super user falls under a quota of its own name alone, of rates: nobody can lock the last one out.
+
+Each quota that a call falls under counts. Requests and bytes are buckets that hold one second's worth. A
+call waits until those before it are paid; where this takes longer than WAIT_MAX_MS it is refused. So one call
+may take more than there is, and those after it pay: a message larger than a second's bytes passes once.
+
+Invariants
+- Waiting calls are bounded: they wait for those before them, for WAIT_MAX_MS at most.
+- Counts of open calls outlive a change of the quotas.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from typing import Final
+
+from trovemq_daemon.peers import parse_source
+from trovemq_daemon.users import check_access_key
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+WAIT_MAX_MS: Final = 1_000
+USES_MAX: Final = 20_000  # users, addresses and clients that are counted at once
+LIMIT_MAX: Final = 1 << 50
+ANY: Final = "*"
+
+_CLIENT: Final = re.compile(r"[!-~]{1,255}")
+
+
+class Taken(IntEnum):
+    """Things that have a rate."""
+
+    REQUESTS = 0
+    BYTES_IN = 1
+    BYTES_OUT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """0: no limit. `calls_max`: calls and streams that are open at once; `connections_max`: connections with
+    such calls."""
+
+    requests_per_s: int = 0
+    bytes_in_per_s: int = 0
+    bytes_out_per_s: int = 0
+    calls_max: int = 0
+    connections_max: int = 0
+
+    def __post_init__(self) -> None:
+        """TroveError REQUEST_ILLEGAL."""
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if not 0 <= value <= LIMIT_MAX:
+                raise TroveError(errors.REQUEST_ILLEGAL, f"{name} {value} is not 0 to {LIMIT_MAX}")
+
+    @property
+    def rates(self) -> tuple[int, int, int]:
+        """In the order of Taken."""
+        return self.requests_per_s, self.bytes_in_per_s, self.bytes_out_per_s
+
+
+LIMITS: Final = tuple(field.name for field in fields(Quota))
+
+
+def check_subject(text: str) -> str:
+    """The subject in its one form. TroveError REQUEST_ILLEGAL, USER_ILLEGAL."""
+    kind, _, name = text.partition(":")
+    known = {"user": "User", "address": "Address", "client": "Client"}.get(kind.lower())
+    if known is None or not name:
+        raise TroveError(
+            errors.REQUEST_ILLEGAL, f"{text[:80]!a} is not User:, Address: or Client: and a name or *"
+        )
+    if name == ANY:
+        return f"{known}:{ANY}"
+    if known == "User":
+        return f"User:{check_access_key(name)}"
+    if known == "Address":
+        address = parse_source(name)
+        if address is None:
+            raise TroveError(errors.REQUEST_ILLEGAL, f"{name[:80]!a} is not an IP address")
+        return f"Address:{address}"
+    if not _CLIENT.fullmatch(name):
+        raise TroveError(errors.REQUEST_ILLEGAL, "a client id has 1 to 255 printable ASCII characters")
+    return f"Client:{name}"
+
+
+class Use:
+    """The account of one user, address or client."""
+
+    __slots__ = ("_at_ms", "_levels", "_limited", "_rates", "calls", "connections", "quota", "subject")
+
+    def __init__(self, subject: str, quota: Quota, now_ms: int) -> None:
+        self.calls = 0
+        """Open now."""
+        self.connections: dict[str, int] = {}
+        """Open calls by their connection."""
+        self._rates = (0, 0, 0)
+        self._levels = [0.0, 0.0, 0.0]
+        self._at_ms = now_ms
+        self.give(subject, quota)
+
+    def give(self, subject: str, quota: Quota) -> None:
+        """Another quota: it counts from now on. Debts stay; of something that had no rate nothing was
+        taken."""
+        self.subject = subject
+        self.quota = quota
+        before, self._rates = self._rates, quota.rates
+        for index, rate in enumerate(self._rates):
+            self._levels[index] = min(self._levels[index], rate) if before[index] else float(rate)
+        self._limited = tuple(index for index, rate in enumerate(self._rates) if rate)
+
+    def wait_ms(self, now_ms: int) -> float:
+        """Until all that was taken is paid."""
+        self._fill(now_ms)
+        wait_ms = 0.0
+        for index in self._limited:
+            if self._levels[index] < 0:
+                wait_ms = max(wait_ms, -self._levels[index] * 1_000 / self._rates[index])
+        return wait_ms
+
+    def take_request(self, size: int) -> None:
+        """After wait_ms()."""
+        self._levels[Taken.REQUESTS] -= 1
+        self._levels[Taken.BYTES_IN] -= size
+
+    def take_reply(self, size: int, now_ms: int) -> float:
+        """Until the bytes of replies are paid, in ms: the answer to a request that was taken waits for no
+        other."""
+        if not self._rates[Taken.BYTES_OUT]:
+            return 0.0
+        self._fill(now_ms)
+        self._levels[Taken.BYTES_OUT] -= size
+        return max(0.0, -self._levels[Taken.BYTES_OUT] * 1_000 / self._rates[Taken.BYTES_OUT])
+
+    def is_idle(self, now_ms: int) -> bool:
+        """Whether forgetting it changes nothing."""
+        self._fill(now_ms)
+        return not self.calls and all(self._levels[index] >= self._rates[index] for index in self._limited)
+
+    def _fill(self, now_ms: int) -> None:
+        """A clock that went back gives nothing."""
+        elapsed_ms, self._at_ms = now_ms - self._at_ms, now_ms
+        if elapsed_ms <= 0:
+            return
+        for index in self._limited:
+            rate = self._rates[index]
+            level = self._levels[index] + rate * elapsed_ms / 1_000
+            self._levels[index] = level if level < rate else float(rate)
+
+    def open(self, connection: str) -> None:
+        self.calls += 1
+        self.connections[connection] = self.connections.get(connection, 0) + 1
+
+    def close(self, connection: str) -> None:
+        self.calls -= 1
+        left = self.connections.pop(connection) - 1
+        if left:
+            self.connections[connection] = left
+
+    def excess(self, connection: str) -> str:
+        """Why another call of the connection would be too much; empty where it would not."""
+        quota = self.quota
+        if quota.calls_max and self.calls >= quota.calls_max:
+            return f"{self.calls} calls and streams are open"
+        new = connection not in self.connections
+        if quota.connections_max and new and len(self.connections) >= quota.connections_max:
+            return f"{len(self.connections)} connections have open calls"
+        return ""
+
+
+class Quotas:
+    """The quotas of one broker and the accounts of their subjects."""
+
+    def __init__(self) -> None:
+        self._quotas: Mapping[str, Quota] = {}
+        self._uses: dict[tuple[str, ...], Use] = {}
+        self.version = 0
+        """Rises with each change."""
+        self.slowed: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
+        """Calls and messages, by the quota's subject."""
+
+    def set(self, quotas: Mapping[str, Quota]) -> None:
+        """They count from the next call on; no debt is forgotten."""
+        if quotas is self._quotas:
+            return
+        self._quotas = quotas
+        self.version += 1
+        for key in list(self._uses):
+            subject = self._subject(key[0], key[-1], may_be_any=True)
+            if subject is not None:
+                self._uses[key].give(subject, quotas[subject])
+            elif not self._uses[key].calls:
+                del self._uses[key]
+            else:
+                self._uses[key].give(self._uses[key].subject, Quota())
+        for counts in (self.slowed, self.refused):
+            for subject in counts.keys() - quotas.keys():
+                del counts[subject]
+
+    def open_calls(self) -> Counter[str]:
+        """By the quota's subject."""
+        found: Counter[str] = Counter()
+        for use in self._uses.values():
+            found[use.subject] += use.calls
+        return found
+
+    def _subject(self, kind: str, name: str, *, may_be_any: bool) -> str | None:
+        own, every = f"{kind}:{name}", f"{kind}:{ANY}"
+        if own in self._quotas:
+            return own
+        return every if may_be_any and every in self._quotas else None
+
+    def uses(
+        self, access_key: str, *, is_super: bool, source: str, client_id: str, now_ms: int
+    ) -> tuple[Use, ...]:
+        """Those that a call falls under. TroveError LIMIT_EXCEEDED where too many are counted."""
+        if not self._quotas:
+            return ()
+        own: tuple[str, ...] = ("User", access_key)
+        asked = (own,) if is_super else (own, ("Address", source), ("Client", access_key, client_id))
+        return tuple(
+            self._use(key, subject, now_ms)
+            for key in asked
+            if key[-1] and (subject := self._subject(key[0], key[-1], may_be_any=not is_super)) is not None
+        )
+
+    def _use(self, key: tuple[str, ...], subject: str, now_ms: int) -> Use:
+        use = self._uses.get(key)
+        if use is None:
+            if len(self._uses) >= USES_MAX:
+                self._forget_idle(now_ms)
+            use = self._uses[key] = Use(subject, self._quotas[subject], now_ms)
+        return use
+
+    def _forget_idle(self, now_ms: int) -> None:
+        for key in [key for key, use in self._uses.items() if use.is_idle(now_ms)]:
+            del self._uses[key]
+        if len(self._uses) >= USES_MAX:
+            raise TroveError(
+                errors.LIMIT_EXCEEDED, f"more than {USES_MAX} users, addresses and clients call at once"
+            )
+
+    # --- calls ----------------------------------------------------------------------------------------
+    def open_call(self, uses: Iterable[Use], connection: str) -> None:
+        """Counts an open call: close_call() later. TroveError LIMIT_EXCEEDED: then it does not count."""
+        for use in uses:
+            excess = use.excess(connection)
+            if excess:
+                self.refused[use.subject] += 1
+                raise _exceeded(use, excess, WAIT_MAX_MS)
+        for use in uses:
+            use.open(connection)
+
+    def close_call(self, uses: Iterable[Use], connection: str) -> None:
+        for use in uses:
+            use.close(connection)
+
+    def move_call(self, before: Iterable[Use], now: Iterable[Use], connection: str) -> None:
+        """An open call falls under other quotas from here on: it counts there, whatever their limit."""
+        self.close_call(before, connection)
+        for use in now:
+            use.open(connection)
+
+    def take_request(self, uses: Iterable[Use], size: int, now_ms: int) -> float:
+        """For how many ms the request waits. TroveError LIMIT_EXCEEDED: then nothing is taken."""
+        wait_ms, longest = 0.0, None
+        for use in uses:
+            own_ms = use.wait_ms(now_ms)
+            if own_ms > wait_ms:
+                wait_ms, longest = own_ms, use
+        if longest is not None:
+            if wait_ms > WAIT_MAX_MS:
+                self.refused[longest.subject] += 1
+                raise _exceeded(longest, "more was taken than its rates allow", wait_ms)
+            self.slowed[longest.subject] += 1
+        for use in uses:
+            use.take_request(size)
+        return wait_ms
+
+    def take_reply(self, uses: Iterable[Use], size: int, now_ms: int) -> float:
+        """For how many ms a stream's next reply waits."""
+        return max((use.take_reply(size, now_ms) for use in uses), default=0.0)
+
+
+def _exceeded(use: Use, reason: str, retry_after_ms: float) -> TroveError:
+    what = f"quota of {use.subject}: {reason}; try again in {retry_after_ms:.0f} ms"
+    return TroveError(errors.LIMIT_EXCEEDED, what, quota=use.subject, retry_after_ms=int(retry_after_ms))

@@ -1,0 +1,251 @@
+"""Quotas before a handler: who waits, who is refused, and what is counted until when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+import pytest
+
+from broker.security import changes
+from broker.security.quotas import Quota
+from broker.server.access.gate import Gate
+from broker.server.access.guard import AccessGuard
+from broker.server.refused_message import RefusedMessage
+from broker.server.rocketmq.status import reader
+from tests.support.fake_loop import run, turns
+from tests.unit.server.access.access_here import CLUSTER, AccessHere, rocketmq_metadata, signed
+from tests.unit.server.access.test_guard import FETCH, RECEIVE, SEND, TELEMETRY, Context
+from trovemq_daemon.grpc_transport import is_end
+from trovemq_proto.authentication.calls import message_signer
+from trovemq_proto.errors import TroveError
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_proto.rocketmq.v2 import service_pb2
+from trovemq_proto.v1 import message_pb2
+
+WATCH = "/trovemq.v1.RouteService/WatchRoutes"
+REQUEST = message_pb2.SendRequest(topic="orders").SerializeToString()
+
+
+def now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+class Door:
+    """A gate whose clock is the loop's, and alice, who may do everything of a user."""
+
+    def __init__(self) -> None:
+        self.here = AccessHere()
+        self.here.user("alice")
+        self.here.rule("alice", "All", "*")
+        self.gate = Gate(authorization=True, cluster=CLUSTER, clock_ms=lambda: round(now_s() * 1_000))
+        self.gate.open(self.here.table, self.here.sessions)
+        self.key = self.here.log_in("alice")
+        self.calls = 0
+
+    def quota(self, subject: str, **limits: int) -> None:
+        self.here.apply(changes.set_quota(self.here.table.state, subject, Quota(**limits)))
+
+    def guarded(self, path: str, handler: Any) -> Any:
+        return AccessGuard(self.gate).handler(path, handler)
+
+    def context(self, path: str, *messages: bytes) -> Context:
+        number, self.calls = self.calls, self.calls + 1
+        sign = message_signer(self.key, number)
+        return Context(signed(self.key, number, path), [sign(message) for message in messages])
+
+    async def send(self, handler: Any) -> str:
+        """One call of Send: the error's symbol, or an empty text."""
+        number = self.calls
+        context = self.context(SEND)
+        try:
+            await self.guarded(SEND, handler).unary_unary(self.key.sign(number, 0, REQUEST), context)
+        except TroveError as error:
+            return error.symbol
+        return ""
+
+
+def sender(behaviour: Callable[[], Awaitable[Any]]) -> Any:
+    async def send(_request: Any, _context: Any) -> Any:
+        return await behaviour()
+
+    return grpc.unary_unary_rpc_method_handler(
+        send, request_deserializer=message_pb2.SendRequest.FromString, response_serializer=None
+    )
+
+
+async def answered() -> Any:
+    return message_pb2.AppendReply()
+
+
+def test_requests_wait_first_and_are_refused_after() -> None:
+    async def program() -> None:
+        door, handler = Door(), sender(answered)
+        door.quota("User:alice", requests_per_s=1)
+        begun = now_s()
+        outcomes = await asyncio.gather(*(door.send(handler) for _ in range(5)))
+        assert outcomes == ["", "", "", "LIMIT_EXCEEDED", "LIMIT_EXCEEDED"]
+        assert now_s() - begun == pytest.approx(1.0)
+        assert door.gate.refusals.counts == {"LIMIT_EXCEEDED": 2}
+        await asyncio.sleep(3)
+        begun = now_s()
+        assert await door.send(handler) == ""
+        assert now_s() == begun
+
+    run(program())
+
+
+def test_a_refused_request_does_not_reach_its_handler() -> None:
+    async def program() -> None:
+        door, seen = Door(), []
+
+        async def note() -> Any:
+            seen.append(now_s())
+            return message_pb2.AppendReply()
+
+        door.quota("User:alice", bytes_in_per_s=1)
+        assert await door.send(sender(note)) == ""
+        assert await door.send(sender(note)) == "LIMIT_EXCEEDED"
+        assert len(seen) == 1
+
+    run(program())
+
+
+def test_open_calls_are_given_back_however_they_end() -> None:
+    async def program() -> None:
+        door, ending = Door(), asyncio.Event()
+
+        async def wait() -> Any:
+            await ending.wait()
+            raise ValueError("a fault of the handler")
+
+        door.quota("User:alice", calls_max=2)
+        calls = [asyncio.ensure_future(door.send(sender(wait))) for _ in range(2)]
+        await turns()
+        assert await door.send(sender(answered)) == "LIMIT_EXCEEDED"
+        calls[0].cancel()
+        await turns()
+        assert await door.send(sender(answered)) == ""
+        ending.set()
+        await asyncio.gather(*calls, return_exceptions=True)
+        assert door.gate.quotas.open_calls() == {"User:alice": 0}
+
+    run(program())
+
+
+def test_a_frame_above_the_quota_is_refused_alone() -> None:
+    async def program() -> None:
+        door, seen = Door(), []
+
+        async def serve(_requests: Any, context: Any) -> None:
+            while not is_end(message := await context.read()):
+                seen.append(message)
+                await context.write(message_pb2.FetchReply())
+
+        handler = grpc.stream_stream_rpc_method_handler(
+            serve, request_deserializer=message_pb2.FetchRequest.FromString
+        )
+        door.quota("User:alice", bytes_in_per_s=100)
+        topics = ("a" * 300, "b", "c")
+        messages = [message_pb2.FetchRequest(topic=topic).SerializeToString() for topic in topics]
+        context = door.context(FETCH, *messages)
+        await door.guarded(FETCH, handler).stream_stream(None, context)
+        assert [isinstance(message, RefusedMessage) for message in seen] == [False, True, True]
+        assert {message.error.symbol for message in seen[1:]} == {"LIMIT_EXCEEDED"}
+        assert len(context.written) == 3
+
+    run(program())
+
+
+def test_a_quota_counts_for_a_stream_that_was_open_before() -> None:
+    async def program() -> None:
+        door, times = Door(), []
+
+        async def serve(_requests: Any, context: Any) -> None:
+            while not is_end(await context.read()):
+                times.append(now_s())
+                if len(times) == 1:
+                    door.quota("User:*", requests_per_s=2)
+                if len(times) == 5:
+                    door.quota("User:*")
+
+        handler = grpc.stream_stream_rpc_method_handler(
+            serve, request_deserializer=message_pb2.FetchRequest.FromString
+        )
+        message = message_pb2.FetchRequest(topic="a").SerializeToString()
+        await door.guarded(FETCH, handler).stream_stream(None, door.context(FETCH, *[message] * 7))
+        assert times == pytest.approx([0, 0, 0, 0, 0.5, 0.5, 0.5])
+        assert door.gate.current_quotas().open_calls()["User:*"] == 0
+
+    run(program())
+
+
+def test_large_replies_slow_the_next_ones_down() -> None:
+    async def program() -> None:
+        door = Door()
+
+        async def watch(_request: Any, _context: Any) -> AsyncIterator[Any]:
+            for _ in range(4):
+                yield message_pb2.FetchReply(records=bytes(2_000))
+
+        handler = grpc.unary_stream_rpc_method_handler(
+            watch, request_deserializer=message_pb2.SendRequest.FromString
+        )
+        door.quota("Address:127.0.0.1", bytes_out_per_s=1_000)
+        number, context = door.calls, door.context(SEND)
+        guarded = door.guarded(SEND, handler)
+        stream = guarded.unary_stream(door.key.sign(number, 0, REQUEST), context)
+        times = [now_s() async for _ in stream]
+        assert times == pytest.approx([0, 1, 3, 5], abs=0.1)
+        assert await door.send(sender(answered)) == "LIMIT_EXCEEDED", "and those who ask later"
+
+    run(program())
+
+
+def test_rocketmqs_clients_read_it_in_the_reply() -> None:
+    async def program() -> None:
+        door = Door()
+
+        async def receive(_request: Any, _context: Any) -> AsyncIterator[Any]:
+            for _ in range(3):
+                yield service_pb2.ReceiveMessageResponse(message=v2.Message(body=bytes(5_000)))
+
+        handler = grpc.unary_stream_rpc_method_handler(
+            receive, request_deserializer=reader(service_pb2.ReceiveMessageRequest)
+        )
+        door.quota("Client:c", bytes_out_per_s=1_000)
+        queue = v2.MessageQueue(topic=v2.Resource(name="orders"))
+        request = service_pb2.ReceiveMessageRequest(
+            group=v2.Resource(name="billing"), message_queue=queue
+        ).SerializeToString()
+
+        async def asked() -> list[Any]:
+            context = Context(rocketmq_metadata("alice"))
+            return [one async for one in door.guarded(RECEIVE, handler).unary_stream(request, context)]
+
+        assert [len(one.message.body) for one in await asked()] == [5_000] * 3
+        assert now_s() == 0, "messages that were leased come at once"
+        assert [one.status.code for one in await asked()] == [v2.TOO_MANY_REQUESTS]
+        door.quota("User:alice", calls_max=1)
+        door.gate.current_quotas()
+        (use, *_) = door.gate.quotas.uses("alice", is_super=False, source="127.0.0.1", client_id="", now_ms=0)
+        use.open("another")
+        context = Context(rocketmq_metadata("alice"), [b""])
+        telemetry = grpc.stream_stream_rpc_method_handler(
+            receive, request_deserializer=reader(service_pb2.TelemetryCommand)
+        )
+        found = [one async for one in door.guarded(TELEMETRY, telemetry).stream_stream(None, context)]
+        assert [one.status.code for one in found] == [v2.TOO_MANY_REQUESTS]
+
+    run(program())
+
+
+def test_a_call_without_quotas_waits_for_nothing() -> None:
+    async def program() -> None:
+        door = Door()
+        assert [await door.send(sender(answered)) for _ in range(100)] == [""] * 100
+        assert now_s() == 0
+
+    run(program())
