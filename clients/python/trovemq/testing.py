@@ -206,8 +206,8 @@ class DaemonProcess:
 
     def kill(self) -> None:
         """Ends the daemon at once (SIGKILL), as a crash does."""
-        self.send_signal(signal.SIGKILL)
         if self.process is not None:
+            self.process.kill()
             self.process.wait()
 
     def restart(self, *, kill: bool = False) -> Self:

@@ -141,7 +141,8 @@ def _write(path: Path, content: bytes, mode: int) -> None:
         new.unlink(missing_ok=True)
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(file.fileno(), mode)  # whatever the umask
+            if hasattr(os, "fchmod"):  # not on Windows
+                os.fchmod(file.fileno(), mode)  # whatever the umask
             file.write(content)
         new.replace(path)
     except OSError as error:
