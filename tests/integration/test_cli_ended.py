@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import signal
 import socket
 import subprocess
@@ -102,6 +104,23 @@ def test_ctrl_c_before_a_server_that_stands_still_has_answered() -> None:
         with connection:
             process.send_signal(signal.SIGINT)
             assert ended(process) == (130, b"")
+
+
+@pytest.mark.parametrize(
+    ("key", "code"), [(b"\x03", 130), (b"n\n", 1), (b"\x04", 1)], ids=["ctrl-c", "no", "end of input"]
+)
+def test_a_question_at_a_terminal_can_be_ended(key: bytes, code: int) -> None:
+    """Nothing is dialled before the answer."""
+    command = ["-m", "trovemq.cli", "--server", "127.0.0.1:1", "topic", "delete", "orders"]
+    process_id, terminal = pty.fork()
+    if not process_id:
+        os.execv(sys.executable, [sys.executable, *command])
+    shown = b""
+    while b"[y/N]" not in shown:
+        shown += os.read(terminal, 1024)
+    os.write(terminal, key)
+    assert os.waitstatus_to_exitcode(os.waitpid(process_id, 0)[1]) == code
+    os.close(terminal)
 
 
 def test_a_body_that_is_too_large_names_its_line(broker: BrokerProcess) -> None:

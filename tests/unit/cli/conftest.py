@@ -301,6 +301,15 @@ class FakeProducer:
     async def __aexit__(self, *_: object) -> None:
         return
 
+    async def ready(self, size: int = 1) -> None:
+        return
+
+    def send_nowait(self, body: bytes, *, message_group: str | None = None, **arguments: Any) -> Any:
+        if message_group is not None:
+            own = arguments.pop("properties") or {}
+            arguments["properties"] = {**own, "__SHARDINGKEY": message_group}
+        return asyncio.ensure_future(self.client.send(self.topic, body, **arguments))
+
     async def send_batch(
         self,
         bodies: Sequence[bytes],

@@ -54,6 +54,23 @@ def test_rows_of_csv_become_objects(run: Any, client: FakeClient, tmp_path: Path
     assert [m.keys for m in found] == [("1",), ("2",)]
 
 
+def test_message_groups_are_a_field_s_or_one_for_all(run: Any, client: FakeClient, tmp_path: Path) -> None:
+    file = tmp_path / "orders.csv"
+    file.write_text("id,customer\n1,ann\n2,bob\n3,ann\n")
+    assert run("produce", "orders", str(file), "--group-field", "customer").code == 0
+    assert run("produce", "orders", "--message-group", "all", "--tag", "t", stdin=b"a\nb").code == 0
+    found = [
+        (json.loads(m.body)["id"] if m.body[:1] == b"{" else m.body, m.properties["__SHARDINGKEY"])
+        for m in stored(client)
+    ]
+    assert found == [("1", "ann"), ("2", "bob"), ("3", "ann"), (b"a", "all"), (b"b", "all")]
+    assert [m.tags for m in stored(client)][3:] == ["t", "t"]
+    printed = run("--json", "pull", "orders", "--queue", "0", "--offset", "0", "--max", "3").out
+    client.records.clear()
+    assert run("produce", "orders", "--format", "messages", stdin=printed).code == 0
+    assert [m.properties["__SHARDINGKEY"] for m in stored(client)] == ["ann", "bob", "ann"]
+
+
 def test_what_pull_prints_can_be_sent_again(run: Any, client: FakeClient) -> None:
     run(
         "send",

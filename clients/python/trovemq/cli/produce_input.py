@@ -45,20 +45,23 @@ class Outgoing:
     tag: str | None = None
     unique_key: str | None = None
     properties: Mapping[str, str] | None = None
+    message_group: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Which members of a JSON object, or columns of a CSV file, are a message's keys, tag and unique key."""
+    """Which members of a JSON object, or columns of a CSV file, are a message's keys, tag, unique key and
+    message group."""
 
     keys: Sequence[str] = ()
     tag: str | None = None
     unique_key: str | None = None
+    message_group: str | None = None
 
     @property
     def named(self) -> bool:
         """Whether there is any."""
-        return bool(self.keys or self.tag or self.unique_key)
+        return bool(self.keys or self.tag or self.unique_key or self.message_group)
 
 
 def format_of(file: str) -> InputFormat:
@@ -146,11 +149,13 @@ def _with_fields(body: bytes, number: int, value: Mapping[str, Any], fields: Fie
         tuple(text(name) for name in fields.keys),
         text(fields.tag) if fields.tag else None,
         text(fields.unique_key) if fields.unique_key else None,
+        message_group=text(fields.message_group) if fields.message_group else None,
     )
 
 
 def _of_message(line: bytes, number: int) -> Outgoing:
-    """An object as `pull --json` prints it: the body in base64, keys, tag, the sender's properties."""
+    """An object as `pull --json` prints it: body in base64, keys, tag, message group, sender's properties."""
+    from trovemq_proto.records import PROPERTY_SHARDING_KEY
     from trovemq_proto.records.internal_properties import is_reserved
 
     value = _parsed(line, number)
@@ -167,7 +172,8 @@ def _of_message(line: bytes, number: int) -> Outgoing:
     if not isinstance(keys, str | None) or not isinstance(tag, str | None):
         raise _illegal(number, "has keys or tags that are no text")
     own = {name: text for name, text in properties.items() if not is_reserved(name)}
-    return Outgoing(body, number, tuple((keys or "").split()), tag, None, own or None)
+    group = properties.get(PROPERTY_SHARDING_KEY)
+    return Outgoing(body, number, tuple((keys or "").split()), tag, None, own or None, group)
 
 
 def _parsed(line: bytes, number: int) -> Any:

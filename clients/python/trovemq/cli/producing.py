@@ -25,6 +25,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from trovemq.cli.arguments import BrokerOption, QueueOption, TopicArgument
+from trovemq.cli.messages import MessageGroupOption
 from trovemq.cli.produce_input import Fields, InputFormat, Outgoing, format_of, read_messages
 from trovemq.cli.read_ahead import ReadAhead
 from trovemq.cli.session import Session, verb
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from trovemq import Producer
 
 CHUNKS_IN_FLIGHT_MAX: Final = 8
+PROPERTIES_SIZE_MAX: Final = 32_767  # bytes of one message
 SAVE_SECONDS: Final = 1.0
 
 
@@ -134,9 +136,16 @@ async def produce(
             "--id-field", metavar="NAME", help="The field that is the unique key.", show_default=False
         ),
     ] = None,
+    group_field: Annotated[
+        str | None,
+        typer.Option(
+            "--group-field", metavar="NAME", help="The field that is the message group.", show_default=False
+        ),
+    ] = None,
     tag: Annotated[
         str | None, typer.Option("--tag", metavar="TAG", help="One tag for all.", show_default=False)
     ] = None,
+    message_group: MessageGroupOption = None,
     resume: Annotated[
         Path | None,
         typer.Option(
@@ -151,18 +160,22 @@ async def produce(
 ) -> None:
     """Send the messages of a file or of standard input, one a line or row, and wait until all are stored."""
     format_ = format_ or format_of(file)
-    fields = Fields(tuple(key_fields or ()), tag_field, id_field)
+    fields = Fields(tuple(key_fields or ()), tag_field, id_field, group_field)
     if fields.named and format_ not in (InputFormat.JSON, InputFormat.CSV):
-        raise typer.BadParameter("--key-field, --tag-field and --id-field are for --format json and csv")
+        names = "--key-field, --tag-field, --id-field and --group-field"
+        raise typer.BadParameter(f"{names} are for --format json and csv")
     if tag and tag_field:
         raise typer.BadParameter("give --tag or --tag-field, not both")
+    if message_group and group_field:
+        raise typer.BadParameter("give --message-group or --group-field, not both")
     position = Position.open(topic, file, resume)
     skipped = position.messages
     with ExitStack() as stack:
         source, size = _opened(file, stack)
         messages = islice(read_messages(source, format_, fields), skipped, None)
         async with session.client() as client, client.producer(topic) as producer:
-            sending = Sending(session, producer, position, tag, {"queue_id": queue, "broker": broker})
+            place = {"queue_id": queue, "broker": broker}
+            sending = Sending(session, producer, position, tag, message_group, place)
             reading = ReadAhead(messages)
             try:
                 async for chunk in reading.chunks():
@@ -226,13 +239,21 @@ class Sending:
     """Chunks in flight, acknowledged in their order."""
 
     def __init__(
-        self, session: Session, producer: Producer, position: Position, tag: str | None, place: dict[str, Any]
+        self,
+        session: Session,
+        producer: Producer,
+        position: Position,
+        tag: str | None,
+        message_group: str | None,
+        place: dict[str, Any],
     ) -> None:
         self._session = session
         self._producer = producer
         self._position = position
         self._tag = tag
+        self._message_group = message_group
         self._place = place
+        self._order = asyncio.Lock()  # of messages with a group: one chunk after the other
         self._number = position.messages
         self._in_flight: deque[tuple[asyncio.Task[Any], list[Outgoing]]] = deque()
 
@@ -240,14 +261,21 @@ class Sending:
         """Takes a chunk; waits while too many are in flight. Raises TroveError."""
         numbers = range(self._number, self._number + len(chunk))
         self._number += len(chunk)
-        keys = [one.keys for one in chunk]
-        tags = [one.tag or self._tag for one in chunk]
-        properties = [one.properties for one in chunk]
         unique_keys = [
             one.unique_key or self._position.unique_key(number)
             for one, number in zip(chunk, numbers, strict=True)
         ]
-        sending = self._producer.send_batch(
+        has_groups = self._message_group is not None or any(one.message_group for one in chunk)
+        send = self._send_each if has_groups else self._send_together
+        self._in_flight.append((asyncio.ensure_future(send(chunk, unique_keys)), chunk))
+        if len(self._in_flight) >= CHUNKS_IN_FLIGHT_MAX:
+            await self._take_first()
+
+    async def _send_together(self, chunk: list[Outgoing], unique_keys: list[str]) -> None:
+        keys = [one.keys for one in chunk]
+        tags = [one.tag or self._tag for one in chunk]
+        properties = [one.properties for one in chunk]
+        await self._producer.send_batch(
             [one.body for one in chunk],
             keys=keys if any(keys) else None,
             tags=tags if any(tags) else None,
@@ -255,9 +283,28 @@ class Sending:
             unique_keys=unique_keys,
             **self._place,
         )
-        self._in_flight.append((asyncio.ensure_future(sending), chunk))
-        if len(self._in_flight) >= CHUNKS_IN_FLIGHT_MAX:
-            await self._take_first()
+
+    async def _send_each(self, chunk: list[Outgoing], unique_keys: list[str]) -> None:
+        """Each to the queue of its message group, in the order of the input."""
+        answers: list[asyncio.Future[Any]] = []
+        try:
+            async with self._order:
+                for one, unique_key in zip(chunk, unique_keys, strict=True):
+                    await self._producer.ready(len(one.body) + PROPERTIES_SIZE_MAX)
+                    sent = self._producer.send_nowait(
+                        one.body,
+                        keys=one.keys,
+                        tag=one.tag or self._tag,
+                        properties=one.properties,
+                        unique_key=unique_key,
+                        message_group=one.message_group or self._message_group,
+                        **self._place,
+                    )
+                    answers.append(sent)
+        finally:
+            await asyncio.gather(*answers, return_exceptions=True)
+        for answer in answers:
+            answer.result()
 
     async def finish(self) -> None:
         """Waits for all of them. Raises TroveError."""

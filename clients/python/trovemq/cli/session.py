@@ -6,6 +6,7 @@ import asyncio
 import functools
 import inspect
 import os
+import signal
 import sys
 from collections.abc import (
     AsyncGenerator,
@@ -111,14 +112,23 @@ class Session:
         self.output.show(table(columns, rows, numbers))
 
     def confirm(self, question: str, *, yes: bool) -> None:
-        """Asks before an action that cannot be undone. Raises typer.Abort for a no; BadParameter (usage)
-        where the input is not a terminal and --yes is not given."""
+        """Asks before an action that cannot be undone. Raises typer.Abort for a no, KeyboardInterrupt for
+        Ctrl-C; BadParameter (usage) where the input is not a terminal and --yes is not given."""
         if yes:
             return
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise typer.BadParameter("there is no terminal to ask on: this needs --yes")
         self.progress.off()
-        typer.confirm(question, abort=True, err=True)
+        # asyncio's own handler only cancels the task, which a read of the terminal does not notice.
+        handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            typer.confirm(question, abort=True, err=True)
+        except typer.Abort as abort:
+            if isinstance(abort.__context__, KeyboardInterrupt):
+                raise KeyboardInterrupt from None
+            raise
+        finally:
+            signal.signal(signal.SIGINT, handler)
 
     async def call(self, awaitable: Awaitable[Result]) -> Result:
         """Awaits one request within --timeout. Raises TroveError REQUEST_TIMEOUT."""
