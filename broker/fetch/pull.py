@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from struct import Struct
 from typing import Final
 
 import numpy as np
@@ -29,7 +30,8 @@ from trovemq_proto.records import (
     check_record,
     java_hash,
 )
-from trovemq_proto.records.layout import SCHEDULE_TOPIC
+from trovemq_proto.records.fields import read_fields
+from trovemq_proto.records.layout import QUEUE_OFFSET_AT, SCHEDULE_TOPIC
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import BLANK_UNIT_SIZE, find_queue
 from trovemq_store.files.files import StorageError
@@ -37,6 +39,7 @@ from trovemq_store.index.consume_queue import ConsumeQueue
 
 UNITS_MAX: Final = 8_192  # looked at in one pull; bounds the work of a tag filter
 TAGS_MAX: Final = 64
+_OFFSETS: Final = Struct(">qq")  # QUEUEOFFSET and, behind it, PHYSICALOFFSET
 
 Indexes = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -109,6 +112,10 @@ class Puller:
         except StorageError:  # not even the first: the message is there, and cannot be found
             following = QueueOffset(request.offset + 1)
             return PullResult([], 0, 0, following, low, high, damaged_offsets=(request.offset,))
+        if len(units) == 1 and not request.tags:
+            one = self._read_one(request.offset, units[0], low, high)
+            if one is not None:
+                return one
         sizes = units["size"].astype(np.int64)
         physical_offsets = units["physical_offset"].astype(np.int64)
         wanted = (sizes != BLANK_UNIT_SIZE) & (physical_offsets >= self._store.min_offset)
@@ -123,6 +130,28 @@ class Puller:
         if request.tags:
             gathered.keep_tags(frozenset(request.tags))
         return gathered.result(QueueOffset(request.offset + scanned), low, high)
+
+    def _read_one(
+        self, offset: QueueOffset, unit: np.void, low: QueueOffset, high: QueueOffset
+    ) -> PullResult | None:
+        """The one message that a reader at the end of the queue gets, without columns. None: it is not as it
+        should be, or its CRC must be checked, in the way that all take."""
+        store = self._store
+        place, size, _ = unit.item()
+        if place < max(store.min_offset, self._checked_from) or place + size > store.visible_offset:
+            return None
+        try:
+            record = store.read(PhysicalOffset(place), size)
+        except StorageError:
+            return None
+        fields = read_fields(record, 0, len(record))
+        if (
+            fields is None
+            or fields.size != size
+            or _OFFSETS.unpack_from(record, QUEUE_OFFSET_AT) != (offset, place)
+        ):
+            return None
+        return PullResult([record], 1, size, QueueOffset(offset + 1), low, high)
 
     def _limit(self, request: PullRequest, sizes: Indexes) -> int:
         """How many of these records fit; at least one where there is one."""

@@ -186,3 +186,34 @@ def test_queue_offsets_come_only_where_the_records_say_something_else(store: Mes
     assert [message.queue_offset for message in messages(result)] == [queue.max_offset - 2, 0]
     expected = [queue.max_offset - 2, queue.max_offset - 1]
     assert np.frombuffer(result.queue_offsets, "<i8").tolist() == expected
+
+
+PLACES = {"nothing": -1, "size": 3, "queue offset": 27, "physical offset": 35, "body's size": 87}
+
+
+@pytest.mark.parametrize("at", PLACES)
+@pytest.mark.parametrize("short_way", [True, False])
+def test_the_last_message_by_itself_is_read_as_any_other(
+    at: str, short_way: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a short way where all is well, else as others are."""
+    if not short_way:
+        monkeypatch.setattr(Puller, "_read_one", lambda *_: None)
+    files = MemoryFileSystem()
+    opened = open_store(files)
+    reader = puller(opened)
+    result = [send(opened, b"%03d" % number) for number in range(3)][-1]
+    opened.dispatch()
+    if at != "nothing":
+        log = files.open("commitlog/" + "0" * 20)
+        position = result.physical_offset + PLACES[at]
+        log.write(position, bytes([log.view()[position] ^ 1]))
+    pulled = reader.pull(PullRequest("orders", 0, QueueOffset(2)))
+    assert (pulled.next_offset, pulled.min_offset, pulled.max_offset) == (3, 0, 3)
+    if at == "nothing":
+        assert [message.body for message in messages(pulled)] == [b"002"]
+        assert (pulled.queue_offsets, pulled.damaged_offsets) == (b"", ())
+    elif at == "queue offset":  # the receiver sees by its CRC that it is damaged
+        assert np.frombuffer(pulled.queue_offsets, "<i8").tolist() == [2]
+    else:
+        assert (pulled.message_count, pulled.damaged_offsets) == (0, (2,))
