@@ -94,7 +94,7 @@ class FetchStream(ReplyStream):
         wait_ms = wait_limit(request, parts.wait_ms_max)
         fetch = FetchWait(parts, request.fetch_id, pull_request(request), wait_ms)
         await self.wait_for_capacity()
-        message = fetch.attempt(last=wait_ms == 0 or self._ending)
+        message = fetch.attempt(last=wait_ms == 0 or self._ending or parts.long_polls.closed)
         if message is None:
             if self._waiting >= parts.fetches_waiting_max - 1:
                 error = TroveError(
@@ -142,12 +142,10 @@ async def pull_once(parts: FetchParts, request: message_pb2.FetchRequest) -> byt
     result = parts.puller.pull(own)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_limit(request, parts.wait_ms_max) / 1000
-    while result.at_end and (remaining := deadline - loop.time()) > 0:
+    while result.at_end and not parts.long_polls.closed and (remaining := deadline - loop.time()) > 0:
         own = _from(own, result.next_offset)
         await _growth(parts.long_polls, own, max(1, round(remaining * 1000)))
         result = parts.puller.pull(own)
-        if parts.long_polls.closed:
-            break
     return counted_reply(parts, request.fetch_id, own.topic, result)
 
 
@@ -155,7 +153,7 @@ def pull_now(parts: FetchParts, request: message_pb2.FetchRequest) -> bytes | No
     """The same where nobody has to wait; else None."""
     own = pull_request(request)
     result = parts.puller.pull(own)
-    if result.at_end and wait_limit(request, parts.wait_ms_max):
+    if result.at_end and not parts.long_polls.closed and wait_limit(request, parts.wait_ms_max):
         return None
     return counted_reply(parts, request.fetch_id, own.topic, result)
 

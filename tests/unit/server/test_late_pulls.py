@@ -1,0 +1,29 @@
+"""Pulls that come when the broker is stopping."""
+
+from __future__ import annotations
+
+import asyncio
+
+from broker.fetch.long_poll import LongPolls
+from broker.fetch.pull import Puller, PullSettings
+from broker.server.monitoring.traffic import Traffic
+from broker.server.native.fetch_stream import FetchParts, pull_now, pull_once
+from tests.support import fake_loop
+from tests.support.engine import open_store
+from trovemq_proto.v1 import message_pb2
+from trovemq_store.files.memory import MemoryFileSystem
+
+
+def test_a_pull_that_came_while_the_broker_stopped_waited_for_messages() -> None:
+    async def scene() -> None:
+        polls = LongPolls()
+        parts = FetchParts(Puller(open_store(MemoryFileSystem()), PullSettings()), polls, Traffic())
+        request = message_pb2.FetchRequest(topic="orders", wait_ms=20_000)
+        assert pull_now(parts, request) is None, "it may wait"
+        polls.close()
+        async with asyncio.timeout(1):
+            reply = message_pb2.FetchReply.FromString(await pull_once(parts, request))
+        assert (reply.next_offset, reply.error.symbol) == (0, "")
+        assert pull_now(parts, request) == reply.SerializeToString()
+
+    fake_loop.run(scene())
