@@ -147,7 +147,12 @@ def _readyz(cluster: Cluster) -> Callable[[Request], Awaitable[Response]]:
             await cluster.state(age_max_s=0)
         except TroveError as error:
             detail = str(error)
-        answer = {"ready": not detail, "checks": {"cluster": {"ok": not detail, "detail": detail}}}
+        reasons = [f"cluster: {detail}"] if detail else []
+        answer = {
+            "ready": not detail,
+            "reasons": reasons,
+            "checks": {"cluster": {"ok": not detail, "detail": detail}},
+        }
         return JSONResponse(answer, 503 if detail else 200)
 
     return readyz

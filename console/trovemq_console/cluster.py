@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
-from trovemq import BrokerInfo, BrokerStatistics, Client, ClusterState, TroveError
+from trovemq import BrokerInfo, BrokerStatistics, Client, ClusterState, TroveError, errors
 
 T = TypeVar("T")
 
@@ -40,12 +40,13 @@ class TopicEntry:
 
 @dataclass(frozen=True, slots=True)
 class BrokerAnswer:
-    """A broker's counters, or the reason why there are none."""
+    """A broker's counters, or the reason why there are none; `refused`: this user may not see them."""
 
     info: BrokerInfo
     topic_count: int
     counters: dict[str, int] | None
     problem: str = ""
+    refused: bool = False
 
 
 class Cluster:
@@ -108,11 +109,16 @@ class Cluster:
 
         answers = await asyncio.gather(*(ask(route.broker.name) for route in state.brokers))
         return [
-            BrokerAnswer(route.broker, len(route.topics), None, str(answer))
+            BrokerAnswer(route.broker, len(route.topics), None, str(answer), is_refusal(answer))
             if isinstance(answer, TroveError)
             else BrokerAnswer(route.broker, len(route.topics), answer.counters)
             for route, answer in zip(state.brokers, answers, strict=True)
         ]
+
+
+def is_refusal(error: TroveError) -> bool:
+    """Whether the user lacks a right."""
+    return error.spec is errors.ACCESS_DENIED
 
 
 def merged_topics(state: ClusterState) -> list[TopicEntry]:

@@ -54,8 +54,8 @@ class Page:
         while True:
             answer = self._next()
             if answer.get("id") == self._number:
-                assert "error" not in answer, answer
-                result: dict[str, Any] = answer["result"]
+                assert "error" not in answer or method == "Runtime.evaluate", answer
+                result: dict[str, Any] = answer.get("result", {})  # none of a page that is being left
                 return result
 
     def _next(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class Page:
     def run(self, script: str) -> Any:
         """The value of an expression of JavaScript."""
         result = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
-        return result["result"].get("value")
+        return result.get("result", {}).get("value")
 
     def until(self, script: str) -> None:
         """Waits until the expression is true."""
@@ -86,6 +86,10 @@ class Page:
         while not self.run(script):
             assert time.monotonic() < give_up, script
             time.sleep(0.02)
+
+    def arrive(self, title: str) -> None:
+        """Waits for a page that a link or a form leads to: its title begins so, and all of it is there."""
+        self.until(f"document.readyState === 'complete' && document.title.startsWith({json.dumps(title)})")
 
     def press(self, key: str) -> None:
         """A key of the keyboard."""

@@ -24,7 +24,12 @@ _HEALTH: Final[tuple[tuple[str, _HealthTest, str, str], ...]] = (
     ("damaged_ranges", bool, "bad", "{0} damaged places of the log were met: trovemq store scrub"),
     ("scrub_damages", bool, "bad", "scrubs found {0} damages"),
     ("lagging_projections", bool, "warn", "{0} indexes have not reached the end of the log"),
-    ("trees_quarantined", bool, "warn", "the search trees are being rebuilt"),
+    (
+        "trees_quarantined",
+        bool,
+        "warn",
+        "its search trees could not be trusted at the start, and are rebuilt from the log",
+    ),
     ("projection_failures", bool, "warn", "{0} batches were refused by an index, and are tried again"),
     ("segment_create_failures", bool, "warn", "{0} segments of the log could not be made"),
     ("index_create_failures", bool, "warn", "{0} index files could not be made"),
@@ -94,6 +99,8 @@ _CHARTS: Final = {"messages_in": "messages in a second", "messages_out": "messag
 
 def remarks_of(answer: BrokerAnswer) -> tuple[Remark, ...]:
     """Why a broker needs attention; () where it does not."""
+    if answer.refused:
+        return (Remark("warn", f"its counters are not shown: {answer.problem}"),)
     if answer.counters is None:
         return (Remark("bad", f"did not answer: {answer.problem}"),)
     return tuple(

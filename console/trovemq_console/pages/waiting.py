@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from trovemq import Client, DelayedMessage, Message, MessageTrack, TroveError, errors
-from trovemq_console.cluster import gather_bounded, number_of
+from trovemq_console.cluster import gather_bounded, is_refusal, number_of
 from trovemq_console.pages.console import Console, text
 
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
@@ -46,7 +46,7 @@ async def delayed(console: Console, request: Request) -> Response:
             found, complete = await client.admin.groups.find_delayed(topic, key)
         except TroveError as error:
             problem = error
-    tracks = [] if found else await _newest(client, TIMER_TOPIC)
+    tracks, refusal = ([], None) if found else await _newest(client, TIMER_TOPIC)
     waiting = [
         Waiting(message, real_topic(message), due_of(message), "")
         for message, track in tracks
@@ -64,15 +64,16 @@ async def delayed(console: Console, request: Request) -> Response:
         waiting=sorted(waiting, key=lambda one: one.due),
         pending=sum(number_of(answer.counters, "timers_pending") for answer in answers),
         read_max=READ_MAX,
+        refusal=refusal,
     )
 
 
 async def transactions(console: Console, request: Request) -> Response:
     """Half messages whose transaction has not ended."""
-    client = await console.client()
+    tracks, refusal = await _newest(await console.client(), HALF_TOPIC)
     open_ones = [
         Waiting(message, real_topic(message), 0, message.properties.get("PGROUP", ""))
-        for message, track in await _newest(client, HALF_TOPIC)
+        for message, track in tracks
         if not ENDED & {event.kind for event in track.events}
     ]
     answers = await console.cluster.brokers()
@@ -83,25 +84,29 @@ async def transactions(console: Console, request: Request) -> Response:
             *("atomic_open", "atomic_committed", "atomic_rolled_back", "atomic_timed_out"),
         )
     }
-    return console.respond(request, "transactions.html", rows=open_ones, totals=totals, read_max=READ_MAX)
+    values: dict[str, Any] = {"totals": totals, "read_max": READ_MAX, "refusal": refusal}
+    return console.respond(request, "transactions.html", rows=open_ones, **values)
 
 
-async def _newest(client: Client, topic: str) -> list[tuple[Message, MessageTrack]]:
-    """The newest records of the topic with their tracks; none where no broker has one."""
+_Tracks = list[tuple[Message, MessageTrack]]
+
+
+async def _newest(client: Client, topic: str) -> tuple[_Tracks, TroveError | None]:
+    """The newest records of the topic with their tracks; none where no broker has one, or this user may not
+    read it, which is then the second value."""
     try:
         messages: Sequence[Message] = (await client.search(topic, max=READ_MAX)).messages
     except TroveError as error:
         if error.spec is errors.TOPIC_NOT_FOUND:
-            return []
+            return [], None
+        if is_refusal(error):
+            return [], error
         raise
     tracks: Iterable[MessageTrack | TroveError] = await gather_bounded(
         client.track(message.offset_msg_id) for message in messages
     )
-    return [
-        (message, track)
-        for message, track in zip(messages, tracks, strict=True)
-        if isinstance(track, MessageTrack)
-    ]
+    answered = zip(messages, tracks, strict=True)
+    return [(message, track) for message, track in answered if isinstance(track, MessageTrack)], None
 
 
 def real_topic(message: Message) -> str:

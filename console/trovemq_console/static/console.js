@@ -55,6 +55,7 @@ function busy(section) {
 if (sections().length) {
   const seconds = Math.min(...sections().map((section) => Number(section.dataset.refresh)));
   setInterval(refresh, seconds * 1000);
+  document.addEventListener("visibilitychange", refresh); // at once when the page is looked at again
 }
 
 // --- the live tail ------------------------------------------------------------------------------------------------

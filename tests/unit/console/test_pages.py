@@ -104,6 +104,24 @@ def test_a_cluster_that_is_not_there_is_an_error_page_and_asked_again() -> None:
         assert "orders" in browser.get("/topics")
 
 
+def test_a_user_without_rights_sees_which_ones_are_missing() -> None:
+    cluster = FakeCluster(topics={"orders": 2})
+    denied = TroveError(errors.ACCESS_DENIED, "alice may not do that")
+
+    async def refuse(*_: object, **__: object) -> Any:
+        raise denied
+
+    cluster.statistics = refuse  # type: ignore[method-assign]
+    cluster.search = refuse  # type: ignore[method-assign]
+    with console(cluster) as browser:
+        overview = browser.get("/")
+        assert "its counters are not shown: ACCESS_DENIED" in overview
+        assert "did not answer" not in overview
+        for path in ("/delayed", "/transactions", "/topic?name=orders"):
+            assert "alice may not do that" in browser.get(path), path
+        assert browser.status("/topic/new", name="orders") == 403
+
+
 # --- topics -----------------------------------------------------------------------------------------
 def test_of_ten_thousand_topics_those_on_the_page_are_asked_for() -> None:
     cluster = FakeCluster(topics={f"topic-{number:05}": 1 for number in range(TOPIC_COUNT)})
