@@ -1,8 +1,9 @@
 """Operations HTTP in the daemon's own event loop: `/metrics`, `/healthz`, `/readyz`.
 
 `/healthz` is 200 as long as the loop turns. `/readyz` is 200 where every named check is fine, else 503; its
-JSON names each: `{"ready": false, "checks": {"store": {"ok": true, "detail": ""}, …}, "warnings": {}}`. A
-warning deserves attention and hinders no request: `{"retention": "…"}`.
+JSON names each, and why: `{"ready": false, "reasons": ["store: failed: …"], "checks": {"store": {"ok": false,
+"detail": "failed: …"}, …}, "warnings": {}}`. A warning deserves attention and hinders no request:
+`{"retention": "…"}`.
 """
 
 from __future__ import annotations
@@ -140,7 +141,12 @@ class OpsHttp:
         problems = self._readiness.problems()
         ready = not any(problems.values())
         checks = {name: {"ok": not detail, "detail": detail} for name, detail in problems.items()}
-        answer = {"ready": ready, "checks": checks, "warnings": self._readiness.warnings()}
+        answer = {
+            "ready": ready,
+            "reasons": [f"{name}: {detail}" for name, detail in problems.items() if detail],
+            "checks": checks,
+            "warnings": self._readiness.warnings(),
+        }
         return JSONResponse(answer, status_code=200 if ready else 503)
 
 

@@ -20,10 +20,10 @@ from typing import Final
 
 from broker.cluster.registration import Registrations
 from broker.daemon.broker_services import BrokerServices
+from broker.daemon.readiness_reasons import add_store_reasons
 from broker.daemon.recovery_log import log_recovery
 from broker.daemon.security import AccessCollector, BrokerSecurity, gate_of, open_security
 from broker.daemon.services import (
-    StoreServices,
     clock_ms,
     failures_that_end,
     open_consumer_state,
@@ -150,8 +150,7 @@ class BrokerApp:
         services.add_to(self._grpc.server)
         self._registry.register(BrokerCollector(parts.statistics))
         self._readiness.add("nameservers", registrations.problem)
-        self._readiness.add("store", lambda: _store_problem(parts))
-        self._readiness.add_warning("retention", lambda: _retention_warning(parts))
+        add_store_reasons(self._readiness, parts)
         try:
             async with asyncio.TaskGroup() as group:
                 commit = group.create_task(parts.group_commit.run(), name="group-commit")
@@ -280,26 +279,6 @@ def installed_version() -> str:
         return version("trovemq-broker")
     except PackageNotFoundError:
         return "unknown"
-
-
-def _store_problem(services: StoreServices) -> str:
-    """Why requests cannot be served as they should, or an empty text."""
-    store = services.store
-    if services.group_commit.failure is not None:
-        return f"failed: {services.group_commit.failure}"
-    index = store.key_index
-    if index is not None and index.create_failures and index.name in store.lagging:
-        return f"no index file can be made ({index.create_failures} failures)"
-    return ""
-
-
-def _retention_warning(services: StoreServices) -> str:
-    """A warning about the disk, or an empty text."""
-    counters, removed = services.retention.counters, services.store.early_removal.removed
-    texts = [str(removed)] if removed else []
-    if counters.disk_full:
-        texts.append(f"{counters.disk_used_percent:.1f} % of the disk is used: new messages are refused")
-    return "; ".join(texts)
 
 
 def run(settings: BrokerSettings, written: Collection[str]) -> int:

@@ -46,9 +46,10 @@ async def test_readiness_names_what_is_wrong() -> None:
         assert answer.status_code == 503
         assert answer.json()["checks"]["index"] == {"ok": False, "detail": "index is behind"}
         assert answer.json()["checks"]["store"] == {"ok": True, "detail": ""}
+        assert answer.json()["reasons"] == ["index: index is behind"]
         detail = ""
         answer = await client.get("/readyz")
-        assert (answer.status_code, answer.json()["ready"]) == (200, True)
+        assert (answer.status_code, answer.json()["ready"], answer.json()["reasons"]) == (200, True, [])
         assert (await client.get("/healthz")).status_code == 200
         assert (await client.get("/nothing")).status_code == 404
         assert (await client.post("/metrics")).status_code == 405

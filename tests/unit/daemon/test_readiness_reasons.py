@@ -1,0 +1,71 @@
+"""A store's reasons at `/readyz`: which ones make the broker unready, and which ones only warn."""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker.daemon.readiness_reasons import add_store_reasons
+from trovemq_daemon.ops_http import Readiness
+
+
+def services() -> Any:
+    """The parts that the reasons look at, all of them well."""
+    damage = SimpleNamespace(ranges=Counter[str](), bytes=Counter[str]())
+    trees = SimpleNamespace(report=SimpleNamespace(quarantined=""), lag_bytes=0)
+    removal, index = SimpleNamespace(removed=""), SimpleNamespace(create_failures=0, name="index")
+    store = SimpleNamespace(damage=damage, trees=trees, early_removal=removal, key_index=index, lagging=[])
+    counters = SimpleNamespace(disk_full=False, disk_used_percent=97.0)
+    return SimpleNamespace(
+        store=store,
+        group_commit=SimpleNamespace(failure=None),
+        retention=SimpleNamespace(counters=counters),
+    )
+
+
+def readiness_of(parts: Any) -> Readiness:
+    readiness = Readiness()
+    add_store_reasons(readiness, parts)
+    return readiness
+
+
+def test_a_store_that_is_well_has_neither_reasons_nor_warnings() -> None:
+    readiness = readiness_of(services())
+    assert (readiness.ready, readiness.warnings()) == (True, {})
+
+
+def test_a_failed_sync_and_a_missing_index_file_make_it_unready() -> None:
+    parts = services()
+    parts.store.key_index.create_failures, parts.store.lagging = 3, ["index"]
+    assert readiness_of(parts).problems() == {"store": "no index file can be made (3 failures)"}
+    parts.group_commit.failure = "EIO"
+    assert readiness_of(parts).problems() == {"store": "failed: EIO"}
+
+
+@pytest.mark.parametrize("name", ["retention", "damage", "trees"])
+def test_other_trouble_only_warns(name: str) -> None:
+    parts = services()
+    if name == "retention":
+        parts.retention.counters.disk_full = True
+    elif name == "damage":
+        parts.store.damage.ranges["torn"], parts.store.damage.bytes["torn"] = 2, 300
+    else:
+        parts.store.trees.report.quarantined, parts.store.trees.lag_bytes = "another log", 4_096
+    readiness = readiness_of(parts)
+    words = {
+        "retention": "97.0 % of the disk is used: new messages are refused",
+        "damage": "2 damaged places of the log (300 bytes) were met",
+        "trees": "the search trees are rebuilt (another log); searches scan 4096 bytes",
+    }
+    assert (readiness.ready, readiness.warnings()) == (True, {name: words[name]})
+
+
+def test_trees_that_have_caught_up_or_are_switched_off_warn_of_nothing() -> None:
+    parts = services()
+    parts.store.trees.report.quarantined = "another log"
+    assert readiness_of(parts).warnings() == {}
+    parts.store.trees = None
+    assert readiness_of(parts).warnings() == {}
