@@ -18,8 +18,8 @@ from trovemq.client import connect
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
-# Verbs that ask no server.
-LOCAL = {"errors", "server", "nameserver", "biography"}
+# Verbs that ask no server, or are one (the console is tried in tests/unit/console and tests/integration).
+LOCAL = {"errors", "server", "nameserver", "console", "biography"}
 LOCAL |= {"verify check"}  # reads its ledger first: test_verify.py
 LOCAL_GROUPS = ("context ", "cert ")
 REQUIRED = {"queue": "0", "timestamp": "0", "client_id": "c", "group": "g", "topic": "orders"}
