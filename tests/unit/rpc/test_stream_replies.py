@@ -48,7 +48,7 @@ def test_work_of_the_next_turn_went_before_the_answer_of_a_stream(monkeypatch: A
 
     run(program)
     assert steps[: steps.index("work") + 1] == ["write", "work"]
-    assert steps.count("write") <= 3, "what was read together is answered in one write"
+    assert steps.count("write") <= 3, "requests that were read together are answered in one write"
 
 
 def test_try_send_does_nothing_where_the_client_does_not_read() -> None:

@@ -1,4 +1,4 @@
-"""What a single send makes by a short way of its own is what the general way makes."""
+"""The short ways of a single send give the same as the general ones."""
 
 from __future__ import annotations
 
