@@ -51,7 +51,7 @@ class Worker:
         )
 
     def end(self) -> None:
-        """No more messages are taken; what was taken is worked on."""
+        """No more messages are taken; those already taken are worked on."""
         self._ending.set()
         self.subscription.end()
 

@@ -1,4 +1,4 @@
-"""The functions of a worker: each with its topic and group, and what is done when it fails.
+"""The functions of a worker: each with its topic and group, and the steps when it fails.
 
     handlers = trovemq.Handlers(middleware=[trovemq.middleware.log_calls()])
 
