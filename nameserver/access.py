@@ -71,6 +71,7 @@ class NameserverAccess:
         while True:
             await asyncio.sleep(interval_ms / 1000)
             self.sessions.expire(self.clock_ms())
+            self.refusals.log.flush(self.clock_ms())
             if await asyncio.to_thread(self._files.changed):
                 try:
                     await self.load()

@@ -1,4 +1,4 @@
-"""Refused calls: counted by error, and logged once a minute each, without credentials."""
+"""Refused calls: counted by error, and logged by subject and minute, without credentials."""
 
 from __future__ import annotations
 
@@ -8,11 +8,8 @@ from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from trovemq_daemon.logging import get_logger
+from trovemq_daemon.minute_log import MinuteLog
 from trovemq_proto.errors import TroveError
-
-LOGGED_INTERVAL_MS: Final = 60_000
-LOGGED_MAX: Final = 1_000  # different refusals in one interval that are logged
 
 
 class Refusals:
@@ -20,21 +17,19 @@ class Refusals:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        self._logged: set[tuple[str, str, str]] = set()
-        self._logged_from_ms = 0
+        self.log: Final = MinuteLog()
 
     def add(self, path: str, error: TroveError, source: str, access_key: str, now_ms: int) -> None:
         """`source`: the caller's address; `access_key`: "" where it is not known."""
         self.counts[error.symbol] += 1
-        if not 0 <= now_ms - self._logged_from_ms < LOGGED_INTERVAL_MS:
-            self._logged.clear()
-            self._logged_from_ms = now_ms
-        key = (path, error.symbol, access_key or source)
-        if key in self._logged or len(self._logged) >= LOGGED_MAX:
-            return
-        self._logged.add(key)
-        get_logger().warning(
-            "access.refused", method=path, error=error.symbol, user=access_key, source=source
+        self.log.note(
+            "warning",
+            "access.refused",
+            now_ms,
+            method=path,
+            error=error.symbol,
+            user=access_key,
+            source="" if access_key else source,
         )
 
 

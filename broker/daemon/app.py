@@ -112,7 +112,7 @@ class BrokerApp:
         """Users and rules; None where there is no authentication."""
         if self._gate is None:
             return None
-        security = await asyncio.to_thread(open_security, self._settings, store, self._gate.current_quotas)
+        security = await asyncio.to_thread(open_security, self._settings, store, self._gate)
         self._gate.open(security.table, security.sessions)
         self._registry.register(AccessCollector(self._gate, security))
         return security

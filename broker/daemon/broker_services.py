@@ -107,7 +107,12 @@ class BrokerServices:
         changes = SecurityChanges(self._security.table)
         return SecurityService(
             SecurityParts(
-                changes, self._security.sessions, self._settings.name, clock_ms, self._security.quotas
+                changes,
+                self._security.sessions,
+                self._settings.name,
+                clock_ms,
+                self._security.quotas,
+                self._security.audit.login,
             )
         )
 
@@ -185,6 +190,7 @@ class BrokerServices:
         while True:
             await asyncio.sleep(SESSIONS_INTERVAL_S)
             security.sessions.expire(clock_ms())
+            security.flush_logs()
 
     def _is_alive(self, client_id: str) -> bool:
         return self.registry.is_alive(client_id, self._lease_time())

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +29,7 @@ from broker.security import changes
 from broker.security.quotas import Quotas
 from broker.security.sealing import KEY_SIZE, SealingKey, key_file_content
 from broker.security.table import PATH, SecurityTable
+from broker.server.access.audit import AuditLog
 from broker.server.access.gate import Gate
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.private_files import read_private, write_private
@@ -54,6 +55,9 @@ class BrokerSecurity:
     sessions: Sessions
     quotas: Callable[[], Quotas] = Quotas
     """The quotas' accounts, which the gate keeps."""
+    audit: AuditLog = field(default_factory=lambda: AuditLog(clock_ms))
+    flush_logs: Callable[[], None] = lambda: None
+    """Call it every minute or so."""
 
 
 def gate_of(settings: BrokerSettings) -> Gate | None:
@@ -68,9 +72,7 @@ def gate_of(settings: BrokerSettings) -> Gate | None:
     )
 
 
-def open_security(
-    settings: BrokerSettings, store: MessageStore, quotas: Callable[[], Quotas] = Quotas
-) -> BrokerSecurity:
+def open_security(settings: BrokerSettings, store: MessageStore, gate: Gate) -> BrokerSecurity:
     """Blocks. TroveError SEALING_KEY_MISMATCH, USER_ILLEGAL, STORE_FAILED, DISK_FULL, STORE_NEWER."""
     if store.files.exists(ROCKETMQ_USERS):
         get_logger().warning("access.rocketmq_users_ignored", path=ROCKETMQ_USERS)
@@ -78,7 +80,8 @@ def open_security(
     table = SecurityTable.load(store.files, key, secrets.token_bytes)
     for credentials in _first_users(settings, table):
         _add(table, credentials)
-    return BrokerSecurity(table, Sessions(table, key.derive(b"salts"), secrets.token_bytes), quotas)
+    sessions = Sessions(table, key.derive(b"salts"), secrets.token_bytes)
+    return BrokerSecurity(table, sessions, gate.current_quotas, gate.audit, gate.flush_logs)
 
 
 def _sealing_key(path: Path, *, may_make: bool) -> SealingKey:

@@ -23,6 +23,7 @@ from broker.security.quotas import Quotas, Use
 from broker.security.rocketmq import SignatureChecker
 from broker.security.rules import SubjectRules
 from broker.security.table import SecurityTable
+from broker.server.access.audit import AuditLog
 from broker.server.access.needs import EVERY, KNOW, THIS_CLUSTER, Level, Need, Row
 from broker.server.access.producer_ids import is_own
 from broker.server.access.refusals import is_rocketmq
@@ -126,6 +127,7 @@ class Gate:
         self._sessions: Sessions | None = None
         self._signatures: SignatureChecker | None = None
         self.refusals: Final = Refusals()
+        self.audit: Final = AuditLog(clock_ms)
         self.quotas: Final = Quotas()
 
     def open(self, table: SecurityTable, sessions: Sessions) -> None:
@@ -272,6 +274,12 @@ class Gate:
 
     def now_ms(self) -> int:
         return self._clock_ms()
+
+    # --- the log --------------------------------------------------------------------------------------
+    def flush_logs(self) -> None:
+        """Logs counts of minutes that are over; call it every minute or so."""
+        self.audit.flush()
+        self.refusals.log.flush(self._clock_ms())
 
     # --- refusals -------------------------------------------------------------------------------------
     def refused(self, path: str, error: TroveError, source: str, access_key: str = "") -> None:

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 
 import grpc
 
+from broker.server.access.audit import CANCELLED, OK, outcome_of, outcome_of_error
 from broker.server.access.gate import Caller, CallQuota, Gate
 from broker.server.access.needs import ROWS, Level, Row
 from broker.server.access.refusals import is_rocketmq, refused_reply
@@ -77,6 +78,7 @@ class _Guarded:
             try:
                 request = await call.begin(data)
             except TroveError as error:
+                call.outcome = error.symbol
                 self.gate.refused(self.path, error, call.peer.source, call.access_key)
                 if not self.is_rocketmq:
                     raise
@@ -86,7 +88,12 @@ class _Guarded:
                 await _first_request(context)
                 await context.write(reply)
                 return None
-            reply = call.shown(await self._behaviour(request, call.context))
+            try:
+                reply = call.shown(await self._behaviour(request, call.context))
+            except BaseException as error:
+                call.outcome = outcome_of_error(error)
+                raise
+            call.outcome = outcome_of(reply)
             call.count(reply)
             return reply
         finally:
@@ -98,19 +105,25 @@ class _Guarded:
             try:
                 request = await call.begin(data)
             except TroveError as error:
+                call.outcome = error.symbol
                 self.gate.refused(self.path, error, call.peer.source, call.access_key)
                 if not self.is_rocketmq:
                     raise
                 yield refused_reply(self.path, error)
                 return
-            async with aclosing(self._behaviour(request, call.context)) as replies:
-                wait_s = 0.0
-                async for reply in replies:
-                    if wait_s > 0:
-                        await asyncio.sleep(wait_s)
-                    shown = call.shown(reply)
-                    yield shown
-                    wait_s = call.count(shown)
+            try:
+                async with aclosing(self._behaviour(request, call.context)) as replies:
+                    wait_s = 0.0
+                    async for reply in replies:
+                        if wait_s > 0:
+                            await asyncio.sleep(wait_s)
+                        shown = call.shown(reply)
+                        yield shown
+                        wait_s = call.count(shown)
+            except BaseException as error:
+                call.outcome = outcome_of_error(error)
+                raise
+            call.outcome = OK
         finally:
             call.end()
 
@@ -135,6 +148,8 @@ class _Call:
         self._is_signed: Callable[[bytes], bool] | None = None
         self._client_id = ""
         self._quota: CallQuota | None = None
+        self._message: Any = None
+        self.outcome = CANCELLED
 
     @property
     def access_key(self) -> str:
@@ -176,6 +191,7 @@ class _Call:
             raise message
         if isinstance(message, Malformed):
             return message  # its service says so
+        self._message = message
         try:
             if refusal is not None:
                 raise refusal
@@ -217,6 +233,11 @@ class _Call:
     def end(self) -> None:
         if self._quota is not None:
             self._quota.end()
+        method = self.method
+        if method.row.audit is not None:
+            method.gate.audit.called(
+                method.row, method.path, self.access_key, self.peer.source, self._message, self.outcome
+            )
 
     def shown(self, reply: Any) -> Any:
         show = self.method.row.show

@@ -55,6 +55,13 @@ class Level(Enum):
     SUPER = "super"
 
 
+class Audit(Enum):
+    """How calls are audited (audit.py)."""
+
+    ACT = "act"
+    READ = "read"
+
+
 Needs: TypeAlias = Callable[[Any], Iterable[Need]]
 MaySee: TypeAlias = Callable[[Kind, str], bool]
 
@@ -63,12 +70,13 @@ MaySee: TypeAlias = Callable[[Kind, str], bool]
 class Row:
     """`needs`: of a request. `marks`: a refused message of its stream is answered by the service, and the
     stream continues. `show`: the part of a reply that the caller may see. `producers`: ids of producers in a
-    request, which must be the caller's own."""
+    request, which must be the caller's own. `audit`: the calls are noted."""
 
     needs: Level | Needs
     marks: bool = False
     show: Callable[[Any, MaySee], Any] | None = None
     producers: Callable[[Any], Iterable[str]] | None = None
+    audit: Audit | None = None
 
 
 # --- needs ----------------------------------------------------------------------------------------------
@@ -247,6 +255,7 @@ def _show_transaction(
 _OPEN: Final = Row(Level.OPEN)
 _USER: Final = Row(Level.USER)
 _SUPER: Final = Row(Level.SUPER)
+_SUPER_ACT: Final = Row(Level.SUPER, audit=Audit.ACT)
 _UPDATE: Final = Action.UPDATE
 
 _SERVICES: Final[dict[str, dict[str, Row]]] = {
@@ -262,42 +271,42 @@ _SERVICES: Final[dict[str, dict[str, Row]]] = {
         "GetTransaction": Row(Level.USER, show=_show_transaction),
     },
     "trovemq.v1.QueryService": {
-        "GetMessage": Row(_identifier),
-        "QueryByKey": Row(_topic(READ)),
+        "GetMessage": Row(_identifier, audit=Audit.READ),
+        "QueryByKey": Row(_topic(READ), audit=Audit.READ),
         "SearchOffset": Row(_topic(SEE)),
         "QueueOffsets": Row(_topic(SEE)),
     },
-    "trovemq.v1.SearchService": {"Search": Row(_topic(READ))},
-    "trovemq.v1.BiographyService": {"Biography": Row(_track)},
+    "trovemq.v1.SearchService": {"Search": Row(_topic(READ), audit=Audit.READ)},
+    "trovemq.v1.BiographyService": {"Biography": Row(_track, audit=Audit.READ)},
     "trovemq.v1.StoreService": {
-        "Scrub": Row(_cluster(Action.BACKUP)),
-        "Backup": Row(_cluster(Action.BACKUP)),
+        "Scrub": Row(_cluster(Action.BACKUP), audit=Audit.ACT),
+        "Backup": Row(_cluster(Action.BACKUP), audit=Audit.ACT),
     },
     "trovemq.v1.AdminService": {
-        "CreateTopic": Row(_topic(Action.CREATE)),
-        "AlterTopic": Row(_topic(_UPDATE)),
+        "CreateTopic": Row(_topic(Action.CREATE), audit=Audit.ACT),
+        "AlterTopic": Row(_topic(_UPDATE), audit=Audit.ACT),
         "DescribeTopic": Row(_topic(SEE | PUB)),
         "ListTopics": Row(Level.USER, show=_show_topics),
-        "DeleteTopic": Row(_topic(Action.DELETE)),
+        "DeleteTopic": Row(_topic(Action.DELETE), audit=Audit.ACT),
         "CommitOffset": Row(_both(SUB, SUB)),
         "GetOffset": Row(_both(SEE, SEE)),
-        "ResetOffset": Row(_both(_UPDATE, SEE)),
+        "ResetOffset": Row(_both(_UPDATE, SEE), audit=Audit.ACT),
         "GetStatistics": Row(_cluster(Action.GET)),
     },
     "trovemq.v1.GroupService": {
-        "CreateGroup": Row(_group(Action.CREATE)),
-        "AlterGroup": Row(_group(_UPDATE)),
-        "DeleteGroup": Row(_group(Action.DELETE)),
+        "CreateGroup": Row(_group(Action.CREATE), audit=Audit.ACT),
+        "AlterGroup": Row(_group(_UPDATE), audit=Audit.ACT),
+        "DeleteGroup": Row(_group(Action.DELETE), audit=Audit.ACT),
         "ListGroups": Row(Level.USER, show=_show_groups),
         "DescribeGroup": Row(_group(SEE), show=_show_group),
         "ListMembers": Row(_group(SEE)),
         "GetLag": Row(_lag),
-        "ResetGroup": Row(_both(_UPDATE, SEE)),
-        "ResendDeadLetters": Row(_resend),
+        "ResetGroup": Row(_both(_UPDATE, SEE), audit=Audit.ACT),
+        "ResendDeadLetters": Row(_resend, audit=Audit.ACT),
         "FindResentDeadLetters": Row(_group(SEE)),
-        "ConsumeDirectly": Row(_consume_directly),
-        "PrintThreadStackTrace": Row(_command),
-        "FindDelayed": Row(_topic(READ)),
+        "ConsumeDirectly": Row(_consume_directly, audit=Audit.ACT),
+        "PrintThreadStackTrace": Row(_command, audit=Audit.ACT),
+        "FindDelayed": Row(_topic(READ), audit=Audit.READ),
     },
     "trovemq.v1.RouteService": {
         "GetServerInfo": _USER,
@@ -308,16 +317,16 @@ _SERVICES: Final[dict[str, dict[str, Row]]] = {
     "trovemq.v1.RegistrationService": {"Register": _SUPER},  # of nameservers, which ask nobody yet
     "trovemq.v1.SecurityService": {
         "Authenticate": _OPEN,
-        "CreateUser": _SUPER,
-        "AlterUser": _SUPER,
-        "RotateSecret": _SUPER,
-        "DeleteUser": _SUPER,
+        "CreateUser": _SUPER_ACT,
+        "AlterUser": _SUPER_ACT,
+        "RotateSecret": _SUPER_ACT,
+        "DeleteUser": _SUPER_ACT,
         "ListUsers": _SUPER,
-        "CreateRule": _SUPER,
-        "DeleteRule": _SUPER,
+        "CreateRule": _SUPER_ACT,
+        "DeleteRule": _SUPER_ACT,
         "ListRules": _SUPER,
         "TestAccess": _SUPER,
-        "SetQuota": _SUPER,
+        "SetQuota": _SUPER_ACT,
         "ListQuotas": _SUPER,
     },
     "apache.rocketmq.v2.MessagingService": {
@@ -340,18 +349,18 @@ _SERVICES: Final[dict[str, dict[str, Row]]] = {
         "SyncLiteSubscription": Row(_v2_both(SUB, SUB)),
     },
     "apache.rocketmq.v2.Admin": {
-        "ChangeLogLevel": Row(_cluster(_UPDATE)),
+        "ChangeLogLevel": Row(_cluster(_UPDATE), audit=Audit.ACT),
         "DescribeTopicStatus": Row(_v2_topic(SEE)),
         "ListSubscription": Row(_v2_subscriptions),
         "DescribeSubscription": Row(_v2_subscriptions),
-        "DeleteSubscription": Row(_v2_group(_UPDATE)),
+        "DeleteSubscription": Row(_v2_group(_UPDATE), audit=Audit.ACT),
         "DescribeGroupAccumulation": Row(_v2_group(SEE)),
         "ListConsumerConnection": Row(_v2_group(SEE)),
-        "ResetGroupOffset": Row(_v2_both(_UPDATE, SEE)),
-        "QueryMessage": Row(_v2_query_message),
-        "PrintThreadStackTrace": Row(_v2_group(Action.COMMAND)),
-        "VerifyMessage": Row(_v2_verify),
-        "AdminSendMessage": Row(_v2_admin_send),
+        "ResetGroupOffset": Row(_v2_both(_UPDATE, SEE), audit=Audit.ACT),
+        "QueryMessage": Row(_v2_query_message, audit=Audit.READ),
+        "PrintThreadStackTrace": Row(_v2_group(Action.COMMAND), audit=Audit.ACT),
+        "VerifyMessage": Row(_v2_verify, audit=Audit.ACT),
+        "AdminSendMessage": Row(_v2_admin_send, audit=Audit.ACT),
         "GetConsumerRunningInfo": Row(_v2_group(Action.GET | Action.COMMAND)),
         "GetTopicRoute": Row(_v2_topic(KNOW)),
         "QueryTimeSpan": Row(_v2_group(SEE)),

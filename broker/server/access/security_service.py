@@ -18,6 +18,7 @@ from broker.security.actions import Kind, Resource, action_text, parse_actions
 from broker.security.changes import SecurityState
 from broker.security.quotas import LIMITS, Quota, Quotas, check_subject
 from broker.security.rules import Rule, decide
+from broker.server.access.audit import OK
 from broker.server.access.changes import SecurityChanges
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.peers import parse_source, peer_of_call
@@ -42,6 +43,8 @@ class SecurityParts:
     clock_ms: Callable[[], int]
     quotas: Callable[[], Quotas] = Quotas
     """The quotas' accounts."""
+    logged_in: Callable[[str, str, str], None] = lambda _user, _source, _outcome: None
+    """Called with the user, the address and the outcome of a handshake's last step."""
 
 
 class SecurityService(security_pb2_grpc.SecurityServiceServicer):
@@ -70,11 +73,13 @@ class SecurityService(security_pb2_grpc.SecurityServiceServicer):
             return security_pb2.AuthenticateReply(
                 message=parts.sessions.begin(request.message, parts.clock_ms())
             )
+        source = peer_of_call(context).source
         try:
             answer, session = parts.sessions.finish(request.message, parts.clock_ms())
         except TroveError as error:
-            get_logger().warning("access.login_failed", peer=context.peer(), error=error.symbol)
+            parts.logged_in("", source, error.symbol)
             raise
+        parts.logged_in(session.access_key, source, OK)
         return security_pb2.AuthenticateReply(
             message=answer, session_id=session.key.session_id, session_time_ms=SESSION_TIME_MAX_MS
         )

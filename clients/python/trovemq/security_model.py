@@ -87,8 +87,8 @@ class Quota:
 
     Attributes:
         requests_per_s: Calls, and messages of streams.
-        bytes_in_per_s: Of requests: what is produced, mostly.
-        bytes_out_per_s: Of replies: what is consumed, mostly.
+        bytes_in_per_s: Of requests: produced messages, mostly.
+        bytes_out_per_s: Of replies: consumed messages, mostly.
         calls_max: Calls and streams that are open at once.
         connections_max: Connections with such calls.
     """

@@ -360,7 +360,7 @@ def test_refusals_are_counted_and_logged_once_a_minute(here: AccessHere, caplog:
     for _ in range(5):
         gate.refused("/a/b", TroveError(_spec("ACCESS_DENIED")), "10.0.0.1", "alice")
     assert gate.refusals.counts == {"ACCESS_DENIED": 5}
-    assert len(gate.refusals._logged) == 1
+    assert len(gate.refusals.log) == 1
 
 
 def test_credentials_are_not_shown(here: AccessHere) -> None:

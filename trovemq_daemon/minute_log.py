@@ -1,0 +1,54 @@
+"""Events of the log of which many may be alike: the first of a kind in a minute is logged at once, and the
+number of the others when the minute is over.
+
+Invariant: of each minute at most KINDS_MAX kinds are known; those beyond are counted together.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+from trovemq_daemon.logging import get_logger
+
+INTERVAL_MS: Final = 60_000
+KINDS_MAX: Final = 1_000
+
+Level = Literal["info", "warning"]
+_Kind = tuple[Level, str, tuple[tuple[str, Any], ...]]
+
+
+class MinuteLog:
+    """`note()` each event; `flush()` now and then, for those that nothing follows."""
+
+    def __init__(self) -> None:
+        self._again: dict[_Kind, int] = {}
+        self._others = 0
+        self._from_ms = 0
+
+    def __len__(self) -> int:
+        return len(self._again)
+
+    def note(self, level: Level, event: str, now_ms: int, **fields: object) -> None:
+        """`fields`: they make the kind, so they are hashable."""
+        self.flush(now_ms)
+        kind = (level, event, tuple(fields.items()))
+        if kind in self._again:
+            self._again[kind] += 1
+        elif len(self._again) >= KINDS_MAX:
+            self._others += 1
+        else:
+            self._again[kind] = 0
+            getattr(get_logger(), level)(event, **fields)
+
+    def flush(self, now_ms: int) -> None:
+        """Logs the counts where a minute is over."""
+        if 0 <= now_ms - self._from_ms < INTERVAL_MS:
+            return
+        self._from_ms = now_ms
+        for (level, event, fields), again in self._again.items():
+            if again:
+                getattr(get_logger(), level)(event, **dict(fields), again=again)
+        if self._others:
+            get_logger().warning("log.kinds_left_out", events=self._others)
+        self._again.clear()
+        self._others = 0
