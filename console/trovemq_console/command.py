@@ -27,6 +27,8 @@ CONNECTIONS_MAX: Final = 128
 STOP_SECONDS_MAX: Final = 2
 TOKEN_VARIABLE: Final = "TROVEMQ_CONSOLE_TOKEN"  # noqa: S105  its name
 CALL_TIMEOUT_MS: Final = 5_000
+USAGE: Final = 2  # exit codes, as the daemons'
+ADDRESS_IN_USE: Final = 6
 
 
 def serve(
@@ -131,9 +133,8 @@ def _run(settings: ConsoleSettings) -> int:
         family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
         bound = socket.create_server((settings.host, settings.port), family=family, backlog=CONNECTIONS_MAX)
     except OSError as error:
-        text = f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}"
-        sys.stderr.write(f"trovemq console: {text}\n")
-        return 6
+        reason = os.strerror(error.errno) if error.errno else error
+        return _failed(f"cannot listen on {settings.host}:{settings.port}: {reason}", ADDRESS_IN_USE)
     settings = settings.with_port(bound.getsockname()[1])
     certificate, key = settings.tls or (None, None)
     config = uvicorn.Config(
@@ -146,10 +147,20 @@ def _run(settings: ConsoleSettings) -> int:
         ssl_certfile=certificate,
         ssl_keyfile=key,
     )
+    try:
+        config.load()
+    except OSError as error:  # also where a file is none of TLS
+        bound.close()
+        return _failed(f"the certificate or its key cannot be used: {error.strerror or error}", USAGE)
     sys.stderr.write(greeting(settings))
     sys.stderr.flush()
     _Server(config).run([bound])
     return 0
+
+
+def _failed(text: str, code: int) -> int:
+    sys.stderr.write(f"trovemq console: {text}\n")
+    return code
 
 
 class _Server(uvicorn.Server):

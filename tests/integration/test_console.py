@@ -27,6 +27,7 @@ from trovemq.testing import BrokerProcess
 pytestmark = pytest.mark.slow
 
 BODY = b'{"order": 42, "note": "<script>document.title=1</script>"}'
+GONE = "document.querySelector('.stale') !== null || document.body.innerText.includes('did not answer')"
 STOP_SECONDS_MAX = 20
 BACK_SECONDS_MAX = 30
 
@@ -93,7 +94,7 @@ def test_every_page_of_a_real_cluster(broker: BrokerProcess) -> None:
         for words in ("not reached yet", "stored", "&#34;order&#34;: 42", "billing"):
             assert words in found
         for path, words in {
-            "/": ">fine<",
+            "/": "127.0.0.1",
             "/topics": "1 of 1 topics",
             "/topic?name=orders": "order-42",
             "/groups": "billing",
@@ -165,10 +166,10 @@ def test_a_person_at_a_browser(broker: BrokerProcess, tmp_path: Path) -> None:
         browser.go(f"{url}/")
         look_again = "document.dispatchEvent(new Event('visibilitychange'))"
         broker.stop()
-        browser.until(f"{look_again}, document.querySelector('.stale, .badge.bad') !== null")
+        browser.until(f"{look_again}, {GONE}")
         assert "Brokers" in browser.run("document.body.innerText")
         broker.start()
-        browser.until(f"{look_again}, document.querySelector('.stale, .badge.bad') === null")
+        browser.until(f"{look_again}, !({GONE})")
 
 
 async def send(server: str) -> None:

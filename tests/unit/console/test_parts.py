@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -181,6 +183,21 @@ def test_wrong_usage_starts_nothing(arguments: list[str], capsys: pytest.Capture
         main(arguments)
     assert stop.value.code == 2
     assert capsys.readouterr().err
+
+
+def test_a_certificate_or_a_port_that_cannot_be_used_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "none.pem").write_text("this is no certificate")
+    for name in ("missing.pem", "none.pem"):
+        files = ["--tls-certificate", str(tmp_path / name), "--tls-key", str(tmp_path / name)]
+        with pytest.raises(SystemExit) as stop:
+            main(["--listen", "127.0.0.1:0", *files])
+        assert (stop.value.code, "certificate or its key" in capsys.readouterr().err) == (2, True)
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SystemExit) as stop:
+        main(["--listen", f"127.0.0.1:{taken.getsockname()[1]}"])
+    assert stop.value.code == 6
+    assert capsys.readouterr().err.endswith(": Address already in use\n")
 
 
 def test_loopback_and_the_greeting() -> None:
