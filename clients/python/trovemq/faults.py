@@ -1,4 +1,4 @@
-"""Faults on purpose, for tests of programs: what can happen to any client, often, and the same each time.
+"""Faults on purpose, for tests of programs: those that any client can meet, often, and the same each time.
 
     with trovemq.testing.broker(faults=Faults(seed=7, duplicates=0.2, redeliveries=0.2)) as broker:
         ...                                  # the program connects to broker.url

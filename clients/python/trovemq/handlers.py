@@ -7,7 +7,7 @@
 
     await client.run(handlers)      # until SIGTERM or Ctrl-C
 
-What is done with a message whose function raised:
+The end of a message whose function raised:
 
 | on_error for the exception's class | then                                                                 |
 |------------------------------------|----------------------------------------------------------------------|
@@ -82,7 +82,7 @@ class Call:
 
 
 Middleware = Callable[[Call, Callable[[], Awaitable[None]]], Awaitable[None]]
-"""`async def middleware(call, proceed)`: awaits `proceed()` once; what it raises counts as the handler's."""
+"""`async def middleware(call, proceed)`: awaits `proceed()` once; its exception counts as the handler's."""
 
 
 class HandlerArguments(TypedDict, total=False):
@@ -91,7 +91,7 @@ class HandlerArguments(TypedDict, total=False):
     Attributes:
         concurrency: Calls at a time (16).
         rate_max: Messages a second; None for no limit.
-        on_error: By class of exception, what is done with the message.
+        on_error: By class of exception, the end of the message.
         filter: As `Client.subscribe`, like all that follow.
     """
 
@@ -151,7 +151,7 @@ class Handlers:
 
     Args:
         middleware: Around each call, the first one outermost.
-        on_error: What is done after exceptions that a handler's own `on_error` does not name.
+        on_error: For exceptions that a handler's own `on_error` does not name.
     """
 
     def __init__(self, *, middleware: Sequence[Middleware] = (), on_error: Policy | None = None) -> None:
@@ -229,7 +229,7 @@ class Handlers:
         return add
 
     def action(self, handler: Handler, failure: BaseException) -> OnError | None:
-        """What is done with the message; None: as the group says."""
+        """The end of the message; None: as the group says."""
         for policy in (handler.on_error, self.on_error):
             for cls in type(failure).__mro__:
                 if cls in policy:

@@ -32,7 +32,7 @@ class Running:
     """Handlers at work; made by `Client.run`: to be awaited, or an async context manager.
 
     async with client.run(handlers) as running:
-        await running.wait()       # until SIGTERM, Ctrl-C or `stop`, and what was begun is done
+        await running.wait()       # until SIGTERM, Ctrl-C or `stop`, and all calls have ended
     """
 
     def __init__(

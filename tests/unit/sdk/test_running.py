@@ -44,7 +44,7 @@ class RefusedByTheBank(Refused):
     pass
 
 
-# --- what is done with a message ------------------------------------------------------------------------
+# --- the end of a message -------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("policy", "dead", "gone", "attempts"),
     [
