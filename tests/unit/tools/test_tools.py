@@ -21,6 +21,7 @@ from trovemq_proto.records import RecordBatch
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.opening import LOCK_PATH
 from trovemq_store.files.real import RealFileSystem
+from trovemq_store.index import key_index
 
 MANIFEST_PARTS = (
     "name",
@@ -331,8 +332,11 @@ def test_no_index_at_all_is_no_damage(small: Path) -> None:
 def test_an_index_of_an_older_rocketmq_lacks_its_tags(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entries = RecordBatch.index_entries
+    entries, hashes = RecordBatch.index_entries, key_index.plain_index_hashes
     with monkeypatch.context() as older:
+        older.setattr(
+            key_index, "plain_index_hashes", lambda batch, row, tags: hashes(batch, row, tags=False)
+        )
         older.setattr(RecordBatch, "index_entries", lambda batch: entries(batch, tags=False))
         store = open_store(RealFileSystem(tmp_path / "older"))
         fill(store, 12)
