@@ -46,7 +46,7 @@ GROUPS: Final = [
     MEMORY_POINTS[begin :: -(-len(MEMORY_POINTS) // TOGETHER)]
     for begin in range(-(-len(MEMORY_POINTS) // TOGETHER))
 ]
-PARTS: Final = 3
+PARTS: Final = 3 if SOAK else 1
 WHAT: Final = "fault points, each killed, failed and paused"
 SEED: Final = 4
 
@@ -230,12 +230,13 @@ def test_held_at_every_point(part: int, trials: Trials, rehearsal: Passes) -> No
 
 
 def held_together(rehearsal: Passes) -> list[list[str]]:
-    """One of a thread's work, where the script continues in another way, with some at which it does not."""
+    """Two of a thread's work, where the script continues in another way, with some at which it does not."""
     in_work = [name for name in MEMORY_POINTS if name in rehearsal.in_work]
     others = [name for name in MEMORY_POINTS if name not in rehearsal.in_work]
     if SOAK:
         return [[name] for name in (*in_work, *others)]
-    return [[name, *others[at :: len(in_work)]] for at, name in enumerate(in_work)]
+    groups = -(-len(in_work) // 2)
+    return [[*in_work[at::groups], *others[at::groups]] for at in range(groups)]
 
 
 def hold_at_each(waiting: dict[str, int], source: random.Random) -> None:
@@ -257,6 +258,7 @@ def hold_at_each(waiting: dict[str, int], source: random.Random) -> None:
 
     with armed(act):
         script.run()
+    assert not waiting, "every moment came"
     check_end(script, source)
 
 

@@ -66,7 +66,7 @@ GOALS: Final = (
     Goal("R15", "failed allocations", 100, 2_000),
     Goal("R15", "runs within 256 MiB", 1, 1),
     Goal("R23", "truncations of golden stores", 250),
-    Goal("S2", "inputs, to each RPC", 300, 20_000),
+    Goal("S2", "inputs, to each RPC", 150, 20_000),
     Goal("S2", "inputs, to the reader of all RPCs", 4_000, 20_000),
     Goal("S2", "inputs, to each decoder of files", 1_000, 20_000),
     Goal("S3", "bombs", 12, 12),
