@@ -123,7 +123,7 @@ durations: setup ## Record how long the tests of the last `make test` took: docs
 
 .PHONY: quick
 quick: setup ## The fast tests, under a minute
-	@$(PYTEST) -m "not slow and not untraced" $(ARGS)
+	@QUICK=1 $(PYTEST) -m "not slow and not untraced" $(ARGS)
 
 .PHONY: soak
 soak: setup ## Every trial of durability and all flights, about 40 minutes; writes docs/soak.md

@@ -26,12 +26,13 @@ _DURATIONS = Recorder()
 _PROCESSOR_CLOCK = ProcessorClock()
 _TRACING = Tracing()
 
-# `make soak` draws more.
+# `make soak` draws more, `make quick` fewer.
+_EXAMPLES = 100 if trials_run.SOAK else 10 if os.environ.get("QUICK") == "1" else 40
 settings.register_profile(
     "tests",
     derandomize=True,
     deadline=None,
-    max_examples=100 if trials_run.SOAK else 40,
+    max_examples=_EXAMPLES,
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile(  # where it is enough that a test fails: no search for a smaller example

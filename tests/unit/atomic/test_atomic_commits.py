@@ -277,6 +277,7 @@ def test_events_and_ends_lie_in_topics_of_their_own(atomic: AtomicStore) -> None
     assert read_queue(atomic.store, EVENTS_TOPIC)[-1].properties["TROVEMQ_TX_NUMBER"] == "0001"
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(

@@ -127,6 +127,7 @@ def leases_of(packed: PackedLeases) -> list[tuple[list[int], int, int, int, int,
     ]
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=60)
 def test_packed_leases_are_the_leases_that_were_packed(data: st.DataObject) -> None:

@@ -3,12 +3,13 @@ Hypothesis chooses them. Longer walks, and those with damage: tests/durability/t
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.indexed_store_machine import IndexedStoreMachine
 from tests.support.trials import SOAK
 
-TestStoreMachine = IndexedStoreMachine.TestCase
+TestStoreMachine = pytest.mark.slow(IndexedStoreMachine.TestCase)
 TestStoreMachine.settings = settings(
     max_examples=40 if SOAK else 20,
     stateful_step_count=30,

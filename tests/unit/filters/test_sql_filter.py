@@ -422,6 +422,7 @@ def is_refused(tree: Tree) -> bool:
     return any(is_refused(part) for part in tree[1:] if isinstance(part, tuple) and part[0] != "name")
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(trees, messages, st.sampled_from([str.upper, str.lower, str.title]))
 def test_agrees_with_a_plain_evaluator(

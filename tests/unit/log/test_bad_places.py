@@ -78,6 +78,7 @@ def test_a_lost_blank_is_the_end() -> None:
     assert firsts(store) == list(range(1, last + 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", ["first", "second"])
 def test_a_blank_that_lost_a_sector_was_reported_as_damage(lost: str) -> None:
     """A power cut kept one of its two sectors and later ones: the log ends, and nothing is damaged."""

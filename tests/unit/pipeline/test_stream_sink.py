@@ -115,6 +115,7 @@ def batches(request: pytest.FixtureRequest, tmp_path: Path) -> Batches:
     return Batches(log.store, request.param)
 
 
+@pytest.mark.slow
 def test_a_crash_before_any_step_loses_nothing_and_doubles_nothing(batches: Batches, tmp_path: Path) -> None:
     wanted = log_rows(tmp_path / "store")
     table = tmp_path / "table"

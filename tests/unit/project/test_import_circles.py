@@ -61,6 +61,7 @@ def our_packages() -> list[Path]:
     ]
 
 
+@pytest.mark.slow
 def test_no_files_import_each_other_in_a_circle() -> None:
     modules = {name: path for package in our_packages() for name, path in modules_in(package).items()}
     assert len(modules) > 500, "the packages are where this test looks for them"

@@ -60,6 +60,7 @@ def assert_same_index(batch: RecordBatch, records: list[Record]) -> None:
         assert entries.hashes.dtype == np.int32
 
 
+@pytest.mark.slow
 @given(runs())
 def test_columns_and_index_of_good_runs(run: list[Record]) -> None:
     data, records = placed(run, 1 << 40)

@@ -109,6 +109,7 @@ def test_the_steps_are_small(store: MessageStore) -> None:
         position = checking.progress.position
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.sampled_from("sssssdmtTf"), min_size=5, max_size=60))
 def test_whatever_happens_meanwhile_a_healthy_store_has_no_findings(actions: list[str]) -> None:

@@ -197,6 +197,7 @@ def bounds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(search, "SIFTED_MAX", 3)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("bounds")
 @given(STEPS, st.lists(QUERIES, min_size=1, max_size=4), st.integers(1, 5))
 def test_a_search_is_equal_to_a_scan_of_the_log(

@@ -224,6 +224,7 @@ def test_explain_names_the_way_by_which_a_prefix_is_served(
     assert part.index == index or (index.endswith(" ") and part.index.startswith(index))
 
 
+@pytest.mark.slow
 def test_ids_that_lie_together_far_from_where_a_search_begins_are_listed() -> None:
     """The first page of ids in a row came after a walk through every newer message of the topic."""
     store = open_store(MemoryFileSystem(), SETTINGS, topics=("flights",))

@@ -39,6 +39,7 @@ def test_50_000_timers_of_one_millisecond_are_delivered_in_turns() -> None:
     assert broker.timers.pending_count == 0
 
 
+@pytest.mark.slow
 def test_a_look_up_of_timers_of_one_millisecond_goes_in_steps() -> None:
     broker = broker_with_timers()
     steps = delayed_messages(broker.store, broker.timers, "orders", "k")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -156,5 +157,5 @@ class History(RuleBasedStateMachine):
                 assert ("dead-lettered" in kinds) == (stands.reason == "dead")
 
 
-TestHistory = History.TestCase
+TestHistory = pytest.mark.slow(History.TestCase)
 TestHistory.settings = settings(max_examples=12, stateful_step_count=20, deadline=None)

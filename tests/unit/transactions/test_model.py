@@ -234,7 +234,7 @@ class TransactionsMachine(RuleBasedStateMachine):
         self.only_committed_ones_are_seen_and_once()
 
 
-TestTransactions = TransactionsMachine.TestCase
+TestTransactions = pytest.mark.slow(TransactionsMachine.TestCase)
 TestTransactions.settings = settings(
     max_examples=60 if SOAK else 30,
     stateful_step_count=30,

@@ -134,7 +134,7 @@ class Machine(RuleBasedStateMachine):
 
 
 Machine.TestCase.settings = hypothesis_settings(max_examples=25, stateful_step_count=20, deadline=None)
-test_an_id_is_stored_where_no_message_of_it_lies_within_the_window = Machine.TestCase
+test_an_id_is_stored_where_no_message_of_it_lies_within_the_window = pytest.mark.slow(Machine.TestCase)
 
 
 def test_a_refused_batch_remembers_nothing() -> None:

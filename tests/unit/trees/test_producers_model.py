@@ -246,4 +246,4 @@ class Machine(RuleBasedStateMachine):
 
 
 Machine.TestCase.settings = hypothesis_settings(max_examples=40, stateful_step_count=25, deadline=None)
-test_a_number_is_stored_once_and_what_is_missing_may_come_late = Machine.TestCase
+test_a_number_is_stored_once_and_what_is_missing_may_come_late = pytest.mark.slow(Machine.TestCase)

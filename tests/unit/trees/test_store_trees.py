@@ -130,6 +130,7 @@ def in_log(store: MessageStore, end: int | None = None) -> tuple[Terms, dict[int
     return terms, places
 
 
+@pytest.mark.slow
 @given(st.lists(MESSAGES, max_size=30), st.integers(1, 2_000))
 def test_the_trees_are_equal_to_the_log_after_steps_of_any_size(
     messages: list[dict[str, Any]], step_bytes: int
