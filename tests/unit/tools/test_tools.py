@@ -18,6 +18,7 @@ from broker.tools.export import BROKER_CONFIG_KEYS
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, send
 from tests.support.golden import GOLDEN_NAMES, load_manifest, unpack
 from trovemq_proto.records import RecordBatch
+from trovemq_proto.records.index_entries import plain_index_hashes
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.opening import LOCK_PATH
 from trovemq_store.files.real import RealFileSystem
@@ -332,10 +333,12 @@ def test_no_index_at_all_is_no_damage(small: Path) -> None:
 def test_an_index_of_an_older_rocketmq_lacks_its_tags(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entries, hashes = RecordBatch.index_entries, key_index.plain_index_hashes
+    entries = RecordBatch.index_entries
     with monkeypatch.context() as older:
         older.setattr(
-            key_index, "plain_index_hashes", lambda batch, row, tags: hashes(batch, row, tags=False)
+            key_index,
+            "plain_index_hashes",
+            lambda batch, row, tags: plain_index_hashes(batch, row, tags=False),
         )
         older.setattr(RecordBatch, "index_entries", lambda batch: entries(batch, tags=False))
         store = open_store(RealFileSystem(tmp_path / "older"))
