@@ -327,7 +327,7 @@ class Calls:
         return GetMessageClass(self.methods[name].output_type).FromString(reply)
 
 
-def _security(files: FileSystem) -> BrokerSecurity:
+def security_on(files: FileSystem) -> BrokerSecurity:
     """Users and rules that can be administered; the doors ask nobody who calls."""
     source = random.Random("security")
     key = SealingKey.parse(key_file_content(source.randbytes(KEY_SIZE)))
@@ -347,7 +347,7 @@ class BrokerServices(Calls):
         self.all = AllServices(
             *(self.store, self.model, settings, ADVERTISED, "1.2.3"),
             traffic=Traffic(),
-            security=_security(files),
+            security=security_on(files),
         )
         self.services = self.all.parts
         server: Any = self

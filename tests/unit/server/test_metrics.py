@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from broker.daemon.security import AccessCollector
 from broker.groups.lag import lag_steps
+from broker.server.access.gate import Gate
 from broker.server.monitoring.traffic import MESSAGE_SIZE_BUCKETS
 from tests.support.engine import NOW_MS, append, record, send
 from tests.support.metrics_bench import Bench
+from tests.support.services_here import security_on
 from trovemq_daemon.exposition import text_of
 from trovemq_daemon.metrics import RPC_LATENCY_BUCKETS_MS
 from trovemq_daemon.reply_budget import ReplyBudget, ReplyLimits
@@ -20,6 +23,7 @@ from trovemq_daemon.transport_budget import TransportBudget
 from trovemq_proto.positions import QueueOffset
 from trovemq_rpc.metrics import Metrics as Transport
 from trovemq_store.engine.steps import finished
+from trovemq_store.files.memory import MemoryFileSystem
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "statistics.md"
 
@@ -88,6 +92,8 @@ async def test_every_figure_stands_on_the_page(bench: Bench) -> None:
     bench.rpc.observe("Send", "OK", 1)
     bench.rpc.replies = replies = ReplyBudget(ReplyLimits())
     bench.rpc.add_transport(Transport(), TransportBudget(replies.budget, 1 << 20))
+    gate = Gate(authorization=True, cluster="C", clock_ms=lambda: NOW_MS)
+    bench.registry.register(AccessCollector(gate, security_on(MemoryFileSystem())))
     families = text_string_to_metric_families(text_of(bench.registry).decode())
     ours = {family.name for family in families if family.name.startswith(("rocketmq_", "trovemq_"))}
     page = PAGE.read_text(encoding="utf-8")
