@@ -89,6 +89,12 @@ def test_a_handler_runs_in_threads_and_gets_a_failed_message_again(client: sync.
     together, seen, failed = threading.Barrier(4), [], threading.Event()
     subscription = client.subscribe("work", "shop", start="earliest")
 
+    def close_when_consumed() -> None:
+        deadline = time.monotonic() + 30
+        while any(lag.lag for lag in client.admin.groups.lag("shop")) and time.monotonic() < deadline:
+            pass
+        subscription.close()
+
     def handle(message: sync.ReceivedMessage) -> None:
         if message.body == b"7" and not failed.is_set():
             failed.set()
@@ -97,7 +103,7 @@ def test_a_handler_runs_in_threads_and_gets_a_failed_message_again(client: sync.
             together.wait(30)  # four of them run at a time, or the barrier breaks
         seen.append(message.body)
         if len(seen) == 8:
-            threading.Thread(target=subscription.close).start()
+            threading.Thread(target=close_when_consumed).start()
 
     with subscription:
         subscription.consume(handle, 4)
