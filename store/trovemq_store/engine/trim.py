@@ -25,7 +25,7 @@ from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem
 from trovemq_store.files.paths import parent_directory
 from trovemq_store.index.consume_queue import ConsumeQueue, QueueTrim
-from trovemq_store.index.consume_queues import ConsumeQueues
+from trovemq_store.index.consume_queues import QUEUES_OF_STEP, ConsumeQueues
 from trovemq_store.index.index_file import IndexFile
 from trovemq_store.index.key_index import KeyIndex
 from trovemq_store.index.open_files import OpenFiles
@@ -97,10 +97,15 @@ class StoreTrim:
         if self._followed:
             return
         yield from self._consume_queues.follow_trim()
+        while self._readers:  # to free 80,000 of them takes 30 ms
+            del self._readers[-QUEUES_OF_STEP:]
+            yield
+        while self._queue_files:
+            for path in self._queue_files[:QUEUES_OF_STEP]:
+                self._add(path, None, synced_in=parent_directory(path))
+            del self._queue_files[:QUEUES_OF_STEP]
+            yield
         self._closes += self._of_queues.closes
-        self._readers = []
-        for path in self._queue_files:
-            self._add(path, None, synced_in=parent_directory(path))
         for index_file in self._index_files:
             self._add(index_file.path, index_file.close, synced_in=None)
         self._followed = True

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from struct import Struct
 from types import MappingProxyType
 from typing import Final
@@ -256,7 +257,7 @@ class ConsumeQueues:
     def readers(self, open_files: OpenFiles, trim: QueueTrim) -> Generator[None, None, list[ConsumeQueue]]:
         """Every queue as it is at its step, for another thread to measure_trim()."""
         found = []
-        for number, queue in enumerate(list(self._all())):
+        for number, queue in enumerate(self._all()):
             found.append(queue.reader(open_files, trim))
             if number % QUEUES_OF_STEP == QUEUES_OF_STEP - 1:
                 yield
@@ -264,7 +265,7 @@ class ConsumeQueues:
 
     def follow_trim(self) -> Generator[None, None, None]:
         """Every queue takes over its measured trim, or forgets that."""
-        for number, queue in enumerate(list(self._all())):
+        for number, queue in enumerate(self._all()):
             queue.follow_trim()
             if number % QUEUES_OF_STEP == QUEUES_OF_STEP - 1:
                 yield
@@ -403,9 +404,9 @@ class ConsumeQueues:
             queues[queue_id] = queue
         return queue
 
-    def _all(self) -> Iterator[ConsumeQueue]:
-        for queues in self._queues.values():
-            yield from queues.values()
+    def _all(self) -> list[ConsumeQueue]:
+        """2 ms for 80,000."""
+        return list(chain.from_iterable(queues.values() for queues in self._queues.values()))
 
 
 def _units(batch: DispatchBatch) -> NDArray[np.void]:
