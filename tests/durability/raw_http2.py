@@ -6,6 +6,7 @@ Frames of HTTP/2: length (3 bytes), type (1), flags (1), stream (4), then as man
 from __future__ import annotations
 
 import socket
+import time
 from typing import Final
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -16,6 +17,7 @@ WINDOW_SIZE: Final = 65_535  # of a connection and of a stream, until the receiv
 FRAME_SIZE_MAX: Final = 16_384
 INITIAL_WINDOW_SIZE: Final = 4  # the setting's number
 SILENCE_S_MAX: Final = 30.0
+STALLED_S_MAX: Final = 10.0  # with pings, and without a window
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
@@ -77,14 +79,19 @@ class RawCall:
         return size - len(rest)
 
     def send_beginning(self, announced: int, size: int) -> int:
-        """The first `size` bytes of a message that is said to have `announced`, as far as the server takes
-        them or until it ends the call; how many it took."""
+        """The first `size` bytes of a message that is said to have `announced`, as far as the server
+        takes them or until it ends the call; how many it took. A server that only keeps the connection alive
+        for a while takes no more."""
         rest = memoryview(b"\0" + announced.to_bytes(4, "big") + bytes(size))
+        progress = time.monotonic()
         while rest and not self._ended:
             count = min(FRAME_SIZE_MAX, len(rest), *self._windows.values())
             if count <= 0:
+                if time.monotonic() - progress > STALLED_S_MAX:
+                    break
                 self._read_frame()
                 continue
+            progress = time.monotonic()
             for stream in self._windows:
                 self._windows[stream] -= count
             try:
