@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 import typer
 
-from trovemq import Client, Message, TroveError, Where, errors
+from trovemq import Client, Message, QueryAnswer, SearchAnswer, TroveError, Where, errors
 from trovemq.cli.times import parse_time
 from trovemq_console.cluster import Cluster, TopicEntry, gather_bounded
 
@@ -116,21 +117,9 @@ class Finder:
         return self.found.take("id", list(answer.messages), not answer.more)
 
     async def _by_key(self, client: Client) -> bool:
-        names = await self._topics_asked()
-        answers = await gather_bounded(
-            client.query(name, self._text, max=SHOWN_MAX if len(names) == 1 else 20) for name in names
+        return await self._of_topics(
+            "key", lambda name, most: client.query(name, self._text, max=most), newest_first=True
         )
-        messages: list[Message] = []
-        complete = True
-        for answer in answers:
-            if isinstance(answer, TroveError):
-                self._note(answer)
-                continue
-            messages += answer.messages
-            complete = complete and answer.complete
-            self._note_unreachable(answer.unreachable)
-        messages.sort(key=lambda message: -message.store_timestamp)
-        return self.found.take("key", messages, complete)
 
     async def _by_prefix(self, client: Client, prefix: str) -> bool:
         if not prefix:
@@ -144,11 +133,22 @@ class Finder:
     async def _search(
         self, client: Client, kind: str, where: Where | None, begin: int, *, newest_first: bool
     ) -> bool:
+        def ask(name: str, most: int) -> Awaitable[SearchAnswer]:
+            return client.search(name, where, begin=begin, newest_first=newest_first, max=most)
+
+        return await self._of_topics(kind, ask, newest_first=newest_first)
+
+    async def _of_topics(
+        self,
+        kind: str,
+        ask: Callable[[str, int], Awaitable[QueryAnswer | SearchAnswer]],
+        *,
+        newest_first: bool,
+    ) -> bool:
+        """The answers of all topics as one. `ask` takes a topic and the most messages of its answer."""
         names = await self._topics_asked()
         most = SHOWN_MAX if len(names) == 1 else 20
-        answers = await gather_bounded(
-            client.search(name, where, begin=begin, newest_first=newest_first, max=most) for name in names
-        )
+        answers = await gather_bounded(ask(name, most) for name in names)
         messages: list[Message] = []
         complete = True
         for answer in answers:
