@@ -14,6 +14,7 @@ from trovemq_daemon.grpc_transport import GrpcTransport
 from trovemq_daemon.logging import LogFormat, LogLevel
 from trovemq_daemon.settings import setting
 from trovemq_daemon.tls_settings import TlsSettings
+from trovemq_proto.channels import TRANSPORT_DEFAULT
 
 ENVIRONMENT_PREFIX: Final = "TROVEMQ_NAMESERVER"
 HTTP_OFF: Final = "off"
@@ -91,7 +92,8 @@ class NameserverSettings(TlsSettings):
         10_000, "Clients that may watch the routes.", unit="watchers", minimum=1, maximum=1_000_000
     )
     grpc_transport: GrpcTransport = setting(  # noqa: RUF009
-        "grpcio", "The implementation of gRPC: `grpcio`, or our own `trovemq_rpc`; clients see no difference."
+        TRANSPORT_DEFAULT,
+        "The implementation of gRPC: our own `trovemq_rpc`, or `grpcio`; clients see no difference.",
     )
     heartbeat_size_max: int = setting(
         33_554_432,

@@ -42,7 +42,7 @@ settings.load_profile("tests")
 
 DaemonProcess._popen = staticmethod(popen)
 
-# `TROVEMQ_GRPC_TRANSPORT=trovemq make test` starts all daemons with that transport.
+# `TROVEMQ_GRPC_TRANSPORT=grpcio make test` starts all daemons with that transport.
 if _TRANSPORT := os.environ.get("TROVEMQ_GRPC_TRANSPORT"):
     for _daemon in ("BROKER", "NAMESERVER"):
         os.environ[f"TROVEMQ_{_daemon}_GRPC_TRANSPORT"] = _TRANSPORT

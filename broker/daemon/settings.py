@@ -25,7 +25,7 @@ from trovemq_daemon.private_files import read_credentials
 from trovemq_daemon.reply_budget import ReplyLimits
 from trovemq_daemon.settings import part_of, setting
 from trovemq_proto.authentication.credentials import Credentials
-from trovemq_proto.channels import ChannelSettings
+from trovemq_proto.channels import TRANSPORT_DEFAULT, ChannelSettings
 from trovemq_store.settings import StoreSettings
 
 ENVIRONMENT_PREFIX: Final = "TROVEMQ_BROKER"
@@ -348,7 +348,8 @@ class BrokerSettings(RetentionSettings):
         rocketmq="channelExpiredTimeout",
     )
     grpc_transport: GrpcTransport = setting(  # noqa: RUF009  it makes a dataclass field
-        "grpcio", "The implementation of gRPC: `grpcio`, or our own `trovemq_rpc`; clients see no difference."
+        TRANSPORT_DEFAULT,
+        "The implementation of gRPC: our own `trovemq_rpc`, or `grpcio`; clients see no difference.",
     )
     grpc_receive_size_max: int = setting(
         136_314_880,

@@ -19,7 +19,7 @@ from trovemq_proto.tls import ClientTls, system_certificates
 
 GrpcTransport = Literal["grpcio", "trovemq"]
 TRANSPORTS: Final[tuple[GrpcTransport, ...]] = get_args(GrpcTransport)
-TRANSPORT_DEFAULT: Final[GrpcTransport] = "grpcio"
+TRANSPORT_DEFAULT: Final[GrpcTransport] = "trovemq"
 TRANSPORT_VARIABLE: Final = "TROVEMQ_GRPC_TRANSPORT"
 
 Argument = tuple[str, int | str]

@@ -48,11 +48,11 @@ async def reaches(connection: Connection) -> bool:
 
 
 async def test_an_option_goes_before_the_environment_and_that_before_the_default() -> None:
-    variable = {"TROVEMQ_GRPC_TRANSPORT": "trovemq"}
-    assert chosen_transport(None, {}) == "grpcio"
-    assert chosen_transport(None, {"TROVEMQ_GRPC_TRANSPORT": ""}) == "grpcio"
-    assert chosen_transport(None, variable) == "trovemq"
-    assert chosen_transport("grpcio", variable) == "grpcio"
+    variable = {"TROVEMQ_GRPC_TRANSPORT": "grpcio"}
+    assert chosen_transport(None, {}) == "trovemq"
+    assert chosen_transport(None, {"TROVEMQ_GRPC_TRANSPORT": ""}) == "trovemq"
+    assert chosen_transport(None, variable) == "grpcio"
+    assert chosen_transport("trovemq", variable) == "trovemq"
     with pytest.raises(TroveError, match="grpc_transport is grpcio or trovemq, not 'http'") as refused:
         trovemq.connect("127.0.0.1:1", options=ClientOptions(grpc_transport="http"))  # type: ignore[arg-type]
     assert refused.value.spec is errors.REQUEST_ILLEGAL
@@ -71,7 +71,7 @@ async def test_the_arguments_of_a_channel() -> None:
     assert dict(settings.arguments())["grpc.max_receive_message_length"] == 9
 
 
-async def test_by_trovemq_nothing_loads_grpcio(broker: FakeServer) -> None:
+async def test_by_default_nothing_loads_grpcio(broker: FakeServer) -> None:
     script = (
         "import asyncio, sys, trovemq\n"
         "async def main():\n"
@@ -83,7 +83,7 @@ async def test_by_trovemq_nothing_loads_grpcio(broker: FakeServer) -> None:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", script),
         stdout=subprocess.PIPE,
-        env={"TROVEMQ_GRPC_TRANSPORT": "trovemq"},
+        env={},
     )
     printed, _ = await process.communicate()
     assert (process.returncode, printed) == (0, b"False\n")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Self
 
@@ -22,7 +20,6 @@ from trovemq.sync.producer import AtomicTransaction, Producer
 from trovemq.sync.received import ReceivedMessage
 from trovemq.sync.running import Running
 from trovemq.sync.subscription import Handler, Subscription
-from trovemq_proto.channels import TRANSPORT_VARIABLE
 from trovemq_proto.tls import TlsOptions
 
 
@@ -37,12 +34,9 @@ def connect(
 ) -> Client:
     """Connects to a cluster: `with connect(…) as client:`, or a client that is closed when the process ends.
 
-    Arguments and errors as `trovemq.connect`. After a fork, connect again. Where nothing names a transport,
-    it is `trovemq`: grpcio has threads that do not survive a fork.
+    Arguments and errors as `trovemq.connect`. After a fork, connect again; not by `grpcio`, whose
+    threads do not survive it.
     """
-    options = options or ClientOptions()
-    if options.grpc_transport is None and TRANSPORT_VARIABLE not in os.environ:
-        options = replace(options, grpc_transport="trovemq")
     thread = _loop_thread.current()
 
     async def connect() -> aio.Client:
