@@ -27,7 +27,7 @@ class ClientOptions:
             long the acknowledgement or the return of a received message is tried.
         producers_max: Topics for which `Client.send` keeps a producer; the least recently used goes first.
         tls: True for TLS, or TlsOptions; None: as TROVEMQ_TLS and its like say, else a plain connection.
-        grpc_transport: `grpcio`, or `trovemq` for our own; None: as TROVEMQ_GRPC_TRANSPORT says, else trovemq.
+        grpc_transport: `grpcio`, or `trovemq` for our own; None: as TROVEMQ_GRPC_TRANSPORT, else trovemq.
         access_key: Whose calls they are, with `secret_key`; None: as `credentials_file`, else
             TROVEMQ_ACCESS_KEY and TROVEMQ_SECRET_KEY, else the file that TROVEMQ_CREDENTIALS names.
         secret_key: Its secret; it never goes over the wire.
