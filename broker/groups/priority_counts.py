@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from trovemq_proto.records.priorities import PRIORITY_COUNT, priorities_of
+from trovemq_proto.records.priorities import PRIORITY_COUNT
+from trovemq_proto.records.priority_columns import priorities_of
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.log.projection import DispatchBatch
 

@@ -14,7 +14,7 @@ from broker.produce.group_commit import GroupCommit, Grown
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
 from trovemq_proto.records import BLANK_SIZE, RecordBatch, pack_host, validate_batch
-from trovemq_proto.records.priorities import check_priorities
+from trovemq_proto.records.priority_columns import check_priorities
 from trovemq_store.engine.deduplication import Deduplication
 from trovemq_store.engine.message_store import AppendResult, MessageStore
 from trovemq_store.files.files import Buffer

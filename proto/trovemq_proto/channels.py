@@ -153,8 +153,12 @@ def transport_of(name: GrpcTransport) -> Transport:
         module, credentials = trovemq_rpc, trovemq_rpc.ssl_channel_credentials
         failed: type[BaseException] = trovemq_rpc.AioRpcError
     else:
-        import grpc
-        import grpc.aio
+        try:
+            import grpc
+            import grpc.aio
+        except ModuleNotFoundError as error:
+            text = "the transport grpcio is not installed: pip install 'trovemq[grpcio]'"
+            raise TroveError(errors.REQUEST_ILLEGAL, text, argument="grpc_transport") from error
 
         module, credentials, failed = grpc.aio, grpc.ssl_channel_credentials, grpc.RpcError
     failures = (failed, module.UsageError, asyncio.InvalidStateError, asyncio.CancelledError)

@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-import numpy as np
-
 from trovemq.receipts import BatchReceipt, PartialBatchError, SendReceipt
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -76,7 +74,7 @@ class _HalfError(PartialBatchError):
 
     def __init__(self, receipts: list[SendReceipt], count: int) -> None:
         first = TroveError(errors.REQUEST_TIMEOUT, "late", in_doubt="true")
-        super().__init__(first, BatchReceipt(()), np.arange(len(receipts)), count)
+        super().__init__(first, BatchReceipt(()), list(range(len(receipts))), count)
         self.receipts = receipts  # type: ignore[assignment]  # a sequence of receipts, too
 
 

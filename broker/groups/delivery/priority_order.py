@@ -30,7 +30,8 @@ from broker.groups.delivery.records import RecordReader, properties_of
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_proto.records.batch import RecordBatch
-from trovemq_proto.records.priorities import PRIORITY_COUNT, PRIORITY_DEFAULT, priorities_of, priority_of
+from trovemq_proto.records.priorities import PRIORITY_COUNT, PRIORITY_DEFAULT, priority_of
+from trovemq_proto.records.priority_columns import priorities_of
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import BLANK_UNIT_SIZE, readable_units
 from trovemq_store.files.files import StorageError

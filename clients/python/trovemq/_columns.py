@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from types import NoneType
-
-import numpy as np
 
 from trovemq._arguments import check_optional_text, check_sequence, check_texts
 from trovemq._outgoing import RECORD_OVERHEAD, Columns
@@ -134,14 +134,14 @@ def split_columns(columns: Columns, bytes_max: int) -> Iterator[Columns]:
         yield columns
         return
     count = len(columns.bodies)
-    beside = (columns.size - sum(map(len, columns.bodies))) / count
-    ends = np.cumsum(np.fromiter(map(len, columns.bodies), np.int64, count) + int(beside) + 1)
+    beside = (columns.size - sum(map(len, columns.bodies))) // count + 1
+    ends = list(accumulate(len(body) + beside for body in columns.bodies))
     start, before = 0, 0
     while start < count:
-        stop = max(start + 1, int(np.searchsorted(ends, before + bytes_max, side="right")))
-        size = int(ends[stop - 1]) - before
+        stop = max(start + 1, bisect_right(ends, before + bytes_max))
+        size = ends[stop - 1] - before
         yield _slice(columns, start, stop, size)
-        start, before = stop, int(ends[stop - 1])
+        start, before = stop, ends[stop - 1]
 
 
 def _slice(columns: Columns, start: int, stop: int, size: int) -> Columns:

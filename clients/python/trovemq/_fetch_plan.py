@@ -9,10 +9,9 @@ returned in the order of this list: no gap, none twice. Nothing here does I/O.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, replace
-
-import numpy as np
 
 from trovemq.fetched import FetchedBatch
 
@@ -148,20 +147,20 @@ class FetchPlan:
 def _from(batch: FetchedBatch, offset: int) -> FetchedBatch:
     """The part of a batch at and above a queue offset."""
     damaged = tuple(damaged for damaged in batch.damaged_offsets if damaged >= offset)
-    first = int(np.searchsorted(batch.offsets, offset)) if len(batch) else 0
+    first = bisect_left(batch.offset_list, offset)
     if first >= len(batch):
         return replace(batch, data=b"", queue_offsets=None, damaged_offsets=damaged)
     queue_offsets = None if batch.queue_offsets is None else batch.queue_offsets[first:]
-    data = memoryview(batch.data)[int(batch.records.positions[first]) :]
+    data = memoryview(batch.data)[batch.rows[first].position :]
     return replace(batch, data=data, queue_offsets=queue_offsets, damaged_offsets=damaged)
 
 
 def _until(batch: FetchedBatch, offset: int) -> FetchedBatch:
     """The part of a batch below a queue offset."""
     damaged = tuple(damaged for damaged in batch.damaged_offsets if damaged < offset)
-    count = int(np.searchsorted(batch.offsets, offset)) if len(batch) else 0
+    count = bisect_left(batch.offset_list, offset)
     data = memoryview(batch.data)
     if count < len(batch):
-        data = data[: int(batch.records.positions[count])]
+        data = data[: batch.rows[count].position]
     queue_offsets = None if batch.queue_offsets is None or not count else batch.queue_offsets[:count]
     return replace(batch, data=data, next_offset=offset, queue_offsets=queue_offsets, damaged_offsets=damaged)

@@ -12,27 +12,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from trovemq._arguments import check_text
 from trovemq._routes import Slot
 from trovemq._sequences import SequenceAssigner
 from trovemq._unique_keys import next_unique_key
 from trovemq._wire.frames import append_frame
 from trovemq.model import BrokerInfo
-from trovemq.receipts import AppendOutcome, FrameReceipt, SendReceipt, UniqueKeys
+from trovemq.receipts import AppendOutcome, FrameReceipt, SendReceipt, Sizes, UniqueKeys
 from trovemq.send_arguments import Keys
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.numpy_extra import has_numpy
 from trovemq_proto.records import (
     PROPERTY_SHARDING_KEY,
     PROPERTY_UNIQ_KEY,
     BatchEncoder,
-    RecordBatch,
     SingleRecords,
     encode_properties,
 )
+from trovemq_proto.records.fields import SMALL_BATCH_MAX, split_fields
 from trovemq_proto.records.internal_properties import Writer
 from trovemq_proto.records.priorities import PROPERTY_PRIORITY
 from trovemq_proto.records.priorities import check_priority as stored_form
@@ -102,7 +100,7 @@ class Batch:
         numbered_for: The broker whose numbers they have.
         refreshed: The routes were asked again because a broker refused its form.
         released: It was put on its broker's stream.
-        sizes: int64[n], the encoded records' sizes.
+        sizes: The encoded records' sizes.
     """
 
     def __init__(
@@ -122,7 +120,7 @@ class Batch:
         self.attempts = 0
         self.refreshed = False
         self.released = False
-        self.sizes: NDArray[np.int64] = np.empty(0, np.int64)
+        self.sizes: Sizes = ()
 
     @property
     def slot(self) -> Slot:
@@ -245,7 +243,7 @@ class SingleMessages(Batch):
             encoder.encode(message.body, self._block_of(message), message.born_timestamp)
             for message in self._messages
         ]
-        self.sizes = np.array([len(record) for record in records], np.int64)
+        self.sizes = [len(record) for record in records]
         return records[0] if len(records) == 1 else b"".join(records)
 
     def _number(self) -> None:
@@ -338,7 +336,7 @@ class ColumnBatch(Batch):
             properties=properties,
             born_timestamp=self._born_timestamp,
         )
-        self.sizes = RecordBatch.split(records, topic=self.topic).sizes
+        self.sizes = _sizes_of(records, self.count)
         return records
 
     def resolve(self, receipt: FrameReceipt) -> None:
@@ -348,6 +346,15 @@ class ColumnBatch(Batch):
     def reject(self, error: TroveError) -> None:
         if not self.receipt.done():
             self.receipt.set_exception(error)
+
+
+def _sizes_of(records: bytearray, count: int) -> Sizes:
+    """The sizes of the records that fill these bytes."""
+    if count > SMALL_BATCH_MAX and has_numpy():
+        from trovemq_proto.records import RecordBatch
+
+        return RecordBatch.split(records).sizes
+    return [fields.size for fields in split_fields(memoryview(records))]
 
 
 def _empty_host(ipv6: bool) -> bytes:

@@ -10,11 +10,14 @@ import os
 import threading
 import time
 import uuid
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
+from trovemq_proto.numpy_extra import has_numpy
+from trovemq_proto.records.fields import SMALL_BATCH_MAX
+from trovemq_proto.records.unique_keys import UniqueKeyGenerator
 
-from trovemq_proto.records import UniqueKeyGenerator
+if TYPE_CHECKING:
+    from trovemq.receipts import UniqueKeys
 
 SECONDS_2021 = 1_609_459_200  # 2021-01-01T00:00:00Z
 
@@ -28,10 +31,11 @@ def next_unique_key() -> str:
         return _current().next()
 
 
-def next_unique_keys(count: int) -> NDArray[np.uint8]:
-    """uint8[count, 34], in ASCII."""
+def next_unique_keys(count: int) -> UniqueKeys:
+    """`count` keys: texts, or uint8[count, 34] in ASCII."""
+    several = count > SMALL_BATCH_MAX and has_numpy()
     with _lock:
-        return _current().take_matrix(count)
+        return _current().take_matrix(count) if several else _current().take(count)
 
 
 def _current() -> UniqueKeyGenerator:

@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
+from trovemq_proto.numpy_extra import has_numpy
+from trovemq_proto.positions import QueueOffset
+from trovemq_proto.records.compression import inflate_body
+from trovemq_proto.records.fields import RecordFields, queue_offset, split_fields
+from trovemq_proto.records.layout import BODY_SIZE_MAX_DEFAULT, SYS_FLAG_COMPRESSED
+from trovemq_proto.records.message import Message, decode_received
 
-from trovemq_proto.records import Message, RecordBatch, decode_received
+from ._numpy import int64s
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from trovemq_proto.records.batch import RecordBatch
 
 Buffer = bytes | bytearray | memoryview
 
 
 @dataclass(frozen=True)
 class FetchedBatch:
-    """Records of one queue in queue order.
+    """Records of one queue in queue order. `records` and `offsets` need NumPy (`trovemq[numpy]`).
 
     Attributes:
         data: The records' bytes, as they are in the broker's log.
         next_offset: Queue offset to continue from.
         min_offset: The queue's first offset.
         max_offset: One past the queue's last visible message.
-        queue_offsets: int64[n] where the records' own QUEUEOFFSET fields are not right; else None.
+        queue_offsets: One a record where the records' own QUEUEOFFSET fields are not right; else None.
         damaged_offsets: Queue offsets whose record could not be read; they are missing from `data`.
     """
 
@@ -31,38 +42,75 @@ class FetchedBatch:
     next_offset: int
     min_offset: int
     max_offset: int
-    queue_offsets: NDArray[np.int64] | None = None
+    queue_offsets: Sequence[int] | NDArray[np.int64] | None = None
     damaged_offsets: tuple[int, ...] = ()
 
     @cached_property
     def records(self) -> RecordBatch:
-        """The records with all their columns. Raises TroveError BATCH_ILLEGAL where they do not parse."""
+        """The records with all their columns. Raises TroveError BATCH_ILLEGAL where they do not parse,
+        ImportError without NumPy."""
+        from trovemq_proto.records import RecordBatch
+
         return RecordBatch.split(self.data)
+
+    @cached_property
+    def rows(self) -> list[RecordFields]:
+        """Where the parts of each record lie. Raises TroveError BATCH_ILLEGAL where they do not parse."""
+        return list(split_fields(memoryview(self.data)))
 
     @property
     def nbytes(self) -> int:
         """Size of the records in bytes."""
         return len(self.data)
 
+    @property
+    def body_nbytes(self) -> int:
+        """Size of the stored bodies in bytes."""
+        if len(self.data) and has_numpy():
+            return int(self.records.body_sizes.sum())
+        return sum(row.body_size for row in self.rows)
+
     def __len__(self) -> int:
-        return len(self.records) if len(self.data) else 0
+        if len(self.data) and has_numpy():
+            return len(self.records)
+        return len(self.rows)
 
     @property
     def offsets(self) -> NDArray[np.int64]:
-        """int64[n], each record's queue offset."""
-        return self.records.queue_offsets if self.queue_offsets is None else self.queue_offsets
+        """int64[n], each record's queue offset. Raises ImportError without NumPy."""
+        return self.records.queue_offsets if self.queue_offsets is None else int64s(self.queue_offsets)
+
+    @property
+    def offset_list(self) -> list[QueueOffset]:
+        """Each record's queue offset."""
+        if self.queue_offsets is not None:
+            return [QueueOffset(int(offset)) for offset in self.queue_offsets]
+        data = memoryview(self.data)
+        return [queue_offset(data, row.position) for row in self.rows]
+
+    def split(self) -> list[tuple[QueueOffset, memoryview]]:
+        """Queue offset and bytes of each record. Raises TroveError BATCH_ILLEGAL where they do not parse."""
+        data = memoryview(self.data)
+        records = [data[row.position : row.position + row.size] for row in self.rows]
+        return list(zip(self.offset_list, records, strict=True))
 
     def bodies(self) -> list[memoryview]:
-        """The stored bodies (compressed ones as they are), without a copy."""
-        return self.records.bodies() if len(self.data) else []
+        """The bodies as they were sent; without a copy unless they are compressed."""
+        if len(self.data) and has_numpy():
+            return self.records.bodies()
+        return [self._body(row) for row in self.rows]
+
+    def _body(self, row: RecordFields) -> memoryview:
+        stored = memoryview(self.data)[row.body_position : row.body_position + row.body_size]
+        if row.sys_flag & SYS_FLAG_COMPRESSED:
+            return memoryview(inflate_body(bytes(stored), row.sys_flag, BODY_SIZE_MAX_DEFAULT))
+        return stored
 
     def messages(self) -> Iterator[Message]:
         """One decoded message a record; one whose body does not inflate has a `body_error`. Raises TroveError
         RECORD_DAMAGED at a record that does not match its CRC."""
-        if not len(self.data):
-            return
-        if self.queue_offsets is None:
+        if len(self.data) and self.queue_offsets is None and has_numpy():
             yield from self.records.received()
             return
-        for i, queue_offset in enumerate(self.queue_offsets.tolist()):
-            yield decode_received(self.records.record(i), queue_offset=queue_offset)
+        for offset, record in self.split():
+            yield decode_received(record, queue_offset=offset)

@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Self, Unpack
 
-import numpy as np
-
 from trovemq._arguments import check_number, check_optional_text
 from trovemq._columns import columns_of, split_columns
 from trovemq._connections import ConnectionPool
@@ -490,14 +488,13 @@ async def _gather_receipts(batches: list[ColumnBatch]) -> BatchReceipt:
         return BatchReceipt(parts)
     if not isinstance(first, TroveError):
         raise first
-    starts = np.cumsum([0, *(batch.count for batch in batches)])
-    stored = [
-        np.arange(starts[i], starts[i + 1])
-        for i, result in enumerate(results)
-        if not isinstance(result, BaseException)
-    ]
-    indexes = np.concatenate(stored) if stored else np.empty(0, np.int64)
-    raise PartialBatchError(first, BatchReceipt(parts), indexes, int(starts[-1])) from first
+    indexes: list[int] = []
+    end = 0
+    for batch, result in zip(batches, results, strict=True):
+        begin, end = end, end + batch.count
+        if not isinstance(result, BaseException):
+            indexes += range(begin, end)
+    raise PartialBatchError(first, BatchReceipt(parts), indexes, end) from first
 
 
 def _closed() -> TroveError:

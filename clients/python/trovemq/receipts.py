@@ -7,17 +7,22 @@ them only on demand.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
-
-import numpy as np
-from numpy.typing import NDArray
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset
-from trovemq_proto.records import encode_offset_msg_id
+from trovemq_proto.records.ids import encode_offset_msg_id
+
+from ._numpy import bools, int64s
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 NO_GAP: Final = range(0)
 
@@ -103,7 +108,8 @@ class AppendOutcome:
         return self.status in {"PUT_OK", "FLUSH_DISK_TIMEOUT"}
 
 
-UniqueKeys = Sequence[str] | NDArray[np.uint8]
+UniqueKeys: TypeAlias = "Sequence[str] | NDArray[np.uint8]"
+Sizes: TypeAlias = "Sequence[int] | NDArray[np.int64]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +119,14 @@ class FrameReceipt:
     Attributes:
         topic: The topic of all records.
         queue_id: The queue of all records.
-        sizes: int64[n], each record's size in bytes.
+        sizes: Each record's size in bytes.
         unique_keys: n texts, or uint8[n, k] in ASCII.
         outcome: The broker's reply.
     """
 
     topic: str
     queue_id: int
-    sizes: NDArray[np.int64]
+    sizes: Sizes
     unique_keys: UniqueKeys
     outcome: AppendOutcome
 
@@ -128,47 +134,57 @@ class FrameReceipt:
         return len(self.sizes)
 
     @property
-    def physical_offsets(self) -> NDArray[np.int64]:
-        """int64[n]."""
-        duplicates = self.outcome.duplicates
+    def physical_offsets(self) -> list[int]:
+        """One a record."""
+        duplicates = {each.index: each for each in self.outcome.duplicates}
+        sizes = self._size_list()
         if not duplicates:
-            return self.outcome.physical_offset + np.cumsum(self.sizes) - self.sizes
-        stored = np.where(self.are_duplicates, 0, self.sizes)
-        offsets = self.outcome.physical_offset + np.cumsum(stored) - stored
-        offsets[[each.index for each in duplicates]] = [each.physical_offset for each in duplicates]
-        return offsets
+            return list(accumulate(sizes, initial=self.outcome.physical_offset))[:-1]
+        found, end = [], self.outcome.physical_offset
+        for index, size in enumerate(sizes):
+            original = duplicates.get(index)
+            found.append(end if original is None else original.physical_offset)
+            end += size if original is None else 0
+        return found
+
+    def _size_list(self) -> Sequence[int]:
+        return self.sizes if isinstance(self.sizes, Sequence) else self.sizes.tolist()
 
     @property
-    def queue_offsets(self) -> NDArray[np.int64]:
-        """int64[n]."""
+    def queue_offsets(self) -> Sequence[int]:
+        """One a record."""
         first, duplicates = self.outcome.first_queue_offset, self.outcome.duplicates
         if not duplicates:
-            return np.arange(first, first + len(self), dtype=np.int64)
-        stored = ~self.are_duplicates
-        offsets = first + np.cumsum(stored) - stored
-        offsets[[each.index for each in duplicates]] = [each.queue_offset for each in duplicates]
-        return offsets.astype(np.int64)
+            return range(first, first + len(self))
+        originals = {each.index: each for each in duplicates}
+        found, end = [], first
+        for index in range(len(self)):
+            original = originals.get(index)
+            found.append(end if original is None else original.queue_offset)
+            end += original is None
+        return found
 
     @property
-    def queue_ids(self) -> NDArray[np.int64]:
-        """int64[n]."""
-        found = np.full(len(self), self.queue_id, np.int64)
+    def queue_ids(self) -> list[int]:
+        """One a record."""
+        found = [self.queue_id] * len(self)
         for each in self.outcome.duplicates:
             found[each.index] = each.queue_id
         return found
 
     @property
-    def are_duplicates(self) -> NDArray[np.bool_]:
-        """bool[n]."""
-        found = np.zeros(len(self), np.bool_)
-        found[[each.index for each in self.outcome.duplicates]] = True
+    def are_duplicates(self) -> list[bool]:
+        """One a record."""
+        found = [False] * len(self)
+        for each in self.outcome.duplicates:
+            found[each.index] = True
         return found
 
     def unique_key(self, index: int) -> str:
         """The UNIQ_KEY of record `index`."""
-        if isinstance(self.unique_keys, np.ndarray):
-            return bytes(self.unique_keys[index]).decode("ascii")
-        return self.unique_keys[index]
+        if isinstance(self.unique_keys, Sequence):
+            return self.unique_keys[index]
+        return bytes(self.unique_keys[index]).decode("ascii")
 
     def receipt(self, index: int, physical_offset: int) -> SendReceipt:
         """The receipt of record `index`, which begins at `physical_offset`."""
@@ -215,7 +231,7 @@ class FrameReceipt:
         outcome = self.outcome
         if len(self.sizes) == 1:
             return [self.receipt(0, outcome.physical_offset)]
-        places = enumerate(self.physical_offsets.tolist())
+        places = enumerate(self.physical_offsets)
         if outcome.duplicates or outcome.sequence_gaps or outcome.physical_offset < 0:
             return [self.receipt(index, place) for index, place in places]
         host = outcome.store_host.hex().upper()
@@ -241,12 +257,10 @@ class PartialBatchError(TroveError):
 
     Attributes:
         receipts: The acknowledgements of the other frames.
-        indexes: int64[len(receipts)], their messages' places in the batch.
+        indexes: One a receipt, their messages' places in the batch.
     """
 
-    def __init__(
-        self, first: TroveError, receipts: BatchReceipt, indexes: NDArray[np.int64], count: int
-    ) -> None:
+    def __init__(self, first: TroveError, receipts: BatchReceipt, indexes: list[int], count: int) -> None:
         text = f"{first.message} ({len(receipts)} of the batch's {count} messages are stored)"
         super().__init__(first.spec, text, **{**first.fields, "stored_count": len(receipts)})
         self.receipts = receipts
@@ -256,56 +270,60 @@ class PartialBatchError(TroveError):
 class BatchReceipt(Sequence[SendReceipt]):
     """The acknowledgement of one `send_batch`: columns, and a SendReceipt a message on demand.
 
-    Message i of the batch is item i. A batch that was larger than one frame lies in several parts.
+    Message i of the batch is item i. A batch that was larger than one frame lies in several parts. The
+    columns (`queue_ids`, `queue_offsets`, `physical_offsets`, `duplicates`) need NumPy (`trovemq[numpy]`).
     """
 
     def __init__(self, parts: Sequence[FrameReceipt]) -> None:
         self.parts = tuple(parts)
-        self._starts = np.cumsum([0, *(len(part) for part in self.parts)])
+        self._starts = list(accumulate(map(len, self.parts), initial=0))
 
     def __len__(self) -> int:
-        return int(self._starts[-1])
+        return self._starts[-1]
 
     def __getitem__(self, index):  # type: ignore[no-untyped-def]  # Sequence's two overloads
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         position = range(len(self))[index]
-        number = int(np.searchsorted(self._starts, position, side="right")) - 1
-        part, inside = self.parts[number], position - int(self._starts[number])
-        return part.receipt(inside, int(self.physical_offsets[position]))
+        number = bisect_right(self._starts, position) - 1
+        part, inside = self.parts[number], position - self._starts[number]
+        return part.receipt(inside, self._places[position])
 
     def __iter__(self) -> Iterator[SendReceipt]:
         for part in self.parts:
             yield from part.receipts()
 
     @cached_property
+    def _places(self) -> list[int]:
+        return [place for part in self.parts for place in part.physical_offsets]
+
+    @cached_property
     def queue_ids(self) -> NDArray[np.int64]:
         """int64[n]."""
-        return self._column([part.queue_ids for part in self.parts])
+        return int64s([queue_id for part in self.parts for queue_id in part.queue_ids])
 
     @cached_property
     def queue_offsets(self) -> NDArray[np.int64]:
         """int64[n]."""
-        return self._column([part.queue_offsets for part in self.parts])
+        return int64s([offset for part in self.parts for offset in part.queue_offsets])
 
     @cached_property
     def physical_offsets(self) -> NDArray[np.int64]:
         """int64[n]."""
-        return self._column([part.physical_offsets for part in self.parts])
+        return int64s(self._places)
 
     @cached_property
     def duplicates(self) -> NDArray[np.bool_]:
         """bool[n]: which messages were not stored, because their topic had their UNIQ_KEY
         (`SendReceipt.duplicate`)."""
-        arrays = [part.are_duplicates for part in self.parts]
-        return np.concatenate(arrays) if arrays else np.empty(0, np.bool_)
+        return bools([duplicate for part in self.parts for duplicate in part.are_duplicates])
 
     @property
     def sequence_gaps(self) -> dict[int, range]:
         """Of those messages before whose numbers some are missing: message of the batch -> the numbers
         (`SendReceipt.sequence_gap`)."""
         return {
-            int(start) + index: gap
+            start + index: gap
             for start, part in zip(self._starts, self.parts, strict=False)
             for index, gap in part.outcome.sequence_gaps.items()
         }
@@ -319,7 +337,3 @@ class BatchReceipt(Sequence[SendReceipt]):
     def durability(self) -> str:
         """The weakest durability of the batch: `disk` only where every part is on disk."""
         return "disk" if all(part.outcome.durability == "disk" for part in self.parts) else "memory"
-
-    @staticmethod
-    def _column(arrays: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-        return np.concatenate(arrays) if arrays else np.empty(0, np.int64)

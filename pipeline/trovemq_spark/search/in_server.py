@@ -140,7 +140,7 @@ class ServerPart:
                         batch.records,
                         self._question,
                         broker_name=queue.broker,
-                        queue_offsets=batch.queue_offsets,
+                        queue_offsets=None if batch.queue_offsets is None else batch.offsets,
                     ):
                         yield rows
                 if batch.next_offset >= queue.max_offset:

@@ -172,7 +172,7 @@ class RowMaker:
         one = iter((InflatedPart(records),))
         for part in inflated_parts(records, INFLATED_BYTES_MAX) if "body" in self._names else one:
             end = first + len(part.records)
-            queue_offsets = None if batch.queue_offsets is None else batch.queue_offsets[first:end]
+            queue_offsets = None if batch.queue_offsets is None else batch.offsets[first:end]
             unreadable = {
                 index: self._unreadable(int(batch.offsets[first + index]), error)
                 for index, error in part.errors.items()

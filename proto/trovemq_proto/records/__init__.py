@@ -6,6 +6,8 @@ A name is imported when it is first used: one record is read without NumPy.
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
+from trovemq_proto.numpy_extra import NUMPY_MISSING
+
 if TYPE_CHECKING:
     from trovemq_proto.records.batch import RecordBatch
     from trovemq_proto.records.batch_encoder import BatchEncoder
@@ -167,7 +169,13 @@ if not TYPE_CHECKING:  # else a type checker would take any name for one of ours
         """A public name, imported at its first use (PEP 562)."""
         if name not in _MODULE_OF:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value: object = getattr(import_module(_MODULE_OF[name]), name)
+        try:
+            module = import_module(_MODULE_OF[name])
+        except ModuleNotFoundError as error:
+            if error.name != "numpy":
+                raise
+            raise ImportError(f"{name} {NUMPY_MISSING}") from None
+        value: object = getattr(module, name)
         globals()[name] = value
         return value
 

@@ -9,9 +9,9 @@ import numpy as np
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import index_entries as entries
-from trovemq_proto.records.columns import SMALL_BATCH_MAX, Int64s, RecordColumns
+from trovemq_proto.records.columns import Int64s, RecordColumns
 from trovemq_proto.records.compression import inflate_body
-from trovemq_proto.records.fields import RecordFields
+from trovemq_proto.records.fields import SMALL_BATCH_MAX, RecordFields
 from trovemq_proto.records.index_entries import IndexEntries
 from trovemq_proto.records.layout import BODY_SIZE_MAX_DEFAULT, SYS_FLAG_COMPRESSED
 from trovemq_proto.records.message import Message, build_message, decode_message, decode_received, received

@@ -17,7 +17,7 @@ from zlib_ng.zlib_ng import crc32
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.cached import cached_property
-from trovemq_proto.records.fields import RecordFields, read_fields
+from trovemq_proto.records.fields import SMALL_BATCH_MAX, RecordFields, read_fields
 from trovemq_proto.records.geometry import Geometry, measure, sliding, strided, strided_rows
 from trovemq_proto.records.layout import (
     BODY_CRC_AT,
@@ -42,8 +42,6 @@ from trovemq_proto.records.uniform_properties import UniformProperties, uniform_
 Buffer = bytes | bytearray | memoryview
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
-SMALL_BATCH_MAX: Final = 4
-"""Up to this many records plain Python is faster than NumPy's overhead."""
 TOPICS_COMPARED: Final = 4
 """Topics of one length that are compared with all names of it, before the rest is sorted."""
 _TOTAL_SIZE: Final = Struct(">i")

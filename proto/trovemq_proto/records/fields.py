@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueOffset
 from trovemq_proto.records.layout import (
     BODY_AT,
     MAGIC_AT,
@@ -16,6 +17,7 @@ from trovemq_proto.records.layout import (
     MAGIC_V2,
     MAGIC_V2_BYTES,
     PROPERTIES_SIZE_MAX,
+    QUEUE_OFFSET_AT,
     RECORD_SIZE_MIN,
     STORE_TIMESTAMP_AT,
     SYS_FLAG_AT,
@@ -24,6 +26,8 @@ from trovemq_proto.records.layout import (
 )
 
 Bytes = bytes | memoryview
+SMALL_BATCH_MAX: Final = 4
+"""Up to this many records plain Python is faster than NumPy's overhead."""
 
 _SIZE_MAGIC_SYS_FLAG: Final = Struct(f">iI{SYS_FLAG_AT - MAGIC_AT - 4}xi")
 _INT: Final = Struct(">i")
@@ -89,15 +93,27 @@ def read_fields(
     )
 
 
-def split_records(data: bytes) -> Iterator[bytes]:
-    """The records that fill `data` exactly. Raises TroveError BATCH_ILLEGAL at other bytes."""
+def queue_offset(data: Bytes, position: int) -> QueueOffset:
+    """QUEUEOFFSET of the record at `position`."""
+    (offset,) = _LONG.unpack_from(data, position + QUEUE_OFFSET_AT)
+    return QueueOffset(offset)
+
+
+def split_fields(data: Bytes) -> Iterator[RecordFields]:
+    """The fields of the records that fill `data` exactly. Raises TroveError BATCH_ILLEGAL at other bytes."""
     position = 0
     while position < len(data):
         fields = read_fields(data, position, len(data))
         if fields is None:
             raise TroveError(errors.BATCH_ILLEGAL, f"no well-formed record at byte {position} of {len(data)}")
-        yield data[position : position + fields.size]
+        yield fields
         position += fields.size
+
+
+def split_records(data: bytes) -> Iterator[bytes]:
+    """The records that fill `data` exactly. Raises TroveError BATCH_ILLEGAL at other bytes."""
+    for fields in split_fields(data):
+        yield data[fields.position : fields.position + fields.size]
 
 
 def magic_bytes(magic: int) -> bytes:

@@ -13,9 +13,10 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trovemq_proto.records.columns import SMALL_BATCH_MAX, RecordColumns
-from trovemq_proto.records.fields import RecordFields, store_timestamp
-from trovemq_proto.records.hashes import POWERS, fold_hashes, index_hash, java_hash, row_hashes, utf16_units
+from trovemq_proto.records.columns import RecordColumns
+from trovemq_proto.records.fields import SMALL_BATCH_MAX, RecordFields, store_timestamp
+from trovemq_proto.records.hash_columns import POWERS, fold_hashes, row_hashes
+from trovemq_proto.records.hashes import index_hash, java_hash, utf16_units
 from trovemq_proto.records.layout import (
     DELAY_LEVELS_SECONDS,
     NAME_END,

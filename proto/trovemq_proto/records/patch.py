@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_proto.records.batch import RecordBatch
-from trovemq_proto.records.columns import SMALL_BATCH_MAX
-from trovemq_proto.records.fields import RecordFields
+from trovemq_proto.records.fields import SMALL_BATCH_MAX, RecordFields
 from trovemq_proto.records.geometry import sliding
 from trovemq_proto.records.layout import (
     BORN_HOST_AT,

@@ -2,7 +2,7 @@
 
 The property blocks of a run of records are joined into one array, each followed by 0x02, so that no piece
 spans two records; one search for 0x01 and 0x02 then finds all pieces. Runs are cut so that the joined bytes
-stay below hashes.HASHED_BYTES_MAX.
+stay below hash_columns.HASHED_BYTES_MAX.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from trovemq_proto.records.cached import cached_property
 from trovemq_proto.records.geometry import Geometry, strided_rows
-from trovemq_proto.records.hashes import HASHED_BYTES_MAX, running_sums, slice_hashes
+from trovemq_proto.records.hash_columns import HASHED_BYTES_MAX, running_sums, slice_hashes
 from trovemq_proto.records.layout import NAME_END, VALUE_END
 
 Int64s = NDArray[np.int64]

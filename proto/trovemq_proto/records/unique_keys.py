@@ -16,17 +16,16 @@ Source: rocketmq-clients, MessageIdCodec.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:  # one key, and several as texts, are made without NumPy
+    import numpy as np
+    from numpy.typing import NDArray
 
 UNIQUE_KEY_SIZE: Final = 34
 _VERSION: Final = b"\x01"
 _SEQUENCE_AT: Final = 26
 _SEQUENCE_END: Final = 1 << 32
-_HEX: Final = np.frombuffer(b"0123456789ABCDEF", np.uint8)
-_NIBBLE_SHIFTS: Final = np.arange(28, -1, -4, dtype=np.uint32)
 
 
 class UniqueKeyGenerator:
@@ -53,15 +52,19 @@ class UniqueKeyGenerator:
 
     def take(self, count: int) -> list[str]:
         """`count` keys at once."""
-        text = self.take_matrix(count).tobytes().decode("ascii")
-        return [text[i : i + UNIQUE_KEY_SIZE] for i in range(0, len(text), UNIQUE_KEY_SIZE)]
+        prefix, first = self._timed_prefix(), self._sequence
+        self._sequence = (first + count) % _SEQUENCE_END
+        return [f"{prefix}{(first + i) % _SEQUENCE_END:08X}" for i in range(count)]
 
     def take_matrix(self, count: int) -> NDArray[np.uint8]:
         """uint8[count, 34]: the digits of `count` keys, for BatchEncoder.encode."""
+        import numpy as np
+
         matrix = np.empty((count, UNIQUE_KEY_SIZE), np.uint8)
         matrix[:, :_SEQUENCE_AT] = np.frombuffer(self._timed_prefix().encode(), np.uint8)
         sequences = ((self._sequence + np.arange(count, dtype=np.int64)) % _SEQUENCE_END).astype(np.uint32)
-        matrix[:, _SEQUENCE_AT:] = _HEX[sequences[:, None] >> _NIBBLE_SHIFTS & 15]
+        digits = np.frombuffer(sequences.astype(">u4").tobytes().hex().upper().encode(), np.uint8)
+        matrix[:, _SEQUENCE_AT:] = digits.reshape(count, UNIQUE_KEY_SIZE - _SEQUENCE_AT)
         self._sequence = (self._sequence + count) % _SEQUENCE_END
         return matrix
 

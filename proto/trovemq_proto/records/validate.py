@@ -12,9 +12,9 @@ from zlib_ng.zlib_ng import crc32
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.batch import RecordBatch
-from trovemq_proto.records.columns import SMALL_BATCH_MAX, Buffer
+from trovemq_proto.records.columns import Buffer
 from trovemq_proto.records.compression import STREAM_HEAD_SIZE, begins_stream
-from trovemq_proto.records.fields import RecordFields, magic_bytes, read_fields
+from trovemq_proto.records.fields import SMALL_BATCH_MAX, RecordFields, magic_bytes, read_fields
 from trovemq_proto.records.internal_columns import forbidden_names
 from trovemq_proto.records.internal_properties import INTERNAL_PROPERTIES, forbidden_name
 from trovemq_proto.records.layout import (

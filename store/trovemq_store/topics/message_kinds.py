@@ -22,7 +22,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import PROPERTY_SHARDING_KEY
 from trovemq_proto.records.batch import RecordBatch
-from trovemq_proto.records.columns import SMALL_BATCH_MAX
+from trovemq_proto.records.fields import SMALL_BATCH_MAX
 from trovemq_proto.records.layout import NAME_END, PROPERTY_TIMER_DELIVER_MS
 from trovemq_proto.records.priorities import PROPERTY_PRIORITY
 from trovemq_proto.records.property_block import value_of

@@ -47,11 +47,12 @@ def test_the_command_line_is_imported_without_what_a_machine_may_lack() -> None:
 
 
 def test_the_client_is_imported_without_what_a_machine_may_lack() -> None:
-    run_without((*NOT_EVERYWHERE, "numpy"), "import trovemq; trovemq.connect, trovemq.Message, trovemq.Where")
+    names = "trovemq.connect, trovemq.Message, trovemq.Where, trovemq.FetchedBatch, trovemq.Producer"
+    run_without((*NOT_EVERYWHERE, "numpy", "grpc"), f"import trovemq; {names}")
 
 
 def test_a_blocked_module_is_really_blocked() -> None:
-    with pytest.raises(AssertionError, match="numpy is not there"):
+    with pytest.raises(AssertionError, match=r"RecordBatch needs NumPy: pip install 'trovemq\[numpy\]'"):
         run_without(("numpy",), "import trovemq; trovemq.RecordBatch")
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import trovemq_proto.records.batch_encoder as batch_encoder
 from tests.unit.records import reference
 from tests.unit.records.strategies import KEY_TEXT, LONG_TOPIC
 from trovemq_proto.errors import TroveError
@@ -77,9 +78,14 @@ def batches(draw: st.DrawFn) -> tuple[list[bytes], dict[str, Any]]:
     }
 
 
-@given(batches(), st.sampled_from(["orders", LONG_TOPIC]), IPV6, IPV6, st.booleans())
+@given(batches(), st.sampled_from(["orders", LONG_TOPIC]), IPV6, IPV6, st.booleans(), st.booleans())
 def test_batches_are_their_records(
-    batch: tuple[list[bytes], dict[str, Any]], topic: str, born_ipv6: bool, store_ipv6: bool, crc: bool
+    batch: tuple[list[bytes], dict[str, Any]],
+    topic: str,
+    born_ipv6: bool,
+    store_ipv6: bool,
+    crc: bool,
+    numpy_installed: bool,
 ) -> None:
     bodies, columns = batch
     settings: dict[str, Any] = {
@@ -87,9 +93,11 @@ def test_batches_are_their_records(
         "store_host_ipv6": store_ipv6,
         "append_property_crc": crc,
     }
-    encoded = BatchEncoder(topic, **settings).encode(
-        bodies, queue_id=3, born_timestamp=1_700_000_000_000, **columns
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batch_encoder, "has_numpy", lambda: numpy_installed)
+        encoded = BatchEncoder(topic, **settings).encode(
+            bodies, queue_id=3, born_timestamp=1_700_000_000_000, **columns
+        )
     assert isinstance(encoded, bytearray)
     assert bytes(encoded) == one_by_one(topic, bodies, columns, settings)
     records = reference.split(bytes(encoded))

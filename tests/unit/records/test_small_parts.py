@@ -31,13 +31,8 @@ from trovemq_proto.records import (
     parse_properties,
 )
 from trovemq_proto.records.compression import inflate_body
-from trovemq_proto.records.hashes import (
-    HASHED_BYTES_MAX,
-    index_hashes,
-    row_hashes,
-    running_sums,
-    slice_hashes,
-)
+from trovemq_proto.records.hash_columns import HASHED_BYTES_MAX, row_hashes, running_sums, slice_hashes
+from trovemq_proto.records.hashes import index_hashes
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,11 @@ from trovemq_proto.records import encode_properties, parse_properties
 def test_the_receipts_of_a_frame_are_those_of_its_records(place: int, ipv6: bool, count: int) -> None:
     host = bytes(range(20 if ipv6 else 8))
     outcome = AppendOutcome(1, "PUT_OK", None, 9, place, count, 1_700_000_000_000, "disk", host, "broker-a")
-    sizes = np.arange(100, 100 + count)
+    sizes = list(range(100, 100 + count))
     frame = FrameReceipt("orders", 3, sizes, [f"K{i}" for i in range(count)], outcome)
-    assert frame.receipts() == [
-        frame.receipt(i, offset) for i, offset in enumerate(frame.physical_offsets.tolist())
-    ]
+    assert frame.receipts() == [frame.receipt(i, offset) for i, offset in enumerate(frame.physical_offsets)]
+    columns = FrameReceipt("orders", 3, np.array(sizes), frame.unique_keys, outcome)
+    assert columns.receipts() == frame.receipts()
 
 
 def test_the_block_of_a_message_without_properties() -> None:

@@ -175,12 +175,12 @@ def readable(batch: FetchedBatch, begin: int) -> tuple[dict[int, Message], set[i
         pass  # one of them is damaged: one by one
     messages: dict[int, Message] = {}
     try:
-        records, offsets = batch.records, batch.offsets.tolist()
+        records = batch.split()
     except TroveError:  # not even its records can be distinguished
         return {}, {*unreadable, *range(begin, batch.next_offset)}
-    for i, offset in enumerate(offsets):
+    for offset, record in records:
         try:
-            messages[offset] = decode_message(records.record(i), queue_offset=offset)
+            messages[offset] = decode_message(record, queue_offset=offset)
         except TroveError:
             unreadable.add(offset)
     return messages, unreadable

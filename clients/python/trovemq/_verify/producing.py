@@ -239,7 +239,7 @@ class _Sender:
                 ordering_key=ORDERING_KEY,
             )
         except PartialBatchError as error:  # its other frames may have failed in other ways
-            indexes = error.indexes.tolist()
+            indexes = error.indexes
             self._acknowledged(((sequence + i, batch[i]) for i in indexes), error.receipts)
             left = sorted(set(range(len(batch))).difference(indexes))
             self._failed([(sequence + i, batch[i]) for i in left], place, UNKNOWN, error)

@@ -3,10 +3,9 @@ once."""
 
 from __future__ import annotations
 
+import sys
+from array import array
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
 
 from trovemq.fetched import FetchedBatch
 from trovemq.receipts import AppendOutcome, Duplicate
@@ -94,6 +93,11 @@ def fetch_request(
     ).SerializeToString()
 
 
-def offsets_column(data: bytes) -> NDArray[np.int64] | None:
+def offsets_column(data: bytes) -> array[int] | None:
     """Queue offsets as the wire carries them (little-endian int64); None where it carries none."""
-    return np.frombuffer(data, "<i8").astype(np.int64) if data else None
+    if not data:
+        return None
+    offsets = array("q", data)
+    if sys.byteorder == "big":
+        offsets.byteswap()
+    return offsets

@@ -116,7 +116,7 @@ async def fetch(
             async for fetched in session.each(batches):
                 found += len(fetched)
                 session.progress.at(found, text="fetching")
-                size += int(fetched.records.body_sizes.sum()) if len(fetched) else 0
+                size += fetched.body_nbytes
                 if found >= messages:
                     break
             if found >= messages:

@@ -28,7 +28,8 @@ from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import PROPERTY_UNIQ_KEY
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.layout import SYS_FLAG_TRANSACTION_COMMIT, SYS_FLAG_TRANSACTION_MASK
-from trovemq_proto.records.priorities import PRIORITY_MAX, priorities_of
+from trovemq_proto.records.priorities import PRIORITY_MAX
+from trovemq_proto.records.priority_columns import priorities_of
 from trovemq_store.files.trees import TreeChange, TreeReader, Trees
 from trovemq_store.index.trees.layout import NUMBER, OFFSET, ORDER, TOPIC_VALUE, TOPICS, TopicEntry
 from trovemq_store.index.trees.topic_numbers import TopicNumbers

@@ -1,0 +1,18 @@
+"""NumPy is an extra of the client: with it many records are handled at once, without it one by one."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Final
+
+NUMPY_MISSING: Final = "needs NumPy: pip install 'trovemq[numpy]'"
+
+
+@cache
+def has_numpy() -> bool:
+    """Whether NumPy is installed. Imports it."""
+    try:
+        import numpy  # noqa: F401
+    except ModuleNotFoundError:
+        return False
+    return True
