@@ -176,8 +176,9 @@ proto: setup ## Generate the protocol's Python code from the .proto files
 	@$(RUN) -m grpc_tools.protoc -I rpc --python_out=$(RPC_OUT) --pyi_out=$(RPC_OUT) rpc/trovemq_rpc/interop/interop.proto
 
 .PHONY: docs
-docs: setup ## Generate the pages of reference: settings, errors, options of the pipeline
+docs: setup ## Generate the pages of reference, dashboards and alert rules
 	@$(RUN) docs/generate.py
+	@$(RUN) -m deploy.monitoring
 
 .PHONY: format
 format: setup ## Format the code and sort the imports

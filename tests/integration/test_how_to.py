@@ -4,7 +4,7 @@
 |--------|-------------------------------------------------------------------------------------------------|
 | python | runs as in `python -m asyncio`: `await` at the top; all blocks of a page share their names      |
 | sh     | each line runs in this process: `trovemq`, `python -m broker.tools`; a console is started and   |
-|        | gives its first page; of a daemon's own command,                                                |
+|        | gives its first page; promtool runs where it is to be had; of a daemon's own command,           |
 |        | its settings are read (`--print-config`); a broker with a TLS port runs to the end of the page  |
 | toml   | is the file broker.toml of the lines below it                                                   |
 | text   | is the output of the block above, also with other spaces between words; `…` means anything      |
@@ -36,6 +36,7 @@ import uvloop
 from broker.__main__ import main as broker_main
 from broker.tools.__main__ import main as tools_main
 from tests.support.golden import load_manifest, unpack
+from tests.support.prometheus_here import programs
 from trovemq.cli import app
 from trovemq.testing import BrokerProcess, free_port
 
@@ -120,6 +121,8 @@ class Reader:
         words = [self.here(word.replace(BACKUPS, str(self.directory.parent / "backups"))) for word in words]
         if words[:2] == ["trovemq", "console"]:
             return console_answers(words[2:])
+        if words[0] == "promtool":
+            return promtool(words[1:])
         if words[0] == "trovemq":
             return command_line(["--server", self.broker.address, *words[1:]])
         assert words[:2] == ["python", "-m"]
@@ -130,6 +133,15 @@ class Reader:
             return exit_code(broker_main, [*words[2:], "--print-config"])
         assert words[2] == "broker.tools"
         return exit_code(tools_main, words[2:])
+
+
+def promtool(arguments: list[str]) -> int:
+    """In the tree's own directory; nothing where no Prometheus is to be had."""
+    try:
+        program = programs().promtool
+    except pytest.skip.Exception:
+        return 0
+    return subprocess.run([program, *arguments], cwd=ROOT, capture_output=True, check=False).returncode
 
 
 def console_answers(arguments: list[str]) -> int:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from deploy.monitoring.dashboards import dashboards
+from deploy.monitoring.metric_table import Metric, read_metrics
 
 ROOT = Path(__file__).resolve().parents[3]
 PROTO_FOLDERS = {
@@ -45,3 +49,19 @@ def test_the_protocol_code_is_what_the_proto_files_give(tmp_path: Path) -> None:
 def test_the_pages_of_reference_are_what_the_tables_give() -> None:
     done = run(sys.executable, "docs/generate.py", "--check")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_dashboards_and_alert_rules_are_what_the_table_of_metrics_gives() -> None:
+    done = run(sys.executable, "-m", "deploy.monitoring", "--check")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_metric_that_no_dashboard_shows_is_named() -> None:
+    with pytest.raises(ValueError, match="trovemq_new_thing_total"):
+        dashboards([*read_metrics(), Metric("trovemq_new_thing_total", (), "Things")])
+
+
+def test_each_metric_of_the_table_is_on_one_dashboard() -> None:
+    text = "".join(json.dumps(dashboard) for dashboard in dashboards(read_metrics()).values())
+    assert [metric.name for metric in read_metrics() if metric.name not in text] == []
+    assert len(read_metrics()) > 100
