@@ -74,7 +74,7 @@ class Reader:
     broker: BrokerProcess
     directory: Path
     runner: asyncio.Runner
-    names: dict[str, Any] = field(default_factory=dict)
+    names: dict[str, Any] = field(default_factory=lambda: {"__name__": "__main__"})
     printed: str = ""
     daemons: ExitStack = field(default_factory=ExitStack)
     tls_port: int = field(default_factory=free_port)

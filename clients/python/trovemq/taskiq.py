@@ -1,0 +1,159 @@
+"""TroveMQ as the broker of taskiq, which runs Python functions as tasks: `pip install 'trovemq[taskiq]'`.
+
+    from trovemq.taskiq import TroveMQBroker
+
+    broker = TroveMQBroker("127.0.0.1:8081")
+
+    @broker.task
+    async def add(one: int, two: int) -> int: ...
+
+A task is a message: its body is what taskiq's formatter makes, its key is the task's id, its property `task`
+the task's name. Labels of a task that count here:
+
+| label           | meaning                                                                             |
+|-----------------|-------------------------------------------------------------------------------------|
+| `delay`         | seconds until it may run (taskiq's own retries use it, too)                         |
+| `priority`      | 0 to 9, 9 is received first, of a broker with `by_priority`                         |
+| `message_group` | tasks of one message group go to one queue; an orderly group runs them in order     |
+
+A task is acknowledged when taskiq says so (`ack_type`). One whose worker is gone before is delivered to
+another worker, and after the group's attempts it is a dead letter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any, Final
+
+from taskiq import AckableMessage, AsyncBroker, BrokerMessage
+
+from trovemq.client import Client, connect
+from trovemq.options import ClientOptions
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+TASK_PROPERTY: Final = "task"
+DELAY_LABEL: Final = "delay"
+PRIORITY_LABEL: Final = "priority"
+MESSAGE_GROUP_LABEL: Final = "message_group"
+MIXED: Final = "MIXED"
+"""The type of a topic that takes plain, delayed and ordered messages."""
+
+
+class TroveMQBroker(AsyncBroker):
+    """Tasks as messages of one topic, shared among the workers of one consumer group.
+
+    Args:
+        server: As `trovemq.connect`.
+        topic: The tasks' topic.
+        group: The workers' group. It begins with the topic's first task.
+        queue_count: Queues of the topic where it is created.
+        by_priority: The topic is created to be received by priority.
+        create_topic: Create the topic at the start, where it is not there yet.
+        prefetch: Messages that a worker receives beyond those it runs. Other workers do not get these.
+        options: As `trovemq.connect`.
+    """
+
+    def __init__(
+        self,
+        server: str | Sequence[str],
+        *,
+        topic: str = "taskiq",
+        group: str = "taskiq",
+        queue_count: int = 8,
+        by_priority: bool = False,
+        create_topic: bool = True,
+        prefetch: int = 16,
+        options: ClientOptions | None = None,
+    ) -> None:
+        super().__init__()
+        self.topic: Final = topic
+        self.group: Final = group
+        self._server: Final = server
+        self._queue_count: Final = queue_count
+        self._by_priority: Final = by_priority
+        self._create_topic: Final = create_topic
+        self._prefetch: Final = prefetch
+        self._options: Final = ClientOptions() if options is None else options
+        self._client: Client | None = None
+
+    @property
+    def client(self) -> Client:
+        """The client, from `startup` to `shutdown`. Raises TroveError CLIENT_CLOSED elsewhere."""
+        if self._client is None:
+            raise TroveError(errors.CLIENT_CLOSED, "the broker is not started: await broker.startup()")
+        return self._client
+
+    async def startup(self) -> None:
+        """Connects and creates the topic. Raises TroveError as `trovemq.connect` and `create_topic`."""
+        if self._client is None:
+            client = await connect(self._server, options=self._options)
+            try:
+                if self._create_topic:
+                    await self._created(client)
+            except BaseException:
+                await client.close()
+                raise
+            self._client = client
+        await super().startup()
+
+    async def _created(self, client: Client) -> None:
+        await client.admin.create_topic(
+            self.topic,
+            queue_count=self._queue_count,
+            message_type=MIXED,
+            options={"order": "priority"} if self._by_priority else None,
+            exist_ok=True,
+        )
+
+    async def shutdown(self) -> None:
+        """Returns the messages that are received and not acknowledged, and disconnects."""
+        try:
+            await super().shutdown()
+        finally:
+            client, self._client = self._client, None
+            if client is not None:
+                await client.close()
+
+    async def kick(self, message: BrokerMessage) -> None:
+        """Sends a task; it is stored durably when this returns. Raises ValueError for a label that is no
+        number, TroveError as `Client.send`."""
+        labels = message.labels
+        delay = _number(labels, DELAY_LABEL, float)
+        group = labels.get(MESSAGE_GROUP_LABEL)
+        await self.client.send(
+            self.topic,
+            message.message,
+            keys=[message.task_id],
+            properties={TASK_PROPERTY: message.task_name},
+            deliver_after=delay or None,
+            priority=_number(labels, PRIORITY_LABEL, int),
+            message_group=None if group is None else str(group),
+        )
+
+    async def listen(self) -> AsyncGenerator[AckableMessage, None]:
+        """The tasks for this worker, until the generator is closed. Their acknowledgements work until
+        `shutdown`: taskiq waits for the tasks that run after it has closed the generator.
+
+        Raises TroveError as `Client.subscribe`.
+        """
+        subscription = self.client.subscribe(
+            self.topic, self.group, prefetch=self._prefetch, start="earliest"
+        )
+        await subscription.__aenter__()  # left by the client's end, not by this generator's
+        try:
+            async for message in subscription:
+                yield AckableMessage(data=message.body, ack=message.ack)
+        finally:
+            subscription.end()
+
+
+def _number(labels: Mapping[str, Any], name: str, kind: type[float] | type[int]) -> Any:
+    """The label's value; None where the task has none. Labels travel as texts."""
+    value = labels.get(name)
+    if value is None:
+        return None
+    try:
+        return kind(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"the label {name}={value!r} is not a number") from None
