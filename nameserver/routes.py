@@ -56,6 +56,7 @@ class Broker:
     flush_mode: str = ""
     version: str = ""
     tls_address: str = ""
+    draining: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ def broker_from_wire(info: common_pb2.BrokerInfo) -> Broker:
         flush_mode=info.flush_mode,
         version=info.version,
         tls_address=info.tls_address,
+        draining=info.draining,
     )
 
 
@@ -41,6 +42,7 @@ def route_to_wire(route: BrokerRoute) -> common_pb2.BrokerRoute:
         flush_mode=broker.flush_mode,
         version=broker.version,
         tls_address=broker.tls_address,
+        draining=broker.draining,
     )
     topics = [
         common_pb2.TopicRoute(

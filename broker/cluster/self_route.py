@@ -69,11 +69,11 @@ class SelfRouteService(route_pb2_grpc.RouteServiceServicer):
             )
         with self._watchers.watch() as watch:
             topics = self._topics(asked)
-            sent = _fields(topics)
+            sent = self._fields(topics)
             yield await self._reply(topics, always=not asked)
             while await watch.changed():
                 topics = self._topics(asked)
-                if (fields := _fields(topics)) != sent:
+                if (fields := self._fields(topics)) != sent:
                     sent = fields
                     yield await self._reply(topics, always=not asked)
                     if not asked:
@@ -86,6 +86,11 @@ class SelfRouteService(route_pb2_grpc.RouteServiceServicer):
             return self._view.topics()
         return [topic for name in dict.fromkeys(asked) if (topic := self._view.find(name)) is not None]
 
+    def _fields(self, topics: Sequence[TopicSummary]) -> tuple[bool, list[tuple[str, int, str]]]:
+        """The parts of a route that change."""
+        fields = [(topic.name, topic.queue_count, topic.message_type) for topic in topics]
+        return self._view.description().draining, fields
+
     async def _reply(self, topics: Sequence[TopicSummary], *, always: bool = False) -> route_pb2.ClusterReply:
         """This broker with these topics, as they are now; nothing where there are none, unless `always`."""
         reply = route_pb2.ClusterReply(version=self._view.data_version)
@@ -97,8 +102,3 @@ class SelfRouteService(route_pb2_grpc.RouteServiceServicer):
                 await asyncio.sleep(0)
             route.topics.extend(topic_routes(topics[begin : begin + TOPICS_OF_STEP]))
         return reply
-
-
-def _fields(topics: Sequence[TopicSummary]) -> list[tuple[str, int, str]]:
-    """Their part of a route."""
-    return [(topic.name, topic.queue_count, topic.message_type) for topic in topics]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from trovemq_proto.v1 import common_pb2
@@ -27,6 +27,7 @@ class BrokerDescription:
     flush_mode: str
     version: str
     tls_address: str = ""
+    draining: bool = False
 
 
 class TopicSummary(Protocol):
@@ -57,11 +58,11 @@ class BrokerView(Protocol):
 
     @property
     def data_version(self) -> int:
-        """Another number whenever `topics()` is another."""
+        """Another number whenever `topics()` or the description is another."""
         ...
 
     def add_change_listener(self, listener: Callable[[], None]) -> None:
-        """`listener()` is called on the event loop after the topics changed."""
+        """`listener()` is called on the event loop after the topics or the description changed."""
         ...
 
 
@@ -86,9 +87,19 @@ class LocalBroker:
     def __init__(self, description: BrokerDescription, topics: Topics) -> None:
         self._description = description
         self._topics = topics
+        self._changes = 0
+        self._listeners: list[Callable[[], None]] = []
 
     def description(self) -> BrokerDescription:
         return self._description
+
+    def withdraw(self, draining: bool) -> None:
+        """From now on the description says whether writers shall use other brokers."""
+        if draining != self._description.draining:
+            self._description = replace(self._description, draining=draining)
+            self._changes += 1
+            for listener in self._listeners:
+                listener()
 
     def topics(self) -> Sequence[TopicSummary]:
         return [self._topics.require(name) for name in self._topics.names(include_system=True)]
@@ -98,9 +109,10 @@ class LocalBroker:
 
     @property
     def data_version(self) -> int:
-        return self._topics.data_version
+        return self._topics.data_version + self._changes
 
     def add_change_listener(self, listener: Callable[[], None]) -> None:
+        self._listeners.append(listener)
         self._topics.add_change_listener(listener)
 
 
@@ -119,6 +131,7 @@ def broker_info(view: BrokerView) -> common_pb2.BrokerInfo:
         flush_mode=description.flush_mode,
         version=description.version,
         tls_address=description.tls_address,
+        draining=description.draining,
     )
 
 

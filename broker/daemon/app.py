@@ -20,7 +20,7 @@ from typing import Final
 
 from broker.cluster.registration import Registrations
 from broker.daemon.broker_services import BrokerServices
-from broker.daemon.readiness_reasons import add_store_reasons
+from broker.daemon.readiness_reasons import add_store_reasons, drain_warning
 from broker.daemon.recovery_log import log_recovery
 from broker.daemon.security import AccessCollector, BrokerSecurity, gate_of, open_security
 from broker.daemon.services import (
@@ -137,6 +137,7 @@ class BrokerApp:
             replies=self._grpc.replies,
             tls_address=settings.tls_advertised(advertised, listening.tls) if listening.tls else None,
             security=security,
+            request_stop=stop.request,
         )
         parts = services.parts
         registrations = Registrations(
@@ -151,6 +152,7 @@ class BrokerApp:
         self._registry.register(BrokerCollector(parts.statistics))
         self._readiness.add("nameservers", registrations.problem)
         add_store_reasons(self._readiness, parts)
+        self._readiness.add_warning("drain", lambda: drain_warning(services.drain_control))
         try:
             async with asyncio.TaskGroup() as group:
                 commit = group.create_task(parts.group_commit.run(), name="group-commit")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 import grpc
 
+from broker.admin.drain import Drain
 from broker.cluster.self_route import SelfRouteService
 from broker.cluster.view import BrokerDescription, LocalBroker, broker_info
 from broker.daemon.security import BrokerSecurity
@@ -21,6 +22,7 @@ from broker.server.access.changes import SecurityChanges
 from broker.server.access.security_service import SecurityParts, SecurityService
 from broker.server.monitoring.traffic import Traffic
 from broker.server.native.admin_service import AdminService
+from broker.server.native.broker_service import BrokerService
 from broker.server.native.group_service import GroupService, GroupServiceParts
 from broker.server.native.track_service import TrackParts, TrackService
 from broker.server.rocketmq.commands import ClientCommands
@@ -32,6 +34,7 @@ from trovemq_daemon.reply_budget import ReplyBudget
 from trovemq_proto.v1 import (
     admin_pb2_grpc,
     biography_pb2_grpc,
+    broker_pb2_grpc,
     group_pb2_grpc,
     query_pb2_grpc,
     route_pb2_grpc,
@@ -63,12 +66,17 @@ class BrokerServices:
         replies: ReplyBudget | None = None,
         tls_address: Address | None = None,
         security: BrokerSecurity | None = None,
+        request_stop: Callable[[str], None] = lambda _reason: None,
     ) -> None:
         self.parts = services = StoreServices(store, settings, traffic, model, replies)
         self._settings = settings
         self._model = model
         self.view = LocalBroker(_description(store, advertised, tls_address, version), RoutedTopics(store))
         self._route = SelfRouteService(self.view)
+        self.drain_control = Drain(
+            settings.name, services.appender, self.view.withdraw, lambda: len(services.atomic), request_stop
+        )
+        self._broker = BrokerService(settings.name, self.drain_control)
         self.registry = services.clients
         self.registry.add_gone_listener(self._model.delivery.release_client)
         self._commands = ClientCommands(self.registry, lambda: secrets.token_hex(NONCE_BYTES))
@@ -143,6 +151,7 @@ class BrokerServices:
             clock_ms=clock_ms,
             next_message_id=unique_keys().next,
             set_log_level=set_log_level,
+            offers_writes=lambda: self.drain_control.offers_writes,
         )
 
     def _admin_service(self) -> AdminService:
@@ -167,6 +176,7 @@ class BrokerServices:
         query_pb2_grpc.add_QueryServiceServicer_to_server(parts.queries, server)
         search_pb2_grpc.add_SearchServiceServicer_to_server(parts.searches, server)
         store_pb2_grpc.add_StoreServiceServicer_to_server(parts.store_service, server)
+        broker_pb2_grpc.add_BrokerServiceServicer_to_server(self._broker, server)
         admin_pb2_grpc.add_AdminServiceServicer_to_server(self._admin, server)
         group_pb2_grpc.add_GroupServiceServicer_to_server(self._groups, server)
         security_pb2_grpc.add_SecurityServiceServicer_to_server(self._users, server)
@@ -183,6 +193,7 @@ class BrokerServices:
                 self._model, self.rocketmq.check_transaction, clock_ms
             ),
             "clients": self._expire_clients(),
+            "drain": self.drain_control.run(),
             **({"sessions": self._expire_sessions(self._security)} if self._security is not None else {}),
         }
 

@@ -6,6 +6,7 @@ docs/how-to/run-in-production.md says what to do about it.
 
 from __future__ import annotations
 
+from broker.admin.drain import Drain
 from broker.daemon.services import StoreServices
 from trovemq_daemon.ops_http import Readiness
 
@@ -16,6 +17,11 @@ def add_store_reasons(readiness: Readiness, services: StoreServices) -> None:
     readiness.add_warning("retention", lambda: retention_warning(services))
     readiness.add_warning("damage", lambda: damage_warning(services))
     readiness.add_warning("trees", lambda: trees_warning(services))
+
+
+def drain_warning(drain: Drain) -> str:
+    """About a broker that is out of the routes for writing, or an empty text."""
+    return "" if drain.offers_writes else f"{drain.state.value}: new messages go to other brokers"
 
 
 def store_problem(services: StoreServices) -> str:

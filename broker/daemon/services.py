@@ -185,6 +185,7 @@ class StoreServices:
             deduplication=self.deduplication,
             atomic=self.atomic,
             store_service=self.store_service.counters,
+            drained=lambda: self.appender.drained,
             clock_ms=clock_ms,
         )
 

@@ -82,6 +82,7 @@ class Appender:
         self._store_host_ipv6 = len(pack_host(store.settings.store_host)) == 20
         self._refusal: TroveError | None = None
         self._held: TroveError | None = None
+        self._drained: TroveError | None = None
         self._dispatch_scheduled = False
 
     @property
@@ -106,14 +107,32 @@ class Appender:
         """New messages are refused with this error until it is None; the broker's own records continue."""
         self._held = error
 
+    def drain(self, error: TroveError | None) -> None:
+        """As hold(), but atomic transactions that are open may continue."""
+        self._drained = error
+
     def check_running(self) -> None:
         """Raises the error with which everything is refused when the broker stops."""
         if self._refusal is not None:
             raise self._refusal
 
-    def check_accepting(self) -> None:
-        """Raises the error with which new messages are refused, if they are."""
+    @property
+    def drained(self) -> bool:
+        """Whether new messages are refused because the broker is drained."""
+        return self._drained is not None
+
+    def check_not_drained(self) -> None:
+        """Raises the error with which a broker that is drained refuses what is new."""
         self.check_running()
+        if self._drained is not None:
+            raise self._drained
+
+    def check_accepting(self, *, of_open_transaction: bool = False) -> None:
+        """Raises the error with which new messages are refused, if they are."""
+        if of_open_transaction:
+            self.check_running()
+        else:
+            self.check_not_drained()
         if self._held is not None:
             raise self._held
         self._store.reserve.check()
@@ -137,12 +156,14 @@ class Appender:
             self.appended()
         return result
 
-    def checked_batch(self, topic: str, queue_id: int, records: Buffer) -> tuple[bytearray, RecordBatch]:
+    def checked_batch(
+        self, topic: str, queue_id: int, records: Buffer, *, of_open_transaction: bool = False
+    ) -> tuple[bytearray, RecordBatch]:
         """A copy of the records, and the batch over it: everything that is checked before a write is right.
 
         Raises TroveError.
         """
-        self.check_accepting()
+        self.check_accepting(of_open_transaction=of_open_transaction)
         config = self.topic_for_write(topic, queue_id)
         settings = self._store.settings
         if len(records) > self._batch_size_limit:

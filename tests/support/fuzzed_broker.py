@@ -19,6 +19,7 @@ from typing import Any, Final
 import grpc
 from google.protobuf.message import Message
 
+from broker.admin.drain import DrainState
 from broker.daemon.services import open_consumer_state
 from broker.daemon.settings import BrokerSettings
 from tests.support.fuzz_ledger import ADMIN, MESSAGING, NATIVE, Acknowledged
@@ -165,6 +166,13 @@ class FuzzedBroker:
                 await self.feed()
             done += len(requests)
 
+    def _serve_again(self) -> None:
+        """A broker that was drained by an input, or asked to stop, would refuse all that follows."""
+        drain = self.calls.all.drain_control
+        if drain.state is DrainState.STOPPING:
+            drain.state = DrainState.DRAINED
+        drain.undo()
+
     def latest_of(self, name: str) -> Sequence[Asked]:
         """The latest inputs to the method."""
         return self._latest[name]
@@ -193,6 +201,8 @@ class FuzzedBroker:
         async with asyncio.timeout(SLOW_CALL_S_MAX if slow else CALL_S_MAX):
             outcome = await self.calls.call(name, requests, metadata)
         took_s = time.process_time() - started
+        if "BrokerService" in name:
+            self._serve_again()
         assert took_s < PROCESSOR_S_MAX or slow, f"{name} took {took_s:.1f} s of the processor"
         replies = [self.calls.parse(name, reply) for reply in outcome.replies]
         check_outcome(name, outcome, replies)

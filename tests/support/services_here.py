@@ -44,6 +44,7 @@ from trovemq_proto.rocketmq.v2 import service_pb2 as v2_service_pb2
 from trovemq_proto.v1 import (
     admin_pb2,
     biography_pb2,
+    broker_pb2,
     common_pb2,
     group_pb2,
     message_pb2,
@@ -72,6 +73,7 @@ NATIVE = tuple(
     for service in services_of(
         admin_pb2,
         biography_pb2,
+        broker_pb2,
         group_pb2,
         message_pb2,
         query_pb2,

@@ -293,6 +293,11 @@ _SERVICES: Final[dict[str, dict[str, Row]]] = {
         "ResetOffset": Row(_both(_UPDATE, SEE), audit=Audit.ACT),
         "GetStatistics": Row(_cluster(Action.GET)),
     },
+    "trovemq.v1.BrokerService": {
+        "Drain": Row(_cluster(_UPDATE), audit=Audit.ACT),
+        "Undrain": Row(_cluster(_UPDATE), audit=Audit.ACT),
+        "GetDrain": Row(_cluster(Action.GET)),
+    },
     "trovemq.v1.GroupService": {
         "CreateGroup": Row(_group(Action.CREATE), audit=Audit.ACT),
         "AlterGroup": Row(_group(_UPDATE), audit=Audit.ACT),

@@ -49,6 +49,7 @@ class StatisticsParts:
     deduplication: Deduplication
     atomic: OpenTransactions
     store_service: StoreCounters
+    drained: Callable[[], bool]
     clock_ms: Callable[[], int]
 
 
@@ -74,6 +75,7 @@ class BrokerStatistics:
         self.filled: Final = parts.deduplication.filled
         self.atomic: Final = parts.atomic
         self.store_service: Final = parts.store_service
+        self.drained = parts.drained
         self.clock_ms = parts.clock_ms
 
     @property

@@ -97,7 +97,7 @@ class TransactionService:
 
     async def _transact(self, context: Context) -> transaction_pb2.TransactionReply:
         transactions = self._parts.transactions
-        self._parts.appender.check_running()
+        self._parts.appender.check_not_drained()
         first = await self._read(context, None)
         if first is None or first.WhichOneof("frame") != "begin":
             raise TroveError(errors.REQUEST_ILLEGAL, "a transaction's first frame is its begin")
@@ -161,7 +161,9 @@ class TransactionService:
         transactions = self._parts.transactions
         if kind == "messages":
             messages = frame.messages
-            _, batch = self._parts.appender.checked_batch(messages.topic, messages.queue_id, messages.records)
+            _, batch = self._parts.appender.checked_batch(
+                messages.topic, messages.queue_id, messages.records, of_open_transaction=True
+            )
             transactions.add(opened, messages.topic, messages.queue_id, batch, born_host)
         elif kind == "acknowledgements":
             given = frame.acknowledgements

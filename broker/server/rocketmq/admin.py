@@ -40,6 +40,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.records.message import decode_stored
 from trovemq_proto.rocketmq.v2 import admin_pb2, service_pb2
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_store.topics.topics import PERM_READ
 
 _LEVELS: Final[dict[int, LogLevel]] = {
     admin_pb2.ChangeLogLevelRequest.TRACE: "debug",
@@ -144,7 +145,7 @@ class Admin:
             "queueDatas": [
                 {
                     "brokerName": broker,
-                    "perm": config.perm,
+                    "perm": config.perm if self._parts.offers_writes() else config.perm & PERM_READ,
                     "readQueueNums": config.queue_count,
                     "topicSysFlag": config.topic_sys_flag,
                     "writeQueueNums": config.write_queue_count,

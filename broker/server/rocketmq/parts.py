@@ -26,6 +26,11 @@ from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.topics.subscription_groups import SubscriptionGroups
 
 
+def always() -> bool:
+    """Yes."""
+    return True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RocketmqParts:
     """All of it is used on the event loop only.
@@ -33,7 +38,7 @@ class RocketmqParts:
     `search` is (topic, queue id, epoch ms) -> queue offset; `offsets` must call delivery for the offsets that
     it sets (its `moved`); `next_message_id` makes the id of a message that was sent without one; `broker` is
     the name that recall handles have. `registry` and `commands` are shared with the native group service,
-    `waits` with the code that wakes the receives.
+    `waits` with the code that wakes the receives. `offers_writes`: routes may offer queues for writing.
     """
 
     store: MessageStore
@@ -60,3 +65,4 @@ class RocketmqParts:
     clock_ms: Callable[[], int]
     next_message_id: Callable[[], str]
     set_log_level: Callable[[LogLevel], None]
+    offers_writes: Callable[[], bool] = always

@@ -4,7 +4,8 @@
 |----------------------|-------------------------------------------------------------------------------------|
 | topic                | as the request has it                                                               |
 | id                   | 0, 1, … in this order: clients map message groups to the place in the list          |
-| permission           | permission of topic and queue number; the counts for reading and writing may differ |
+| permission           | permission of topic and queue number; the counts for reading and writing may        |
+|                      | differ; reading alone while the broker is drained                                   |
 | broker.name, id      | this broker's name; 0, as clients skip every other id                               |
 | broker.endpoints     | those by which the client came, as it has just reached this broker by them;         |
 |                      | without any the address that the broker advertises                                  |
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from broker.server.rocketmq.parts import always
 from broker.server.rocketmq.resources import (
     check_endpoints,
     endpoints_of,
@@ -66,6 +68,7 @@ class RouteParts:
     group_for_use: Callable[[str, Iterable[str]], SubscriptionGroup]
     broker: str
     advertised: Address
+    offers_writes: Callable[[], bool] = always
 
 
 class Routes:
@@ -86,7 +89,7 @@ class Routes:
                 v2.MessageQueue(
                     topic=request.topic,
                     id=queue_id,
-                    permission=_permission(config, queue_id),
+                    permission=self._permission(config, queue_id),
                     broker=broker,
                     accept_message_types=types,
                 )
@@ -117,7 +120,7 @@ class Routes:
                     message_queue=v2.MessageQueue(
                         topic=request.topic,
                         id=queue_id,
-                        permission=_permission(config, queue_id),
+                        permission=self._permission(config, queue_id),
                         broker=broker,
                         accept_message_types=types,
                     )
@@ -126,6 +129,13 @@ class Routes:
             ],
         )
 
+    def _permission(self, config: TopicConfig, queue_id: int) -> v2.Permission:
+        """ANY_QUEUE has the topic's permission."""
+        bits = config.perm & PERM_READ if queue_id < config.queue_count else 0
+        if queue_id < config.write_queue_count and self._parts.offers_writes():
+            bits |= config.perm & PERM_WRITE
+        return _PERMISSIONS[bits]
+
     def _broker(self, came_by: v2.Endpoints) -> v2.Broker:
         if came_by.ByteSize():
             check_endpoints(came_by)
@@ -133,11 +143,3 @@ class Routes:
         else:
             endpoints = self._advertised
         return v2.Broker(name=self._parts.broker, id=MASTER_ID, endpoints=endpoints)
-
-
-def _permission(config: TopicConfig, queue_id: int) -> v2.Permission:
-    """ANY_QUEUE has the topic's permission."""
-    bits = config.perm & PERM_READ if queue_id < config.queue_count else 0
-    if queue_id < config.write_queue_count:
-        bits |= config.perm & PERM_WRITE
-    return _PERMISSIONS[bits]

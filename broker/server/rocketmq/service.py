@@ -58,7 +58,9 @@ class RocketmqService:
             auto_create=parts.settings.auto_create_group,
             fifo_orderly=parts.settings.fifo_group_orderly,
         )
-        self.routes = Routes(RouteParts(store, self._group_for_use, parts.broker, parts.advertised))
+        self.routes = Routes(
+            RouteParts(store, self._group_for_use, parts.broker, parts.advertised, parts.offers_writes)
+        )
         self.liveness = Liveness(parts.registry, clock_ms)
         self.telemetry = Telemetry(
             TelemetryParts(

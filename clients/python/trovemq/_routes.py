@@ -36,6 +36,7 @@ class RouteTable:
         """The lowest limit of all live brokers, in bytes; None where there is none."""
         self.lost: dict[str, frozenset[str]] = {}  # broker name -> its topics when it left
         self._slots: dict[str, tuple[Slot, ...]] = {}
+        self._writable_slots: dict[str, tuple[Slot, ...]] = {}
         self._last_slots: dict[str, tuple[Slot, ...]] = {}
         self._listeners: list[Callable[[], None]] = []
 
@@ -52,6 +53,7 @@ class RouteTable:
         self.body_size_max = min((broker.body_size_max for broker in self._brokers.values()), default=None)
         self._last_slots.update(self._slots)
         self._slots.clear()
+        self._writable_slots.clear()
         for listener in list(self._listeners):
             listener()
 
@@ -64,16 +66,32 @@ class RouteTable:
                 self._slots[topic] = slots
         return slots
 
+    def writable_slots(self, topic: str) -> tuple[Slot, ...]:
+        """The queues that messages shall go to: those of brokers that are taken out of service only where no
+        other broker has the topic."""
+        slots = self._writable_slots.get(topic)
+        if slots is None:
+            known = self.slots(topic)
+            slots = tuple(slot for slot in known if not self._is_draining(slot.broker)) or known
+            if slots:
+                self._writable_slots[topic] = slots
+        return slots
+
+    def _is_draining(self, name: str) -> bool:
+        broker = self._brokers.get(name)
+        return broker is not None and broker.draining
+
     def is_fifo(self, topic: str) -> bool:
         """Whether some live broker has the topic as one of type FIFO."""
         entries = (route.topic(topic) for route in self.state.brokers)
         return any(entry is not None and entry.message_type == FIFO for entry in entries)
 
     def queue_brokers(self, topic: str, queue_id: int) -> list[str]:
-        """Names of the brokers that have this queue; those last known where no live one has the topic."""
+        """Names of the brokers that have this queue for writing; those last known where no live one has the
+        topic."""
         # Sorted by queue, and every broker has queues 0 .. n-1: the search may end early.
         names = []
-        for slot in self.slots(topic):
+        for slot in self.writable_slots(topic):
             if slot.queue_id == queue_id:
                 names.append(slot.broker)
             elif slot.queue_id > queue_id:

@@ -28,7 +28,7 @@ class SlotChooser:
 
     def next(self) -> Slot:
         """The next queue in turn; those of brokers that cannot be reached are skipped."""
-        slots = self._pool.routes.slots(self.topic) or (UNKNOWN,)
+        slots = self._pool.routes.writable_slots(self.topic) or (UNKNOWN,)
         self._turn += 1
         for i in range(len(slots)):
             slot = slots[(self._turn + i) % len(slots)]
@@ -40,7 +40,7 @@ class SlotChooser:
     def of_key(self, ordering_key: str) -> Slot:
         """The queue of an ordering key or message group: the same one as long as the topic's queues stay the
         same, and the one that a broker chooses for a RocketMQ client's message group."""
-        slots = self._pool.routes.slots(self.topic) or (UNKNOWN,)
+        slots = self._pool.routes.writable_slots(self.topic) or (UNKNOWN,)
         return slots[group_queue(ordering_key, len(slots))]
 
     def of_queue(self, queue_id: int, broker: str | None) -> Slot:

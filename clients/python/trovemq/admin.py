@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from trovemq._brokers import Brokers
 from trovemq._connections import ConnectionPool
 from trovemq._groups import Groups, reset_target
 from trovemq._queries import present
@@ -21,7 +22,8 @@ QUEUE_COUNT_MAX = 1024
 
 class Admin:
     """Administration; `Client.admin`. `groups` has the calls for consumer groups, `store` those for stores,
-    `users` and `rules` those for who may do what, `quotas` those for how much.
+    `brokers` those for brokers as processes, `users` and `rules` those for who may do what, `quotas` those
+    for how much.
 
     Wherever `broker` is None, every live broker is asked, or for one queue the one broker that has it. All
     calls raise TroveError; those on every broker raise the first failure, and changes on other brokers stay.
@@ -30,6 +32,7 @@ class Admin:
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
+        self.brokers = Brokers(pool)
         self.groups = Groups(pool)
         self.store = Stores(pool)
         self.users = Users(pool)

@@ -389,7 +389,7 @@ class AtomicTransaction:
         if not all(routes.slots(topic) for topic in topics):
             await self._pool.refresh()
         for message in self._messages:
-            if message.ordering_key is not None and (slots := routes.slots(message.topic)):
+            if message.ordering_key is not None and (slots := routes.writable_slots(message.topic)):
                 slot = slots[group_queue(message.ordering_key, len(slots))]
                 self._pin(slot.broker, f"the ordering key {message.ordering_key!r} of {message.topic}")
         broker = self._chosen(topics)
@@ -401,7 +401,8 @@ class AtomicTransaction:
         names = [broker.name for broker in routes.brokers()]
         if self._pinned:
             names = [routes.broker(next(iter(self._pinned))).name]
-        having = {topic: [slot.broker for slot in routes.slots(topic)] for topic in topics}
+        slots_of = routes.slots if self._pinned else routes.writable_slots
+        having = {topic: [slot.broker for slot in slots_of(topic)] for topic in topics}
         unknown = next((topic for topic, brokers in having.items() if not brokers), None)
         if unknown is not None:
             text = f"topic {unknown[:200]} is on no broker of the routes"
@@ -421,10 +422,11 @@ class AtomicTransaction:
     def _slot(self, message: _Outgoing, broker: str, turn: int) -> Slot:
         if message.queue_id is not None:
             return Slot(broker, message.queue_id)
-        slots = self._pool.routes.slots(message.topic)
+        routes = self._pool.routes
         if message.ordering_key is not None:
+            slots = routes.writable_slots(message.topic)
             return slots[group_queue(message.ordering_key, len(slots))]
-        own = [slot for slot in slots if slot.broker == broker]
+        own = [slot for slot in routes.slots(message.topic) if slot.broker == broker]
         return own[turn % len(own)]
 
     def _check_open(self) -> None:

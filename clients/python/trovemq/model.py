@@ -25,6 +25,7 @@ class BrokerInfo:
         flush_mode: `sync` or `async`.
         version: The broker's version.
         tls_address: HOST:PORT of the same by TLS; empty where it has none.
+        draining: It is taken out of service: messages are sent to other brokers.
     """
 
     cluster: str
@@ -38,6 +39,7 @@ class BrokerInfo:
     flush_mode: str = ""
     version: str = ""
     tls_address: str = ""
+    draining: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ class TopicRoute(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queue_count: _Optional[int] = ..., message_type: _Optional[str] = ...) -> None: ...
 
 class BrokerInfo(_message.Message):
-    __slots__ = ("cluster", "name", "address", "store_host_ipv6", "append_property_crc", "body_size_max", "batch_size_max", "data_version", "flush_mode", "version", "tls_address")
+    __slots__ = ("cluster", "name", "address", "store_host_ipv6", "append_property_crc", "body_size_max", "batch_size_max", "data_version", "flush_mode", "version", "tls_address", "draining")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -79,6 +79,7 @@ class BrokerInfo(_message.Message):
     FLUSH_MODE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TLS_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     name: str
     address: str
@@ -90,7 +91,8 @@ class BrokerInfo(_message.Message):
     flush_mode: str
     version: str
     tls_address: str
-    def __init__(self, cluster: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., store_host_ipv6: _Optional[bool] = ..., append_property_crc: _Optional[bool] = ..., body_size_max: _Optional[int] = ..., batch_size_max: _Optional[int] = ..., data_version: _Optional[int] = ..., flush_mode: _Optional[str] = ..., version: _Optional[str] = ..., tls_address: _Optional[str] = ...) -> None: ...
+    draining: bool
+    def __init__(self, cluster: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., store_host_ipv6: _Optional[bool] = ..., append_property_crc: _Optional[bool] = ..., body_size_max: _Optional[int] = ..., batch_size_max: _Optional[int] = ..., data_version: _Optional[int] = ..., flush_mode: _Optional[str] = ..., version: _Optional[str] = ..., tls_address: _Optional[str] = ..., draining: _Optional[bool] = ...) -> None: ...
 
 class BrokerRoute(_message.Message):
     __slots__ = ("broker", "topics")

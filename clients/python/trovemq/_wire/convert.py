@@ -59,6 +59,7 @@ def broker_info(info: common_pb2.BrokerInfo) -> BrokerInfo:
         flush_mode=info.flush_mode,
         version=info.version,
         tls_address=info.tls_address,
+        draining=info.draining,
     )
 
 

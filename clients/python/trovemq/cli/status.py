@@ -33,7 +33,7 @@ async def cluster(session: Session) -> None:
         return
     from trovemq.cli.render import table
 
-    columns = ("broker", "cluster", "address", "topics", "flush", "version")
+    columns = ("broker", "cluster", "address", "topics", "flush", "version", "state")
     rows = [
         (
             route.broker.name,
@@ -42,6 +42,7 @@ async def cluster(session: Session) -> None:
             len(route.topics),
             route.broker.flush_mode,
             route.broker.version,
+            "draining" if route.broker.draining else "serving",
         )
         for route in state.brokers
     ]
@@ -58,6 +59,7 @@ def broker_fields(route: BrokerRoute) -> dict[str, object]:
         "flushMode": broker.flush_mode,
         "bodySizeMax": broker.body_size_max,
         "batchSizeMax": broker.batch_size_max,
+        "draining": broker.draining,
         "dataVersion": broker.data_version,
         "version": broker.version,
         "topics": sorted(topic.topic for topic in route.topics),

@@ -25,6 +25,7 @@ from trovemq_proto.rocketmq.v2 import service_pb2 as v2_service_pb2
 from trovemq_proto.v1 import (
     admin_pb2,
     biography_pb2,
+    broker_pb2,
     group_pb2,
     message_pb2,
     query_pb2,
@@ -38,6 +39,7 @@ from trovemq_proto.v1 import (
 FILES: tuple[Any, ...] = (
     admin_pb2,
     biography_pb2,
+    broker_pb2,
     group_pb2,
     message_pb2,
     query_pb2,

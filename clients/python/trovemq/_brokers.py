@@ -1,0 +1,57 @@
+"""Brokers as processes: taken out of service and back."""
+
+from __future__ import annotations
+
+from trovemq._arguments import check_number
+from trovemq._connections import ConnectionPool
+from trovemq._wire.brokers import BrokerCalls
+from trovemq.broker_model import DrainStatus
+from trovemq.model import BrokerInfo
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+
+class Brokers:
+    """Administration of brokers as processes; `Client.admin.brokers`. All calls raise TroveError."""
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+
+    async def drain(
+        self, broker: str | None = None, *, grace_ms: int = 10_000, stop_wait_max_ms: int | None = None
+    ) -> DrainStatus:
+        """Takes a broker out of the routes for writing, so that messages go to the others; reads and
+        acknowledgements continue. Returns at once; a restart of the broker ends it.
+
+        Args:
+            broker: The broker; needed where there are several.
+            grace_ms: New messages are stored for so long, while clients learn of the routes; then they are
+                refused, and clients send them elsewhere.
+            stop_wait_max_ms: The broker stops afterwards; so long it waits for open atomic transactions.
+                None: it stays, drained.
+
+        Raises:
+            TroveError: BROKER_AMBIGUOUS, REQUEST_ILLEGAL (a time of more than an hour), ACCESS_DENIED, …
+        """
+        check_number("grace_ms", grace_ms)
+        if stop_wait_max_ms is not None:
+            check_number("stop_wait_max_ms", stop_wait_max_ms)
+        return await self._one(broker).drain(grace_ms, stop_wait_max_ms)
+
+    async def undrain(self, broker: str | None = None) -> DrainStatus:
+        """Takes new messages again. Raises as `drain`."""
+        return await self._one(broker).undrain()
+
+    async def drain_status(self, broker: str | None = None) -> DrainStatus:
+        """How far it is. Raises as `drain`."""
+        return await self._one(broker).drain_status()
+
+    def _one(self, name: str | None) -> BrokerCalls:
+        return BrokerCalls(self._pool.connection(self._info(name)))
+
+    def _info(self, name: str | None) -> BrokerInfo:
+        brokers = self._pool.routes.brokers(name)
+        if len(brokers) > 1:
+            names = ", ".join(info.name for info in brokers)
+            raise TroveError(errors.BROKER_AMBIGUOUS, f"name one of {names}", brokers=names)
+        return brokers[0]

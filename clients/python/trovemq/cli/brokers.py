@@ -1,0 +1,84 @@
+"""broker drain: one broker is taken out of service, for a restart that no client notices."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from trovemq.cli.session import Session, verb
+from trovemq.cli.times import parse_duration_ms
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+if TYPE_CHECKING:
+    from trovemq import Client, DrainStatus
+
+app = typer.Typer(help="Brokers: drain.", no_args_is_help=True)
+
+POLL_S: Final = 0.2
+_GONE: Final = (errors.BROKER_UNREACHABLE, errors.BROKER_NOT_FOUND, errors.SERVICE_NOT_AVAILABLE)
+
+GraceOption = Annotated[
+    int,
+    typer.Option(
+        "--grace",
+        metavar="TIME",
+        parser=parse_duration_ms,
+        help="New messages are stored for so long, while clients learn of it.",
+    ),
+]
+WithinOption = Annotated[
+    int,
+    typer.Option(
+        "--within",
+        metavar="TIME",
+        parser=parse_duration_ms,
+        help="With --stop: it waits for open atomic transactions so long.",
+    ),
+]
+
+
+@verb(app, "drain")
+async def drain(
+    session: Session,
+    broker: Annotated[
+        str | None,
+        typer.Argument(metavar="[BROKER]", help="Needed where there are several.", show_default=False),
+    ] = None,
+    grace: GraceOption = "10s",  # type: ignore[assignment]  # parsed by the option
+    stop: Annotated[bool, typer.Option("--stop", help="Then stop the broker.")] = False,
+    within: WithinOption = "30s",  # type: ignore[assignment]
+    undo: Annotated[bool, typer.Option("--undo", help="Take new messages again.")] = False,
+) -> None:
+    """Send new messages to other brokers, and wait until this one takes none; reads continue."""
+    if undo and stop:
+        raise typer.BadParameter("give --stop or --undo, not both")
+    async with session.client() as client:
+        if undo:
+            status = await session.call(client.admin.brokers.undrain(broker))
+        else:
+            stop_wait_max_ms = within if stop else None
+            begun = client.admin.brokers.drain(broker, grace_ms=grace, stop_wait_max_ms=stop_wait_max_ms)
+            status = await _ended(session, client, await session.call(begun))
+    state = "stopped" if stop else status.state
+    session.output.item({"broker": status.broker, "state": state})
+    if not session.output.objects:
+        from trovemq.cli.render import card
+
+        session.output.show(card({"broker": status.broker, "state": state}))
+
+
+async def _ended(session: Session, client: Client, begun: DrainStatus) -> DrainStatus:
+    """Waits until the broker is drained, or gone where it stops."""
+    status = begun
+    while status.stops or status.state == "draining":
+        await asyncio.sleep(POLL_S)
+        try:
+            status = await session.call(client.admin.brokers.drain_status(begun.broker))
+        except TroveError as error:
+            if begun.stops and error.spec in _GONE:
+                return begun
+            raise
+    return status

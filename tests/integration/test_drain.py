@@ -1,0 +1,87 @@
+"""A rolling restart: two brokers under load are drained, stopped and started, one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+
+import pytest
+
+import trovemq
+from trovemq import Client, ClientOptions
+from trovemq.testing import BrokerProcess, NameserverProcess
+
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio]
+
+SENDERS = 4
+
+
+class Load:
+    """Senders, in order and in no order, and a consumer."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._stopping = False
+        self.acknowledged: set[str] = set()
+        self.bodies: set[bytes] = set()
+        self.consumed: set[bytes] = set()
+
+    async def send(self, number: int) -> None:
+        count = 0
+        while not self._stopping:
+            group = f"group-{number}" if number % 2 else None
+            body = b"%d %d" % (number, count)
+            receipt = await self._client.send("orders", body, message_group=group)
+            self.bodies.add(body)
+            self.acknowledged.add(receipt.unique_key)
+            count += 1
+            await asyncio.sleep(0.02)
+
+    async def consume(self) -> None:
+        async with self._client.subscribe("orders", group="billing") as messages:
+            async for message in messages:
+                self.consumed.add(message.body)
+                await message.ack()
+
+    def stop(self) -> None:
+        self._stopping = True
+
+
+async def until_both(client: Client) -> None:
+    names = {"b1", "b2"}
+    routes = client._pool.routes
+    assert await routes.wait_until(
+        lambda: {r.broker.name for r in routes.state.brokers if not r.broker.draining} == names, 20
+    )
+
+
+async def test_a_rolling_restart_loses_nothing_and_fails_no_send() -> None:
+    with ExitStack() as processes:
+        nameserver = processes.enter_context(NameserverProcess())
+        brokers = [
+            processes.enter_context(BrokerProcess(name=name, nameservers=[nameserver]))
+            for name in ("b1", "b2")
+        ]
+        async with trovemq.connect(nameserver.address, options=ClientOptions(send_attempts_max=4)) as client:
+            await until_both(client)
+            await client.admin.create_topic("orders", queue_count=2)
+            load = Load(client)
+            consumer = asyncio.create_task(load.consume())
+            senders = [asyncio.create_task(load.send(number)) for number in range(SENDERS)]
+            for broker in brokers:
+                await client.admin.brokers.drain(broker.name, grace_ms=400, stop_wait_max_ms=1_000)
+                assert await asyncio.to_thread(broker.wait) == 0
+                await asyncio.to_thread(broker.start)  # a restart ends the drain
+                await until_both(client)
+            load.stop()
+            await asyncio.gather(*senders)  # raises the error of a send that failed for good
+            await client.admin.brokers.drain("b2", grace_ms=0)
+            with pytest.raises(trovemq.TroveError, match="is drained"):
+                await client.send("orders", b"to a drained broker by name", queue_id=0, broker="b2")
+            assert (await client.admin.brokers.undrain("b2")).state == "serving"
+            for key in load.acknowledged:
+                assert (await client.get(key)).messages, f"{key} was acknowledged, and is lost"
+            async with asyncio.timeout(30):
+                while not load.consumed >= load.bodies:
+                    await asyncio.sleep(0.02)
+            consumer.cancel()
