@@ -79,6 +79,28 @@ def test_a_user_is_made_uses_its_secret_and_goes(
     assert [user["user"] for user in admin.answer("user", "list")] == ["admin"]
 
 
+def test_users_go_through_a_file_without_their_secrets(
+    admin: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (made,) = admin.answer("user", "create", "carol")
+    admin.answer("acl", "allow", "carol", "Pub,List", "Topic:carol*", "--from", "127.0.0.1")
+    admin.answer("user", "disable", "carol")
+    (exported,) = admin.answer("export", "--user", "carol", "--user", "admin")
+    assert made["secretKey"] not in json.dumps(exported)
+    file, secrets = tmp_path / "users.json", tmp_path / "secrets"
+    file.write_text(json.dumps(exported), encoding="utf-8")
+    admin.answer("user", "delete", "carol", "--yes")
+    applied = admin.answer("apply", str(file), "--secrets", str(secrets))
+    assert {one["name"]: one["change"] for one in applied} == {"admin": "unchanged", "carol": "created"}
+    assert admin.answer("export", "--user", "carol", "--user", "admin") == [exported]
+    admin.answer("user", "enable", "carol")
+    with monkeypatch.context() as carol:
+        carol.setenv("TROVEMQ_CREDENTIALS", str(secrets / "carol.credentials"))
+        assert admin.answer("topic", "list") == []
+        assert admin.error("export", "--user", "carol") == "ACCESS_DENIED"
+    admin.answer("user", "delete", "carol", "--yes")
+
+
 def test_quotas_are_set_listed_and_removed(admin: CommandLine) -> None:
     (quota,) = admin.answer("quota", "set", "user:admin", "--bytes-in", "10MiB", "--requests", "1000")
     assert (quota["subject"], quota["bytesInPerS"], quota["requestsPerS"]) == ("User:admin", 10 << 20, 1_000)

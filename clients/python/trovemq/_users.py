@@ -59,7 +59,7 @@ class Users:
         Raises:
             TroveError: USER_EXISTS, USER_ILLEGAL, ACCESS_DENIED, AUTHENTICATION_DISABLED, …
         """
-        secret, kind = secret_key or secrets.token_urlsafe(_SECRET_BYTES), "Super" if is_super else "Normal"
+        secret, kind = secret_key or new_secret(), "Super" if is_super else "Normal"
 
         async def create(calls: SecurityCalls) -> tuple[UserDescription, bool]:
             try:
@@ -81,7 +81,7 @@ class Users:
 
         Raises TroveError USER_NOT_FOUND, USER_ILLEGAL, …
         """
-        secret = secret_key or secrets.token_urlsafe(_SECRET_BYTES)
+        secret = secret_key or new_secret()
         rotated = [calls.rotate(access_key, secret) for calls in _all(self._pool, broker)]
         return UserCredentials(access_key, secret, tuple(await present(rotated, _ABSENT)))
 
@@ -227,6 +227,11 @@ class Quotas:
         """Every quota of every broker, with the numbers of slowed and refused requests."""
         lists = await present([calls.quotas() for calls in _all(self._pool, broker)], ())
         return [quota for quotas in lists for quota in quotas]
+
+
+def new_secret() -> str:
+    """A random one."""
+    return secrets.token_urlsafe(_SECRET_BYTES)
 
 
 def _all(pool: ConnectionPool, broker: str | None) -> list[SecurityCalls]:

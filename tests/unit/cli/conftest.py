@@ -14,6 +14,7 @@ import pytest
 
 import trovemq
 from tests.support.fake_groups import FakeGroups
+from tests.support.fake_users import FakeRules, FakeUsers
 from trovemq.cli import app
 from trovemq.fetched import FetchedBatch
 from trovemq.model import (
@@ -81,6 +82,8 @@ class FakeClient:
     holds: dict[str, TopicHold] = field(default_factory=dict)
     refused_body: bytes = b"refused"
     """What `send_batch` takes no batch with."""
+    users: Any = field(default_factory=lambda: FakeUsers(errors.AUTHENTICATION_DISABLED))
+    rules: Any = field(default_factory=FakeRules)
     subscription: FakeSubscription = field(default_factory=lambda: FakeSubscription([]))
 
     @property
@@ -281,8 +284,10 @@ class FakeClient:
 
     async def cluster(self) -> ClusterState:
         topics = tuple(TopicRoute(name, count) for name, count in self.topics.items())
-        info = BrokerInfo("DefaultCluster", "broker-a", "127.0.0.1:8081", flush_mode="sync")
-        return ClusterState((BrokerRoute(info, topics),))
+        infos = [
+            BrokerInfo("DefaultCluster", name, "127.0.0.1:8081", flush_mode="sync") for name in self.brokers
+        ]
+        return ClusterState(tuple(BrokerRoute(info, topics) for info in infos))
 
     async def statistics(self, **_: object) -> list[BrokerStatistics]:
         return [BrokerStatistics(BrokerInfo("DefaultCluster", "broker-a", "127.0.0.1:8081"), {"puts": 7})]

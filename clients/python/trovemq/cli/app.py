@@ -89,10 +89,12 @@ VERBS: Final = (
     Verb(
         "apply",
         "apply",
-        "Create and alter the topics and groups of a file, and print the changes. Deletes nothing.",
+        "Create and alter the topics, groups and users of a file, and print the changes. Deletes nothing.",
     ),
     Verb(
-        "export", "export", "Write topics and groups as a file that apply reads: YAML, or JSON with --json."
+        "export",
+        "export",
+        "Write topics, groups and users as a file for apply, without secrets: YAML, or JSON with --json.",
     ),
     Verb("cluster", "status", "List the brokers that the server knows, with their topics."),
     Verb("stats", "status", "Show each broker's counters."),

@@ -1,20 +1,21 @@
-"""apply FILE: makes the topics and groups that a file names, and nothing else.
+"""apply FILE: makes the topics, groups and users that a file names, and nothing else.
 
 The whole file is checked, and compared with every broker, before anything is changed. Nothing is ever
 deleted, and no queue is taken away. Where the file leaves something open, an existing group gets the default
-back, and an existing topic keeps its own.
+back, and an existing topic or user keeps its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from trovemq.cli.apply_file import Wanted, WantedGroup, WantedTopic, parse_file, read_file
+from trovemq.cli.apply_steps import Step
+from trovemq.cli.apply_users import SecretFiles, user_steps
 from trovemq.cli.arguments import BrokerOption
 from trovemq.cli.session import Session, verb
 from trovemq_proto import errors
@@ -28,28 +29,6 @@ OPTION_DEFAULTS: Final = {"order": "log", "retention": "time"}
 _OFF: Final = "off"
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """The change of one topic or group on one broker; `run` makes it."""
-
-    kind: str
-    name: str
-    broker: str
-    change: str  # created, altered, unchanged
-    details: tuple[str, ...] = ()
-    run: Callable[[], Awaitable[object]] | None = field(default=None, compare=False)
-
-    def fields(self, *, dry_run: bool) -> dict[str, object]:
-        return {
-            "kind": self.kind,
-            "name": self.name,
-            "change": self.change,
-            "details": list(self.details),
-            "broker": self.broker,
-            "dryRun": dry_run,
-        }
-
-
 def register(app: typer.Typer) -> None:
     """Adds the verb to the command tree."""
     verb(app, "apply")(apply)
@@ -59,12 +38,21 @@ async def apply(
     session: Session,
     file: Annotated[Path, typer.Argument(metavar="FILE", show_default=False)],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the changes without making them.")] = False,
+    secrets: Annotated[
+        Path | None,
+        typer.Option(
+            "--secrets",
+            metavar="DIR",
+            help="Where the secrets of new users are: USER.credentials is read, or made with a new secret.",
+            show_default=False,
+        ),
+    ] = None,
     broker: BrokerOption = None,
 ) -> None:
-    """Create and alter the topics and groups of a file, and print the changes. Deletes nothing."""
+    """Create and alter the topics, groups and users of a file, and print the changes. Deletes nothing."""
     wanted = parse_file(read_file(file))
     async with session.client() as client:
-        steps = await planned(session, client, wanted, broker)
+        steps = await planned(session, client, wanted, broker, None if dry_run else SecretFiles(secrets))
         if not dry_run:
             await _carry_out(session, steps)
     show_steps(session, steps, dry_run=dry_run)
@@ -91,8 +79,10 @@ async def _carry_out(session: Session, steps: Sequence[Step]) -> None:
 
 
 # --- the difference -----------------------------------------------------------------------------------
-async def planned(session: Session, client: Client, wanted: Wanted, broker: str | None) -> list[Step]:
-    """The changes on each broker, in the file's order."""
+async def planned(
+    session: Session, client: Client, wanted: Wanted, broker: str | None, secrets: SecretFiles | None
+) -> list[Step]:
+    """The changes on each broker, in the file's order. `secrets`: None where nothing is to be changed."""
     state = await session.call(client.admin.cluster())
     names = [route.broker.name for route in state.brokers if broker in (None, route.broker.name)]
     if not names:
@@ -108,11 +98,12 @@ async def planned(session: Session, client: Client, wanted: Wanted, broker: str 
         for topic in wanted.topics
         for name in names
     ]
-    return steps + [
+    steps += [
         _group_step(client, group, name, group_at.get((group.name, name)))
         for group in wanted.groups
         for name in names
     ]
+    return steps + (await user_steps(session, client, wanted.users, names, secrets) if wanted.users else [])
 
 
 def _topic_step(client: Client, wanted: WantedTopic, broker: str, found: TopicDescription | None) -> Step:

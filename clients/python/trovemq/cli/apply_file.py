@@ -1,23 +1,26 @@
-"""The file that `apply` reads: YAML or JSON with the topics and groups to create or alter.
+"""The file that `apply` reads: YAML or JSON with the topics, groups and users to create or alter.
 
     {"topics": [{"name": "orders", "type": "NORMAL", "queues": 8, "options": {"deduplicate": "1h"}}, …],
-     "groups": [{"name": "billing", "orderly": false, "maxRetries": 16, "backoffMillis": [1000, 5000]}, …]}
+     "groups": [{"name": "billing", "orderly": false, "maxRetries": 16, "backoffMillis": [1000, 5000]}, …],
+     "users": [{"name": "alice", "super": false, "enabled": true, "rules": [
+        {"allow": "Pub,Sub", "resource": "Topic:orders"},
+        {"deny": "All", "resource": "Topic:secret*", "from": ["10.0.0.0/8"]}]}, …]}
 
 Only `name` must be there. A group without maxRetries, backoffMillis or orderly has the defaults. Instead of
-backoffMillis it may have backoffInitialMillis, backoffMaxMillis and backoffMultiplier.
+backoffMillis it may have backoffInitialMillis, backoffMaxMillis and backoffMultiplier. It has no secrets.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from trovemq.cli.apply_users_file import USER_MEMBERS, WantedUser, parse_user
+from trovemq.cli.file_checks import check_members, illegal, is_integer
 from trovemq.cli.topics import MessageType
-from trovemq_proto import errors
-from trovemq_proto.errors import TroveError
 
 FILE_BYTES_MAX: Final = 16 << 20
 ENTRIES_MAX: Final = 10_000
@@ -26,7 +29,7 @@ RETRY_MAX_DEFAULT: Final = 16
 RETRY_MAX_MAX: Final = 10_000
 BACKOFF_STEPS_MAX: Final = 64
 EXPONENTIAL_MEMBERS: Final = ("backoffInitialMillis", "backoffMaxMillis", "backoffMultiplier")
-_KINDS: Final = ("topics", "groups")
+_KINDS: Final = ("topics", "groups", "users")
 _MEMBERS: Final = {
     "topics": ("name", "type", "queues", "options"),
     "groups": (
@@ -36,6 +39,7 @@ _MEMBERS: Final = {
         "backoffMillis",
         *EXPONENTIAL_MEMBERS,
     ),
+    "users": USER_MEMBERS,
 }
 
 
@@ -68,6 +72,7 @@ class Wanted:
 
     topics: tuple[WantedTopic, ...]
     groups: tuple[WantedGroup, ...]
+    users: tuple[WantedUser, ...] = ()
 
 
 def read_file(path: Path) -> bytes:
@@ -76,9 +81,9 @@ def read_file(path: Path) -> bytes:
         with path.open("rb") as file:
             content = file.read(FILE_BYTES_MAX + 1)
     except OSError as error:
-        raise _illegal(f"{path}: {error.strerror or error}") from None
+        raise illegal(f"{path}: {error.strerror or error}") from None
     if len(content) > FILE_BYTES_MAX:
-        raise _illegal(f"{path} has more than {FILE_BYTES_MAX:,} bytes")
+        raise illegal(f"{path} has more than {FILE_BYTES_MAX:,} bytes")
     return content
 
 
@@ -86,11 +91,12 @@ def parse_file(content: bytes) -> Wanted:
     """The content of the file. Raises TroveError REQUEST_ILLEGAL that says where it is wrong."""
     document = _document(content)
     if not isinstance(document, dict):
-        raise _illegal('the file is not an object: {"topics": […], "groups": […]}')
-    _check_members("the file", document, _KINDS)
+        raise illegal('the file is not an object: {"topics": […], "groups": […]}')
+    check_members("the file", document, _KINDS)
     topics = tuple(_topic(where, entry) for where, entry in _entries(document, "topics"))
     groups = tuple(_group(where, entry) for where, entry in _entries(document, "groups"))
-    return Wanted(topics, groups)
+    users = tuple(parse_user(where, entry) for where, entry in _entries(document, "users"))
+    return Wanted(topics, groups, users)
 
 
 def _document(content: bytes) -> object:
@@ -101,11 +107,11 @@ def _document(content: bytes) -> object:
             return json.loads(text)
         return _yaml(text)
     except json.JSONDecodeError as error:
-        raise _illegal(
+        raise illegal(
             f"the file begins as JSON, and line {error.lineno}, column {error.colno} is none: {error.msg}"
         ) from None
     except (UnicodeDecodeError, RecursionError):
-        raise _illegal("apply reads YAML or JSON in UTF-8, and the file is none") from None
+        raise illegal("apply reads YAML or JSON in UTF-8, and the file is none") from None
 
 
 def _yaml(text: str) -> object:
@@ -114,12 +120,12 @@ def _yaml(text: str) -> object:
     try:
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             if isinstance(event, yaml.AliasEvent):  # a few lines of them can name a million entries
-                raise _illegal(f"{_where(event.start_mark)}apply does not read aliases (*)")
+                raise illegal(f"{_where(event.start_mark)}apply does not read aliases (*)")
         found: object = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
-        raise _illegal(f"the file is not YAML: {_where(error.problem_mark)}{error.problem}") from None
+        raise illegal(f"the file is not YAML: {_where(error.problem_mark)}{error.problem}") from None
     except (yaml.YAMLError, ValueError):
-        raise _illegal("the file is not YAML") from None
+        raise illegal("the file is not YAML") from None
     return found
 
 
@@ -131,58 +137,52 @@ def _entries(document: dict[str, Any], kind: str) -> list[tuple[str, dict[str, A
     """(its place, the entry). Names are there, and none twice."""
     entries = document.get(kind, [])
     if not isinstance(entries, list):
-        raise _illegal(f"{kind} is not a list")
+        raise illegal(f"{kind} is not a list")
     if len(entries) > ENTRIES_MAX:
-        raise _illegal(f"{kind} has {len(entries)} entries, more than {ENTRIES_MAX}")
+        raise illegal(f"{kind} has {len(entries)} entries, more than {ENTRIES_MAX}")
     named: set[str] = set()
     found = []
     for index, entry in enumerate(entries):
         where = f"{kind}[{index}]"
         if not isinstance(entry, dict):
-            raise _illegal(f"{where} is not an object")
+            raise illegal(f"{where} is not an object")
         name = entry.get("name")
         if not isinstance(name, str) or not name:
-            raise _illegal(f"{where} has no name")
+            raise illegal(f"{where} has no name")
         where = f"{where} ({name[:100]})"
-        _check_members(where, entry, _MEMBERS[kind])
+        check_members(where, entry, _MEMBERS[kind])
         if name in named:
-            raise _illegal(f"{where} is there twice")
+            raise illegal(f"{where} is there twice")
         named.add(name)
         found.append((where, entry))
     return found
 
 
-def _check_members(where: str, value: dict[str, Any], known: Sequence[str]) -> None:
-    unknown = sorted(set(value) - set(known))
-    if unknown:
-        raise _illegal(f"{where} has the unknown member {unknown[0][:100]!r}; known: {', '.join(known)}")
-
-
 def _topic(where: str, entry: dict[str, Any]) -> WantedTopic:
     message_type = entry.get("type")
     if message_type is not None and message_type not in list(MessageType):
-        raise _illegal(f"{where}: type {message_type!r} is none of {', '.join(MessageType)}")
+        raise illegal(f"{where}: type {message_type!r} is none of {', '.join(MessageType)}")
     queues = entry.get("queues")
-    if queues is not None and not _is_integer(queues, 1, QUEUE_COUNT_MAX):
-        raise _illegal(f"{where}: queues is not a number from 1 to {QUEUE_COUNT_MAX}")
+    if queues is not None and not is_integer(queues, 1, QUEUE_COUNT_MAX):
+        raise illegal(f"{where}: queues is not a number from 1 to {QUEUE_COUNT_MAX}")
     options = entry.get("options", {})
     if not isinstance(options, dict) or not all(isinstance(text, str) for text in options.values()):
-        raise _illegal(f"{where}: options is not an object of texts")
+        raise illegal(f"{where}: options is not an object of texts")
     return WantedTopic(entry["name"], message_type, queues, options)
 
 
 def _group(where: str, entry: dict[str, Any]) -> WantedGroup:
     orderly = entry.get("orderly", False)
     if not isinstance(orderly, bool):
-        raise _illegal(f"{where}: orderly is neither true nor false")
+        raise illegal(f"{where}: orderly is neither true nor false")
     retry_max = entry.get("maxRetries", RETRY_MAX_DEFAULT)
-    if not _is_integer(retry_max, 0, RETRY_MAX_MAX):
-        raise _illegal(f"{where}: maxRetries is not a number from 0 to {RETRY_MAX_MAX}")
+    if not is_integer(retry_max, 0, RETRY_MAX_MAX):
+        raise illegal(f"{where}: maxRetries is not a number from 0 to {RETRY_MAX_MAX}")
     backoff = entry.get("backoffMillis", [])
-    if not isinstance(backoff, list) or not all(_is_integer(ms, 0, 1 << 62) for ms in backoff):
-        raise _illegal(f"{where}: backoffMillis is not a list of milliseconds")
+    if not isinstance(backoff, list) or not all(is_integer(ms, 0, 1 << 62) for ms in backoff):
+        raise illegal(f"{where}: backoffMillis is not a list of milliseconds")
     if len(backoff) > BACKOFF_STEPS_MAX:
-        raise _illegal(f"{where}: backoffMillis has {len(backoff)} steps, more than {BACKOFF_STEPS_MAX}")
+        raise illegal(f"{where}: backoffMillis has {len(backoff)} steps, more than {BACKOFF_STEPS_MAX}")
     return WantedGroup(entry["name"], orderly, retry_max, tuple(backoff), _exponential(where, entry))
 
 
@@ -191,18 +191,10 @@ def _exponential(where: str, entry: dict[str, Any]) -> tuple[int, int, float] | 
     if not given:
         return None
     if len(given) < len(EXPONENTIAL_MEMBERS) or "backoffMillis" in entry:
-        raise _illegal(f"{where}: give backoffMillis, or all of {', '.join(EXPONENTIAL_MEMBERS)}")
+        raise illegal(f"{where}: give backoffMillis, or all of {', '.join(EXPONENTIAL_MEMBERS)}")
     first, last, factor = (entry[name] for name in EXPONENTIAL_MEMBERS)
-    if not _is_integer(first, 0, 1 << 62) or not _is_integer(last, 0, 1 << 62):
-        raise _illegal(f"{where}: backoffInitialMillis and backoffMaxMillis are milliseconds")
+    if not is_integer(first, 0, 1 << 62) or not is_integer(last, 0, 1 << 62):
+        raise illegal(f"{where}: backoffInitialMillis and backoffMaxMillis are milliseconds")
     if not isinstance(factor, int | float) or isinstance(factor, bool):
-        raise _illegal(f"{where}: backoffMultiplier is not a number")
+        raise illegal(f"{where}: backoffMultiplier is not a number")
     return first, last, float(factor)
-
-
-def _is_integer(value: object, low: int, high: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-
-
-def _illegal(message: str) -> TroveError:
-    return TroveError(errors.REQUEST_ILLEGAL, message)
