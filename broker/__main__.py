@@ -23,7 +23,7 @@ from trovemq_daemon.settings import Loaded
 def _run(loaded: Loaded[BrokerSettings]) -> int:
     from broker.daemon import app  # late: --help and --print-config need none of it
 
-    return app.run(loaded.settings, loaded.written)
+    return app.run(loaded.settings, loaded.written, loaded.sources)
 
 
 def broker(

@@ -33,16 +33,24 @@ def _aliases(setting: Setting) -> str:
 
 
 def format_reference(cls: type) -> str:
-    """The settings as a Markdown table: name, RocketMQ's name, type and bounds, default, meaning."""
-    rows = ["| setting | RocketMQ | type | default | effect |", "| --- | --- | --- | --- | --- |"]
+    """The settings as a Markdown table: name, RocketMQ's name, type and bounds, default, whether a change
+    needs a restart, meaning."""
+    rows = [
+        "| setting | RocketMQ | type | default | change | effect |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
     for setting in settings_of(cls).values():
         names = ", ".join(f"`{alias}`" for alias in setting.rocketmq)
         default = f"`{toml_value(setting.default)}`"
-        rows.append(f"| `{setting.name}` | {names} | {_type_text(setting)} | {default} | {setting.what} |")
+        change = "restart" if setting.restart else "live"
+        rows.append(
+            f"| `{setting.name}` | {names} | {type_text(setting)} | {default} | {change} | {setting.what} |"
+        )
     return "\n".join(rows) + "\n"
 
 
-def _type_text(setting: Setting) -> str:
+def type_text(setting: Setting) -> str:
+    """Its form, in words: `ms 1 to 60000`."""
     if get_origin(setting.type_) is Literal:
         return " or ".join(f"`{choice}`" for choice in get_args(setting.type_))
     if setting.type_ is not int:

@@ -11,7 +11,7 @@ import gc
 import os
 import random
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -60,8 +60,15 @@ LAST_REPLIES_S: Final = 0.5  # for saying STORE_FAILED to those who wait
 class BrokerApp:
     """One broker in the running event loop."""
 
-    def __init__(self, settings: BrokerSettings, written: Collection[str] = SIZES) -> None:
-        """`written`: names of the settings that were given. A size that was not given is the store's."""
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        written: Collection[str] = SIZES,
+        sources: Mapping[str, str] | None = None,
+    ) -> None:
+        """`written`: names of the settings that were given. A size that was not given is the store's.
+        `sources`: where each came from, for people."""
+        self._sources = sources
         self._settings = settings
         self._written = written
         self._version = installed_version()
@@ -138,6 +145,7 @@ class BrokerApp:
             tls_address=settings.tls_advertised(advertised, listening.tls) if listening.tls else None,
             security=security,
             request_stop=stop.request,
+            sources=self._sources,
         )
         parts = services.parts
         registrations = Registrations(
@@ -283,9 +291,9 @@ def installed_version() -> str:
         return "unknown"
 
 
-def run(settings: BrokerSettings, written: Collection[str]) -> int:
-    """Runs the daemon to its end; the exit code. `written`: names of the settings that are not defaults."""
+def run(settings: BrokerSettings, written: Collection[str], sources: Mapping[str, str]) -> int:
+    """Runs the daemon to its end; the exit code. Arguments as of BrokerApp."""
     keep_one_arena()
     keep_freed_memory()
     raise_descriptor_limit()
-    return run_daemon(lambda stop: BrokerApp(settings, written).run(stop))
+    return run_daemon(lambda stop: BrokerApp(settings, written, sources).run(stop))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 import grpc
@@ -12,6 +12,7 @@ import grpc
 from broker.admin.drain import Drain
 from broker.cluster.self_route import SelfRouteService
 from broker.cluster.view import BrokerDescription, LocalBroker, broker_info
+from broker.daemon.live_settings import LiveSettings
 from broker.daemon.security import BrokerSecurity
 from broker.daemon.services import RoutedTopics, StoreServices, clock_ms, unique_keys
 from broker.daemon.settings import BrokerSettings
@@ -67,6 +68,7 @@ class BrokerServices:
         tls_address: Address | None = None,
         security: BrokerSecurity | None = None,
         request_stop: Callable[[str], None] = lambda _reason: None,
+        sources: Mapping[str, str] | None = None,
     ) -> None:
         self.parts = services = StoreServices(store, settings, traffic, model, replies)
         self._settings = settings
@@ -76,7 +78,8 @@ class BrokerServices:
         self.drain_control = Drain(
             settings.name, services.appender, self.view.withdraw, lambda: len(services.atomic), request_stop
         )
-        self._broker = BrokerService(settings.name, self.drain_control)
+        self.live = LiveSettings(settings, sources or {}, services, set_log_level)
+        self._broker = BrokerService(settings.name, self.drain_control, self.live)
         self.registry = services.clients
         self.registry.add_gone_listener(self._model.delivery.release_client)
         self._commands = ClientCommands(self.registry, lambda: secrets.token_hex(NONCE_BYTES))
@@ -150,7 +153,7 @@ class BrokerServices:
             version=version,
             clock_ms=clock_ms,
             next_message_id=unique_keys().next,
-            set_log_level=set_log_level,
+            set_log_level=self.live.set_log_level,
             offers_writes=lambda: self.drain_control.offers_writes,
         )
 

@@ -157,7 +157,7 @@ class NodeSettings(TlsSettings):
         "", "The name in the nameservers' certificates; empty = the host of each address."
     )
     log_level: LogLevel = setting(  # noqa: RUF009  it makes a dataclass field
-        "info", "The least severe events that are logged."
+        "info", "The least severe events that are logged.", restart=False
     )
     log_format: LogFormat = setting(  # noqa: RUF009
         "text", "Form of a log line on standard error."
@@ -258,6 +258,7 @@ class NodeSettings(TlsSettings):
         minimum=1,
         maximum=60_000,
         rocketmq="flushIntervalCommitLog",
+        restart=False,
     )
     flush_least_pages: int = setting(
         _FLUSH.least_pages,
@@ -266,6 +267,7 @@ class NodeSettings(TlsSettings):
         minimum=0,
         maximum=1_000_000,
         rocketmq="flushCommitLogLeastPages",
+        restart=False,
     )
     flush_thorough_interval_ms: int = setting(
         _FLUSH.thorough_interval_ms,
@@ -274,6 +276,7 @@ class NodeSettings(TlsSettings):
         minimum=1,
         maximum=DAY_MS,
         rocketmq="flushCommitLogThoroughInterval",
+        restart=False,
     )
     sync_flush_timeout_ms: int = setting(
         _FLUSH.sync_flush_timeout_ms,
@@ -282,6 +285,7 @@ class NodeSettings(TlsSettings):
         minimum=1,
         maximum=600_000,
         rocketmq="syncFlushTimeout",
+        restart=False,
     )
     unsynced_bytes_max: int = setting(
         _FLUSH.unsynced_bytes_max,
@@ -289,6 +293,7 @@ class NodeSettings(TlsSettings):
         unit="bytes",
         minimum=65_536,
         maximum=64 * GIB,
+        restart=False,
     )
     append_wait_max_ms: int = setting(
         _FLUSH.append_wait_max_ms,
@@ -297,6 +302,7 @@ class NodeSettings(TlsSettings):
         minimum=1,
         maximum=600_000,
         rocketmq="osPageCacheBusyTimeOutMills",
+        restart=False,
     )
     undispatched_bytes_max: int = setting(
         _STORE.undispatched_bytes_max,

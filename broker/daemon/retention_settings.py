@@ -39,12 +39,14 @@ class RetentionSettings(NodeSettings):
         maximum=36_500 * DAY_MS,
         rocketmq="fileReservedTime",
         convert=_hours,
+        restart=False,
     )
     delete_when: str = setting(
         "04",
         "Hours of the day (local time) at which old segments go, joined by `;`.",
         unit="hours",
         rocketmq="deleteWhen",
+        restart=False,
     )
     clean_interval_ms: int = setting(
         10_000,
@@ -53,6 +55,7 @@ class RetentionSettings(NodeSettings):
         minimum=10,
         maximum=DAY_MS,
         rocketmq="cleanResourceInterval",
+        restart=False,
     )
     disk_used_percent_max: int = setting(
         75,
@@ -62,6 +65,7 @@ class RetentionSettings(NodeSettings):
         maximum=100,
         rocketmq="diskMaxUsedSpaceRatio",
         convert=_between(10, 95),
+        restart=False,
     )
     disk_forcible_percent: int = setting(
         85,
@@ -72,12 +76,14 @@ class RetentionSettings(NodeSettings):
         maximum=100,
         rocketmq="diskSpaceCleanForciblyRatio",
         convert=_between(30, 85),
+        restart=False,
     )
     clean_forcibly_enable: bool = setting(
         False,
         "Whether segments go before their time to free the disk, as RocketMQ does it. Off: new messages are "
         "refused from disk_warning_percent on, and nothing goes that retention keeps.",
         rocketmq="cleanFileForciblyEnable",
+        restart=False,
     )
     disk_warning_percent: int = setting(
         90,
@@ -87,6 +93,7 @@ class RetentionSettings(NodeSettings):
         maximum=100,
         rocketmq="diskSpaceWarningLevelRatio",
         convert=_between(35, 90),
+        restart=False,
     )
     unacknowledged_max_ms: int = setting(
         30 * DAY_MS,
@@ -95,6 +102,7 @@ class RetentionSettings(NodeSettings):
         unit="ms",
         minimum=1_000,
         maximum=36_500 * DAY_MS,
+        restart=False,
     )
     delete_files_max: int = setting(
         10,
@@ -103,6 +111,7 @@ class RetentionSettings(NodeSettings):
         minimum=1,
         maximum=10_000,
         rocketmq="deleteFileBatchMax",
+        restart=False,
     )
 
     def problems(self) -> Iterator[str]:

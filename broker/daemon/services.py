@@ -27,7 +27,7 @@ from broker.maintenance import background, consumer_tasks
 from broker.maintenance.consumer_tasks import TimerTask
 from broker.maintenance.retention_task import RetentionTask
 from broker.maintenance.tree_task import TreeTask
-from broker.produce.append import Appender, AppendSettings, batch_size_limit
+from broker.produce.append import Appender, batch_size_limit
 from broker.produce.coalesce import Coalescer
 from broker.produce.group_commit import GroupCommit
 from broker.produce.outgoing import OutgoingEncoder
@@ -84,10 +84,7 @@ class StoreServices:
         self.appender = Appender(
             store,
             self.group_commit,
-            AppendSettings(
-                auto_create_topic=settings.auto_create_topic_enable,
-                auto_create_queue_count=settings.auto_create_queue_count,
-            ),
+            settings.append_settings(),
             clock_ms,
             self._on_messages_available,
             self.appended.set,

@@ -18,6 +18,7 @@ from broker.daemon.node_settings import DAY_MS, GIB, JAVA_INT_MAX
 from broker.daemon.retention_settings import RetentionSettings
 from broker.groups.atomic.atomic_limits import AtomicLimits
 from broker.groups.consumer_settings import STREAMS_PER_CLIENT, YEAR_MS, ConsumerSettings, NewGroupStart
+from broker.produce.append import AppendSettings
 from trovemq_daemon.addresses import Address, resolve_ip
 from trovemq_daemon.grpc_server import GrpcLimits
 from trovemq_daemon.grpc_transport import GrpcTransport
@@ -65,7 +66,10 @@ class BrokerSettings(RetentionSettings):
         maximum=GIB,
     )
     auto_create_topic_enable: bool = setting(
-        False, "Makes an unknown topic when a message is sent to it.", rocketmq="autoCreateTopicEnable"
+        False,
+        "Makes an unknown topic when a message is sent to it.",
+        rocketmq="autoCreateTopicEnable",
+        restart=False,
     )
     auto_create_queue_count: int = setting(
         8,
@@ -74,6 +78,7 @@ class BrokerSettings(RetentionSettings):
         minimum=1,
         maximum=1_024,
         rocketmq="defaultTopicQueueNums",
+        restart=False,
     )
     append_frames_in_flight_max: int = setting(
         256,
@@ -89,6 +94,7 @@ class BrokerSettings(RetentionSettings):
         unit="transactions",
         minimum=1,
         maximum=100_000,
+        restart=False,
     )
     atomic_bytes_max: int = setting(
         _ATOMIC.bytes_max,
@@ -96,6 +102,7 @@ class BrokerSettings(RetentionSettings):
         unit="bytes",
         minimum=4_096,
         maximum=64 * GIB,
+        restart=False,
     )
     atomic_timeout_max_ms: int = setting(
         _ATOMIC.timeout_max_ms,
@@ -103,6 +110,7 @@ class BrokerSettings(RetentionSettings):
         unit="ms",
         minimum=1,
         maximum=DAY_MS,
+        restart=False,
     )
 
     # --- consuming and queries --------------------------------------------------------------------------
@@ -145,7 +153,9 @@ class BrokerSettings(RetentionSettings):
         minimum=4_096,
         maximum=GIB,
     )
-    queries_max: int = setting(64, "Queries that may run at once.", unit="queries", minimum=1, maximum=10_000)
+    queries_max: int = setting(
+        64, "Queries that may run at once.", unit="queries", minimum=1, maximum=10_000, restart=False
+    )
 
     # --- consumer groups --------------------------------------------------------------------------------
     auto_create_group: bool = setting(
@@ -438,6 +448,13 @@ class BrokerSettings(RetentionSettings):
         Raises SettingsError where that name is unknown.
         """
         return part_of(self, StoreSettings, store_host=str(resolve_ip(advertised)), broker=self.name)
+
+    def append_settings(self) -> AppendSettings:
+        """The settings of the appender."""
+        return AppendSettings(
+            auto_create_topic=self.auto_create_topic_enable,
+            auto_create_queue_count=self.auto_create_queue_count,
+        )
 
     def atomic_limits(self) -> AtomicLimits:
         """The limits of open atomic transactions."""

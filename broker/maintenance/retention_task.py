@@ -111,15 +111,20 @@ class RetentionTask:
         self._leaving: StoreTrim | None = None
         self.counters: Final = RetentionCounters()
 
+    def apply(self, policy: RetentionPolicy, interval_ms: int) -> None:
+        """These count from the next run on."""
+        self._policy = policy
+        self._interval_s = interval_ms / 1000
+
     async def run(self) -> None:
         """Until it is cancelled."""
-        clean_at = time.monotonic() + self._interval_s
+        cleaned_at = time.monotonic()
         while True:
             await asyncio.sleep(min(self._interval_s, POLL_S))
             try:
                 disk = await self.look()
-                if time.monotonic() >= clean_at:
-                    clean_at = time.monotonic() + self._interval_s
+                if time.monotonic() - cleaned_at >= self._interval_s:
+                    cleaned_at = time.monotonic()
                     await self.clean(disk)
             except (StorageError, TroveError) as error:
                 if isinstance(error, TroveError) and error.spec is errors.STORE_FAILED:

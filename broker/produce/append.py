@@ -85,6 +85,10 @@ class Appender:
         self._drained: TroveError | None = None
         self._dispatch_scheduled = False
 
+    def apply(self, settings: AppendSettings) -> None:
+        """These settings count from now on."""
+        self._settings = settings
+
     @property
     def durability(self) -> Durability:
         """The meaning of an acknowledgement here."""

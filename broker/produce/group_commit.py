@@ -18,7 +18,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from trovemq_proto import errors
@@ -97,6 +97,12 @@ class GroupCommit:
         self.failure: Exception | None = None
         self.flush_count = 0
         self.timeout_count = 0
+
+    def apply(self, settings: FlushSettings) -> None:
+        """These settings count from now on; the mode stays."""
+        self._settings = replace(settings, mode=self._settings.mode)
+        self._capacity.set()
+        self._wanted.set()
 
     # --- for producers ------------------------------------------------------------------------------
     @property

@@ -31,8 +31,11 @@ class Operator(Reader):
 
     def command(self, words: list[str]) -> int:
         if words[0] == "systemctl":
-            assert words[1:] == ["start", "trovemq-broker"]
+            act, unit = words[1:]
+            assert (act in ("start", "restart"), unit) == (True, "trovemq-broker")
             broker = self.brokers[self.stopped]
+            if act == "restart":
+                broker.stop()
             assert broker.wait() == 0
             broker.start()
             asyncio.run(both_known(self.nameserver))
@@ -62,4 +65,5 @@ def test_the_blocks_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         operator = Operator(PAGE, unused, tmp_path, unused)
         operator.use(nameserver, brokers)
         operator.follow()
+        assert "reserved_time_ms" not in operator.printed, "a restart returns to the configuration"
         assert all(broker.running for broker in brokers.values()), "the page leaves the cluster as it was"

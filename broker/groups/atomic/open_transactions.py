@@ -65,6 +65,10 @@ class OpenTransactions:
         self.bytes = 0
         self.counters: Final = AtomicCounters()
 
+    def apply(self, limits: AtomicLimits) -> None:
+        """These limits count for what is new."""
+        self._limits = limits
+
     def __len__(self) -> int:
         return len(self._open)
 

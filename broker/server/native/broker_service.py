@@ -1,4 +1,4 @@
-"""BrokerService: the broker as a process."""
+"""BrokerService: the broker as a process, and its settings."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ from typing import Any, Final, TypeAlias
 import grpc
 
 from broker.admin.drain import Drain, DrainState
+from broker.admin.shown_settings import RunningSettings, ShownSetting
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import broker_pb2, broker_pb2_grpc
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+NAMES_MAX: Final = 1_024
 
 _STATES: Final = {
     DrainState.SERVING: broker_pb2.SERVING,
@@ -22,9 +27,10 @@ _STATES: Final = {
 class BrokerService(broker_pb2_grpc.BrokerServiceServicer):
     """The methods are those of broker.proto; every refusal is a TroveError."""
 
-    def __init__(self, broker: str, drain: Drain) -> None:
+    def __init__(self, broker: str, drain: Drain, settings: RunningSettings) -> None:
         self._broker = broker
         self._drain = drain
+        self._settings = settings
 
     async def Drain(  # noqa: N802
         self, request: broker_pb2.DrainRequest, _context: Context
@@ -42,6 +48,31 @@ class BrokerService(broker_pb2_grpc.BrokerServiceServicer):
         self, _request: broker_pb2.GetDrainRequest, _context: Context
     ) -> broker_pb2.DrainStatus:
         return self._status()
+
+    async def ListSettings(  # noqa: N802
+        self, request: broker_pb2.ListSettingsRequest, _context: Context
+    ) -> broker_pb2.ListSettingsReply:
+        if len(request.names) > NAMES_MAX:
+            raise TroveError(errors.LIMIT_EXCEEDED, f"at most {NAMES_MAX} settings are shown at once")
+        shown = self._settings.shown(request.names)
+        return broker_pb2.ListSettingsReply(settings=[self._setting(one) for one in shown])
+
+    async def SetSetting(  # noqa: N802
+        self, request: broker_pb2.SetSettingRequest, _context: Context
+    ) -> broker_pb2.Setting:
+        return self._setting(self._settings.set(request.name, request.value))
+
+    def _setting(self, shown: ShownSetting) -> broker_pb2.Setting:
+        return broker_pb2.Setting(
+            name=shown.name,
+            value=shown.value,
+            source=shown.source,
+            restart=shown.restart,
+            started_with=shown.started_with,
+            form=shown.form,
+            what=shown.what,
+            broker=self._broker,
+        )
 
     def _status(self) -> broker_pb2.DrainStatus:
         return broker_pb2.DrainStatus(

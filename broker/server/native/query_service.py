@@ -45,7 +45,7 @@ class QueryService(query_pb2_grpc.QueryServiceServicer):
         self._store = store
         self._traffic = traffic
         self._turns = turns
-        self._queries_max = queries_max
+        self.queries_max = queries_max
         self._running = 0
 
     @property
@@ -115,7 +115,7 @@ class QueryService(query_pb2_grpc.QueryServiceServicer):
     @contextmanager
     def one_more(self) -> Iterator[None]:
         """Counts a query while it runs. Raises TroveError LIMIT_EXCEEDED."""
-        if self._running >= self._queries_max:
+        if self._running >= self.queries_max:
             raise TroveError(errors.LIMIT_EXCEEDED, f"{self._running} queries are running (queries_max)")
         self._running += 1
         try:

@@ -1,11 +1,12 @@
-"""Brokers as processes: taken out of service and back."""
+"""Brokers as processes: taken out of service and back, their settings."""
 
 from __future__ import annotations
 
 from trovemq._arguments import check_number
 from trovemq._connections import ConnectionPool
+from trovemq._queries import present
 from trovemq._wire.brokers import BrokerCalls
-from trovemq.broker_model import DrainStatus
+from trovemq.broker_model import DrainStatus, SettingDescription
 from trovemq.model import BrokerInfo
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -45,6 +46,38 @@ class Brokers:
     async def drain_status(self, broker: str | None = None) -> DrainStatus:
         """How far it is. Raises as `drain`."""
         return await self._one(broker).drain_status()
+
+    async def settings(self, *names: str, broker: str | None = None) -> list[SettingDescription]:
+        """The settings of every broker, or of the one that is named.
+
+        Args:
+            names: Our names or RocketMQ's; all settings where none is given.
+            broker: The broker; every one where None.
+
+        Raises:
+            TroveError: REQUEST_ILLEGAL (there is no such setting), ACCESS_DENIED, …
+        """
+        lists = await present([calls.settings(names) for calls in self._all(broker)], ())
+        return [one for settings in lists for one in settings]
+
+    async def set_setting(
+        self, name: str, value: str, *, broker: str | None = None
+    ) -> list[SettingDescription]:
+        """Changes a setting that needs no restart: at once, and until the broker restarts. To keep it, write
+        it into the broker's configuration, too.
+
+        Args:
+            name: Our name or RocketMQ's.
+            value: As in a file or on a command line: `64MiB`, `5s`, `true`.
+            broker: The broker; every one where None.
+
+        Raises:
+            TroveError: REQUEST_ILLEGAL (unknown, out of its range, needs a restart), ACCESS_DENIED, …
+        """
+        return await present([calls.set_setting(name, value) for calls in self._all(broker)], ())
+
+    def _all(self, name: str | None) -> list[BrokerCalls]:
+        return [BrokerCalls(self._pool.connection(info)) for info in self._pool.routes.brokers(name)]
 
     def _one(self, name: str | None) -> BrokerCalls:
         return BrokerCalls(self._pool.connection(self._info(name)))

@@ -21,3 +21,28 @@ class DrainStatus:
     state: str
     stops: bool
     open_transactions: int
+
+
+@dataclass(frozen=True, slots=True)
+class SettingDescription:
+    """A setting of a broker, as it is now.
+
+    Attributes:
+        name: Its name.
+        value: As TOML: `"sync"`, `5000`, `true`; empty for a secret one that is set.
+        source: Where the value came from.
+        needs_restart: A change needs a restart.
+        started_with: The value to which a restart returns, as TOML.
+        form: What it may be.
+        what: What it is.
+        broker: The broker.
+    """
+
+    name: str
+    value: str
+    source: str
+    needs_restart: bool
+    started_with: str
+    form: str
+    what: str
+    broker: str

@@ -49,6 +49,16 @@ class BrokerServiceStub:
                 request_serializer=trovemq__proto_dot_v1_dot_broker__pb2.GetDrainRequest.SerializeToString,
                 response_deserializer=trovemq__proto_dot_v1_dot_broker__pb2.DrainStatus.FromString,
                 _registered_method=True)
+        self.ListSettings = channel.unary_unary(
+                '/trovemq.v1.BrokerService/ListSettings',
+                request_serializer=trovemq__proto_dot_v1_dot_broker__pb2.ListSettingsRequest.SerializeToString,
+                response_deserializer=trovemq__proto_dot_v1_dot_broker__pb2.ListSettingsReply.FromString,
+                _registered_method=True)
+        self.SetSetting = channel.unary_unary(
+                '/trovemq.v1.BrokerService/SetSetting',
+                request_serializer=trovemq__proto_dot_v1_dot_broker__pb2.SetSettingRequest.SerializeToString,
+                response_deserializer=trovemq__proto_dot_v1_dot_broker__pb2.Setting.FromString,
+                _registered_method=True)
 
 
 class BrokerServiceServicer:
@@ -74,6 +84,19 @@ class BrokerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListSettings(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetSetting(self, request, context):
+        """For one that needs no restart; it counts at once, until a restart.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_BrokerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -91,6 +114,16 @@ def add_BrokerServiceServicer_to_server(servicer, server):
                     servicer.GetDrain,
                     request_deserializer=trovemq__proto_dot_v1_dot_broker__pb2.GetDrainRequest.FromString,
                     response_serializer=trovemq__proto_dot_v1_dot_broker__pb2.DrainStatus.SerializeToString,
+            ),
+            'ListSettings': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSettings,
+                    request_deserializer=trovemq__proto_dot_v1_dot_broker__pb2.ListSettingsRequest.FromString,
+                    response_serializer=trovemq__proto_dot_v1_dot_broker__pb2.ListSettingsReply.SerializeToString,
+            ),
+            'SetSetting': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetSetting,
+                    request_deserializer=trovemq__proto_dot_v1_dot_broker__pb2.SetSettingRequest.FromString,
+                    response_serializer=trovemq__proto_dot_v1_dot_broker__pb2.Setting.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -174,6 +207,60 @@ class BrokerService:
             '/trovemq.v1.BrokerService/GetDrain',
             trovemq__proto_dot_v1_dot_broker__pb2.GetDrainRequest.SerializeToString,
             trovemq__proto_dot_v1_dot_broker__pb2.DrainStatus.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSettings(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trovemq.v1.BrokerService/ListSettings',
+            trovemq__proto_dot_v1_dot_broker__pb2.ListSettingsRequest.SerializeToString,
+            trovemq__proto_dot_v1_dot_broker__pb2.ListSettingsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetSetting(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trovemq.v1.BrokerService/SetSetting',
+            trovemq__proto_dot_v1_dot_broker__pb2.SetSettingRequest.SerializeToString,
+            trovemq__proto_dot_v1_dot_broker__pb2.Setting.FromString,
             options,
             channel_credentials,
             insecure,

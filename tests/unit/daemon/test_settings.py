@@ -198,5 +198,5 @@ def test_values_are_shown_as_toml() -> None:
 def test_the_reference_page_has_a_row_for_each_setting() -> None:
     rows = format_reference(Example).splitlines()
     assert len(rows) == 2 + 6
-    assert rows[2] == "| `size` | `exampleSize` | bytes 16 to 1073741824 | `1024` | A size. |"
+    assert rows[2] == "| `size` | `exampleSize` | bytes 16 to 1073741824 | `1024` | restart | A size. |"
     assert rows[4].startswith("| `mode` | `flushType`, `flush_type_4x` | `sync` or `async` |")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from trovemq.broker_model import DrainStatus
+from collections.abc import Sequence
+
+from trovemq.broker_model import DrainStatus, SettingDescription
 from trovemq_proto.v1 import broker_pb2
 
 from .connection import Connection
@@ -29,6 +31,30 @@ class BrokerCalls:
     async def drain_status(self) -> DrainStatus:
         request = broker_pb2.GetDrainRequest()
         return _drain(await self._ask(_SERVICE + "GetDrain", request, broker_pb2.DrainStatus.FromString))
+
+    async def settings(self, names: Sequence[str]) -> list[SettingDescription]:
+        request = broker_pb2.ListSettingsRequest(names=names)
+        decode = broker_pb2.ListSettingsReply.FromString
+        return [
+            _setting(one) for one in (await self._ask(_SERVICE + "ListSettings", request, decode)).settings
+        ]
+
+    async def set_setting(self, name: str, value: str) -> SettingDescription:
+        request = broker_pb2.SetSettingRequest(name=name, value=value)
+        return _setting(await self._ask(_SERVICE + "SetSetting", request, broker_pb2.Setting.FromString))
+
+
+def _setting(one: broker_pb2.Setting) -> SettingDescription:
+    return SettingDescription(
+        name=one.name,
+        value=one.value,
+        source=one.source,
+        needs_restart=one.restart,
+        started_with=one.started_with,
+        form=one.form,
+        what=one.what,
+        broker=one.broker,
+    )
 
 
 def _drain(status: broker_pb2.DrainStatus) -> DrainStatus:

@@ -122,6 +122,7 @@ VERBS: Final = (
     Verb("acl", "acl", "Rules of access: allow, deny, delete, list, test."),
     Verb("quota", "quotas", "Quotas: set, list."),
     Verb("broker", "brokers", "Brokers: drain."),
+    Verb("config", "config", "Settings of brokers that run: list, get, set."),
     Verb("store", "store", "A broker's store: scrub, backup."),
     Verb("bench", "bench", "Measure one producer or one reader."),
     Verb("cert", "certificates", "Certificates for development: ca, server, client."),

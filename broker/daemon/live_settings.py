@@ -1,0 +1,130 @@
+"""The settings of a broker that runs: shown, and changed where that is safe (declared with `restart=False`).
+
+A changed setting counts from now on, until the broker restarts: what it starts with stays in its file, its
+environment and its command line alone, so that nobody has to look for a value in two places.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from broker.admin.shown_settings import ShownSetting
+from broker.daemon.services import StoreServices
+from broker.daemon.settings import BrokerSettings
+from trovemq_daemon.errors import SettingsError
+from trovemq_daemon.logging import LogLevel, get_logger
+from trovemq_daemon.setting_report import type_text
+from trovemq_daemon.setting_values import toml_value
+from trovemq_daemon.settings import DEFAULT_SOURCE, Setting, settings_of
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_store.check.store_view import SIZES
+
+LIVE_SOURCE: Final = "set while it runs, until a restart"
+
+
+class LiveSettings:
+    """The settings, applied to the parts of a running broker."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        sources: Mapping[str, str],
+        parts: StoreServices,
+        set_log_level: Callable[[LogLevel], None],
+    ) -> None:
+        self._known = settings_of(BrokerSettings)
+        self._aliases = {alias: one for one in self._known.values() for alias in one.rocketmq}
+        self._sources = dict(sources)
+        sizes = {name: getattr(parts.store.settings, name) for name in SIZES}
+        for name in SIZES:
+            if sizes[name] != getattr(settings, name):
+                self._sources[name] = "the store"
+        self._started_with = settings = replace(settings, **sizes)
+        self._parts = parts
+        self._set_log_level = set_log_level
+        self._changed: set[str] = set()
+        self.now = settings
+
+    def shown(self, names: Sequence[str]) -> list[ShownSetting]:
+        """These, by our name or RocketMQ's; all where none is named. REQUEST_ILLEGAL for an unknown one."""
+        known = [self._find(name) for name in names] if names else list(self._known.values())
+        return [self._shown(one) for one in known]
+
+    def set(self, name: str, text: str) -> ShownSetting:
+        """The setting has this value from now on. REQUEST_ILLEGAL: nothing has changed then."""
+        known = self._find(name)
+        if known.restart:
+            raise _illegal(
+                f"{known.name} needs a restart: write it into the broker's configuration", known.name
+            )
+        changed = self._with(known, name, text)
+        before, self.now = self.now, changed
+        self._changed.add(known.name)
+        self._apply(known.name)
+        get_logger().info(
+            "setting.changed",
+            name=known.name,
+            value=toml_value(getattr(changed, known.name)),
+            before=toml_value(getattr(before, known.name)),
+        )
+        return self._shown(known)
+
+    def set_log_level(self, level: LogLevel) -> None:
+        """As `set`, for RocketMQ's own call."""
+        self.set("log_level", level)
+
+    def _with(self, known: Setting, name: str, text: str) -> BrokerSettings:
+        try:
+            if name in known.rocketmq and known.convert is not None:
+                text = known.convert(text, getattr(self.now, known.name))
+            changed = replace(self.now, **{known.name: known.parse(text)})
+        except (ValueError, SettingsError) as error:
+            raise _illegal(f"{name}={text[:80]!r}: {error}", known.name) from None
+        contradictions = [one for one in changed.problems() if one not in set(self.now.problems())]
+        if contradictions:
+            raise _illegal("; ".join(contradictions), known.name)
+        return changed
+
+    def _apply(self, name: str) -> None:
+        """All that can change is applied again, but for the log's level, which others may have set."""
+        settings, parts = self.now, self._parts
+        if name == "log_level":
+            self._set_log_level(settings.log_level)
+        parts.retention.apply(settings.retention_policy(), settings.clean_interval_ms)
+        parts.group_commit.apply(settings.flush_settings())
+        parts.appender.apply(settings.append_settings())
+        parts.atomic.apply(settings.atomic_limits())
+        parts.queries.queries_max = settings.queries_max
+
+    def _find(self, name: str) -> Setting:
+        found = self._known.get(name) or self._aliases.get(name)
+        if found is not None:
+            return found
+        near = difflib.get_close_matches(name[:80], [*self._known, *self._aliases], n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise _illegal(f"there is no setting {name[:80]!r}{hint}", name[:80])
+
+    def _shown(self, known: Setting) -> ShownSetting:
+        source = self._sources.get(known.name, DEFAULT_SOURCE)
+        return ShownSetting(
+            name=known.name,
+            value=self._value(known, self.now),
+            source=LIVE_SOURCE if known.name in self._changed else source,
+            restart=known.restart,
+            started_with=self._value(known, self._started_with),
+            form=type_text(known),
+            what=known.what,
+        )
+
+    @staticmethod
+    def _value(known: Setting, settings: BrokerSettings) -> str:
+        value = getattr(settings, known.name)
+        return "" if known.secret and value != known.default else toml_value(value)
+
+
+def _illegal(text: str, name: str) -> TroveError:
+    return TroveError(errors.REQUEST_ILLEGAL, text, setting=name)

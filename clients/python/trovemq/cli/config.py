@@ -1,0 +1,105 @@
+"""config list|get|set: the settings of brokers that run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trovemq.cli.arguments import EveryBrokerOption
+from trovemq.cli.session import Session, verb
+
+if TYPE_CHECKING:
+    from trovemq import SettingDescription
+
+app = typer.Typer(help="Settings of brokers that run: list, get, set.", no_args_is_help=True)
+
+NameArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="Our name or RocketMQ's.", show_default=False)
+]
+NOT_KEPT = "Until a restart: to keep it, write it into the broker's configuration, too."
+
+
+@verb(app, "list")
+async def list_(
+    session: Session,
+    live: Annotated[bool, typer.Option("--live", help="Only those that change without a restart.")] = False,
+    changed: Annotated[
+        bool, typer.Option("--changed", help="Only those that differ from what a restart returns to.")
+    ] = False,
+    broker: EveryBrokerOption = None,
+) -> None:
+    """List the settings, with their sources, and which of them change without a restart."""
+    async with session.client() as client:
+        found = await session.call(client.admin.brokers.settings(broker=broker))
+    _show(
+        session,
+        [
+            one
+            for one in found
+            if not (live and one.needs_restart) and not (changed and one.value == one.started_with)
+        ],
+    )
+
+
+@verb(app, "get")
+async def get(session: Session, name: NameArgument, broker: EveryBrokerOption = None) -> None:
+    """Show one setting."""
+    async with session.client() as client:
+        found = await session.call(client.admin.brokers.settings(name, broker=broker))
+    if session.output.objects:
+        _show(session, found)
+        return
+    from trovemq.cli.render import card
+
+    for one in found:
+        session.output.show(
+            card(
+                {
+                    "broker": one.broker,
+                    one.name: one.value,
+                    "source": one.source,
+                    "after a restart": one.started_with,
+                    "change": _change(one),
+                    "form": one.form,
+                    "what": one.what,
+                }
+            )
+        )
+
+
+@verb(app, "set")
+async def set_(
+    session: Session,
+    name: NameArgument,
+    value: Annotated[
+        str, typer.Argument(metavar="VALUE", help="As in a file: 64MiB, 5s, true.", show_default=False)
+    ],
+    broker: EveryBrokerOption = None,
+) -> None:
+    """Change a setting that needs no restart, at once and until a restart."""
+    async with session.client() as client:
+        _show(session, await session.call(client.admin.brokers.set_setting(name, value, broker=broker)))
+    session.output.remark(NOT_KEPT)
+
+
+def _show(session: Session, settings: list[SettingDescription]) -> None:
+    session.show_list(
+        settings,
+        lambda one: {
+            "setting": one.name,
+            "value": one.value,
+            "source": one.source,
+            "change": _change(one),
+            "startedWith": one.started_with,
+            "form": one.form,
+            "what": one.what,
+            "broker": one.broker,
+        },
+        columns=("setting", "value", "source", "change", "broker"),
+        shown={},
+    )
+
+
+def _change(one: SettingDescription) -> str:
+    return "restart" if one.needs_restart else "live"
