@@ -58,6 +58,32 @@ async def test_a_folder_named_broker_beside_the_tests_is_not_started(
         assert started.ready()
 
 
+async def test_every_call_about_a_topic_that_is_not_there_says_so_at_once(client: Client) -> None:
+    async def transaction() -> None:
+        async with client.transaction() as changes:
+            await changes.send("absent", b"x")
+
+    for call in (
+        lambda: client.send("absent", b"x"),
+        lambda: client.send("absent", b"x", deliver_after=5),
+        lambda: client.producer("absent").send_batch([b"x"]),
+        lambda: client.subscribe("absent", "g").__aenter__(),
+        lambda: client.subscribe("absent", "g", broadcast=True).__aenter__(),
+        lambda: anext(client.pull("absent")),
+        lambda: client.query("absent", "k"),
+        lambda: client.search("absent", tag="t"),
+        lambda: client.queue_offsets("absent"),
+        lambda: client.admin.describe_topic("absent"),
+        lambda: client.admin.alter_topic("absent", queue_count=9),
+        lambda: client.admin.delete_topic("absent"),
+        transaction,
+    ):
+        async with asyncio.timeout(10):
+            with pytest.raises(TroveError) as refused:
+                await call()
+        assert refused.value.spec is errors.TOPIC_NOT_FOUND
+
+
 async def test_everything_that_names_a_message_finds_it(client: Client) -> None:
     await client.admin.create_topic("names", queue_count=4)
     receipt = await client.send("names", b"body", keys=["a", "b"], tag="t", properties={"p": "v"})

@@ -130,7 +130,7 @@ class AppendStream:
             frame, frame_id = self._pending.popleft(), self._next_frame_id
             try:
                 data = frame.take(frame_id)
-            except (TroveError, ValueError, OverflowError) as error:
+            except Exception as error:  # else the frame would be neither written nor answered
                 frame.failed(_not_encodable(error), in_doubt=False)
                 continue
             if data is None:

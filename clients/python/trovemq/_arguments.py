@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from trovemq_proto import errors
@@ -10,6 +10,7 @@ from trovemq_proto.errors import ErrorSpec, TroveError
 from trovemq_proto.records.properties import not_of
 
 _TEXT_ONLY: Final = {str}
+_BODY_TYPES: Final = {bytes, bytearray, memoryview}
 
 
 def check_text(name: str, value: object, spec: ErrorSpec = errors.REQUEST_ILLEGAL) -> None:
@@ -28,6 +29,28 @@ def check_number(name: str, value: object, spec: ErrorSpec = errors.REQUEST_ILLE
     """Raises TroveError unless the value is a whole number."""
     if not isinstance(value, int):
         raise TroveError(spec, f"{name} is a whole number, {not_of(value)}", argument=name)
+
+
+def check_numbers(**numbers: object) -> None:
+    """check_number of each that is not None."""
+    for name, value in numbers.items():
+        if value is not None:
+            check_number(name, value)
+
+
+def check_body(body: object) -> None:
+    """Raises TypeError unless a message's body is bytes."""
+    if type(body) is not bytes and not isinstance(body, bytes | bytearray | memoryview):
+        raise TypeError(f"a message's body is bytes, not {type(body).__name__}")
+
+
+def check_bodies(bodies: object) -> None:
+    """Raises TypeError unless the bodies of a batch are a sequence of bytes."""
+    if isinstance(bodies, str | bytes | bytearray | memoryview | Mapping) or not isinstance(bodies, Sequence):
+        raise TypeError(f"the bodies of a batch are a sequence of bytes, not {type(bodies).__name__}")
+    if not set(map(type, bodies)) <= _BODY_TYPES:
+        for body in bodies:
+            check_body(body)
 
 
 def check_sequence(name: str, values: object, spec: ErrorSpec = errors.REQUEST_ILLEGAL) -> Iterable[object]:

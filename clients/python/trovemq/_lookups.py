@@ -7,7 +7,7 @@ from contextlib import aclosing
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from trovemq._arguments import check_optional_text, check_text
+from trovemq._arguments import check_numbers, check_optional_text, check_text
 from trovemq._connections import ConnectionPool
 from trovemq._queries import TIME_MAX, KeyQuestion, Queries
 from trovemq.answers import GetAnswer, QueryAnswer
@@ -235,9 +235,10 @@ class Lookups:
                 where a broker did not answer. So an iteration that ends without an error was complete.
         """
         from trovemq._wire.searches import SearchQuestion
-        from trovemq.search_model import EVERY_MESSAGE
+        from trovemq.search_model import EVERY_MESSAGE, check_where
 
-        question = SearchQuestion(topic, where or EVERY_MESSAGE, begin, end, newest_first)
+        condition = EVERY_MESSAGE if where is None else check_where(where)
+        question = SearchQuestion(topic, condition, begin, end, newest_first)
         async with aclosing(self._searches.search_all(question, page_size, broker)) as messages:
             async for message in messages:
                 yield message
@@ -246,6 +247,7 @@ class Lookups:
         self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False, broker: str | None = None
     ) -> int:
         """The first queue offset stored at or after a time (epoch ms); `upper`: the last at or before."""
+        check_numbers(queue_id=queue_id, timestamp=timestamp)
         return await self._queries.search_offset(topic, queue_id, timestamp, upper, broker)
 
     async def queue_offsets(

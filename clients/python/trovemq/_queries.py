@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, 
 from dataclasses import dataclass
 from typing import TypeVar
 
+from trovemq._arguments import check_numbers
 from trovemq._connections import ConnectionPool
 from trovemq._query_cursor import Place
 from trovemq._query_merge import NOT_ANSWERED, MergedQuery, all_messages, decoded, merged_answer
@@ -215,6 +216,7 @@ def _advertises(broker: BrokerInfo, identifier: str) -> bool:
 def _check(question: KeyQuestion, count_max: int) -> None:
     if question.kind not in KINDS:
         raise TroveError(errors.REQUEST_ILLEGAL, f"type {question.kind!r} is none of {', '.join(KINDS)}")
+    check_numbers(max=count_max, begin=question.begin, end=question.end)
     if not 1 <= count_max <= MESSAGES_MAX:
         raise TroveError(errors.REQUEST_ILLEGAL, f"max={count_max} is not in 1..{MESSAGES_MAX}")
 

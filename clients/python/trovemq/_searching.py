@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 
+from trovemq._arguments import check_numbers
 from trovemq._connections import ConnectionPool
 from trovemq._queries import MESSAGES_MAX, TIME_MAX
 from trovemq._query_cursor import Place
@@ -63,6 +64,7 @@ class Searches:
 
 
 def _check(question: SearchQuestion, count_max: int) -> None:
+    check_numbers(max=count_max, begin=question.begin, end=question.end)
     if not 1 <= count_max <= MESSAGES_MAX:
         raise TroveError(errors.REQUEST_ILLEGAL, f"max={count_max} is not in 1..{MESSAGES_MAX}")
     if not 0 <= question.begin <= question.end <= TIME_MAX:

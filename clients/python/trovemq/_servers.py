@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 from urllib.parse import unquote
 
+from trovemq._arguments import check_texts
 from trovemq.faults import Faults
 from trovemq.options import ClientOptions
 from trovemq_proto import errors
@@ -61,6 +62,8 @@ def parse_server(server: str | Sequence[str]) -> Server:
     """Raises TroveError REQUEST_ILLEGAL for anything else."""
     if isinstance(server, str) and server.startswith(SCHEME):
         return _parse_url(server)
+    if not isinstance(server, str):
+        check_texts("server", server)
     parts = server.split(",") if isinstance(server, str) else list(server)
     return Server(_checked(parts))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from trovemq._arguments import check_number, check_texts
 from trovemq._brokers import Brokers
 from trovemq._connections import ConnectionPool
 from trovemq._groups import Groups, reset_target
@@ -14,6 +15,7 @@ from trovemq._wire.connection import Connection
 from trovemq.model import BrokerInfo, BrokerStatistics, ClusterState, OffsetReset, TopicDescription
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.records.properties import not_of
 
 # How long a changed topic may take to reach the routes that this client follows.
 ROUTE_WAIT_SECONDS = 3.0
@@ -71,6 +73,7 @@ class Admin:
                 REQUEST_ILLEGAL, …
         """
         _check_queue_count(queue_count)
+        _check_options(options)
         brokers = self._pool.routes.brokers(broker)
         connections = [self._pool.connection(info) for info in brokers]
 
@@ -105,6 +108,7 @@ class Admin:
         """
         if queue_count is not None:
             _check_queue_count(queue_count)
+        _check_options(options)
         connections = [self._pool.connection(info) for info in self._pool.routes.brokers_of(name, broker)]
         calls = [
             c.alter_topic(name, queue_count or 0, message_type or "", options or {}) for c in connections
@@ -238,7 +242,18 @@ class Admin:
         return self._pool.routes.state
 
 
+def _check_options(options: object) -> None:
+    if options is None:
+        return
+    if not isinstance(options, Mapping):
+        text = f"options is a mapping of texts, {not_of(options)}"
+        raise TroveError(errors.TOPIC_OPTION_ILLEGAL, text, argument="options")
+    check_texts("options", list(options), errors.TOPIC_OPTION_ILLEGAL)
+    check_texts("options", list(options.values()), errors.TOPIC_OPTION_ILLEGAL)
+
+
 def _check_queue_count(queue_count: int) -> None:
+    check_number("queue_count", queue_count)
     # On the wire 0 means "not given"; here that is None, and a 0 is a mistake.
     if not 1 <= queue_count <= QUEUE_COUNT_MAX:
         text = f"queue_count={queue_count} is not in 1..{QUEUE_COUNT_MAX}"

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self, Unpack
 
+from trovemq._arguments import check_body
 from trovemq._connections import ConnectionPool
 from trovemq._outgoing import RECORD_OVERHEAD, RecordForm, property_block
 from trovemq._routes import Slot
@@ -143,8 +144,7 @@ class AtomicTransaction:
                 TRANSACTION_BROKERS; REQUEST_ILLEGAL after the end.
         """
         self._check_open()
-        if not isinstance(body, bytes | bytearray | memoryview):
-            raise TypeError(f"a message's body is bytes, not {type(body).__name__}")
+        check_body(body)
         if len(self._messages) >= MESSAGES_MAX:
             text = f"a transaction has at most {MESSAGES_MAX} messages"
             raise TroveError(errors.TRANSACTION_SIZE_EXCEEDED, text)

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Self
 from weakref import WeakSet
 
-from trovemq._arguments import check_text
+from trovemq._arguments import check_numbers, check_text, check_texts
 from trovemq._connections import ConnectionPool
 from trovemq._lookups import Lookups
 from trovemq._servers import parse_server
@@ -233,6 +233,7 @@ class Client(Lookups):
         """
         from trovemq._rocketmq.recalling import recall
 
+        check_text("recall_handle", recall_handle, errors.RECALL_HANDLE_ILLEGAL)
         return await recall(self._pool, topic, recall_handle)
 
     def _producer_of(self, topic: str) -> Producer:
@@ -528,6 +529,11 @@ class Client(Lookups):
         from trovemq._fetch_plan import NO_END
         from trovemq._puller import Puller, PullRequest
 
+        check_text("topic", topic, errors.TOPIC_ILLEGAL)
+        check_numbers(queue_id=queue_id, offset=offset, end=end, prefetch=prefetch, wait_ms=wait_ms)
+        check_numbers(bytes_max=bytes_max, messages_max=messages_max)
+        if tags is not None:
+            check_texts("tags", tags, errors.FILTER_ILLEGAL)
         if prefetch < 1 or bytes_max < 1 or not 0 <= messages_max < 1 << 31:
             text = f"prefetch={prefetch}, bytes_max={bytes_max}, messages_max={messages_max}"
             raise TroveError(errors.REQUEST_ILLEGAL, text)

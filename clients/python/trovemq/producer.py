@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Self, Unpack
 
-from trovemq._arguments import check_number, check_optional_text
+from trovemq._arguments import check_bodies, check_body, check_number, check_optional_text
 from trovemq._columns import columns_of, split_columns
 from trovemq._connections import ConnectionPool
 from trovemq._delivery import Delivery
@@ -262,6 +262,7 @@ class Producer:
             TroveError: As `send`.
             PartialBatchError: Some frames of a split batch are stored and others are not.
         """
+        check_bodies(bodies)
         if not len(bodies):
             return BatchReceipt(())
         await self._learn_topic()
@@ -352,7 +353,7 @@ class Producer:
         self._closed = True
         for batch in list(self._open.values()):
             self._release(batch)
-        await self._delivery.close(_closed())
+        await self._delivery.close(self._closed_error())
         if self._known_delayed_sender is not None:
             await self._known_delayed_sender.close()
 
@@ -448,18 +449,22 @@ class Producer:
             if key is not None:
                 del self._open[key]
 
+    def _closed_error(self) -> TroveError:
+        closed = "client" if self._pool.closed else "producer"
+        return TroveError(errors.CLIENT_CLOSED, f"the {closed} is closed")
+
     def _check_open(self, body: Buffer) -> None:
         if self._closed:
-            raise _closed()
-        if type(body) is not bytes and not isinstance(body, bytes | bytearray | memoryview):
-            raise TypeError(f"a message's body is bytes, not {type(body).__name__}")
+            raise self._closed_error()
+        if type(body) is not bytes:
+            check_body(body)
 
     # --- limits ---------------------------------------------------------------------------------------
 
     async def _learn_topic(self) -> None:
         """Asks once more for a topic that no route names; it may be new."""
         if self._closed:
-            raise _closed()
+            raise self._closed_error()
         if not self._pool.routes.slots(self.topic):
             await self._pool.refresh()
 
@@ -495,7 +500,3 @@ async def _gather_receipts(batches: list[ColumnBatch]) -> BatchReceipt:
         if not isinstance(result, BaseException):
             indexes += range(begin, end)
     raise PartialBatchError(first, BatchReceipt(parts), indexes, end) from first
-
-
-def _closed() -> TroveError:
-    return TroveError(errors.CLIENT_CLOSED, "the producer is closed")

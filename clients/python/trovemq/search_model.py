@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message
+from trovemq_proto.records.properties import not_of
 
 FIELDS = ("key", "unique_id", "tag", "property")
 VALUE_SIZE_MAX = 32_767
@@ -91,6 +92,14 @@ class Where:
 EVERY_MESSAGE = Where.all_of()
 
 
+def check_where(where: object) -> Where:
+    """The condition. Raises TroveError REQUEST_ILLEGAL for anything else."""
+    if not isinstance(where, Where):
+        text = f"where is a condition, such as Where.key('k'), {not_of(where)}"
+        raise TroveError(errors.REQUEST_ILLEGAL, text, argument="where")
+    return where
+
+
 def combined(
     where: Where | None,
     *,
@@ -103,7 +112,7 @@ def combined(
     match: str = "all",
 ) -> Where:
     """Everything that was given as one condition. Raises TroveError REQUEST_ILLEGAL."""
-    parts = [] if where is None else [where]
+    parts = [] if where is None else [check_where(where)]
     for make, given in (
         (Where.key, key),
         (Where.key_prefix, key_prefix),

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
-from trovemq._arguments import check_optional_text, check_text, check_texts
+from trovemq._arguments import check_numbers, check_optional_text, check_text, check_texts
 from trovemq._connections import ConnectionPool
 from trovemq._filters import check_tag_filter
 from trovemq._groups import Groups
@@ -44,6 +44,8 @@ class SubscribeOptions:
 
     def check(self) -> None:
         """Raises TroveError REQUEST_ILLEGAL, FILTER_ILLEGAL for contradictions."""
+        check_numbers(invisible_ms=self.invisible_ms, prefetch=self.prefetch)
+        check_numbers(prefetch_bytes_max=self.prefetch_bytes_max)
         if self.prefetch < 1 or self.prefetch_bytes_max < 1:
             text = f"prefetch={self.prefetch}, prefetch_bytes_max={self.prefetch_bytes_max}"
             raise TroveError(errors.REQUEST_ILLEGAL, text)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+import trovemq
 from tests.unit.sdk.conftest import Connect
 from tests.unit.sdk.fake_server import FakeServer
 from trovemq import TroveError, errors
+from trovemq_proto.records import BatchEncoder
 
 pytestmark = pytest.mark.asyncio
 
@@ -136,3 +139,100 @@ async def test_tags_that_look_like_expressions_can_be_listed(broker: FakeServer,
     client = await connect(broker)
     for filters in ({"tags": ["a && b"]}, {"filter": "brand || android"}, {"filter": "*"}, {"filter": ""}):
         client.subscribe("orders", "g", **filters)
+
+
+@pytest.mark.parametrize(
+    ("bodies", "said"),
+    [
+        ([b"a", "b"], "a message's body is bytes, not str"),
+        ([b"a"] * 20 + [None], "a message's body is bytes, not NoneType"),
+        (b"abc", "the bodies of a batch are a sequence of bytes, not bytes"),
+        ("abc", "the bodies of a batch are a sequence of bytes, not str"),
+        (None, "the bodies of a batch are a sequence of bytes, not NoneType"),
+    ],
+)
+async def test_a_batch_with_a_text_among_its_bodies_was_never_answered(
+    broker: FakeServer, connect: Connect, bodies: Any, said: str
+) -> None:
+    client = await connect(broker)
+    producer = client.producer("orders")
+    with pytest.raises(TypeError, match=said):
+        await producer.send_batch(bodies)
+    good: list[Any] = [b"a", bytearray(b"b"), memoryview(b"c")]
+    assert len(await producer.send_batch(good)) == 3
+
+
+async def test_a_batch_that_cannot_be_encoded_is_answered_and_the_next_is_sent(
+    broker: FakeServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await connect(broker)
+    producer = client.producer("orders")
+
+    def broken(*_: object, **__: object) -> bytes:
+        raise TypeError("a fault of the encoder")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BatchEncoder, "encode", broken)
+        with pytest.raises(TroveError, match="cannot be encoded: a fault of the encoder"):
+            await producer.send_batch([b"a", b"b"])
+    assert len(await producer.send_batch([b"a", b"b"])) == 2
+
+
+async def test_a_text_where_a_number_belongs_is_named(broker: FakeServer, connect: Connect) -> None:
+    client: Any = await connect(broker)
+    calls: tuple[tuple[str, Callable[[], Any]], ...] = (
+        ("max", lambda: client.query("orders", "k", max="3")),
+        ("begin", lambda: client.query("orders", "k", begin="yesterday")),
+        ("end", lambda: client.search("orders", end="now")),
+        ("max", lambda: client.search("orders", max="3")),
+        ("timestamp", lambda: client.search_offset("orders", 0, "now")),
+        ("queue_id", lambda: anext(client.pull("orders", queue_id="0"))),
+        ("offset", lambda: anext(client.pull("orders", offset="3"))),
+        ("bytes_max", lambda: anext(client.pull_batches("orders", bytes_max="1 MiB"))),
+        ("queue_count", lambda: client.admin.create_topic("orders", queue_count="3")),
+        ("queue_count", lambda: client.admin.alter_topic("orders", queue_count="3")),
+    )
+    for name, call in calls:
+        with pytest.raises(TroveError, match=f"{name} is a whole number, not") as refused:
+            await call()
+        assert refused.value.spec is errors.REQUEST_ILLEGAL
+    for name in ("prefetch", "prefetch_bytes_max", "invisible_ms"):
+        with pytest.raises(TroveError, match=f"{name} is a whole number"):
+            client.subscribe("orders", "g", **{name: "30"})
+
+
+async def test_other_arguments_of_a_wrong_type_are_named(broker: FakeServer, connect: Connect) -> None:
+    client: Any = await connect(broker)
+    calls: tuple[tuple[str, Callable[[], Any]], ...] = (
+        ("where is a condition", lambda: client.search("orders", 5)),
+        ("where is a condition", lambda: anext(client.search_all("orders", "paid"))),
+        ("topic is text", lambda: anext(client.pull(5))),
+        ("tags is a sequence", lambda: anext(client.pull("orders", tags="paid"))),
+        ("recall_handle is text", lambda: client.recall("orders", 5)),
+        ("options is text", lambda: client.admin.create_topic("orders", options={"deduplicate": 5})),
+        ("options is a mapping", lambda: client.admin.alter_topic("orders", options=["a"])),
+    )
+    for said, call in calls:
+        with pytest.raises(TroveError, match=said):
+            await call()
+
+
+@pytest.mark.parametrize("server", [5, None, [5], {"a": "b"}])
+async def test_a_server_that_is_no_text_is_refused(server: Any) -> None:
+    with pytest.raises(TroveError, match="server is"):
+        trovemq.connect(server)
+
+
+async def test_a_closed_client_said_that_a_producer_was_closed(broker: FakeServer, connect: Connect) -> None:
+    client = await connect(broker)
+    producer = client.producer("orders")
+    await producer.close()
+    with pytest.raises(TroveError, match="the producer is closed"):
+        await producer.send_batch([b"x"])
+    with pytest.raises(TroveError, match="the producer is closed"):
+        producer.send_oneway(b"x")
+    await client.close()
+    with pytest.raises(TroveError, match="the client is closed"):
+        await client.send("orders", b"x")
+    await producer.close()
+    await client.close()
