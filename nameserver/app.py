@@ -53,6 +53,7 @@ class NameserverApp:
         )
         self._metrics.register(RegistryCollector(self.registry, self._access))
         rpc_metrics = RpcMetrics(self._metrics, cluster="", node_type="nameserver", node_id=settings.listen)
+        rpc_metrics.slow.set_limit(settings.slow_request_ms)
         check = None if self._access is None else self._access.handler
         self._grpc = GrpcServer(settings.grpc_limits(), rpc_metrics, check)
         readiness = Readiness()

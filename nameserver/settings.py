@@ -95,6 +95,13 @@ class NameserverSettings(TlsSettings):
         TRANSPORT_DEFAULT,
         "The implementation of gRPC: our own `trovemq_rpc`, or `grpcio`; clients see no difference.",
     )
+    slow_request_ms: int = setting(
+        1_000,
+        "Requests that take longer are logged (`request.slow`) and counted; 0 logs none.",
+        unit="ms",
+        minimum=0,
+        maximum=3_600_000,
+    )
     heartbeat_size_max: int = setting(
         33_554_432,
         "Largest message of a broker, with all its topics.",

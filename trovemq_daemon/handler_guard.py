@@ -19,6 +19,7 @@ from trovemq_daemon.logging import get_logger
 from trovemq_daemon.metrics import RpcMetrics
 from trovemq_daemon.reply_budget import UNCOUNTED_SIZE, ReplyBudget, ReplyLimits, size_of
 from trovemq_daemon.request_bounds import check_parts
+from trovemq_daemon.slow_requests import add_wait, begin_waits
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import common_pb2
@@ -43,10 +44,13 @@ def error_to_wire(error: TroveError) -> common_pb2.Error:
 class _TimedCall:
     """One call under way: its metrics, and how its failure becomes a gRPC status."""
 
-    def __init__(self, method: str, metrics: RpcMetrics, *, stream: bool) -> None:
+    def __init__(self, method: str, metrics: RpcMetrics, context: Any, *, stream: bool) -> None:
         self._method = method
         self._metrics = metrics
+        self._context = context
         self._stream = stream
+        self.waits_for_messages = False
+        self.waits: dict[str, float] | None = None
         self._started = time.perf_counter()
         if stream:
             metrics.stream_opened(method)
@@ -54,8 +58,12 @@ class _TimedCall:
     def finished(self, response: str) -> None:
         if self._stream:
             self._metrics.stream_closed(self._method)
-        else:
-            self._metrics.observe(self._method, response, (time.perf_counter() - self._started) * 1000)
+            return
+        elapsed_ms = (time.perf_counter() - self._started) * 1000
+        self._metrics.observe(self._method, response, elapsed_ms)
+        slow = self._metrics.slow
+        if elapsed_ms >= slow.limit_ms and not self.waits_for_messages:
+            slow.note(self._method, response, elapsed_ms, self._context.peer(), self.waits)
 
     def ending(
         self, context: Any, failure: Exception
@@ -143,7 +151,7 @@ class HandlerGuard:
         )
 
     def _begin(self, method: str, begin: Begin, call: trovemq_rpc.ServerCall, read: Any) -> None:
-        timed = _TimedCall(method, self._metrics, stream=False)
+        timed = _TimedCall(method, self._metrics, call, stream=False)
 
         def answer(outcome: Any) -> None:
             try:
@@ -181,11 +189,13 @@ class HandlerGuard:
 
     def _guard_coroutine(self, method: str, behaviour: Any, stream: bool) -> Any:
         async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-            call = _TimedCall(method, self._metrics, stream=stream)
+            call = _TimedCall(method, self._metrics, context, stream=stream)
+            call.waits = begin_waits()
             try:
                 if isinstance(request, TroveError):
                     raise request
                 claim = await self._claim(request, context) if method in self._large else None
+                call.waits_for_messages = bool(getattr(request, "wait_ms", 0))
                 reply = await behaviour(request, context)
                 if not stream:
                     self._count_unary(method, reply, context, claim)
@@ -208,7 +218,9 @@ class HandlerGuard:
         if getattr(request, "wait_ms", 0):
             await self._replies.wait_for_capacity(context.peer())
             return None
+        began = time.perf_counter()
         claim = await self._replies.claim_capacity(context.peer())
+        add_wait("reply_space", (time.perf_counter() - began) * 1000)
         self._release_at_end(claim, context)
         return claim
 
@@ -229,7 +241,7 @@ class HandlerGuard:
 
     def _guard_generator(self, method: str, behaviour: Any, stream: bool) -> Any:
         async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
-            call = _TimedCall(method, self._metrics, stream=stream)
+            call = _TimedCall(method, self._metrics, context, stream=stream)
             try:
                 if isinstance(request, TroveError):
                     raise request

@@ -16,6 +16,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from trovemq_daemon.reply_budget import ReplyBudget
+from trovemq_daemon.slow_requests import SlowRequests
 from trovemq_daemon.transport_budget import TransportBudget
 from trovemq_rpc.metrics import Metrics as Transport
 
@@ -74,6 +75,7 @@ class RpcMetrics(Collector):
         self._latencies: dict[tuple[str, str, bool], Buckets] = {}
         self._streams: Counter[str] = Counter()
         self.replies: ReplyBudget | None = None
+        self.slow: Final = SlowRequests()
         self._transport: Transport | None = None
         self._budget: TransportBudget | None = None
         registry.register(self)
@@ -119,6 +121,14 @@ class RpcMetrics(Collector):
         for method, count in self._streams.items():
             streams.add_metric((*self._node.values(), method), count)
         yield streams
+        slow = CounterMetricFamily(
+            "trovemq_slow_requests",
+            "Requests that took slow_request_ms or longer.",
+            labels=(*self._node, "request_code"),
+        )
+        for method, count in self.slow.counts.items():
+            slow.add_metric((*self._node.values(), method), count)
+        yield slow
         if self.replies is not None:
             yield from self._of_replies(self.replies)
         if self._transport is not None and self._budget is not None:

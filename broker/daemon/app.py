@@ -76,6 +76,7 @@ class BrokerApp:
         self._rpc_metrics = RpcMetrics(
             self._registry, cluster=settings.cluster, node_type="broker", node_id=settings.name
         )
+        self._rpc_metrics.slow.set_limit(settings.slow_request_ms, settings.waits_of_requests())
         self._gate = gate_of(settings)
         access = AccessGuard(self._gate).handler if self._gate is not None else None
         self._grpc = GrpcServer(settings.grpc_limits(), self._rpc_metrics, access)
@@ -140,7 +141,7 @@ class BrokerApp:
             settings,
             advertised,
             self._version,
-            traffic=Traffic(self._rpc_metrics.observe),
+            traffic=Traffic(self._rpc_metrics.observe, self._rpc_metrics.slow),
             replies=self._grpc.replies,
             tls_address=settings.tls_advertised(advertised, listening.tls) if listening.tls else None,
             security=security,

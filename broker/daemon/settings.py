@@ -406,6 +406,13 @@ class BrokerSettings(RetentionSettings):
     grpc_keepalive_timeout_ms: int = setting(
         5_000, "And closed where no answer came for this long.", unit="ms", minimum=100, maximum=600_000
     )
+    slow_request_ms: int = setting(
+        1_000,
+        "Requests that take longer are logged (`request.slow`) and counted; 0 logs none.",
+        unit="ms",
+        minimum=0,
+        maximum=3_600_000,
+    )
     heartbeat_interval_ms: int = setting(
         _REGISTRATION.heartbeat_interval_ms,
         "How often each nameserver hears of this broker.",
@@ -455,6 +462,10 @@ class BrokerSettings(RetentionSettings):
             auto_create_topic=self.auto_create_topic_enable,
             auto_create_queue_count=self.auto_create_queue_count,
         )
+
+    def waits_of_requests(self) -> dict[str, str]:
+        """What each method waits for before it answers: appends for their sync, where they do."""
+        return dict.fromkeys(("Append", "Send", "SendMessage"), "sync") if self.flush_mode == "sync" else {}
 
     def atomic_limits(self) -> AtomicLimits:
         """The limits of open atomic transactions."""

@@ -35,7 +35,8 @@ OVERVIEW: Final = (
 BROKER_ROWS: Final = (
     (
         "Requests",
-        "rpc_ processor_ open_streams long_polls appends_ one_way_ clients telemetry_ producer_connections",
+        "rpc_ processor_ slow_ open_streams long_polls appends_ one_way_ clients telemetry_ "
+        "producer_connections",
     ),
     (
         "Log and disk",
@@ -74,6 +75,7 @@ HOST_NAMES: Final = (
 EVENT_LABELS: Final = frozenset({"error", "state", "code", "quota", "projection"})
 EVENT_NAMES: Final = frozenset(
     {
+        "trovemq_slow_requests_total",
         "trovemq_duplicates_total",
         "trovemq_producer_missing_total",
         "trovemq_producer_filled_total",

@@ -31,6 +31,7 @@ from broker.server.rocketmq.status import CLIENT_ID_KEY, CLIENT_ID_SIZE_MAX
 from trovemq_daemon.peers import Peer
 from trovemq_daemon.refusals import Refusals
 from trovemq_daemon.sessions import SessionCall, Sessions
+from trovemq_daemon.slow_requests import add_wait
 from trovemq_daemon.users import User
 from trovemq_proto import errors
 from trovemq_proto.authentication.calls import METADATA_KEY
@@ -95,6 +96,7 @@ class CallQuota:
         except TroveError as error:
             return error
         if wait_ms > 0:
+            add_wait("quota", wait_ms)
             await asyncio.sleep(wait_ms / 1_000)
         return None
 

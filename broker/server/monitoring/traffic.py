@@ -11,12 +11,13 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trovemq_daemon.metrics import Buckets
+from trovemq_daemon.slow_requests import SlowRequests
 from trovemq_proto.errors import TroveError
 
 # RocketMQ's bounds of rocketmq_message_size, in bytes
@@ -39,6 +40,7 @@ def _observe_nothing(method: str, response: str, elapsed_ms: float, *, is_long_p
 @dataclass(slots=True)
 class Traffic:
     observe: ObserveRpc = _observe_nothing
+    slow: SlowRequests = field(default_factory=SlowRequests)
     messages_in: Counter[str] = field(default_factory=Counter)
     bytes_in: Counter[str] = field(default_factory=Counter)
     messages_out: Counter[str] = field(default_factory=Counter)
@@ -75,12 +77,18 @@ class Traffic:
         if one_way:
             self.one_way_refusals[symbol] += 1
 
-    def answered(self, method: str, response: str, started: float, *, waited: bool = False) -> None:
-        """One frame of a stream was answered; `started` is time.perf_counter() when it was read."""
-        self.observe(method, response, (time.perf_counter() - started) * 1000, is_long_polling=waited)
+    def answered(
+        self, method: str, response: str, started: float, *, waited: bool = False, context: Any = None
+    ) -> None:
+        """One frame of a stream was answered; `started` is time.perf_counter() when it was read. `context`:
+        None for a frame whose time is also its client's."""
+        elapsed_ms = (time.perf_counter() - started) * 1000
+        self.observe(method, response, elapsed_ms, is_long_polling=waited)
+        if elapsed_ms >= self.slow.limit_ms and context is not None and not waited:
+            self.slow.note(method, response, elapsed_ms, context.peer())
 
     @contextmanager
-    def answering(self, method: str) -> Iterator[None]:
+    def answering(self, method: str, context: Any = None) -> Iterator[None]:
         """Around the answer of a stream of pages: counts it by how it ends."""
         started, response = time.perf_counter(), "CANCELLED"
         try:
@@ -90,7 +98,7 @@ class Traffic:
             response = error.symbol
             raise
         finally:
-            self.answered(method, response, started)
+            self.answered(method, response, started, context=context)
 
     def forget(self, topic: str) -> None:
         for table in (

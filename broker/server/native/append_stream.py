@@ -60,7 +60,7 @@ class AppendStream(ReplyStream):
             result = parts.appender.append(request.topic, request.queue_id, request.records, self._born_host)
         except TroveError as error:
             parts.traffic.refused(error.symbol, one_way=request.one_way)
-            parts.traffic.answered("Append", error.symbol, started)
+            parts.traffic.answered("Append", error.symbol, started, context=self._context)
             if not request.one_way:
                 await self.reply(refused_reply(request.frame_id, error, parts.broker).SerializeToString())
             return
@@ -74,13 +74,14 @@ class AppendStream(ReplyStream):
                 self._reply_when_durable(reply, result.end, started)
             else:
                 await self.reply(reply.SerializeToString())
-                parts.traffic.answered("Append", "OK", started)
+                parts.traffic.answered("Append", "OK", started, context=self._context)
 
     def _reply_when_durable(
         self, reply: message_pb2.AppendReply, end: PhysicalOffset, started: float
     ) -> None:
         def resolve(error: TroveError | None) -> None:
-            self._parts.traffic.answered("Append", error.symbol if error else "OK", started)
+            response = error.symbol if error else "OK"
+            self._parts.traffic.answered("Append", response, started, context=self._context)
             if error is not None:
                 self._parts.traffic.refused(error.symbol)
                 mark_failed(reply, error)
