@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -163,3 +164,24 @@ def test_what_is_wrong_is_said_and_changes_nothing(
     assert admin.error(*arguments) == symbol
     assert [user["user"] for user in admin.answer("user", "list")] == ["admin"]
     assert admin.answer("acl", "list") == []
+
+
+def test_a_support_bundle_has_no_secret_and_no_body(
+    admin: CommandLine, broker: BrokerProcess, store: Path, tmp_path: Path
+) -> None:
+    (made,) = admin.answer("user", "create", "carol")
+    admin.answer("topic", "create", "bundled", "--queues", "1")
+    admin.answer("send", "bundled", "canary-body", "--key", "canary-key", "--property", "p=canary-property")
+    path = tmp_path / "bundle.zip"
+    (answer,) = admin.answer("support-bundle", str(path), "--http", broker.http)
+    assert answer["errors"] == {}
+    with zipfile.ZipFile(path) as archive:
+        found = {name: archive.read(name).decode() for name in archive.namelist()}
+    assert "bundled" in found["topics.jsonl"]
+    assert "rocketmq_messages_in_total{" in found["http-1/metrics"]
+    assert json.loads(found["http-1/readyz"])["ready"] is True
+    everything = "".join(found.values())
+    admin_file = store.with_name("store.admin-credentials").read_text(encoding="utf-8")
+    secrets = [made["secretKey"], admin_file.partition("secret_key=")[2].strip()]
+    assert all(len(secret) > 10 and secret not in everything for secret in secrets)
+    assert "canary" not in everything

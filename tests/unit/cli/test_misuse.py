@@ -52,6 +52,8 @@ VERBS = {
     for path, command in leaves(command_tree())
     if path not in LOCAL and not path.startswith(LOCAL_GROUPS)
 }
+# A bundle names what it could not collect, and is there all the same.
+FAILING = [path for path in VERBS if path != "support-bundle"]
 
 
 @pytest.fixture
@@ -138,7 +140,7 @@ def one_error(ran: Any, symbol: str) -> None:
     assert (ran.code, ran.out, ran.note["error"]) == (1, b"", symbol), ran.err
 
 
-@pytest.mark.parametrize("path", VERBS)
+@pytest.mark.parametrize("path", FAILING)
 def test_what_a_broker_refuses_is_one_error(path: str, line: Any, failing: Any) -> None:
     words = ["--json", *line(path)]
     one_error(failing(TroveError(errors.TOPIC_NOT_FOUND, "no topic orders"), words), "TOPIC_NOT_FOUND")
@@ -149,7 +151,7 @@ def test_what_a_broker_refuses_is_one_error(path: str, line: Any, failing: Any) 
     one_error(failing(RuntimeError("surprise"), words), "UNKNOWN_ERROR")
 
 
-@pytest.mark.parametrize("path", VERBS)
+@pytest.mark.parametrize("path", FAILING)
 def test_for_a_person_an_error_is_a_line_and_what_to_do(path: str, line: Any, failing: Any) -> None:
     ran = failing(TroveError(errors.TOPIC_NOT_FOUND, "no topic orders"), line(path))
     shown = ran.err.splitlines()

@@ -98,6 +98,11 @@ VERBS: Final = (
     ),
     Verb("cluster", "status", "List the brokers that the server knows, with their topics."),
     Verb("stats", "status", "Show each broker's counters."),
+    Verb(
+        "support-bundle",
+        "support_bundle",
+        "Collect settings, metrics, logs, topology, health and versions in an archive, without secrets.",
+    ),
     Verb("errors", "status", "Explain an error: its meaning, whether to try again, and the remedy."),
     Verb("server", "daemons", "Start a broker; all options are its own: see `trovemq server --help`."),
     Verb(
