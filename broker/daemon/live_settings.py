@@ -99,6 +99,7 @@ class LiveSettings:
         parts.appender.apply(settings.append_settings())
         parts.atomic.apply(settings.atomic_limits())
         parts.queries.queries_max = settings.queries_max
+        parts.traffic.slow.set_limit(settings.slow_request_ms, settings.waits_of_requests())
 
     def _find(self, name: str) -> Setting:
         found = self._known.get(name) or self._aliases.get(name)

@@ -412,6 +412,7 @@ class BrokerSettings(RetentionSettings):
         unit="ms",
         minimum=0,
         maximum=3_600_000,
+        restart=False,
     )
     heartbeat_interval_ms: int = setting(
         _REGISTRATION.heartbeat_interval_ms,

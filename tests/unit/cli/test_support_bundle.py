@@ -10,13 +10,24 @@ from typing import Any
 import pytest
 
 from tests.unit.cli.conftest import FakeClient
-from trovemq.cli import bundle_parts
+from trovemq.cli import bundle_parts, config
 from trovemq.cli.bundle_parts import redacted
+from trovemq.cli.session import Session
 from trovemq.testing import free_port
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 SECRET = "canary-secret"
+
+
+@pytest.fixture(autouse=True)
+def settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a broker that runs."""
+
+    async def list_(session: Session) -> None:
+        session.output.item({"setting": "name", "value": "broker-a"})
+
+    monkeypatch.setattr(config, "list_", list_)
 
 
 def members(path: Path) -> dict[str, str]:
@@ -35,6 +46,7 @@ def test_an_answer_of_the_server_is_the_verbs_own(run: Any, tmp_path: Path) -> N
     found = members(path)
     assert [json.loads(line)["topic"] for line in found["topics.jsonl"].splitlines()] == ["orders"]
     assert [json.loads(line)["broker"] for line in found["cluster.jsonl"].splitlines()] == ["broker-a"]
+    assert json.loads(found["settings.jsonl"])["setting"] == "name"
     assert json.loads(found["versions.json"])["distributions"]["trovemq"]
     assert json.loads(found["bundle.json"])["parts"] == answer["parts"]
     assert path.stat().st_mode & 0o777 == 0o600
@@ -69,6 +81,20 @@ def test_a_server_that_is_not_reached_is_not_asked_again(
     problems = json.loads(members(path)["bundle.json"])["errors"]
     assert "nobody is there" in problems["cluster.jsonl"]
     assert problems["topics.jsonl"] == "not asked: BROKER_UNREACHABLE"
+
+
+def test_a_part_that_breaks_is_named_too(
+    run: Any, client: FakeClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(**_: object) -> None:
+        raise KeyError("an answer of another version")
+
+    monkeypatch.setattr(client, "statistics", broken)
+    path = tmp_path / "bundle.zip"
+    assert run("support-bundle", str(path), "--http", nothing_listens()).code == 0
+    found = members(path)
+    assert json.loads(found["bundle.json"])["errors"]["statistics.jsonl"].startswith("KeyError")
+    assert "topics.jsonl" in found
 
 
 def test_an_existing_file_is_not_replaced(run: Any, tmp_path: Path) -> None:

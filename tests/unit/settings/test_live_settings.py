@@ -49,6 +49,7 @@ EFFECTS: dict[str, tuple[str, object, Read]] = {
     "atomic_open_max": ("5", 5, lambda parts: parts.atomic._limits.open_max),
     "atomic_bytes_max": ("1MiB", 1 << 20, lambda parts: parts.atomic._limits.bytes_max),
     "atomic_timeout_max_ms": ("9s", 9_000, lambda parts: parts.atomic._limits.timeout_max_ms),
+    "slow_request_ms": ("250", 250, lambda parts: parts.traffic.slow.limit_ms),
     "queries_max": ("11", 11, lambda parts: parts.queries.queries_max),
 }
 """What is written, what it means, and where it is read."""

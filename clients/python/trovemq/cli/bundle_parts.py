@@ -6,6 +6,7 @@
 | `versions.json` | Python, the system, and the distributions that TroveMQ uses |
 | `cluster.jsonl`, `statistics.jsonl` | brokers and their topics; their counters |
 | `topics.jsonl`, `groups.jsonl`, `lag.jsonl` | their settings; the lag of each group |
+| `settings.jsonl` | the settings of each broker that runs (`config list`) |
 | `http-N/` | `/readyz`, `/healthz` and `/metrics` of the N-th daemon |
 | `settings-N.toml` | the settings that the N-th file gives a broker, by `--print-config` |
 | `log-N.txt` | the end of the N-th log file |
@@ -103,7 +104,7 @@ def versions() -> dict[str, object]:
 # --- answers of the server --------------------------------------------------------------------------
 async def _answers(session: Session) -> AsyncIterator[Part]:
     """After a server that is not reached it is not asked again: each attempt takes the whole time limit."""
-    from trovemq.cli import group_lag, groups, status, topics
+    from trovemq.cli import config, group_lag, groups, status, topics
 
     verbs: dict[str, Callable[[Session], Coroutine[Any, Any, None]]] = {
         "cluster": status.cluster,
@@ -111,6 +112,7 @@ async def _answers(session: Session) -> AsyncIterator[Part]:
         "topics": topics.list_,
         "groups": groups.list_,
         "lag": lambda own: group_lag.lag(own, every_group=True),
+        "settings": config.list_,
     }
     unreachable = ""
     for name, verb in verbs.items():
@@ -129,6 +131,8 @@ async def _answers(session: Session) -> AsyncIterator[Part]:
                 raise  # the caller's own mistake: an address that is none
             unreachable = error.symbol if error.spec in UNREACHABLE else ""
             yield Part(f"{name}.jsonl", error=str(error))
+        except Exception as error:  # an older server's answer, say: the other parts are wanted all the same
+            yield Part(f"{name}.jsonl", error=f"{type(error).__name__}: {error}")
         finally:
             output.close()
 
