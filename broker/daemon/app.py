@@ -147,6 +147,7 @@ class BrokerApp:
             security=security,
             request_stop=stop.request,
             sources=self._sources,
+            readiness=self._readiness,
         )
         parts = services.parts
         registrations = Registrations(

@@ -13,6 +13,7 @@ from broker.admin.drain import Drain
 from broker.cluster.self_route import SelfRouteService
 from broker.cluster.view import BrokerDescription, LocalBroker, broker_info
 from broker.daemon.live_settings import LiveSettings
+from broker.daemon.look import look
 from broker.daemon.security import BrokerSecurity
 from broker.daemon.services import RoutedTopics, StoreServices, clock_ms, unique_keys
 from broker.daemon.settings import BrokerSettings
@@ -31,6 +32,7 @@ from broker.server.rocketmq.parts import RocketmqParts
 from broker.server.rocketmq.service import RocketmqService
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.logging import set_log_level
+from trovemq_daemon.ops_http import Readiness
 from trovemq_daemon.reply_budget import ReplyBudget
 from trovemq_proto.v1 import (
     admin_pb2_grpc,
@@ -69,6 +71,7 @@ class BrokerServices:
         security: BrokerSecurity | None = None,
         request_stop: Callable[[str], None] = lambda _reason: None,
         sources: Mapping[str, str] | None = None,
+        readiness: Readiness | None = None,
     ) -> None:
         self.parts = services = StoreServices(store, settings, traffic, model, replies)
         self._settings = settings
@@ -79,7 +82,12 @@ class BrokerServices:
             settings.name, services.appender, self.view.withdraw, lambda: len(services.atomic), request_stop
         )
         self.live = LiveSettings(settings, sources or {}, services, set_log_level)
-        self._broker = BrokerService(settings.name, self.drain_control, self.live)
+        self._broker = BrokerService(
+            settings.name,
+            self.drain_control,
+            self.live,
+            lambda: look(settings, services, version, readiness or Readiness()),
+        )
         self.registry = services.clients
         self.registry.add_gone_listener(self._model.delivery.release_client)
         self._commands = ClientCommands(self.registry, lambda: secrets.token_hex(NONCE_BYTES))

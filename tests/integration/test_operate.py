@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,21 @@ async def both_known(nameserver: NameserverProcess) -> None:
         assert await known.wait_until(lambda: len(known.state.brokers) == len(NAMES), 20)
 
 
-def test_the_blocks_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def doctor_finds_what_is_broken(
+    nameserver: NameserverProcess, broker: BrokerProcess, printed: pytest.CaptureFixture[bytes]
+) -> None:
+    broker.store.chmod(0o755)
+    printed.readouterr()
+    assert command_line(["--server", nameserver.address, "--json", "doctor", "--seconds", "0"]) == 1
+    (finding, note) = [json.loads(line) for line in printed.readouterr().out.splitlines()]
+    assert (finding["kind"], finding["check"], finding["where"]) == ("problem", "store_mode", "broker-a")
+    assert (note["check"], note["where"]) == ("kept_settings", "broker-b"), "it was not restarted"
+    broker.store.chmod(0o700)
+
+
+def test_the_blocks_of_the_page_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     unused: Any = None
     with ExitStack() as processes:
@@ -66,4 +81,5 @@ def test_the_blocks_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         operator.use(nameserver, brokers)
         operator.follow()
         assert "reserved_time_ms" not in operator.printed, "a restart returns to the configuration"
+        doctor_finds_what_is_broken(nameserver, brokers["broker-a"], capsysbinary)
         assert all(broker.running for broker in brokers.values()), "the page leaves the cluster as it was"

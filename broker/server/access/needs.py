@@ -297,6 +297,7 @@ _SERVICES: Final[dict[str, dict[str, Row]]] = {
         "Drain": Row(_cluster(_UPDATE), audit=Audit.ACT),
         "Undrain": Row(_cluster(_UPDATE), audit=Audit.ACT),
         "GetDrain": Row(_cluster(Action.GET)),
+        "GetCondition": Row(_cluster(Action.GET)),
         "ListSettings": Row(_cluster(Action.GET)),
         "SetSetting": Row(_cluster(_UPDATE), audit=Audit.ACT),
     },

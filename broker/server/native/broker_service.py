@@ -1,11 +1,13 @@
-"""BrokerService: the broker as a process, and its settings."""
+"""BrokerService: the broker as a process, its settings and condition."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
 import grpc
 
+from broker.admin.condition import Condition
 from broker.admin.drain import Drain, DrainState
 from broker.admin.shown_settings import RunningSettings, ShownSetting
 from trovemq_proto import errors
@@ -27,10 +29,13 @@ _STATES: Final = {
 class BrokerService(broker_pb2_grpc.BrokerServiceServicer):
     """The methods are those of broker.proto; every refusal is a TroveError."""
 
-    def __init__(self, broker: str, drain: Drain, settings: RunningSettings) -> None:
+    def __init__(
+        self, broker: str, drain: Drain, settings: RunningSettings, look: Callable[[], Awaitable[Condition]]
+    ) -> None:
         self._broker = broker
         self._drain = drain
         self._settings = settings
+        self._look = look
 
     async def Drain(  # noqa: N802
         self, request: broker_pb2.DrainRequest, _context: Context
@@ -48,6 +53,27 @@ class BrokerService(broker_pb2_grpc.BrokerServiceServicer):
         self, _request: broker_pb2.GetDrainRequest, _context: Context
     ) -> broker_pb2.DrainStatus:
         return self._status()
+
+    async def GetCondition(  # noqa: N802
+        self, _request: broker_pb2.GetConditionRequest, _context: Context
+    ) -> broker_pb2.BrokerCondition:
+        found = await self._look()
+        return broker_pb2.BrokerCondition(
+            broker=self._broker,
+            version=found.version,
+            now=found.now_ms,
+            drain=_STATES[self._drain.state],
+            reasons=found.reasons,
+            warnings=found.warnings,
+            disk_used_percent=found.disk_used_percent,
+            disk_full=found.disk_full,
+            open_files=found.open_files,
+            open_files_max=found.open_files_max,
+            store_mode=found.store_mode,
+            authentication=found.authentication,
+            plain_exposed=found.plain_exposed,
+            http_exposed=found.http_exposed,
+        )
 
     async def ListSettings(  # noqa: N802
         self, request: broker_pb2.ListSettingsRequest, _context: Context

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trovemq.admin import Admin
     from trovemq.answers import GetAnswer, QueryAnswer
     from trovemq.atomic import AtomicTransaction, CommitReceipt
-    from trovemq.broker_model import DrainStatus, SettingDescription
+    from trovemq.broker_model import BrokerCondition, DrainStatus, SettingDescription
     from trovemq.client import Client, connect
     from trovemq.faults import Faults
     from trovemq.fetched import FetchedBatch
@@ -88,6 +88,7 @@ __all__ = [
     "Backoff",
     "BackupProgress",
     "BatchReceipt",
+    "BrokerCondition",
     "BrokerInfo",
     "BrokerRoute",
     "BrokerStatistics",
@@ -161,7 +162,7 @@ _MODULES: Final = {
     "trovemq.answers": ("GetAnswer", "QueryAnswer"),
     "trovemq.atomic": ("AtomicTransaction", "CommitReceipt"),
     "trovemq.track_model": ("TrackEvent", "ConsumptionStatus", "MessageTrack", "MessageCopy"),
-    "trovemq.broker_model": ("DrainStatus", "SettingDescription"),
+    "trovemq.broker_model": ("BrokerCondition", "DrainStatus", "SettingDescription"),
     "trovemq.client": ("Client", "connect"),
     "trovemq.faults": ("Faults",),
     "trovemq.fetched": ("FetchedBatch",),

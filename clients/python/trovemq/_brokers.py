@@ -6,7 +6,7 @@ from trovemq._arguments import check_number
 from trovemq._connections import ConnectionPool
 from trovemq._queries import present
 from trovemq._wire.brokers import BrokerCalls
-from trovemq.broker_model import DrainStatus, SettingDescription
+from trovemq.broker_model import BrokerCondition, DrainStatus, SettingDescription
 from trovemq.model import BrokerInfo
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -46,6 +46,10 @@ class Brokers:
     async def drain_status(self, broker: str | None = None) -> DrainStatus:
         """How far it is. Raises as `drain`."""
         return await self._one(broker).drain_status()
+
+    async def condition(self, broker: str | None = None) -> BrokerCondition:
+        """The condition of a broker as a process. Raises as `drain`."""
+        return await self._one(broker).condition()
 
     async def settings(self, *names: str, broker: str | None = None) -> list[SettingDescription]:
         """The settings of every broker, or of the one that is named.

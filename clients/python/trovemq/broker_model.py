@@ -23,6 +23,43 @@ class DrainStatus:
     open_transactions: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerCondition:
+    """The condition of a broker as a process.
+
+    Attributes:
+        broker: The broker.
+        version: Its version.
+        now: Its clock, epoch ms.
+        drain: As `DrainStatus.state`.
+        reasons: Why it is not ready, as in /readyz.
+        warnings: Conditions that deserve attention and hinder no request.
+        disk_used_percent: Of the disk of its store.
+        disk_full: New messages are refused.
+        open_files: Files and connections that it has open; 0 where its machine does not say.
+        open_files_max: Their limit.
+        store_mode: Permission bits of the store's directory; 0 where they are not known.
+        authentication: Callers are asked who they are.
+        plain_exposed: The address without TLS, where it is open to other machines.
+        http_exposed: The operations HTTP without TLS, likewise.
+    """
+
+    broker: str
+    version: str
+    now: int
+    drain: str
+    reasons: tuple[str, ...]
+    warnings: tuple[str, ...]
+    disk_used_percent: float
+    disk_full: bool
+    open_files: int
+    open_files_max: int
+    store_mode: int
+    authentication: bool
+    plain_exposed: str
+    http_exposed: str
+
+
 @dataclass(frozen=True, slots=True)
 class SettingDescription:
     """A setting of a broker, as it is now.
@@ -33,8 +70,8 @@ class SettingDescription:
         source: Where the value came from.
         needs_restart: A change needs a restart.
         started_with: The value to which a restart returns, as TOML.
-        form: What it may be.
-        what: What it is.
+        form: Its possible values.
+        what: Its effect.
         broker: The broker.
     """
 

@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dtrovemq_proto/v1/broker.proto\x12\ntrovemq.v1\"H\n\x0c\x44rainRequest\x12\x10\n\x08grace_ms\x18\x01 \x01(\x03\x12\x0c\n\x04stop\x18\x02 \x01(\x08\x12\x18\n\x10stop_wait_max_ms\x18\x03 \x01(\x03\"\x10\n\x0eUndrainRequest\"\x11\n\x0fGetDrainRequest\"m\n\x0b\x44rainStatus\x12%\n\x05state\x18\x01 \x01(\x0e\x32\x16.trovemq.v1.DrainState\x12\x0e\n\x06\x62roker\x18\x02 \x01(\t\x12\x0c\n\x04stop\x18\x03 \x01(\x08\x12\x19\n\x11open_transactions\x18\x04 \x01(\x03\"$\n\x13ListSettingsRequest\x12\r\n\x05names\x18\x01 \x03(\t\":\n\x11ListSettingsReply\x12%\n\x08settings\x18\x01 \x03(\x0b\x32\x13.trovemq.v1.Setting\"0\n\x11SetSettingRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"\x89\x01\n\x07Setting\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\x0f\n\x07restart\x18\x04 \x01(\x08\x12\x14\n\x0cstarted_with\x18\x05 \x01(\t\x12\x0c\n\x04\x66orm\x18\x06 \x01(\t\x12\x0c\n\x04what\x18\x07 \x01(\t\x12\x0e\n\x06\x62roker\x18\x08 \x01(\t*_\n\nDrainState\x12\x1b\n\x17\x44RAIN_STATE_UNSPECIFIED\x10\x00\x12\x0b\n\x07SERVING\x10\x01\x12\x0c\n\x08\x44RAINING\x10\x02\x12\x0b\n\x07\x44RAINED\x10\x03\x12\x0c\n\x08STOPPING\x10\x04\x32\xdf\x02\n\rBrokerService\x12:\n\x05\x44rain\x12\x18.trovemq.v1.DrainRequest\x1a\x17.trovemq.v1.DrainStatus\x12>\n\x07Undrain\x12\x1a.trovemq.v1.UndrainRequest\x1a\x17.trovemq.v1.DrainStatus\x12@\n\x08GetDrain\x12\x1b.trovemq.v1.GetDrainRequest\x1a\x17.trovemq.v1.DrainStatus\x12N\n\x0cListSettings\x12\x1f.trovemq.v1.ListSettingsRequest\x1a\x1d.trovemq.v1.ListSettingsReply\x12@\n\nSetSetting\x12\x1d.trovemq.v1.SetSettingRequest\x1a\x13.trovemq.v1.Settingb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dtrovemq_proto/v1/broker.proto\x12\ntrovemq.v1\"H\n\x0c\x44rainRequest\x12\x10\n\x08grace_ms\x18\x01 \x01(\x03\x12\x0c\n\x04stop\x18\x02 \x01(\x08\x12\x18\n\x10stop_wait_max_ms\x18\x03 \x01(\x03\"\x10\n\x0eUndrainRequest\"\x11\n\x0fGetDrainRequest\"m\n\x0b\x44rainStatus\x12%\n\x05state\x18\x01 \x01(\x0e\x32\x16.trovemq.v1.DrainState\x12\x0e\n\x06\x62roker\x18\x02 \x01(\t\x12\x0c\n\x04stop\x18\x03 \x01(\x08\x12\x19\n\x11open_transactions\x18\x04 \x01(\x03\"$\n\x13ListSettingsRequest\x12\r\n\x05names\x18\x01 \x03(\t\":\n\x11ListSettingsReply\x12%\n\x08settings\x18\x01 \x03(\x0b\x32\x13.trovemq.v1.Setting\"0\n\x11SetSettingRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"\x89\x01\n\x07Setting\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\x0f\n\x07restart\x18\x04 \x01(\x08\x12\x14\n\x0cstarted_with\x18\x05 \x01(\t\x12\x0c\n\x04\x66orm\x18\x06 \x01(\t\x12\x0c\n\x04what\x18\x07 \x01(\t\x12\x0e\n\x06\x62roker\x18\x08 \x01(\t\"\x15\n\x13GetConditionRequest\"\xbc\x02\n\x0f\x42rokerCondition\x12\x0e\n\x06\x62roker\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0b\n\x03now\x18\x03 \x01(\x03\x12%\n\x05\x64rain\x18\x04 \x01(\x0e\x32\x16.trovemq.v1.DrainState\x12\x0f\n\x07reasons\x18\x05 \x03(\t\x12\x10\n\x08warnings\x18\x06 \x03(\t\x12\x19\n\x11\x64isk_used_percent\x18\x07 \x01(\x01\x12\x11\n\tdisk_full\x18\x08 \x01(\x08\x12\x12\n\nopen_files\x18\t \x01(\x03\x12\x16\n\x0eopen_files_max\x18\n \x01(\x03\x12\x12\n\nstore_mode\x18\x0b \x01(\x05\x12\x16\n\x0e\x61uthentication\x18\x0c \x01(\x08\x12\x15\n\rplain_exposed\x18\r \x01(\t\x12\x14\n\x0chttp_exposed\x18\x0e \x01(\t*_\n\nDrainState\x12\x1b\n\x17\x44RAIN_STATE_UNSPECIFIED\x10\x00\x12\x0b\n\x07SERVING\x10\x01\x12\x0c\n\x08\x44RAINING\x10\x02\x12\x0b\n\x07\x44RAINED\x10\x03\x12\x0c\n\x08STOPPING\x10\x04\x32\xad\x03\n\rBrokerService\x12:\n\x05\x44rain\x12\x18.trovemq.v1.DrainRequest\x1a\x17.trovemq.v1.DrainStatus\x12>\n\x07Undrain\x12\x1a.trovemq.v1.UndrainRequest\x1a\x17.trovemq.v1.DrainStatus\x12@\n\x08GetDrain\x12\x1b.trovemq.v1.GetDrainRequest\x1a\x17.trovemq.v1.DrainStatus\x12L\n\x0cGetCondition\x12\x1f.trovemq.v1.GetConditionRequest\x1a\x1b.trovemq.v1.BrokerCondition\x12N\n\x0cListSettings\x12\x1f.trovemq.v1.ListSettingsRequest\x1a\x1d.trovemq.v1.ListSettingsReply\x12@\n\nSetSetting\x12\x1d.trovemq.v1.SetSettingRequest\x1a\x13.trovemq.v1.Settingb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'trovemq_proto.v1.broker_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DRAINSTATE']._serialized_start=555
-  _globals['_DRAINSTATE']._serialized_end=650
+  _globals['_DRAINSTATE']._serialized_start=897
+  _globals['_DRAINSTATE']._serialized_end=992
   _globals['_DRAINREQUEST']._serialized_start=45
   _globals['_DRAINREQUEST']._serialized_end=117
   _globals['_UNDRAINREQUEST']._serialized_start=119
@@ -49,6 +49,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SETSETTINGREQUEST']._serialized_end=413
   _globals['_SETTING']._serialized_start=416
   _globals['_SETTING']._serialized_end=553
-  _globals['_BROKERSERVICE']._serialized_start=653
-  _globals['_BROKERSERVICE']._serialized_end=1004
+  _globals['_GETCONDITIONREQUEST']._serialized_start=555
+  _globals['_GETCONDITIONREQUEST']._serialized_end=576
+  _globals['_BROKERCONDITION']._serialized_start=579
+  _globals['_BROKERCONDITION']._serialized_end=895
+  _globals['_BROKERSERVICE']._serialized_start=995
+  _globals['_BROKERSERVICE']._serialized_end=1424
 # @@protoc_insertion_point(module_scope)

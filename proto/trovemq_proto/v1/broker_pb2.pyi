@@ -89,3 +89,39 @@ class Setting(_message.Message):
     what: str
     broker: str
     def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ..., source: _Optional[str] = ..., restart: _Optional[bool] = ..., started_with: _Optional[str] = ..., form: _Optional[str] = ..., what: _Optional[str] = ..., broker: _Optional[str] = ...) -> None: ...
+
+class GetConditionRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class BrokerCondition(_message.Message):
+    __slots__ = ("broker", "version", "now", "drain", "reasons", "warnings", "disk_used_percent", "disk_full", "open_files", "open_files_max", "store_mode", "authentication", "plain_exposed", "http_exposed")
+    BROKER_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    NOW_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    REASONS_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    DISK_USED_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    DISK_FULL_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FILES_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FILES_MAX_FIELD_NUMBER: _ClassVar[int]
+    STORE_MODE_FIELD_NUMBER: _ClassVar[int]
+    AUTHENTICATION_FIELD_NUMBER: _ClassVar[int]
+    PLAIN_EXPOSED_FIELD_NUMBER: _ClassVar[int]
+    HTTP_EXPOSED_FIELD_NUMBER: _ClassVar[int]
+    broker: str
+    version: str
+    now: int
+    drain: DrainState
+    reasons: _containers.RepeatedScalarFieldContainer[str]
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    disk_used_percent: float
+    disk_full: bool
+    open_files: int
+    open_files_max: int
+    store_mode: int
+    authentication: bool
+    plain_exposed: str
+    http_exposed: str
+    def __init__(self, broker: _Optional[str] = ..., version: _Optional[str] = ..., now: _Optional[int] = ..., drain: _Optional[_Union[DrainState, str]] = ..., reasons: _Optional[_Iterable[str]] = ..., warnings: _Optional[_Iterable[str]] = ..., disk_used_percent: _Optional[float] = ..., disk_full: _Optional[bool] = ..., open_files: _Optional[int] = ..., open_files_max: _Optional[int] = ..., store_mode: _Optional[int] = ..., authentication: _Optional[bool] = ..., plain_exposed: _Optional[str] = ..., http_exposed: _Optional[str] = ...) -> None: ...

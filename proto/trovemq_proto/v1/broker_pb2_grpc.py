@@ -49,6 +49,11 @@ class BrokerServiceStub:
                 request_serializer=trovemq__proto_dot_v1_dot_broker__pb2.GetDrainRequest.SerializeToString,
                 response_deserializer=trovemq__proto_dot_v1_dot_broker__pb2.DrainStatus.FromString,
                 _registered_method=True)
+        self.GetCondition = channel.unary_unary(
+                '/trovemq.v1.BrokerService/GetCondition',
+                request_serializer=trovemq__proto_dot_v1_dot_broker__pb2.GetConditionRequest.SerializeToString,
+                response_deserializer=trovemq__proto_dot_v1_dot_broker__pb2.BrokerCondition.FromString,
+                _registered_method=True)
         self.ListSettings = channel.unary_unary(
                 '/trovemq.v1.BrokerService/ListSettings',
                 request_serializer=trovemq__proto_dot_v1_dot_broker__pb2.ListSettingsRequest.SerializeToString,
@@ -84,6 +89,12 @@ class BrokerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetCondition(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListSettings(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -114,6 +125,11 @@ def add_BrokerServiceServicer_to_server(servicer, server):
                     servicer.GetDrain,
                     request_deserializer=trovemq__proto_dot_v1_dot_broker__pb2.GetDrainRequest.FromString,
                     response_serializer=trovemq__proto_dot_v1_dot_broker__pb2.DrainStatus.SerializeToString,
+            ),
+            'GetCondition': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetCondition,
+                    request_deserializer=trovemq__proto_dot_v1_dot_broker__pb2.GetConditionRequest.FromString,
+                    response_serializer=trovemq__proto_dot_v1_dot_broker__pb2.BrokerCondition.SerializeToString,
             ),
             'ListSettings': grpc.unary_unary_rpc_method_handler(
                     servicer.ListSettings,
@@ -207,6 +223,33 @@ class BrokerService:
             '/trovemq.v1.BrokerService/GetDrain',
             trovemq__proto_dot_v1_dot_broker__pb2.GetDrainRequest.SerializeToString,
             trovemq__proto_dot_v1_dot_broker__pb2.DrainStatus.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetCondition(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trovemq.v1.BrokerService/GetCondition',
+            trovemq__proto_dot_v1_dot_broker__pb2.GetConditionRequest.SerializeToString,
+            trovemq__proto_dot_v1_dot_broker__pb2.BrokerCondition.FromString,
             options,
             channel_credentials,
             insecure,

@@ -225,7 +225,7 @@ class RealFileSystem:
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._root = Path(root)
         with storage_errors("create", str(root)):
-            self._root.mkdir(parents=True, exist_ok=True)
+            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._locks: dict[str, int] = {}
         self._whole: WholeSync | None = None
         self._prefix = str(self._root)

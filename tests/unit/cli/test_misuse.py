@@ -21,6 +21,7 @@ from trovemq_proto.errors import TroveError
 # Verbs that ask no server, or are one (the console is tried in tests/unit/console and tests/integration).
 LOCAL = {"errors", "server", "nameserver", "console", "biography"}
 LOCAL |= {"verify check"}  # reads its ledger first: test_verify.py
+LOCAL |= {"doctor"}  # reports failures as findings: test_doctor.py
 LOCAL_GROUPS = ("context ", "cert ")
 REQUIRED = {"queue": "0", "timestamp": "0", "client_id": "c", "group": "g", "topic": "orders"}
 REQUIRED |= {"rate": "1", "seconds": "0.01", "offset": "0", "number": "1"}

@@ -170,6 +170,14 @@ def test_a_writable_map_is_guarded_as_a_file_is() -> None:
     assert files.sync_failure is not None
 
 
+def test_the_directory_of_a_new_store_is_for_its_user_alone(tmp_path: Path) -> None:
+    RealFileSystem(tmp_path / "new" / "store")
+    assert (tmp_path / "new" / "store").stat().st_mode & 0o777 == 0o700
+    (tmp_path / "old").mkdir(mode=0o755)
+    RealFileSystem(tmp_path / "old")
+    assert (tmp_path / "old").stat().st_mode & 0o777 == 0o755, "one that is there stays as it is"
+
+
 # --- JSON with a CRC --------------------------------------------------------------------------------------
 def test_each_flipped_bit_of_a_sealed_file_is_seen_or_means_nothing() -> None:
     sealed = seal(b'{\n  "a": 12,\n  "b": {"c": "d"}\n}\n')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trovemq.broker_model import DrainStatus, SettingDescription
+from trovemq.broker_model import BrokerCondition, DrainStatus, SettingDescription
 from trovemq_proto.v1 import broker_pb2
 
 from .connection import Connection
@@ -32,6 +32,27 @@ class BrokerCalls:
         request = broker_pb2.GetDrainRequest()
         return _drain(await self._ask(_SERVICE + "GetDrain", request, broker_pb2.DrainStatus.FromString))
 
+    async def condition(self) -> BrokerCondition:
+        request = broker_pb2.GetConditionRequest()
+        decode = broker_pb2.BrokerCondition.FromString
+        found = await self._ask(_SERVICE + "GetCondition", request, decode)
+        return BrokerCondition(
+            broker=found.broker,
+            version=found.version,
+            now=found.now,
+            drain=_state(found.drain),
+            reasons=tuple(found.reasons),
+            warnings=tuple(found.warnings),
+            disk_used_percent=found.disk_used_percent,
+            disk_full=found.disk_full,
+            open_files=found.open_files,
+            open_files_max=found.open_files_max,
+            store_mode=found.store_mode,
+            authentication=found.authentication,
+            plain_exposed=found.plain_exposed,
+            http_exposed=found.http_exposed,
+        )
+
     async def settings(self, names: Sequence[str]) -> list[SettingDescription]:
         request = broker_pb2.ListSettingsRequest(names=names)
         decode = broker_pb2.ListSettingsReply.FromString
@@ -58,5 +79,8 @@ def _setting(one: broker_pb2.Setting) -> SettingDescription:
 
 
 def _drain(status: broker_pb2.DrainStatus) -> DrainStatus:
-    state = broker_pb2.DrainState.Name(status.state).lower()
-    return DrainStatus(status.broker, state, status.stop, status.open_transactions)
+    return DrainStatus(status.broker, _state(status.state), status.stop, status.open_transactions)
+
+
+def _state(state: int) -> str:
+    return str(broker_pb2.DrainState.Name(state)).lower()

@@ -96,6 +96,7 @@ VERBS: Final = (
         "export",
         "Write topics, groups and users as a file for apply, without secrets: YAML, or JSON with --json.",
     ),
+    Verb("doctor", "doctor", "Look for faults of a cluster, and say what to do about each."),
     Verb("cluster", "status", "List the brokers that the server knows, with their topics."),
     Verb("stats", "status", "Show each broker's counters."),
     Verb(

@@ -25,7 +25,7 @@ async def list_(
     session: Session,
     live: Annotated[bool, typer.Option("--live", help="Only those that change without a restart.")] = False,
     changed: Annotated[
-        bool, typer.Option("--changed", help="Only those that differ from what a restart returns to.")
+        bool, typer.Option("--changed", help="Only those that a restart would change.")
     ] = False,
     broker: EveryBrokerOption = None,
 ) -> None:

@@ -1,0 +1,24 @@
+"""The condition of a broker, for an operator who asks what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """The meaning of each field is BrokerCondition's in broker.proto."""
+
+    version: str
+    now_ms: int
+    reasons: Sequence[str]
+    warnings: Sequence[str]
+    disk_used_percent: float
+    disk_full: bool
+    open_files: int
+    open_files_max: int
+    store_mode: int
+    authentication: bool
+    plain_exposed: str
+    http_exposed: str

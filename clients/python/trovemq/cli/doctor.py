@@ -1,0 +1,140 @@
+"""doctor: gathers the answers of brokers and groups, looks for faults, and says what to do."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from trovemq.cli.doctor_checks import CHECKS, BrokerEvidence, Evidence, Finding, GroupEvidence, findings
+from trovemq.cli.session import Session, verb
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+if TYPE_CHECKING:
+    from trovemq import BrokerInfo, Client, QueueLag
+
+GROUPS_MAX: Final = 1_000
+ASKED_AT_ONCE_MAX: Final = 16
+EVIDENT: Final = (
+    errors.ACCESS_DENIED,
+    errors.AUTHENTICATION_FAILED,
+    errors.BROKER_NOT_FOUND,
+    errors.BROKER_UNREACHABLE,
+    errors.REQUEST_TIMEOUT,
+    errors.SERVICE_NOT_AVAILABLE,
+    errors.TLS_FAILED,
+)
+"""Failures that are findings; others are faults of the command line."""
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the verb to the command tree."""
+    verb(app, "doctor")(doctor)
+
+
+async def doctor(
+    session: Session,
+    watch: Annotated[
+        float,
+        typer.Option(
+            "--seconds", metavar="S", min=0.0, max=600.0, help="Between two looks at the lag of groups."
+        ),
+    ] = 2.0,
+) -> None:
+    """Look for faults of a cluster, and say what to do about each."""
+    found = findings(await gathered(session, watch))
+    session.exit_code = 0 if all(finding.note for finding in found) else 1
+    for one in found:
+        session.output.item(
+            {"kind": _kind(one), "check": one.check, "where": one.where, "what": one.what, "toDo": one.to_do}
+        )
+    problems = sum(not finding.note for finding in found)
+    session.output.note(checks=len(CHECKS), problems=problems, notes=len(found) - problems)
+    session.output.remark(f"{len(CHECKS)} checks: {problems} problems, {len(found) - problems} notes")
+    if found and not session.output.objects:
+        from rich.text import Text
+
+        from trovemq.cli.render import printable
+
+        lines = (f"{_kind(one)} ({one.check}) {one.where}: {one.what} → {one.to_do}" for one in found)
+        session.output.show(Text("\n".join(printable(line) for line in lines)))
+
+
+def _kind(finding: Finding) -> str:
+    return "note" if finding.note else "problem"
+
+
+async def gathered(session: Session, watch_s: float) -> Evidence:
+    """The answers of the cluster; a failure is evidence, too."""
+    own = version("trovemq")
+    try:
+        async with session.client() as client:
+            state = await session.call(client.admin.cluster())
+            brokers = await asyncio.gather(*(_broker(session, client, one.broker) for one in state.brokers))
+            groups = await _groups(session, client, watch_s) if _all_answer(brokers) else ()
+            return Evidence(session.server, own, brokers, groups)
+    except TroveError as failure:
+        if failure.spec not in EVIDENT:
+            raise
+        return Evidence(session.server or "the server", own, failure=failure)
+
+
+def _all_answer(brokers: Sequence[BrokerEvidence]) -> bool:
+    return bool(brokers) and all(broker.failure is None for broker in brokers)
+
+
+async def _broker(session: Session, client: Client, info: BrokerInfo) -> BrokerEvidence:
+    asked = _now_ms()
+    try:
+        condition = await session.call(client.admin.brokers.condition(info.name))
+        answered = _now_ms()
+        settings = await session.call(client.admin.brokers.settings(broker=info.name))
+    except TroveError as failure:
+        return BrokerEvidence(info, failure=failure)
+    return BrokerEvidence(info, condition, {one.name: one for one in settings}, asked, answered)
+
+
+async def _groups(session: Session, client: Client, watch_s: float) -> list[GroupEvidence]:
+    """Groups with messages that wait, looked at twice."""
+    members: dict[str, int] = {}
+    for one in await session.call(client.admin.groups.list_all()):
+        members[one.group] = members.get(one.group, 0) + one.member_count
+    names = sorted(members)[:GROUPS_MAX]
+    before = dict(zip(names, await _lags(session, client, names), strict=True))
+    waiting = [name for name in names if sum(queue.lag for queue in before[name])]
+    if waiting:
+        await asyncio.sleep(watch_s)
+    after = await _lags(session, client, waiting)
+    return [
+        GroupEvidence(
+            group=name,
+            members=members[name],
+            lag_before=sum(queue.lag for queue in before[name]),
+            lag=sum(queue.lag for queue in queues),
+            oldest_ms=max((queue.lag_ms for queue in queues), default=0),
+        )
+        for name, queues in zip(waiting, after, strict=True)
+    ]
+
+
+async def _lags(session: Session, client: Client, names: Sequence[str]) -> list[list[QueueLag]]:
+    """Of each group; none of one that was deleted meanwhile or may not be seen."""
+    at_once = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
+
+    async def one(name: str) -> list[QueueLag]:
+        async with at_once:
+            try:
+                return await session.call(client.admin.groups.lag(name))
+            except TroveError:
+                return []
+
+    return list(await asyncio.gather(*(one(name) for name in names)))
+
+
+def _now_ms() -> float:
+    return time.time() * 1000

@@ -1,0 +1,246 @@
+"""The possible faults of a cluster: each check looks at the evidence, and yields its findings.
+
+A problem needs somebody to do something; a note is good to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from trovemq.broker_model import BrokerCondition, SettingDescription
+from trovemq.model import BrokerInfo
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+CLOCK_DIFFERENCE_MAX_MS: Final = 2_000
+DISK_MARGIN_PERCENT: Final = 5.0
+OPEN_FILES_SHARE_MAX: Final = 0.8
+OPEN_FILES_MIN: Final = 4_096
+LAG_OLD_MS: Final = 60_000
+SAME_EVERYWHERE: Final = ("cluster", "flush_mode", "body_size_max", "authentication_enable")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that looks wrong: where, what, and what to do. `check` is the name of the check."""
+
+    check: str
+    where: str
+    what: str
+    to_do: str
+    note: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerEvidence:
+    """A broker's answers. `asked`, `answered`: this machine's clock around the question, epoch ms."""
+
+    info: BrokerInfo
+    condition: BrokerCondition | None = None
+    settings: Mapping[str, SettingDescription] = field(default_factory=dict)
+    asked: float = 0.0
+    answered: float = 0.0
+    failure: TroveError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupEvidence:
+    """A group over all brokers: messages that wait, looked at twice, and the age of the oldest."""
+
+    group: str
+    members: int
+    lag_before: int
+    lag: int
+    oldest_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All that was gathered. `failure`: of the first connection."""
+
+    server: str
+    version: str
+    brokers: Sequence[BrokerEvidence] = ()
+    groups: Sequence[GroupEvidence] = ()
+    failure: TroveError | None = None
+
+
+def reachable(evidence: Evidence) -> Iterator[Finding]:
+    """The server answers, by TLS or without as it is asked, and so does each broker in its routes."""
+    if evidence.failure is not None:
+        yield _of_failure("reachable", evidence.server, evidence.failure)
+    elif not evidence.brokers:
+        to_do = "start a broker with --nameserver, and look at its log for nameserver.unreachable"
+        yield Finding("reachable", evidence.server, "no broker is in the routes", to_do)
+    for broker in evidence.brokers:
+        if broker.failure is not None:
+            where = f"{broker.info.name} at {broker.info.address}"
+            yield _of_failure("reachable", where, broker.failure)
+
+
+def _of_failure(check: str, where: str, failure: TroveError) -> Finding:
+    if failure.fields.get("grpc_status") == "UNIMPLEMENTED":
+        return Finding(check, where, "it is older than this command line", "upgrade it", note=True)
+    if failure.spec is errors.ACCESS_DENIED:
+        return Finding(check, where, failure.message, "allow the user Get of the cluster: trovemq acl allow")
+    return Finding(check, where, f"{failure.symbol}: {failure.message}", failure.spec.what_to_do)
+
+
+def ready(evidence: Evidence) -> Iterator[Finding]:
+    """No broker says why it is not ready, or warns."""
+    page = "docs/how-to/run-in-production.md says what each means"
+    for broker, condition in _conditions(evidence):
+        for text in condition.reasons:
+            yield Finding("ready", broker.info.name, f"not ready: {text}", page)
+        for text in condition.warnings:
+            if not text.startswith("drain:"):
+                yield Finding("ready", broker.info.name, text, page)
+
+
+def drained(evidence: Evidence) -> Iterator[Finding]:
+    """No broker is out of service for writing."""
+    for broker, condition in _conditions(evidence):
+        if condition.drain != "serving":
+            to_do = f"restart it, or: trovemq broker drain {broker.info.name} --undo"
+            yield Finding("drained", broker.info.name, f"it is {condition.drain}", to_do, note=True)
+
+
+def clocks(evidence: Evidence) -> Iterator[Finding]:
+    """Brokers and this machine have the same time."""
+    for broker, condition in _conditions(evidence):
+        ahead_ms = condition.now - (broker.asked + broker.answered) / 2
+        unsure_ms = (broker.answered - broker.asked) / 2
+        if abs(ahead_ms) - unsure_ms > CLOCK_DIFFERENCE_MAX_MS:
+            word = "ahead of" if ahead_ms > 0 else "behind"
+            what = f"its clock is {abs(ahead_ms) / 1000:.1f} s {word} this machine's"
+            yield Finding("clocks", broker.info.name, what, "run a time service (chrony, ntpd) on both")
+
+
+def disks(evidence: Evidence) -> Iterator[Finding]:
+    """No disk is at the limit from which new messages are refused."""
+    for broker, condition in _conditions(evidence):
+        limit = _number(broker, "disk_warning_percent")
+        used = f"{condition.disk_used_percent:.1f} % of the disk is used"
+        to_do = "free space, or keep messages for less long: trovemq config set reserved_time_ms"
+        if condition.disk_full:
+            yield Finding("disks", broker.info.name, f"{used}: new messages are refused", to_do)
+        elif limit and condition.disk_used_percent >= limit - DISK_MARGIN_PERCENT:
+            yield Finding(
+                "disks", broker.info.name, f"{used}; new messages are refused from {limit} % on", to_do
+            )
+
+
+def open_files(evidence: Evidence) -> Iterator[Finding]:
+    """There is space for more files and connections."""
+    for broker, condition in _conditions(evidence):
+        most, now = condition.open_files_max, condition.open_files
+        to_do = "raise the limit: LimitNOFILE= of the unit, ulimit -n of the shell"
+        if now > most * OPEN_FILES_SHARE_MAX:
+            yield Finding("open_files", broker.info.name, f"{now} of {most} files are open", to_do)
+        elif 0 < most < OPEN_FILES_MIN:
+            yield Finding(
+                "open_files", broker.info.name, f"at most {most} files may be open", to_do, note=True
+            )
+
+
+def store_mode(evidence: Evidence) -> Iterator[Finding]:
+    """Other users of the machine cannot read the store."""
+    for broker, condition in _conditions(evidence):
+        if condition.store_mode & 0o077:
+            what = f"other users of its machine may read the store (mode {condition.store_mode:o})"
+            yield Finding("store_mode", broker.info.name, what, "chmod 700 the store's directory")
+
+
+def exposure(evidence: Evidence) -> Iterator[Finding]:
+    """Nothing is open to other machines without authentication or without TLS."""
+    for broker, condition in _conditions(evidence):
+        if condition.plain_exposed and not condition.authentication:
+            what = f"{condition.plain_exposed} is open to other machines, and nobody is asked who calls"
+            to_do = "set authentication_enable and TLS, or listen on loopback"
+            yield Finding("exposure", broker.info.name, what, to_do)
+        elif condition.plain_exposed:
+            what = f"{condition.plain_exposed} is open to other machines without TLS: bodies can be read"
+            yield Finding("exposure", broker.info.name, what, "set tls_listen, and listen on loopback")
+        if condition.http_exposed:
+            what = f"/metrics is open to other machines at {condition.http_exposed} without TLS"
+            to_do = "set http_tls, or let only Prometheus reach it"
+            yield Finding("exposure", broker.info.name, what, to_do, note=True)
+
+
+def versions(evidence: Evidence) -> Iterator[Finding]:
+    """Brokers and this command line are of one version."""
+    for broker in evidence.brokers:
+        if broker.info.version and broker.info.version != evidence.version:
+            what = f"it is {broker.info.version}, this command line is {evidence.version}"
+            yield Finding("versions", broker.info.name, what, "upgrade the older one", note=True)
+
+
+def kept_settings(evidence: Evidence) -> Iterator[Finding]:
+    """No setting would be another one after a restart."""
+    for broker in evidence.brokers:
+        for one in broker.settings.values():
+            if one.value != one.started_with:
+                what = f"{one.name} is {one.value}, and {one.started_with} after a restart"
+                to_do = "write it into the broker's configuration"
+                yield Finding("kept_settings", broker.info.name, what, to_do, note=True)
+
+
+def same_settings(evidence: Evidence) -> Iterator[Finding]:
+    """Settings that clients notice are the same on each broker."""
+    for name in SAME_EVERYWHERE:
+        values = {b.info.name: b.settings[name].value for b in evidence.brokers if name in b.settings}
+        if len(set(values.values())) > 1:
+            what = f"{name} differs: {', '.join(f'{value} on {broker}' for broker, value in values.items())}"
+            yield Finding("same_settings", ", ".join(values), what, "set it alike, then restart")
+
+
+def groups(evidence: Evidence) -> Iterator[Finding]:
+    """Each group with messages that wait has members, and they keep up."""
+    for group in evidence.groups:
+        if group.lag and not group.members:
+            what = f"{group.lag} messages wait, and the group has no member"
+            to_do = f"start its consumers, or: trovemq group delete {group.group}"
+            yield Finding("groups", group.group, what, to_do)
+        elif group.lag > group.lag_before and group.oldest_ms >= LAG_OLD_MS:
+            age = f"the oldest for {group.oldest_ms / 1000:.0f} s"
+            what = f"{group.lag} messages wait, {age}, and they become more"
+            to_do = f"add members, or look at one: trovemq group members {group.group}"
+            yield Finding("groups", group.group, what, to_do)
+
+
+CHECKS: Final[Mapping[str, Callable[[Evidence], Iterator[Finding]]]] = {
+    check.__name__: check
+    for check in (
+        reachable,
+        ready,
+        drained,
+        clocks,
+        disks,
+        open_files,
+        store_mode,
+        exposure,
+        versions,
+        kept_settings,
+        same_settings,
+        groups,
+    )
+}
+
+
+def findings(evidence: Evidence) -> list[Finding]:
+    """Of all checks, problems first."""
+    found = [finding for check in CHECKS.values() for finding in check(evidence)]
+    return sorted(found, key=lambda finding: finding.note)
+
+
+def _conditions(evidence: Evidence) -> Iterator[tuple[BrokerEvidence, BrokerCondition]]:
+    for broker in evidence.brokers:
+        if broker.condition is not None:
+            yield broker, broker.condition
+
+
+def _number(broker: BrokerEvidence, name: str) -> int:
+    setting = broker.settings.get(name)
+    return int(setting.value) if setting is not None and setting.value.isdecimal() else 0

@@ -1,0 +1,159 @@
+"""What `trovemq doctor` finds: nothing in a healthy cluster, and each fault by its name with what to do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from trovemq.broker_model import BrokerCondition, SettingDescription
+from trovemq.cli.doctor_checks import CHECKS, BrokerEvidence, Evidence, Finding, GroupEvidence, findings
+from trovemq.model import BrokerInfo
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+VERSION = "1.2.3"
+NOW = 1_700_000_000_000
+
+
+def setting(name: str, value: str, started_with: str | None = None) -> SettingDescription:
+    return SettingDescription(name, value, "default", False, started_with or value, "", "", "a")
+
+
+def broker(name: str = "a", **changes: Any) -> BrokerEvidence:
+    """A healthy one, but for the changes of its condition."""
+    condition = BrokerCondition(
+        broker=name,
+        version=VERSION,
+        now=NOW,
+        drain="serving",
+        reasons=(),
+        warnings=(),
+        disk_used_percent=40.0,
+        disk_full=False,
+        open_files=100,
+        open_files_max=20_000,
+        store_mode=0o700,
+        authentication=False,
+        plain_exposed="",
+        http_exposed="",
+    )
+    settings = (setting("flush_mode", '"sync"'), setting("disk_warning_percent", "90"))
+    return BrokerEvidence(
+        BrokerInfo("c", name, "10.0.0.1:8081", version=VERSION),
+        replace(condition, **changes),
+        {one.name: one for one in settings},
+        NOW - 5,
+        NOW + 5,
+    )
+
+
+def with_settings(found: BrokerEvidence, *settings: SettingDescription) -> BrokerEvidence:
+    return replace(found, settings={**found.settings, **{one.name: one for one in settings}})
+
+
+def group(**changes: Any) -> GroupEvidence:
+    return replace(GroupEvidence("billing", 2, 50, 40, 1_000), **changes)
+
+
+def of(*brokers: BrokerEvidence, **more: Any) -> Evidence:
+    return Evidence("ns:9876", VERSION, brokers or (broker(),), **more)
+
+
+def found(evidence: Evidence) -> list[Finding]:
+    for finding in (all_found := findings(evidence)):
+        text = f"{finding.where} {finding.what} {finding.to_do}"
+        assert finding.where, finding.check
+        assert finding.what, finding.check
+        assert finding.to_do, finding.check
+        assert "\n" not in text
+    return all_found
+
+
+def test_nothing_is_found_in_a_healthy_cluster() -> None:
+    assert found(of(broker("a"), broker("b"), groups=(group(),))) == []
+
+
+EXPOSED = {"plain_exposed": "0.0.0.0:8081"}
+FAILURE = TroveError(errors.BROKER_UNREACHABLE, "no answer")
+DENIED = TroveError(errors.ACCESS_DENIED, "alice may not Get the cluster")
+OLD = TroveError(errors.UNKNOWN_ERROR, "unknown method", grpc_status="UNIMPLEMENTED")
+
+BROKEN: dict[str, tuple[Evidence, str, bool, str]] = {
+    "no server": (Evidence("ns:9876", VERSION, failure=FAILURE), "reachable", False, "no answer"),
+    "no broker": (Evidence("ns:9876", VERSION), "reachable", False, "no broker is in the routes"),
+    "a broker is gone": (
+        of(replace(broker(), condition=None, failure=FAILURE)),
+        "reachable",
+        False,
+        "no answer",
+    ),
+    "no right": (of(replace(broker(), condition=None, failure=DENIED)), "reachable", False, "may not Get"),
+    "older": (of(replace(broker(), condition=None, failure=OLD)), "reachable", True, "it is older"),
+    "not ready": (of(broker(reasons=("store: failed",))), "ready", False, "not ready: store: failed"),
+    "warning": (of(broker(warnings=("damage: 3 places",))), "ready", False, "damage: 3 places"),
+    "drained": (of(broker(drain="drained", warnings=("drain: drained",))), "drained", True, "it is drained"),
+    "clock ahead": (of(broker(now=NOW + 60_000)), "clocks", False, "60.0 s ahead"),
+    "clock behind": (of(broker(now=NOW - 3_000)), "clocks", False, "3.0 s behind"),
+    "disk near": (of(broker(disk_used_percent=85.5)), "disks", False, "refused from 90 % on"),
+    "disk full": (of(broker(disk_used_percent=95.0, disk_full=True)), "disks", False, "are refused"),
+    "files": (of(broker(open_files=17_000)), "open_files", False, "17000 of 20000"),
+    "few files": (of(broker(open_files_max=1_024)), "open_files", True, "at most 1024"),
+    "mode": (of(broker(store_mode=0o755)), "store_mode", False, "mode 755"),
+    "exposed": (of(broker(**EXPOSED)), "exposure", False, "nobody is asked"),
+    "no TLS": (of(broker(**EXPOSED, authentication=True)), "exposure", False, "without TLS"),
+    "metrics": (of(broker(http_exposed="0.0.0.0:8080")), "exposure", True, "/metrics"),
+    "version": (
+        of(replace(broker(), info=BrokerInfo("c", "a", "h:1", version="1.1.0"))),
+        "versions",
+        True,
+        "it is 1.1.0",
+    ),
+    "not kept": (
+        of(with_settings(broker(), setting("log_level", '"debug"', '"info"'))),
+        "kept_settings",
+        True,
+        "after a restart",
+    ),
+    "differs": (
+        of(broker("a"), with_settings(broker("b"), setting("flush_mode", '"async"'))),
+        "same_settings",
+        False,
+        'flush_mode differs: "sync" on a, "async" on b',
+    ),
+    "orphan": (of(groups=(group(members=0),)), "groups", False, "no member"),
+    "lag grows": (of(groups=(group(lag=60, oldest_ms=90_000),)), "groups", False, "the oldest for 90 s"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_each_fault_is_found_by_its_check_alone(name: str) -> None:
+    evidence, check, note, what = BROKEN[name]
+    (finding,) = found(evidence)
+    assert (finding.check, finding.note) == (check, note)
+    assert what in finding.what
+
+
+def test_every_check_finds_something_here() -> None:
+    assert {check for _, check, _, _ in BROKEN.values()} == set(CHECKS)
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [
+        of(broker(now=NOW + 1_900)),
+        of(replace(broker(now=NOW + 6_000), asked=NOW - 5_000, answered=NOW + 5_000)),
+        of(broker(store_mode=0, open_files=0, open_files_max=0)),
+        of(groups=(group(lag=51, oldest_ms=5_000),)),
+        of(groups=(group(members=0, lag=0, lag_before=0),)),
+    ],
+    ids=["a small difference", "a slow answer", "unknown to the machine", "a moment's lag", "an idle group"],
+)
+def test_what_is_no_fault_is_not_found(evidence: Evidence) -> None:
+    assert found(evidence) == []
+
+
+def test_problems_come_before_notes() -> None:
+    evidence = of(broker(drain="drained", disk_full=True, open_files_max=1_024))
+    assert [finding.note for finding in found(evidence)] == [False, True, True]
