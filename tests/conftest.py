@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import signal
 from collections.abc import Callable, Generator
 
 import pytest
@@ -41,6 +42,9 @@ settings.register_profile(  # where it is enough that a test fails: no search fo
 settings.load_profile("tests")
 
 DaemonProcess._popen = staticmethod(popen)
+
+# A shell starts what runs in the background with Ctrl-C ignored, and so would be all that is started here.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # `TROVEMQ_GRPC_TRANSPORT=grpcio make test` starts all daemons with that transport.
 if _TRANSPORT := os.environ.get("TROVEMQ_GRPC_TRANSPORT"):

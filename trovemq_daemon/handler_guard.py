@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -25,20 +25,36 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import common_pb2
 
 ERROR_METADATA_KEY: Final = "trovemq-error-bin"
-ERROR_TEXT_LENGTH_MAX: Final = 1_024  # a longer one would not fit gRPC's limit for trailing metadata
-ERROR_FIELDS_MAX: Final = 16
+# All together fits into 8 KiB of trailing metadata: clients lose larger ones. There the message
+# stands twice, once with up to three bytes for each, and all else takes four bytes for three.
+ERROR_TEXT_SIZE_MAX: Final = 1_024
+ERROR_FIELD_SIZE_MAX: Final = 256
+ERROR_FIELDS_SIZE_MAX: Final = 1_536
+WAITING_STREAMS: Final = frozenset({"ReceiveMessage", "WatchRoutes"})
+"""Their replies wait for events and are made in one step of the loop: waiting, they claim no space."""
 _STATUS_BY_NAME: Final = {status.name: status for status in grpc.StatusCode}
 
 
 def error_to_wire(error: TroveError) -> common_pb2.Error:
     """The message in a stream's frame, or serialised in a unary call's trailing metadata."""
-    fields = list(error.fields.items())[:ERROR_FIELDS_MAX]
-    return common_pb2.Error(
+    wire = common_pb2.Error(
         symbol=error.symbol,
         code=error.spec.code,
-        message=error.message[:ERROR_TEXT_LENGTH_MAX],
-        fields={name: value[: ERROR_TEXT_LENGTH_MAX // 4] for name, value in fields},
+        message=_cut(error.message, ERROR_TEXT_SIZE_MAX),
     )
+    left = ERROR_FIELDS_SIZE_MAX
+    for name, value in error.fields.items():
+        text = _cut(value, ERROR_FIELD_SIZE_MAX)
+        left -= len(name.encode()) + len(text.encode())
+        if left < 0:
+            break
+        wire.fields[name] = text
+    return wire
+
+
+def _cut(text: str, size: int) -> str:
+    """The begin of the text that takes at most so many bytes as UTF-8."""
+    return text.encode(errors="replace")[:size].decode(errors="ignore")
 
 
 class _TimedCall:
@@ -116,8 +132,11 @@ class HandlerGuard:
     def __init__(self, metrics: RpcMetrics, replies: ReplyBudget | None = None) -> None:
         self._metrics = metrics
         self._replies = replies or ReplyBudget(ReplyLimits())
-        self._large: set[str] = set()
-        """Methods that have given a large reply: the next one waits for space first."""
+        self._large: dict[str, bool] = {}
+        """Whether a method has given a large reply: the next one waits for space first, as does the first one
+        of any."""
+        self._made = 0
+        """Bytes of large replies to this batch of calls: the transport counts them when it writes."""
 
     def handler(
         self, method: str, handler: grpc.RpcMethodHandler[Any, Any]
@@ -142,6 +161,7 @@ class HandlerGuard:
         read = coroutine.request_deserializer or bytes
 
         def on_calls(calls: list[trovemq_rpc.ServerCall]) -> None:
+            self._made = 0
             with handler.together():
                 for call in calls:
                     self._begin(method, handler.begin, call, read)
@@ -160,15 +180,14 @@ class HandlerGuard:
                 elif isinstance(outcome, Exception):
                     self._fail_call(timed, call, outcome)
                 else:
-                    if isinstance(outcome, bytes) and len(outcome) > UNCOUNTED_SIZE:
-                        self._large.add(method)
+                    self._note_size(method, len(outcome) if isinstance(outcome, bytes) else 0)
                     call.reply(outcome)
                     timed.finished("OK")
             except Exception as error:  # who made the answer, an append or a sync, must not hear of it
                 self._fail_call(timed, call, error)
 
         try:
-            if method in self._large and not self._replies.has_space(call.peer()):
+            if self._large.get(method, True) and not self._replies.has_space(call.peer(), self._made):
                 call.in_task()
                 return
             request = read(call.keep())
@@ -194,7 +213,7 @@ class HandlerGuard:
             try:
                 if isinstance(request, TroveError):
                     raise request
-                claim = await self._claim(request, context) if method in self._large else None
+                claim = await self._claim(request, context) if self._large.get(method, True) else None
                 call.waits_for_messages = bool(getattr(request, "wait_ms", 0))
                 reply = await behaviour(request, context)
                 if not stream:
@@ -229,11 +248,17 @@ class HandlerGuard:
     ) -> None:
         """gRPC writes it after the handler's end, and says when the call is over."""
         size = size_of(reply)
-        if size > UNCOUNTED_SIZE:
-            self._large.add(method)
+        self._note_size(method, size)
         claim = self._replies.claim(context.peer(), size, made)
         if claim is not made:
             self._release_at_end(claim, context)
+
+    def _note_size(self, method: str, size: int) -> None:
+        if size > UNCOUNTED_SIZE:
+            self._large[method] = True
+            self._made += size
+        elif method not in self._large:
+            self._large[method] = False
 
     def _release_at_end(self, claim: Claim | None, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         if claim is not None:
@@ -246,13 +271,10 @@ class HandlerGuard:
                 if isinstance(request, TroveError):
                     raise request
                 budget, peer = self._replies, context.peer()
-                await budget.wait_for_capacity(peer)
                 async with aclosing(behaviour(request, context)) as replies:
-                    async for reply in replies:
+                    while (reply := await self._next_reply(method, replies, peer)) is not None:
                         with budget.writing(peer, size_of(reply)):
                             yield reply
-                        if not budget.has_space(peer):
-                            await budget.wait_for_capacity(peer)
             except grpc.aio.AbortError:
                 call.finished("ABORTED")
                 raise
@@ -265,3 +287,11 @@ class HandlerGuard:
                 call.finished("OK")
 
         return guarded
+
+    async def _next_reply(self, method: str, replies: AsyncGenerator[Any, None], peer: str) -> Any:
+        """The next one of a stream, made when there is space for it; None at the end."""
+        if method in WAITING_STREAMS:
+            await self._replies.wait_for_capacity(peer)
+            return await anext(replies, None)
+        with self._replies.making(await self._replies.claim_capacity(peer)):
+            return await anext(replies, None)

@@ -4,7 +4,7 @@ gRPC takes a reply when the client's window has space for it; until then its byt
 makes large replies first waits until the bytes of earlier ones, of all connections and of this one, leave
 space, and a reply that nobody reads for a while ends its call. Small replies pass: gRPC itself holds at most
 64 KiB of them a stream. Our own transport counts by itself the bytes that its clients have not taken
-(transport_budget.py), and ends their calls: then nothing is claimed here.
+(transport_budget.py), and ends their calls: then a reply is claimed here only while it is made.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class ReplyBudget:
         self.ended_count = 0
         """Calls that ended because their client did not read."""
 
-    def has_space(self, peer: str) -> bool:
-        """Whether one more reply may be made now."""
+    def has_space(self, peer: str, made: int = 0) -> bool:
+        """Whether one more reply may be made now. `made`: bytes of replies that are not counted yet."""
         budget = self.budget
-        return budget.used < budget.total and budget.of_peer(peer) < budget.peer_max
+        return budget.used + made < budget.total and budget.of_peer(peer) + made < budget.peer_max
 
     async def wait_for_capacity(self, peer: str) -> None:
         """Returns when there is space for a reply that is made in the same step of the loop. TroveError
@@ -58,12 +58,19 @@ class ReplyBudget:
             self.budget.vacate(await self._granted(peer))
             asyncio.get_running_loop().call_soon(self.budget.grant)
 
-    async def claim_capacity(self, peer: str) -> Claim | None:
+    async def claim_capacity(self, peer: str) -> Claim:
         """Space for a reply that takes several steps to make: not all calls begin theirs while there is
-        space for one. None where the transport counts. TroveError LIMIT_EXCEEDED as above."""
-        if self._transport_counts:
-            return None
+        space for one. TroveError LIMIT_EXCEEDED as above."""
         return self.budget.take(peer, self._limits.reply_size_expected) or await self._granted(peer)
+
+    @contextmanager
+    def making(self, claim: Claim) -> Iterator[None]:
+        """For the time that a reply is made; it is counted by who writes it, in the same step of the loop."""
+        try:
+            yield
+        finally:
+            self.budget.vacate(claim)
+            asyncio.get_running_loop().call_soon(self.budget.grant)
 
     async def _granted(self, peer: str) -> Claim:
         granted: asyncio.Future[Claim] = asyncio.get_running_loop().create_future()

@@ -35,6 +35,34 @@ def headers(fields: dict[str, str]) -> bytes:
     return bytes(block)
 
 
+def call_headers(method: str, encoding: str = "identity") -> bytes:
+    """The header block of a gRPC call."""
+    return headers(
+        {
+            ":method": "POST",
+            ":scheme": "http",
+            ":path": method,
+            ":authority": "localhost",
+            "content-type": "application/grpc",
+            "te": "trailers",
+            "grpc-encoding": encoding,
+        }
+    )
+
+
+def unread_calls(address: str, method: str, request: bytes, count: int) -> socket.socket:
+    """A connection with so many unary calls, of which nothing is ever read."""
+    host, _, port = address.rpartition(":")
+    connection = socket.create_connection((host, int(port)), timeout=SILENCE_S_MAX)
+    message = b"\0" + len(request).to_bytes(4, "big") + request
+    sent = PREFACE + frame(SETTINGS, 0, 0)
+    for stream in range(STREAM, STREAM + 2 * count, 2):
+        sent += frame(HEADERS, END_HEADERS, stream, call_headers(method))
+        sent += frame(DATA, END_STREAM, stream, message)
+    connection.sendall(sent)
+    return connection
+
+
 class RawCall:
     """A unary call over a connection of its own. `send` ends once the server has ended the call."""
 
@@ -45,16 +73,11 @@ class RawCall:
         self._initial = WINDOW_SIZE
         self._ended = False
         self.data = b""
-        fields = {
-            ":method": "POST",
-            ":scheme": "http",
-            ":path": method,
-            ":authority": "localhost",
-            "content-type": "application/grpc",
-            "te": "trailers",
-            "grpc-encoding": encoding,
-        }
-        opening = PREFACE + frame(SETTINGS, 0, 0) + frame(HEADERS, END_HEADERS, STREAM, headers(fields))
+        opening = (
+            PREFACE
+            + frame(SETTINGS, 0, 0)
+            + frame(HEADERS, END_HEADERS, STREAM, call_headers(method, encoding))
+        )
         self._socket.sendall(opening)
 
     def close(self) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
 import signal
 import socket
 import subprocess
 import sys
+import termios
+import time
+from array import array
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +21,7 @@ from tests.support.fork_server import popen
 from trovemq.testing import BrokerProcess
 
 pytestmark = pytest.mark.slow
+PIPE_SIZE, PAGE_SIZE = 65_536, 4_096
 MESSAGES = 400  # of 20 kB: more than any pipe holds
 
 
@@ -94,6 +99,17 @@ def test_ctrl_c_while_it_waits(broker: BrokerProcess) -> None:
     for process in processes:
         process.send_signal(signal.SIGINT)
     assert [ended(process) for process in processes] == [(130, b"")] * len(processes)
+
+
+def test_ctrl_c_while_nobody_reads_what_it_prints(broker: BrokerProcess) -> None:
+    process = started(broker.address, "tail", "orders", "--from-start", "--json")
+    assert process.stdout is not None
+    waiting = array("i", [0])
+    while waiting[0] < PIPE_SIZE - PAGE_SIZE:
+        fcntl.ioctl(process.stdout, termios.FIONREAD, waiting)
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    assert ended(process) == (130, b"")
 
 
 def test_ctrl_c_before_a_server_that_stands_still_has_answered() -> None:

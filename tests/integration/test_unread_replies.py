@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +13,16 @@ import grpc
 import pytest
 
 from tests.durability.process_memory import memory_kib
+from tests.durability.raw_http2 import unread_calls
 from tests.support.broker_process import BrokerProcess, running_broker
 from tests.support.engine import record
+from trovemq_proto.channels import TRANSPORTS
 from trovemq_proto.v1 import (
     admin_pb2,
     admin_pb2_grpc,
     message_pb2,
     message_pb2_grpc,
     query_pb2,
-    query_pb2_grpc,
 )
 
 pytestmark = pytest.mark.slow
@@ -29,6 +32,7 @@ STREAMS = 60
 TOTAL, CONNECTION = 32 * MIB, 8 * MIB
 OVER = 6 * MIB
 """The first large reply of a method is counted when it is made."""
+OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
 GROWN_KIB_MAX = 64 << 10
 SETTINGS = (
     f"reply_bytes_max={TOTAL}",
@@ -58,29 +62,36 @@ async def fill(channel: Any) -> None:
     await append.done_writing()
 
 
-async def unread_fetches(channel: Any) -> list[Any]:
-    calls = [message_pb2_grpc.MessageServiceStub(channel).Fetch() for _ in range(STREAMS)]
-    for call in calls:
-        await call.write(message_pb2.FetchRequest(topic="orders", offset=0, bytes_max=4 * MIB))
-    return calls
+@asynccontextmanager
+async def unread_fetches(address: str) -> AsyncIterator[None]:
+    async with grpc.aio.insecure_channel(address, options=OPTIONS) as channel:
+        calls = [message_pb2_grpc.MessageServiceStub(channel).Fetch() for _ in range(STREAMS)]
+        for call in calls:
+            await call.write(message_pb2.FetchRequest(topic="orders", offset=0, bytes_max=4 * MIB))
+        yield
+        for call in calls:
+            call.cancel()
 
 
-async def unread_queries(channel: Any) -> list[Any]:
-    request = query_pb2.QueryByKeyRequest(topic="orders", key="k", messages_max=100)
-    return [query_pb2_grpc.QueryServiceStub(channel).QueryByKey(request) for _ in range(STREAMS)]
+@asynccontextmanager
+async def unread_queries(address: str) -> AsyncIterator[None]:
+    request = query_pb2.QueryByKeyRequest(topic="orders", key="k", messages_max=100).SerializeToString()
+    with unread_calls(address, "/trovemq.v1.QueryService/QueryByKey", request, STREAMS):
+        yield
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("ask", [unread_fetches, unread_queries])
-async def test_replies_that_nobody_read_took_two_gibibytes_for_ever(ask: Any, tmp_path: Path) -> None:
-    options = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
-    with running_broker(tmp_path, *SETTINGS) as broker:
+async def test_replies_that_nobody_read_took_two_gibibytes_for_ever(
+    ask: Any, transport: str, tmp_path: Path
+) -> None:
+    with running_broker(tmp_path, *SETTINGS, f"grpc_transport={transport}") as broker:
         process = broker.process.pid
-        async with grpc.aio.insecure_channel(broker.address, options=options) as good:
+        async with grpc.aio.insecure_channel(broker.address, options=OPTIONS) as good:
             await fill(good)
             before = memory_kib("RssAnon", process)
-            async with grpc.aio.insecure_channel(broker.address, options=options) as bad:
-                calls = await ask(bad)
+            async with ask(broker.address):
                 deadline = time.monotonic() + 30
                 while not gauge(broker, "trovemq_reply_waits_total") and time.monotonic() < deadline:
                     await asyncio.sleep(0.1)
@@ -88,8 +99,6 @@ async def test_replies_that_nobody_read_took_two_gibibytes_for_ever(ask: Any, tm
                 assert memory_kib("RssAnon", process) - before <= GROWN_KIB_MAX
                 request = message_pb2.FetchRequest(topic="orders", offset=0, bytes_max=MIB)
                 await message_pb2_grpc.MessageServiceStub(good).Pull(request, timeout=10)
-                for call in calls:
-                    call.cancel()
             deadline = time.monotonic() + 30
             while gauge(broker, "trovemq_reply_bytes") and time.monotonic() < deadline:
                 await asyncio.sleep(0.2)

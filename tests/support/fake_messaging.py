@@ -48,6 +48,7 @@ class Talk:
     context: Any
     settings: v2.Settings | None = None
     replies: asyncio.Queue[service_pb2.TelemetryCommand] = field(default_factory=asyncio.Queue)
+    _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def command(self, **content: Any) -> service_pb2.TelemetryCommand:
         """Sends a command and returns the client's answer on the stream."""
@@ -56,7 +57,12 @@ class Talk:
 
     async def tell(self, **content: Any) -> None:
         """Sends a command."""
-        await self.context.write(service_pb2.TelemetryCommand(**content))
+        await self.write(service_pb2.TelemetryCommand(**content))
+
+    async def write(self, message: service_pb2.TelemetryCommand) -> None:
+        """Sends it. grpcio takes the next one only when the one before is away."""
+        async with self._writing:
+            await self.context.write(message)
 
 
 class FakeMessaging:
@@ -186,7 +192,7 @@ class FakeMessaging:
             talk.settings = request.settings
             reply = service_pb2.TelemetryCommand(status=self.first_status)
             if self.first_status.code != v2.Code.OK:
-                await context.write(reply)
+                await talk.write(reply)
                 return
             reply.settings.CopyFrom(self.settings)
             if request.settings.WhichOneof("pub_sub") == "publishing":
@@ -194,7 +200,7 @@ class FakeMessaging:
             else:
                 reply.settings.subscription.CopyFrom(self.settings.subscription)
             self.talks.append(talk)  # before its client can know of it
-            await context.write(reply)
+            await talk.write(reply)
             await self.notify()
 
     def _heartbeat(self, request: Any, status: Status, client_id: str) -> Any:

@@ -321,7 +321,8 @@ class BrokerProcess(DaemonProcess):
 
     @property
     def client(self) -> sync.Client:
-        """A synchronous client, without faults, that lives as long as this object."""
+        """A synchronous client, without faults; it lives until this object is closed or empties a broker that
+        did not run."""
         if self._client is None:
             from trovemq import sync
 
@@ -331,6 +332,7 @@ class BrokerProcess(DaemonProcess):
     def empty(self) -> None:
         """Deletes all topics and groups; starts the broker where it does not run."""
         if not self.running:
+            self._close_client()  # it may be in a pause before its next attempt to connect
             self.start()
         admin = self.client.admin
         topics = {one.topic for one in admin.list_topics(include_system=True) if _is_of_a_user(one.topic)}
@@ -341,10 +343,13 @@ class BrokerProcess(DaemonProcess):
 
     def close(self) -> None:
         """Stops the daemon where it runs and removes its temporary directory."""
+        self._close_client()
+        super().close()
+
+    def _close_client(self) -> None:
         if self._client is not None:
             self._client.close()
             self._client = None
-        super().close()
 
 
 @contextmanager

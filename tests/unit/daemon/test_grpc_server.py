@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
+import string
+from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, cast, get_args
+from urllib.parse import quote
 
 import grpc
 import pytest
@@ -27,6 +30,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import common_pb2, route_pb2, route_pb2_grpc
 
 pytestmark = pytest.mark.asyncio
+METADATA_SIZE_SAFE = 8_192  # beyond that, grpcio loses some answers, and all from 16 KiB on
 
 
 class Behaviour(route_pb2_grpc.RouteServiceServicer):
@@ -39,6 +43,10 @@ class Behaviour(route_pb2_grpc.RouteServiceServicer):
             case "huge":
                 raise TroveError(
                     errors.REQUEST_ILLEGAL, "x" * 100_000, **{f"f{i}": "y" * 9_999 for i in range(99)}
+                )
+            case "foreign":
+                raise TroveError(
+                    errors.REQUEST_ILLEGAL, "\N{CJK UNIFIED IDEOGRAPH-9053}" * 1_024, topic="\N{SNOWMAN}" * 99
                 )
             case "bug":
                 raise KeyError("a secret detail")
@@ -112,6 +120,20 @@ async def test_an_error_with_too_much_to_say_is_cut_and_not_lost(transport: Grpc
         assert status.code() == grpc.StatusCode.INVALID_ARGUMENT
         assert wire.symbol == "REQUEST_ILLEGAL"
         assert len(wire.message) == 1_024
+        assert status.details() == wire.message
+        assert metadata_size(status) < METADATA_SIZE_SAFE
+        status, wire = await failure(channel, "foreign")
+        assert len(wire.message) == 1_024 // 3
+        assert dict(wire.fields) == {"topic": "\N{SNOWMAN}" * (256 // 3)}
+        assert metadata_size(status) < METADATA_SIZE_SAFE
+
+
+def metadata_size(status: grpc.aio.AioRpcError) -> int:
+    """Of the trailing metadata, as gRPC counts: 32 more for each entry."""
+    entries = [("grpc-message", quote(status.details() or "", safe=string.printable)), ("grpc-status", "3")]
+    size = sum(32 + len(name) + len(value) for name, value in entries)
+    coded = [(name, b64encode(value)) for name, value in status.trailing_metadata() or ()]
+    return size + sum(32 + len(name) + len(value) for name, value in coded)
 
 
 async def test_an_unexpected_error_is_logged_and_tells_the_caller_nothing(transport: GrpcTransport) -> None:

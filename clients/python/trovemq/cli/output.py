@@ -8,13 +8,17 @@ a failure, or the notes that the verb collected (`complete`, `cursor`, …).
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json as json_module
 import os
+import signal
 import sys
 import tempfile
+import threading
 from base64 import b64decode
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Final
 
 from trovemq.cli.options import Format
@@ -99,11 +103,29 @@ class Output:
     def flush(self) -> None:
         """Prints the output so far: for an answer that never ends. Raises BrokenPipeError."""
         self._answer.seek(0)
-        while chunk := self._answer.read(1 << 20):
-            self._stdout.write(chunk)
-        self._stdout.flush()
+        with self._interruptible():
+            while chunk := self._answer.read(1 << 20):
+                self._stdout.write(chunk)
+            self._stdout.flush()
         self._answer.seek(0)
         self._answer.truncate()
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """Ctrl-C ends a write to a reader that does not read; the handler of the loop would wait for it."""
+        if _cancelled():
+            raise KeyboardInterrupt
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.discard()
+            raise
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     def finish(self) -> None:
         """Prints the answer, then the notes. Raises BrokenPipeError."""
@@ -156,6 +178,15 @@ class Output:
         columns = os.environ.get("COLUMNS", "")
         width = int(columns) if columns.isdigit() else COLUMNS_WITHOUT_TERMINAL
         return Console(file=file, width=width, force_terminal=False, highlight=False)
+
+
+def _cancelled() -> bool:
+    """Whether the verb was cancelled (by Ctrl-C) and has not come to a place where it ends."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no loop runs
+        return False
+    return task is not None and task.cancelling() > 0
 
 
 def _yaml_item(fields: Mapping[str, object]) -> bytes:
