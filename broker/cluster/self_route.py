@@ -61,17 +61,23 @@ class SelfRouteService(route_pb2_grpc.RouteServiceServicer):
     async def WatchRoutes(
         self, request: route_pb2.WatchRoutesRequest, context: ServicerContext[Any, Any]
     ) -> AsyncIterator[route_pb2.ClusterReply]:
-        """The present state, then the latest one after each change of the requested topics."""
+        """The present state, then the latest one after each change of the requested topics, or of all topics
+        what has changed."""
         asked = list(request.topics)
         if len(asked) > TOPICS_ASKED_MAX:
             raise TroveError(
                 errors.LIMIT_EXCEEDED, f"at most {TOPICS_ASKED_MAX} topics can be watched at once"
             )
         with self._watchers.watch() as watch:
-            topics = self._topics(asked)
+            seen, topics = self._view.change_count, self._topics(asked)
             sent = self._fields(topics)
             yield await self._reply(topics, always=not asked)
             while await watch.changed():
+                changed = self._view.changed_since(seen) if request.changes and not asked else None
+                seen = self._view.change_count
+                if changed is not None:
+                    yield self._changes(changed)
+                    continue
                 topics = self._topics(asked)
                 if (fields := self._fields(topics)) != sent:
                     sent = fields
@@ -85,6 +91,15 @@ class SelfRouteService(route_pb2_grpc.RouteServiceServicer):
         if not asked:
             return self._view.topics()
         return [topic for name in dict.fromkeys(asked) if (topic := self._view.find(name)) is not None]
+
+    def _changes(self, names: Sequence[str]) -> route_pb2.ClusterReply:
+        """This broker with the topics of these names that there are, and the names of the others."""
+        reply = route_pb2.ClusterReply(version=self._view.data_version, changes=True)
+        topics = [(name, self._view.find(name)) for name in names]
+        route = reply.brokers.add(broker=broker_info(self._view))
+        route.topics.extend(topic_routes([topic for _, topic in topics if topic is not None]))
+        route.removed_topics.extend(name for name, topic in topics if topic is None)
+        return reply
 
     def _fields(self, topics: Sequence[TopicSummary]) -> tuple[bool, list[tuple[str, int, str]]]:
         """The parts of a route that change."""

@@ -57,6 +57,15 @@ class BrokerView(Protocol):
         ...
 
     @property
+    def change_count(self) -> int:
+        """Topics that were created, altered or deleted."""
+        ...
+
+    def changed_since(self, change_count: int) -> Sequence[str] | None:
+        """Their names since `change_count` had that value; None: too long ago to know them."""
+        ...
+
+    @property
     def data_version(self) -> int:
         """Another number whenever `topics()` or the description is another."""
         ...
@@ -77,6 +86,11 @@ class Topics(Protocol):
     def require(self, name: str) -> TopicSummary: ...
 
     def find(self, name: str) -> TopicSummary | None: ...
+
+    @property
+    def change_count(self) -> int: ...
+
+    def changed_since(self, change_count: int) -> Sequence[str] | None: ...
 
     def add_change_listener(self, listener: Callable[[], None]) -> None: ...
 
@@ -106,6 +120,13 @@ class LocalBroker:
 
     def find(self, name: str) -> TopicSummary | None:
         return self._topics.find(name)
+
+    @property
+    def change_count(self) -> int:
+        return self._topics.change_count
+
+    def changed_since(self, change_count: int) -> Sequence[str] | None:
+        return self._topics.changed_since(change_count)
 
     @property
     def data_version(self) -> int:

@@ -274,6 +274,13 @@ class RoutedTopics:
     def data_version(self) -> int:
         return self._store.topics.data_version
 
+    @property
+    def change_count(self) -> int:
+        return self._store.topics.change_count
+
+    def changed_since(self, change_count: int) -> list[str] | None:
+        return self._store.topics.changed_since(change_count)
+
     def names(self, include_system: bool = False) -> list[str]:
         names = {*self._store.topics.names(include_system=True), *self._store.consume_queues.topics()}
         return sorted(name for name in names if include_system or not is_system_topic(name))

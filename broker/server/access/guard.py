@@ -203,6 +203,9 @@ class _Call:
                 raise
             self.method.gate.refused(self.method.path, error, self.peer.source, self.access_key)
             return RefusedMessage(message, error)
+        narrow = self.method.row.narrow
+        if narrow is not None and self.method.gate.may_see(self.caller) is not None:
+            narrow(message)
         return message
 
     async def next(self, data: Any) -> Any:

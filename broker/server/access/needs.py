@@ -70,12 +70,14 @@ MaySee: TypeAlias = Callable[[Kind, str], bool]
 class Row:
     """`needs`: of a request. `marks`: a refused message of its stream is answered by the service, and the
     stream continues. `show`: the part of a reply that the caller may see. `producers`: ids of producers in a
-    request, which must be the caller's own. `audit`: the calls are noted."""
+    request, which must be the caller's own. `narrow`: alters the request of a caller who may not see all.
+    `audit`: the calls are noted."""
 
     needs: Level | Needs
     marks: bool = False
     show: Callable[[Any, MaySee], Any] | None = None
     producers: Callable[[Any], Iterable[str]] | None = None
+    narrow: Callable[[Any], None] | None = None
     audit: Audit | None = None
 
 
@@ -239,8 +241,14 @@ def _show_routes(reply: route_pb2.ClusterReply, may_see: MaySee) -> route_pb2.Cl
         shown = seen.brokers.add()
         shown.CopyFrom(broker)
         del shown.topics[:]
+        del shown.removed_topics[:]
         shown.topics.extend(one for one in broker.topics if may_see(Kind.TOPIC, one.topic))
     return seen
+
+
+def _without_changes(request: route_pb2.WatchRoutesRequest) -> None:
+    """What the caller may see changes with the rules, too: each reply has all of it."""
+    request.changes = False
 
 
 def _show_transaction(
@@ -320,7 +328,7 @@ _SERVICES: Final[dict[str, dict[str, Row]]] = {
         "GetServerInfo": _USER,
         "GetRoute": Row(_topic(KNOW)),
         "GetCluster": Row(Level.USER, show=_show_routes),
-        "WatchRoutes": Row(Level.USER, show=_show_routes),
+        "WatchRoutes": Row(Level.USER, show=_show_routes, narrow=_without_changes),
     },
     "trovemq.v1.RegistrationService": {"Register": _SUPER},  # of nameservers, which ask nobody yet
     "trovemq.v1.SecurityService": {

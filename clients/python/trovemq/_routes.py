@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
-from trovemq.model import BrokerInfo, ClusterState
+from trovemq.model import BrokerInfo, BrokerRoute, ClusterState, TopicRoute
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -32,6 +32,7 @@ class RouteTable:
     def __init__(self) -> None:
         self.state = ClusterState(())
         self._brokers: dict[str, BrokerInfo] = {}
+        self._entries: dict[str, tuple[BrokerRoute, dict[str, TopicRoute]]] = {}
         self.body_size_max: int | None = None
         """The lowest limit of all live brokers, in bytes; None where there is none."""
         self.lost: dict[str, frozenset[str]] = {}  # broker name -> its topics when it left
@@ -50,6 +51,7 @@ class RouteTable:
             self.lost.pop(name, None)
         self.state = state
         self._brokers = {route.broker.name: route.broker for route in state.brokers}
+        self._entries = {name: known for name, known in self._entries.items() if name in self._brokers}
         self.body_size_max = min((broker.body_size_max for broker in self._brokers.values()), default=None)
         self._last_slots.update(self._slots)
         self._slots.clear()
@@ -83,8 +85,16 @@ class RouteTable:
 
     def is_fifo(self, topic: str) -> bool:
         """Whether some live broker has the topic as one of type FIFO."""
-        entries = (route.topic(topic) for route in self.state.brokers)
+        entries = (self._entry(route, topic) for route in self.state.brokers)
         return any(entry is not None and entry.message_type == FIFO for entry in entries)
+
+    def _entry(self, route: BrokerRoute, topic: str) -> TopicRoute | None:
+        """The broker's entry of the topic; it costs the same however many topics there are."""
+        known = self._entries.get(route.broker.name)
+        if known is None or known[0] is not route:
+            known = route, {entry.topic: entry for entry in route.topics}
+            self._entries[route.broker.name] = known
+        return known[1].get(topic)
 
     def queue_brokers(self, topic: str, queue_id: int) -> list[str]:
         """Names of the brokers that have this queue for writing; those last known where no live one has the
@@ -101,7 +111,7 @@ class RouteTable:
     def _live_slots(self, topic: str) -> tuple[Slot, ...]:
         found = []
         for route in self.state.brokers:
-            entry = route.topic(topic)
+            entry = self._entry(route, topic)
             if entry is not None:
                 found += [Slot(route.broker.name, queue_id) for queue_id in range(entry.queue_count)]
         return tuple(sorted(found, key=lambda slot: (slot.queue_id, slot.broker)))
@@ -165,7 +175,7 @@ class RouteTable:
 
     def _has(self, broker: str, topic: str) -> bool:
         route = self.state.broker(broker)
-        return route is not None and route.topic(topic) is not None
+        return route is not None and self._entry(route, topic) is not None
 
     def has_topic(self, topic: str, broker: str) -> bool:
         """Whether the routes say that the broker has the topic."""

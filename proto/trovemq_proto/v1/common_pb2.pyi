@@ -95,9 +95,11 @@ class BrokerInfo(_message.Message):
     def __init__(self, cluster: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., store_host_ipv6: _Optional[bool] = ..., append_property_crc: _Optional[bool] = ..., body_size_max: _Optional[int] = ..., batch_size_max: _Optional[int] = ..., data_version: _Optional[int] = ..., flush_mode: _Optional[str] = ..., version: _Optional[str] = ..., tls_address: _Optional[str] = ..., draining: _Optional[bool] = ...) -> None: ...
 
 class BrokerRoute(_message.Message):
-    __slots__ = ("broker", "topics")
+    __slots__ = ("broker", "topics", "removed_topics")
     BROKER_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_TOPICS_FIELD_NUMBER: _ClassVar[int]
     broker: BrokerInfo
     topics: _containers.RepeatedCompositeFieldContainer[TopicRoute]
-    def __init__(self, broker: _Optional[_Union[BrokerInfo, _Mapping]] = ..., topics: _Optional[_Iterable[_Union[TopicRoute, _Mapping]]] = ...) -> None: ...
+    removed_topics: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, broker: _Optional[_Union[BrokerInfo, _Mapping]] = ..., topics: _Optional[_Iterable[_Union[TopicRoute, _Mapping]]] = ..., removed_topics: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -48,18 +48,22 @@ class GetClusterRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ClusterReply(_message.Message):
-    __slots__ = ("brokers", "version")
+    __slots__ = ("brokers", "version", "changes")
     BROKERS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
     brokers: _containers.RepeatedCompositeFieldContainer[_common_pb2.BrokerRoute]
     version: int
-    def __init__(self, brokers: _Optional[_Iterable[_Union[_common_pb2.BrokerRoute, _Mapping]]] = ..., version: _Optional[int] = ...) -> None: ...
+    changes: bool
+    def __init__(self, brokers: _Optional[_Iterable[_Union[_common_pb2.BrokerRoute, _Mapping]]] = ..., version: _Optional[int] = ..., changes: _Optional[bool] = ...) -> None: ...
 
 class WatchRoutesRequest(_message.Message):
-    __slots__ = ("topics",)
+    __slots__ = ("topics", "changes")
     TOPICS_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, topics: _Optional[_Iterable[str]] = ...) -> None: ...
+    changes: bool
+    def __init__(self, topics: _Optional[_Iterable[str]] = ..., changes: _Optional[bool] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("broker", "topics", "data_version", "leaving")

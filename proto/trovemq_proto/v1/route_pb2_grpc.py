@@ -78,7 +78,7 @@ class RouteServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchRoutes(self, request, context):
-        """First the present state, then a new one after each change.
+        """First the present state, then a new one after each change, or what has changed where that is asked for.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

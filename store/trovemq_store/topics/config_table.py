@@ -9,8 +9,10 @@ Invariants
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
 from trovemq_proto import errors
@@ -19,6 +21,8 @@ from trovemq_store.topics.json_file import ADVICE
 from trovemq_store.topics.lax_json import JsonObject, integer_member, object_member
 
 T = TypeVar("T")
+CHANGES_KEPT: Final = 4_096
+"""Names of the last changes; who has seen fewer of them reads the whole table again."""
 
 
 class Config(Protocol):
@@ -104,6 +108,9 @@ class ConfigTable(ABC, Generic[ConfigT]):
         self._configs = {name: from_json(name, object_member(values, name)) for name in values}
         self._listeners: list[Callable[[], None]] = []
         self._change: Change[ConfigT] | None = None
+        self._changed_names: deque[str] = deque(maxlen=CHANGES_KEPT)
+        self.change_count = 0
+        """Entries that were created, altered or deleted, since the start."""
 
     @property
     def data_version(self) -> int:
@@ -145,7 +152,18 @@ class ConfigTable(ABC, Generic[ConfigT]):
         if change.saved:
             self._version = change.version
             if change.name:
+                self._changed_names.extend(part.name for part in change.parts)
+                self.change_count += len(change.parts)
                 self._notify()
+
+    def changed_since(self, change_count: int) -> list[str] | None:
+        """Names of the entries that were changed since `change_count` had that value, each once; None where
+        that was too long ago to know them."""
+        count = self.change_count - change_count
+        kept = len(self._changed_names)
+        if count > kept:
+            return None
+        return list(dict.fromkeys(islice(self._changed_names, kept - count, None)))
 
     @abstractmethod
     def _is_system(self, name: str) -> bool:

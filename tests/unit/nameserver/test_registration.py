@@ -47,6 +47,15 @@ class FakeTopics:
     data_version: int = 1
     listeners: list[Callable[[], None]] = field(default_factory=list)
     listed: int = 0
+    changed: list[str] = field(default_factory=list)
+    changes_known: bool = True
+
+    @property
+    def change_count(self) -> int:
+        return len(self.changed)
+
+    def changed_since(self, change_count: int) -> list[str] | None:
+        return self.changed[change_count:] if self.changes_known else None
 
     def names(self, include_system: bool = False) -> list[str]:
         self.listed += 1
@@ -63,6 +72,14 @@ class FakeTopics:
 
     def create(self, name: str) -> None:
         self.topics[name] = Topic(name)
+        self._changed(name)
+
+    def delete(self, name: str) -> None:
+        del self.topics[name]
+        self._changed(name)
+
+    def _changed(self, name: str) -> None:
+        self.changed.append(name)
         self.data_version += 1
         for listener in self.listeners:
             listener()
@@ -289,4 +306,34 @@ async def test_many_topics_are_not_sent_again_for_each_new_one() -> None:
         go_on.set()
         assert len((await watch.read()).brokers[0].topics) == 2_052
         assert 0.05 <= pauses[0] <= 1
+        service.close()
+
+
+@pytest.mark.asyncio
+async def test_who_asks_for_changes_gets_no_topic_twice() -> None:
+    broker, topics = local_broker()
+    async with self_route(broker) as (service, channel):
+        stub = route_pb2_grpc.RouteServiceStub(channel)
+        watch = stub.WatchRoutes(route_pb2.WatchRoutesRequest(changes=True))
+        first = await watch.read()
+        assert (first.changes, [topic.topic for topic in first.brokers[0].topics]) == (False, ["orders"])
+        topics.create("t1")
+        topics.create("t2")
+        topics.delete("orders")
+        second = await watch.read()
+        (route,) = second.brokers
+        assert (second.changes, second.version, route.broker.data_version) == (True, 4, 4)
+        assert [topic.topic for topic in route.topics] == ["t1", "t2"]
+        assert list(route.removed_topics) == ["orders"]
+        topics.changes_known = False
+        topics.create("t3")
+        third = await watch.read()
+        assert (third.changes, [topic.topic for topic in third.brokers[0].topics]) == (
+            False,
+            ["t1", "t2", "t3"],
+        )
+        topics.changes_known = True
+        broker.withdraw(True)
+        last = await watch.read()
+        assert (last.changes, last.brokers[0].broker.draining, len(last.brokers[0].topics)) == (True, True, 0)
         service.close()

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from trovemq._routes import RouteTable
 from trovemq._views import KEPT_SECONDS, Views
+from trovemq._wire.convert import changed_state, cluster_state
 from trovemq.model import BrokerInfo, BrokerRoute, ClusterState, ServerInfo, TopicRoute
+from trovemq_proto.v1 import route_pb2
 
 NAMESERVER = ServerInfo("nameserver", "1", "ns")
 
@@ -68,3 +75,29 @@ def test_a_broker_that_was_given_by_its_address() -> None:
     assert made.address_of("b1") == "127.0.0.1:8081"
     assert made.address_of("b2") is None
     assert made.is_known("127.0.0.1:8081")
+
+
+def test_changes_alone_make_the_state_that_a_whole_reply_has() -> None:
+    def reply(topics: dict[str, int], removed: Sequence[str] = (), **more: Any) -> route_pb2.ClusterReply:
+        route = {
+            "broker": {"name": "b1", "data_version": more.get("version", 1)},
+            "topics": [{"topic": name, "queue_count": count} for name, count in topics.items()],
+            "removed_topics": removed,
+        }
+        return route_pb2.ClusterReply(brokers=[route], **more)
+
+    state = cluster_state(reply({"a": 1, "b": 2}))
+    state = changed_state(state, reply({"b": 3, "c": 4}, ["a", "never"], version=2, changes=True))
+    assert state == cluster_state(reply({"b": 3, "c": 4}, version=2))
+    assert changed_state(ClusterState(()), reply({"a": 1})) == cluster_state(reply({"a": 1}))
+
+
+def test_a_topic_is_found_after_each_change_of_its_broker() -> None:
+    routes = RouteTable()
+    for topics in (("a",), ("a", "b"), ("b",)):
+        routes.apply(
+            ClusterState((replace(broker("b1"), topics=tuple(TopicRoute(one, 1) for one in topics)),))
+        )
+        assert [name for name in ("a", "b") if routes.has_topic(name, "b1")] == list(topics)
+    routes.apply(ClusterState(()))
+    assert not routes.has_topic("b", "b1")

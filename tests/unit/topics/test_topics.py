@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from trovemq_proto.errors import TroveError
 from trovemq_store.files.faulty import FaultyFileSystem, fail_always
 from trovemq_store.files.memory import MemoryFileSystem
-from trovemq_store.topics import topics
+from trovemq_store.topics import config_table, topics
 from trovemq_store.topics.topics import MESSAGE_TYPES, TopicConfig, TopicTable
 from trovemq_store.topics.topics_file import TOPICS_PATH
 
@@ -145,6 +145,27 @@ def test_queues_are_only_added(rocketmq_files: MemoryFileSystem) -> None:
 def test_an_alteration_that_changes_nothing_writes_nothing(rocketmq_files: MemoryFileSystem) -> None:
     TopicTable.load(rocketmq_files).alter("Orders", message_type="FIFO")
     assert rocketmq_files.read_bytes(TOPICS_PATH) == ROCKETMQ_FILE
+
+
+def test_the_names_that_changed_since_a_moment(
+    rocketmq_files: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config_table, "CHANGES_KEPT", 4)
+    table = TopicTable.load(rocketmq_files)
+    table.create("a")
+    moment = table.change_count
+    assert table.changed_since(moment) == []
+    table.create("b")
+    table.alter("a", queue_count=20)
+    table.alter("b", queue_count=20)
+    table.delete("a")
+    assert table.changed_since(moment) == ["b", "a"]
+    with pytest.raises(TroveError, match="TOPIC_EXISTS"):
+        table.create("b")
+    assert table.changed_since(moment) == ["b", "a"]
+    table.alter("b", queue_count=30)
+    assert table.changed_since(moment) is None
+    assert table.changed_since(moment + 1) == ["a", "b"]
 
 
 def test_deletion(rocketmq_files: MemoryFileSystem) -> None:

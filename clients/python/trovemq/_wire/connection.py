@@ -121,10 +121,12 @@ class Connection:
 
     async def watch_routes(self) -> AsyncIterator[ClusterState]:
         """The present routes, then new ones after each change. Raises TroveError when the stream ends."""
-        request = route_pb2.WatchRoutesRequest()
+        request = route_pb2.WatchRoutesRequest(changes=True)
         method, decode = _SERVICE + "RouteService/WatchRoutes", route_pb2.ClusterReply.FromString
+        state = ClusterState(())
         async for reply in self.replies(method, request, decode):
-            yield convert.cluster_state(reply)
+            state = convert.changed_state(state, reply) if reply.changes else convert.cluster_state(reply)
+            yield state
         raise unreachable(self.address, "the server closed the stream")
 
     async def query_pages(

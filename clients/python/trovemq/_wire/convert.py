@@ -72,6 +72,20 @@ def cluster_state(reply: route_pb2.ClusterReply) -> ClusterState:
     return ClusterState(tuple(broker_route(route) for route in reply.brokers), reply.version)
 
 
+def changed_state(before: ClusterState, reply: route_pb2.ClusterReply) -> ClusterState:
+    """The state after a reply that holds changes alone."""
+    routes = {route.broker.name: route for route in before.brokers}
+    for changed in reply.brokers:
+        route = broker_route(changed)
+        known = routes.get(route.broker.name)
+        topics = {topic.topic: topic for topic in (known.topics if known is not None else ())}
+        topics.update((topic.topic, topic) for topic in route.topics)
+        for name in changed.removed_topics:
+            topics.pop(name, None)
+        routes[route.broker.name] = BrokerRoute(route.broker, tuple(topics.values()))
+    return ClusterState(tuple(routes.values()), reply.version)
+
+
 def server_info(info: route_pb2.ServerInfo) -> ServerInfo:
     role = route_pb2.ServerRole.Name(info.role).lower()
     return ServerInfo(role, info.version, info.name)

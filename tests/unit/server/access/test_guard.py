@@ -202,7 +202,8 @@ def test_listings_and_routes_hold_what_the_caller_may_know(here: AccessHere) -> 
     async def list_topics(_request: Any, _context: Any) -> Any:
         return admin_pb2.ListTopicsReply(topics=[{"topic": name} for name in names])
 
-    async def watch(_request: Any, _context: Any) -> AsyncIterator[Any]:
+    async def watch(request: Any, _context: Any) -> AsyncIterator[Any]:
+        assert not request.changes, "a rule changes what is seen, without a change of a topic"
         yield route_pb2.ClusterReply(brokers=[{"topics": [{"topic": name} for name in names]}], version=7)
 
     key = here.log_in("alice")
@@ -215,7 +216,8 @@ def test_listings_and_routes_hold_what_the_caller_may_know(here: AccessHere) -> 
         watch, request_deserializer=route_pb2.WatchRoutesRequest.FromString
     )
     context = Context(signed(key, 1, WATCH))
-    (seen,) = replies(guarded(here, WATCH, watching), context, key.sign(1, 0, b""))
+    request = route_pb2.WatchRoutesRequest(changes=True).SerializeToString()
+    (seen,) = replies(guarded(here, WATCH, watching), context, key.sign(1, 0, request))
     assert [topic.topic for topic in seen.brokers[0].topics] == ["a", "ab"]
     assert seen.version == 7
 
