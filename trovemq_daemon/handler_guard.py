@@ -213,7 +213,8 @@ class HandlerGuard:
             try:
                 if isinstance(request, TroveError):
                     raise request
-                claim = await self._claim(request, context) if self._large.get(method, True) else None
+                large = not stream and self._large.get(method, True)
+                claim = await self._claim(request, context) if large else None
                 call.waits_for_messages = bool(getattr(request, "wait_ms", 0))
                 reply = await behaviour(request, context)
                 if not stream:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import grpc
 import pytest
+from prometheus_client import CollectorRegistry
 
 from tests.support import fake_loop
+from trovemq_daemon.handler_guard import HandlerGuard
+from trovemq_daemon.metrics import RpcMetrics
 from trovemq_daemon.reply_budget import UNCOUNTED_SIZE, ReplyBudget, ReplyLimits
 from trovemq_proto.errors import TroveError
 
@@ -149,3 +153,33 @@ def test_a_small_reply_releases_what_was_claimed_for_a_large_one() -> None:
         assert replies.budget.used == 2 * MIB
 
     fake_loop.run(scene())
+
+
+def test_open_streams_claimed_space_until_nobody_got_any() -> None:
+    """Telemetry streams are answered by a coroutine, and last as long as their client."""
+
+    async def scene() -> None:
+        replies = ReplyBudget(LIMITS)
+        ended = asyncio.Event()
+
+        async def talk(_requests: object, _context: object) -> None:
+            await ended.wait()
+
+        guard = HandlerGuard(
+            RpcMetrics(CollectorRegistry(), cluster="c", node_type="broker", node_id="a"), replies
+        )
+        handler = guard.handler("/s/Telemetry", grpc.stream_stream_rpc_method_handler(talk))
+        streams = [asyncio.create_task(handler.stream_stream(None, Peer())) for _ in range(100)]
+        await fake_loop.turns(50)
+        assert (replies.budget.used, replies.budget.waiting_count) == (0, 0)
+        ended.set()
+        await asyncio.gather(*streams)
+
+    fake_loop.run(scene())
+
+
+class Peer:
+    """Of a call's context."""
+
+    def peer(self) -> str:
+        return "a"
