@@ -38,7 +38,13 @@ from trovemq_proto.records import check_record, decode_message, parse_properties
 from trovemq_proto.records.fields import read_fields
 from trovemq_store.backup.manifest import FileEntry, Manifest, load_manifest
 from trovemq_store.events.codec import EVENT_DTYPE, decode_events
-from trovemq_store.events.receipt_handle import HandleReader, encode_handle, handle_head, handle_seed
+from trovemq_store.events.receipt_handle import (
+    HandleReader,
+    encode_handle,
+    encode_receipt,
+    handle_head,
+    handle_seed,
+)
 from trovemq_store.events.snapshot import SnapshotFile
 from trovemq_store.index.consume_queues import ConsumeQueues
 from trovemq_store.index.key_index import KeyIndex
@@ -259,6 +265,11 @@ def handles() -> tuple[bytes, ...]:
     return tuple(encode_handle(handle_seed(GROUP, TOPIC), head, offset).encode() for offset in (0, 9, 4_096))
 
 
+def receipts() -> tuple[bytes, ...]:
+    head = handle_head(0, 3, 77, 1_700_000_000_000, False)
+    return (encode_receipt(handle_seed(GROUP, TOPIC), head).encode(),)
+
+
 EXPRESSIONS: Final = (
     b"a || b||c",
     b"*",
@@ -328,6 +339,7 @@ DECODERS: Final[dict[str, Case]] = {
     "timer check": (lambda: of_path("timercheck"), loaded("config/timercheck", load_check), ()),
     "revive log": (revive_bodies, read_revive_log, ()),
     "receipt handle": (handles, text(HandleReader(handle_seed(GROUP, TOPIC)).read), (TroveError,)),
+    "receipt": (receipts, text(HandleReader(handle_seed(GROUP, TOPIC)).read_receipt), (TroveError,)),
     "recall handle": (
         lambda: [encode_recall_handle(TOPIC, "broker-a", 1_700_000_000_000, "0A" * 16).encode()],
         text(decode_recall_handle),

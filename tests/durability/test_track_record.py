@@ -146,7 +146,7 @@ FAULTS = (
     ),
     Planted(
         "Polls of an orderly group slept on when its full window moved",
-        "broker/groups/delivery/delivery.py",
+        "broker/groups/delivery/settling.py",
         "            or (pair.keyed and moved and window_was_full)\n",
         "",
         (f"{DELIVERY}test_waiters_of_an_orderly_group_slept_on_when_its_full_window_moved",),
@@ -254,7 +254,7 @@ FAULTS = (
     ),
     Planted(
         "A delivery that its client suspended twice kept every later event from the log",
-        "broker/groups/delivery/delivery.py",
+        "broker/groups/delivery/settling.py",
         "            max(0, before.attempt - suspend),",
         "            before.attempt - suspend,",
         (
@@ -351,7 +351,7 @@ FAULTS = (
     ),
     Planted(
         "After a kill a transaction acknowledged what waited for its priority, and it was delivered again",
-        "broker/groups/delivery/delivery.py",
+        "broker/groups/delivery/settling.py",
         "                or was_skipped(self.context, state, offset)  # a crash has lost the lease\n",
         "",
         (

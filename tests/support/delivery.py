@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from broker.groups.consumer_settings import ConsumerSettings
 from broker.groups.delivery.delivery import Delivery
-from broker.groups.delivery.request import ANY_QUEUE, Delivered, ReceiveRequest
+from broker.groups.delivery.request import ANY_QUEUE, Delivered, DeliveredRun, ReceiveRequest
 from broker.groups.delivery.snapshotting import DeliveryState
 from broker.groups.filters.filter import TAKE_ALL, Filter
 from tests.support.engine import NOW_MS, SMALL, flush, send
@@ -122,20 +122,34 @@ class Engine:
         renewed: bool = False,
         attempt_id: str = "",
     ) -> list[Delivered]:
-        known = group if isinstance(group, SubscriptionGroup) else self.groups.get(group)
+        request = self._request(group, topic, count, invisible_ms)
         return self.delivery.receive(
-            ReceiveRequest(
-                group=known or SubscriptionGroup(str(group)),
-                topic=topic,
+            replace(
+                request,
                 queue_id=queue_id,
                 filter=filter,
-                count_max=count,
-                invisible_ms=invisible_ms,
-                now_ms=self.now_ms,
                 client_id=client_id,
                 renewed=renewed,
                 attempt_id=attempt_id,
             )
+        )
+
+    def receive_runs(
+        self, group: str = "workers", topic: str = "orders", *, count: int = 32
+    ) -> list[DeliveredRun]:
+        return self.delivery.receive_runs(self._request(group, topic, count, LEASE_MS))
+
+    def _request(
+        self, group: str | SubscriptionGroup, topic: str, count: int, invisible_ms: int
+    ) -> ReceiveRequest:
+        known = group if isinstance(group, SubscriptionGroup) else self.groups.get(group)
+        return ReceiveRequest(
+            group=known or SubscriptionGroup(str(group)),
+            topic=topic,
+            count_max=count,
+            invisible_ms=invisible_ms,
+            now_ms=self.now_ms,
+            client_id="client",
         )
 
     def ack(self, *delivered: Delivered, group: str = "workers", topic: str = "orders") -> None:

@@ -14,30 +14,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from broker.groups.consumer_settings import ConsumerSettings
 from broker.groups.delivery import reappending, replaying, rocketmq_export, snapshotting
 from broker.groups.delivery.context import Context
-from broker.groups.delivery.dead_letters import copy_open_message
 from broker.groups.delivery.group_topic import GroupTopic
 from broker.groups.delivery.group_topics import GroupTopicTable
 from broker.groups.delivery.lease_time import LeaseTime
 from broker.groups.delivery.lease_writer import Batch
-from broker.groups.delivery.leases import Lease
 from broker.groups.delivery.message_status import MessageStatus, message_status
 from broker.groups.delivery.orderly_receiver import OrderlyReceiver
-from broker.groups.delivery.prepared import Acknowledgement, PreparedAcknowledgement, settled_event
 from broker.groups.delivery.priority_receiver import (
     PriorityReceiver,
     receive_in_log_order,
     waiting_of,
-    was_skipped,
 )
 from broker.groups.delivery.queue_receiver import QueueReceiver
 from broker.groups.delivery.queue_state import QueueState
 from broker.groups.delivery.renewals import Renewed
-from broker.groups.delivery.request import ANY_QUEUE, Delivered, QueueProgress, ReceiveRequest
+from broker.groups.delivery.request import (
+    ANY_QUEUE,
+    RECEIVE_BYTES_MAX,
+    Delivered,
+    DeliveredRun,
+    QueueProgress,
+    ReceiveRequest,
+    messages_of,
+)
+from broker.groups.delivery.settling import Settling, illegal_duration
 from broker.groups.delivery.snapshotting import DeliveryState
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -47,20 +53,12 @@ from trovemq_store.engine.queues import queue_ids
 from trovemq_store.engine.record_writer import RecordWriter
 from trovemq_store.events.codec import Event, EventKind
 from trovemq_store.events.event_log import EventLog
-from trovemq_store.events.receipt_handle import (
-    HandleHead,
-    SourceKind,
-    encode_handle,
-    handle_head,
-    illegal_handle,
-)
+from trovemq_store.events.receipt_handle import SourceKind
 from trovemq_store.files.files import FileSystem
 from trovemq_store.topics.subscription_groups import SubscriptionGroups
 
 __all__ = ["Delivered", "Delivery", "DeliveryState", "QueueProgress", "ReceiveRequest"]
 
-RECEIVE_BYTES_MAX: Final = 4 << 20
-"""Of one receive; a single message may be larger."""
 RECEIVE_UNITS_MAX: Final = 16_384
 RECEIVE_READS_MAX: Final = 2_048
 """Units and records that one receive reads to find messages for its filter; due_pairs() then asks for another
@@ -71,7 +69,7 @@ RENEW_BEFORE_MS: Final = 10_000
 """A renewed lease is extended when it would end within this."""
 
 
-class Delivery:
+class Delivery(Settling):
     """All groups of one store. Used from one thread; nothing blocks except creating a topic."""
 
     def __init__(
@@ -82,12 +80,16 @@ class Delivery:
         groups: SubscriptionGroups,
         settings: ConsumerSettings,
     ) -> None:
-        self.context = Context(store, writer, events, groups, settings)
-        self._settings = settings
-        self.group_topics = GroupTopicTable(self.context)
+        context = Context(store, writer, events, groups, settings)
+        super().__init__(context, GroupTopicTable(context), settings)
 
     # --- receive ---------------------------------------------------------------------------------------
     def receive(self, request: ReceiveRequest) -> list[Delivered]:
+        """receive_runs() of at most receive_count_max, each message by itself."""
+        count_max = min(request.count_max, self._settings.receive_count_max)
+        return messages_of(self.receive_runs(replace(request, count_max=count_max)))
+
+    def receive_runs(self, request: ReceiveRequest) -> list[DeliveredRun]:
         """Up to count_max messages, at once; none where there is nothing now. Views of the log: use them at
         once.
 
@@ -106,8 +108,8 @@ class Delivery:
         lasts_ms = self._settings.renewed_lease_ms if request.renewed else request.invisible_ms
         batch = Batch(
             request,
-            min(request.count_max, self._settings.receive_count_max),
-            RECEIVE_BYTES_MAX,
+            request.count_max,
+            min(request.bytes_max, RECEIVE_BYTES_MAX),
             RECEIVE_UNITS_MAX,
             RECEIVE_READS_MAX,
             request.now_ms + lasts_ms,
@@ -136,7 +138,7 @@ class Delivery:
             raise TroveError(errors.REQUEST_ILLEGAL, f"count_max {request.count_max} is not positive")
         low, high = self._settings.invisible_min_ms, self._settings.invisible_max_ms
         if not request.renewed and not low <= request.invisible_ms <= high:
-            raise _illegal_duration(request.invisible_ms, low, high)
+            raise illegal_duration(request.invisible_ms, low, high)
 
     def _in_turn(self, pair: GroupTopic, request: ReceiveRequest) -> Sequence[QueueState]:
         """The queues in the order in which this receive looks at them."""
@@ -158,197 +160,6 @@ class Delivery:
         if pair.turn % RETRY_FIRST_EVERY == 0:
             return [*pair.retry_queues, *queues]
         return [*queues, *pair.retry_queues]
-
-    # --- changes of a message ----------------------------------------------------------------------------
-    def acknowledge(self, group: str, topic: str, receipt_handle: str, now_ms: int) -> None:
-        """The message is consumed; once more for the same handle while it lasts is fine.
-
-        TroveError RECEIPT_HANDLE_ILLEGAL.
-        """
-        pair, state, head, offset = self._find(group, topic, receipt_handle)
-        lease = self._open_lease(state, head, offset, now_ms)
-        if lease is not None:
-            self._settle(pair, state, EventKind.ACKNOWLEDGED, lease, range(offset, offset + 1), now_ms)
-
-    def acknowledge_many(
-        self, group: str, topic: str, receipt_handles: Sequence[str], now_ms: int
-    ) -> list[TroveError | None]:
-        """acknowledge() for several; None or the error of each. Neighbours under one lease cost little."""
-        results: list[TroveError | None] = []
-        last: tuple[GroupTopic, QueueState, Lease] | None = None
-        last_head: HandleHead | None = None
-        first = end = 0
-        kind = EventKind.ACKNOWLEDGED
-        for handle in receipt_handles:
-            try:
-                pair, state, head, offset = self._find(group, topic, handle)
-                if (
-                    last is not None
-                    and head is last_head
-                    and offset == end
-                    and state.open.get(end) is last[2]
-                ):
-                    end += 1
-                    results.append(None)
-                    continue
-                if last is not None:
-                    self._settle(*last[:2], kind, last[2], range(first, end), now_ms)
-                    last = None
-                lease = self._open_lease(state, head, offset, now_ms)
-            except TroveError as error:
-                results.append(error)
-                continue
-            results.append(None)
-            if lease is not None:
-                last, last_head, first, end = (pair, state, lease), head, offset, offset + 1
-        if last is not None:
-            self._settle(*last[:2], kind, last[2], range(first, end), now_ms)
-        return results
-
-    def change_invisible(
-        self,
-        group: str,
-        topic: str,
-        receipt_handle: str,
-        invisible_ms: int,
-        now_ms: int,
-        *,
-        suspend: bool = False,
-    ) -> str:
-        """The message comes back invisible_ms from now on; returns its new handle, the old one is void.
-
-        `suspend`: this delivery does not count as an attempt. TroveError RECEIPT_HANDLE_ILLEGAL,
-        INVISIBLE_DURATION_ILLEGAL, LIMIT_EXCEEDED.
-        """
-        if not 0 <= invisible_ms <= self._settings.invisible_max_ms:
-            raise _illegal_duration(invisible_ms, 0, self._settings.invisible_max_ms)
-        self.context.events.check_space()
-        pair, state, old, offset = self._find(group, topic, receipt_handle)
-        before = self._open_lease(state, old, offset, now_ms)
-        if before is None:
-            raise illegal_handle("is of a message that is consumed")
-        lease = Lease(
-            state.take_lease_number(),
-            max(0, before.attempt - suspend),
-            offset,
-            offset + 1,
-            now_ms + invisible_ms,
-            before.received_ms,
-            before.client_id,
-            renewed=False,
-        )
-        state.hand_out(lease, range(offset, offset + 1))
-        self.context.note_lease(pair, state, lease)
-        self.context.add(
-            Event(
-                EventKind.CHANGED,
-                now_ms,
-                group,
-                state.topic,
-                state.queue_id,
-                offset,
-                until=lease.until_ms,
-                attempt=lease.attempt,
-                lease=lease.number,
-                client_id=lease.client_id,
-            )
-        )
-        head = handle_head(state.kind, state.queue_id, lease.number, lease.until_ms, False)
-        return encode_handle(pair.seed, head, offset)
-
-    def dead_letter(self, group: str, topic: str, handle: str, now_ms: int, attempts_min: int = 0) -> bool:
-        """Copies the message to `%DLQ%group`; it is then consumed. Once more for the same handle is fine.
-
-        False where it was delivered less often than attempts_min. TroveError RECEIPT_HANDLE_ILLEGAL, and the
-        errors of an append. Then nothing has changed.
-        """
-        pair, state, head, offset = self._find(group, topic, handle)
-        lease = self._open_lease(state, head, offset, now_ms)
-        if lease is None:
-            return True
-        if lease.attempt < attempts_min:
-            return False
-        copy_open_message(self.context, pair, state, lease, offset, now_ms)
-        self._settle(pair, state, EventKind.DEAD_LETTERED, lease, range(offset, offset + 1), now_ms)
-        return True
-
-    def _find(self, group: str, topic: str, handle: str) -> tuple[GroupTopic, QueueState, HandleHead, int]:
-        pair = self.group_topics.get(group, topic)
-        if pair is None:
-            raise illegal_handle("is of a group that has nothing of this topic")
-        head, offset = pair.handles.read(handle)
-        state = pair.sources.get(head[:2])
-        if state is None:
-            raise illegal_handle("is of a queue that is not there")
-        return pair, state, head, offset
-
-    def _open_lease(self, state: QueueState, head: HandleHead, offset: int, now_ms: int) -> Lease | None:
-        """The lease of the handle; None where the message is consumed and the handle would last."""
-        lease = state.open.get(offset)
-        now_ms = self.context.lease_time.at(now_ms)
-        if lease is None:
-            if (
-                offset >= state.next_offset
-                or head.lease <= state.ended_lease
-                or offset in state.held
-                or (not head.renewed and head.granted_until_ms <= now_ms)
-                or was_skipped(self.context, state, offset)  # a crash has lost the lease
-            ):
-                raise illegal_handle("is not valid any more")
-            return None
-        if lease.number != head.lease or lease.granted_until_ms != head.granted_until_ms:
-            raise illegal_handle("was replaced: the message was received again, or its time was changed")
-        if lease.over(now_ms):
-            raise illegal_handle("has expired")
-        return lease
-
-    def _settle(
-        self, pair: GroupTopic, state: QueueState, kind: EventKind, lease: Lease, offsets: range, now_ms: int
-    ) -> None:
-        """Messages that are open under the lease are consumed."""
-        self._consume(pair, state, lease, offsets)
-        self.context.add(settled_event(kind, state, lease, offsets, now_ms))
-
-    def _consume(self, pair: GroupTopic, state: QueueState, lease: Lease, offsets: range) -> None:
-        """_settle() without its event."""
-        begin = state.committed
-        moved = state.settle_run(lease, offsets)
-        if moved:
-            self.context.commit(state)
-        window_was_full = state.next_offset - begin >= self._settings.ordered_window_max
-        if (
-            state.held
-            or len(state.open) + len(offsets) >= self._settings.in_flight_max
-            or (pair.keyed and moved and window_was_full)
-        ):
-            self.context.woken.add(pair)  # others may have waited for that
-
-    # --- acknowledgements of an atomic transaction ---------------------------------------------------------
-    def prepare_acknowledgements(
-        self, acknowledgements: Sequence[Acknowledgement], now_ms: int
-    ) -> list[PreparedAcknowledgement]:
-        """The future effect of consume_prepared(); nothing has changed yet. Messages that are consumed
-        already, by a handle that would last, and handles that come twice are left out.
-
-        TroveError RECEIPT_HANDLE_ILLEGAL, with the handle's place in `index`: not one of them counts.
-        """
-        prepared: dict[tuple[int, int], PreparedAcknowledgement] = {}
-        for index, (group, topic, handle) in enumerate(acknowledgements):
-            try:
-                pair, state, head, offset = self._find(group, topic, handle)
-                lease = self._open_lease(state, head, offset, now_ms)
-            except TroveError as error:
-                text = f"acknowledgement {index} (group {group[:80]}, topic {topic[:80]}): {error.message}"
-                raise TroveError(error.spec, text, **{**error.fields, "index": index}) from error
-            if lease is not None:
-                prepared[id(state), offset] = PreparedAcknowledgement(pair, state, lease, offset)
-        return list(prepared.values())
-
-    def consume_prepared(self, prepared: Sequence[PreparedAcknowledgement]) -> None:
-        """The events of these acknowledgements lie in the log: their messages are consumed. Call it before
-        anything else happens to the groups."""
-        for pair, state, lease, offset in prepared:
-            self._consume(pair, state, lease, range(offset, offset + 1))
 
     # --- time --------------------------------------------------------------------------------------------
     def next_visible_ms(self, group: str, topic: str) -> int | None:
@@ -404,9 +215,12 @@ class Delivery:
         for entry in self.context.renewals.take_client(client_id):
             self._release(entry, now_ms, now_ms if gone_ms is None else gone_ms)
 
-    def release_handles(self, group: str, topic: str, receipt_handles: Sequence[str], now_ms: int) -> None:
-        """The leases of these messages end after released_after_ms and count as no attempt; until then the
-        handles are good. Messages that are settled, and handles that are void, are skipped."""
+    def release_handles(
+        self, group: str, topic: str, receipt_handles: Sequence[str], now_ms: int, *, counted: bool = False
+    ) -> None:
+        """The leases of these messages end after released_after_ms; until then the handles are good. The
+        delivery counts as no attempt unless `counted`. Messages that are settled, and handles that are void,
+        are skipped."""
         leases: dict[int, Renewed] = {}
         for handle in receipt_handles:
             try:
@@ -417,7 +231,8 @@ class Delivery:
             if lease is not None:
                 leases[id(lease)] = Renewed(pair, state, lease)
         for entry in leases.values():
-            entry.lease.attempt, entry.lease.attempt_id = max(0, entry.lease.attempt - 1), ""
+            if not counted:
+                entry.lease.attempt, entry.lease.attempt_id = max(0, entry.lease.attempt - 1), ""
             self._release(entry, now_ms, now_ms)
 
     def _release(self, entry: Renewed, now_ms: int, gone_ms: int) -> None:
@@ -590,11 +405,3 @@ class Delivery:
     def lowest_live_record(self) -> PhysicalOffset | None:
         """The lowest physical offset of a record that is in flight or held."""
         return reappending.lowest_live_record(self.context, self.group_topics)
-
-
-def _illegal_duration(invisible_ms: int, low: int, high: int) -> TroveError:
-    return TroveError(
-        errors.INVISIBLE_DURATION_ILLEGAL,
-        f"an invisible duration of {invisible_ms} ms is not {low} to {high} ms",
-        field="invisible_duration",
-    )

@@ -9,8 +9,6 @@ Invariants
 
 from __future__ import annotations
 
-from functools import partial
-from itertools import repeat
 from typing import Final
 
 from broker.groups.delivery.context import Context
@@ -19,15 +17,12 @@ from broker.groups.delivery.group_topic import GroupTopic
 from broker.groups.delivery.leases import Lease
 from broker.groups.delivery.queue_state import QueueState
 from broker.groups.delivery.records import property_block_of
-from broker.groups.delivery.request import Delivered, ReceiveRequest
+from broker.groups.delivery.request import DeliveredRun, ReceiveRequest
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueOffset
 from trovemq_proto.records import parse_properties
 from trovemq_store.events.codec import Event, EventKind
-from trovemq_store.events.receipt_handle import encode_handles, handle_head
-
-_new_delivered = partial(tuple.__new__, Delivered)
-"""Delivered from a tuple of its members, without a Python call a message."""
-
+from trovemq_store.events.receipt_handle import encode_receipt, handle_head
 
 PROPERTY_BYTES_OF_READ: Final = 128
 
@@ -57,7 +52,7 @@ class Batch:
         self.units_left = units
         self.reads_left = reads
         self.until_ms = until_ms
-        self.delivered: list[Delivered] = []
+        self.delivered: list[DeliveredRun] = []
         self.dead_letters_refused = False
         """A copy to the dead-letter topic was refused: it is not tried again for each other one."""
         self.unfinished = False
@@ -239,20 +234,19 @@ class LeaseWriter:
 
     def _hand_over(self, records: list[memoryview]) -> None:
         state, batch = self._state, self._batch
-        topic, queue_id, attempt, until_ms = self._pair.topic, state.queue_id, self._attempt, batch.until_ms
-        head = handle_head(state.kind, queue_id, self._number, until_ms, batch.request.renewed)
-        handles = encode_handles(self._pair.seed, head, self._first, self._end)
-        rows = zip(
-            records,
-            repeat(topic),
-            repeat(queue_id),
-            range(self._first, self._end),
-            repeat(attempt),
-            handles,
-            repeat(until_ms),
-            strict=False,
+        head = handle_head(state.kind, state.queue_id, self._number, batch.until_ms, batch.request.renewed)
+        batch.delivered.append(
+            DeliveredRun(
+                records,
+                sum(map(len, records)),
+                self._pair.topic,
+                state.queue_id,
+                QueueOffset(self._first),
+                self._attempt,
+                encode_receipt(self._pair.seed, head),
+                batch.until_ms,
+            )
         )
-        batch.delivered += map(_new_delivered, rows)
 
     def _record_blocked(self) -> None:
         if self._held_first < self._held_end:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import partial
+from itertools import repeat
+from typing import Final, NamedTuple
 
 from broker.groups.filters.filter import TAKE_ALL, Filter
 from trovemq_proto.positions import QueueOffset
+from trovemq_proto.receipts import handles_of
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 ANY_QUEUE = -1
+RECEIVE_BYTES_MAX: Final = 4 << 20
+"""Of one receive; a single message may be larger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +36,7 @@ class ReceiveRequest:
     client_id: str = ""
     renewed: bool = False
     attempt_id: str = ""
+    bytes_max: int = RECEIVE_BYTES_MAX
     others: tuple[Filter, ...] = ()
     """The filters of other members that wait: messages for them are not skipped."""
     left: list[Filter] = field(default_factory=list)
@@ -51,6 +58,49 @@ class Delivered(NamedTuple):
     attempt: int
     receipt_handle: str
     until_ms: int
+
+
+_new_delivered = partial(tuple.__new__, Delivered)
+"""Delivered from a tuple of its members, without a Python call a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveredRun:
+    """Delivered messages side by side in one queue, with the same attempt: record i has the queue offset
+    first_offset + i. The other fields are as those of Delivered."""
+
+    records: list[memoryview]
+    size: int
+    """Bytes of the records."""
+    topic: str
+    queue_id: int
+    first_offset: QueueOffset
+    attempt: int
+    receipt: str
+    until_ms: int
+
+    @property
+    def offsets(self) -> range:
+        return range(self.first_offset, self.first_offset + len(self.records))
+
+    def messages(self) -> list[Delivered]:
+        """Each by itself, with its receipt handle."""
+        rows = zip(
+            self.records,
+            repeat(self.topic),
+            repeat(self.queue_id),
+            self.offsets,
+            repeat(self.attempt),
+            handles_of(self.receipt, self.offsets),
+            repeat(self.until_ms),
+            strict=False,
+        )
+        return list(map(_new_delivered, rows))
+
+
+def messages_of(runs: Sequence[DeliveredRun]) -> list[Delivered]:
+    """The messages of these runs, in order."""
+    return [one for run in runs for one in run.messages()]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,18 @@
 | offset  | hex: queue offset                                                               |
 | check   | 8 hex digits: CRC-32 of group, topic and all bytes before                       |
 
-Every character is allowed in a URL. To clients the text is opaque.
+A receipt stands for all handles of one head, where offsets are named beside it:
 
-Invariant: a HandleReader accepts only handles that encode_handles() made for the same group and topic.
+    head "." head check
+
+| part       | as                                                                                        |
+|------------|-------------------------------------------------------------------------------------------|
+| head check | 8 hex digits: CRC-32 of group, topic, and the head with its dot; a handle's continues it  |
+
+Every character is allowed in a URL. To clients the texts are opaque; the SDK makes the handle of an offset
+from its receipt (trovemq_proto.receipts).
+
+Invariant: a HandleReader accepts only handles and receipts that were made for the same group and topic.
 """
 
 from __future__ import annotations
@@ -26,6 +35,7 @@ from zlib_ng.zlib_ng import crc32
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.receipts import handle_of
 
 HEAD_SIZE_MAX: Final = 96
 
@@ -62,19 +72,13 @@ def handle_head(kind: int, queue_id: int, lease: int, granted_until_ms: int, ren
     return f"{kind:x}.{queue_id:x}.{lease:x}.{granted_until_ms:x}.{renewed:d}"
 
 
+def encode_receipt(seed: int, head: str) -> str:
+    """The receipt of all offsets under a lease."""
+    return f"{head}.{crc32(f'{head}.'.encode(), seed):08x}"
+
+
 def encode_handle(seed: int, head: str, offset: int) -> str:
-    text = f"{head}.{offset:x}"
-    return f"{text}.{crc32(text.encode(), seed):08x}"
-
-
-def encode_handles(seed: int, head: str, first: int, end: int) -> list[str]:
-    """The handles of offsets first .. end - 1."""
-    head_check = crc32(f"{head}.".encode(), seed)
-    handles = []
-    for offset in range(first, end):
-        digits = f"{offset:x}"
-        handles.append(f"{head}.{digits}.{crc32(digits.encode(), head_check):08x}")
-    return handles
+    return handle_of(encode_receipt(seed, head), offset)
 
 
 class HandleReader:
@@ -100,6 +104,21 @@ class HandleReader:
         except (ValueError, IndexError):
             self._text = ""
         raise illegal_handle("is not a handle of this group and topic")
+
+    def read_receipt(self, receipt: str) -> HandleHead:
+        """The lease; the very same object for one receipt in a row.
+
+        TroveError RECEIPT_HANDLE_ILLEGAL where it is not a receipt of the group and topic.
+        """
+        try:
+            text, check = receipt.rsplit(".", 1)
+            if text != self._text:
+                self._read_head(text)
+            if f"{self._check:08x}" == check:
+                return self._head
+        except (ValueError, IndexError):
+            self._text = ""
+        raise illegal_handle("is not a receipt of this group and topic")
 
     def _read_head(self, text: str) -> None:
         if len(text) > HEAD_SIZE_MAX:

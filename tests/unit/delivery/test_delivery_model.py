@@ -17,9 +17,11 @@ from tests.support.engine import flush
 from tests.support.trials import SOAK
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message
+from trovemq_store.events.receipt_handle import encode_receipt
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 QUEUES = 2
+RELEASED = "released"  # in place of a handle
 GROUPS = {
     "plain": SubscriptionGroup("plain", retry_max=2),
     "other": SubscriptionGroup("other", retry_max=16),
@@ -165,7 +167,9 @@ class DeliveryMachine(RuleBasedStateMachine):
             return
         chosen = data.draw(st.lists(st.sampled_from(places), min_size=1, max_size=6, unique=True))
         handles = [self.model.of(group, *place).handle for place in chosen]
-        if len(handles) > 2:
+        if data.draw(st.booleans()):
+            self._acknowledge_runs(group, chosen)
+        elif len(handles) > 2:
             results = self.engine.delivery.acknowledge_many(group, "orders", handles, self.engine.now_ms)
             assert results == [None] * len(handles)
         else:
@@ -173,6 +177,40 @@ class DeliveryMachine(RuleBasedStateMachine):
                 self.engine.delivery.acknowledge(group, "orders", handle, self.engine.now_ms)
         for place in chosen:
             self.model.of(group, *place).done = True
+
+    def _acknowledge_runs(self, group: str, places: list[tuple[int, int]]) -> None:
+        """As a stream does: by receipt, neighbours together."""
+        for receipt, offsets in self._runs(group, places):
+            args = (group, "orders", receipt, offsets, self.engine.now_ms)
+            assert self.engine.delivery.acknowledge_run(*args) == []
+
+    def _runs(self, group: str, places: list[tuple[int, int]]) -> list[tuple[str, range]]:
+        found: list[tuple[str, range]] = []
+        for place in sorted(places):
+            head, _, _ = self.model.of(group, *place).handle.rsplit(".", 2)
+            pair = self.engine.delivery.group_topics.get(group, "orders")
+            assert pair is not None
+            receipt, offset = encode_receipt(pair.seed, head), place[1]
+            if found and found[-1][0] == receipt and found[-1][1].stop == offset:
+                found[-1] = (receipt, range(found[-1][1].start, offset + 1))
+            else:
+                found.append((receipt, range(offset, offset + 1)))
+        return found
+
+    @rule(group=st.sampled_from(list(GROUPS)), data=st.data())
+    def release(self, group: str, data: st.DataObject) -> None:
+        """Returned at once, by receipt; no attempt is counted."""
+        if not (places := self._some_open(group)):
+            return
+        chosen = data.draw(st.lists(st.sampled_from(places), min_size=1, max_size=6, unique=True))
+        now_ms = self.engine.now_ms
+        for receipt, offsets in self._runs(group, chosen):
+            args = (group, "orders", receipt, offsets, 0, now_ms)
+            assert self.engine.delivery.change_run(*args, suspend=True) == []
+        for place in chosen:
+            state = self.model.of(group, *place)
+            self.old_handles.append((group, state.handle))
+            state.attempt, state.until_ms, state.handle = max(0, state.attempt - 1), now_ms, RELEASED
 
     @rule(
         group=st.sampled_from(list(GROUPS)), after_ms=st.sampled_from([0, 1, 3_000, 20_000]), data=st.data()
@@ -191,7 +229,10 @@ class DeliveryMachine(RuleBasedStateMachine):
         late = [
             state.handle
             for (name, _, _), state in self.model.states.items()
-            if name == group and state.handle and not state.done and state.until_ms <= self.engine.now_ms
+            if name == group
+            and state.handle not in ("", RELEASED)
+            and not state.done
+            and state.until_ms <= self.engine.now_ms
         ]
         if late:
             with pytest.raises(TroveError, match="RECEIPT_HANDLE_ILLEGAL"):

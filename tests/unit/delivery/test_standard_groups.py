@@ -10,8 +10,10 @@ from broker.groups.consumer_settings import ConsumerSettings
 from broker.groups.delivery.delivery import RECEIVE_READS_MAX
 from broker.groups.filters.filter import parse_filter
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
+from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueOffset
+from trovemq_proto.receipts import handle_of, handles_of
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 
@@ -41,6 +43,44 @@ def test_a_batch_has_no_more_than_was_asked_for(engine: Engine) -> None:
     names = sent(engine, 40)
     assert bodies(engine.receive(count=3)) == names[:3]
     assert bodies(engine.receive(count=100)) == names[3:35]
+
+
+def test_a_run_is_acknowledged_by_its_receipt_message_by_message(engine: Engine) -> None:
+    sent(engine, 6)
+    (run,) = engine.receive_runs()
+    assert handles_of(run.receipt, run.offsets) == [one.receipt_handle for one in run.messages()]
+    engine.delivery.change_invisible("workers", "orders", handle_of(run.receipt, 1), 500, engine.now_ms)
+    args = ("workers", "orders", run.receipt)
+    refused = engine.delivery.acknowledge_run(*args, range(5), engine.now_ms)
+    assert [(one.offset, one.error.spec) for one in refused] == [(1, errors.RECEIPT_HANDLE_ILLEGAL)]
+    assert engine.delivery.acknowledge_run(*args, range(2, 5), engine.now_ms) == [], "once more is fine"
+    refused = engine.delivery.acknowledge_run(*args, range(5, 8), engine.now_ms)
+    assert [one.offset for one in refused] == [6, 7], "messages that nobody received"
+    engine.now_ms += LEASE_MS
+    assert bodies(engine.receive()) == ["m1"]
+
+
+@pytest.mark.parametrize(("group", "topic"), [("others", "orders"), ("workers", "other")])
+def test_a_receipt_of_another_group_or_topic_settles_nothing(engine: Engine, group: str, topic: str) -> None:
+    engine.store.topics.create("other", queue_count=1)
+    sent(engine, 1)
+    (run,) = engine.receive_runs()
+    engine.receive("others")
+    engine.receive("workers", "other")
+    with pytest.raises(TroveError, match="RECEIPT_HANDLE_ILLEGAL"):
+        engine.delivery.acknowledge_run(group, topic, run.receipt, run.offsets, engine.now_ms)
+    with pytest.raises(TroveError, match="RECEIPT_HANDLE_ILLEGAL"):
+        engine.delivery.change_run(group, topic, run.receipt, run.offsets, 0, engine.now_ms)
+    assert engine.receive() == []
+
+
+def test_returned_runs_come_at_once_and_a_suspended_one_counts_no_attempt(engine: Engine) -> None:
+    sent(engine, 3)
+    (run,) = engine.receive_runs()
+    args = ("workers", "orders", run.receipt)
+    assert engine.delivery.change_run(*args, range(2), 0, engine.now_ms, suspend=True) == []
+    assert engine.delivery.change_run(*args, range(2, 3), 0, engine.now_ms) == []
+    assert attempts(engine.receive()) == [1, 1, 2]
 
 
 def test_what_is_not_acknowledged_comes_back_when_its_time_is_over(engine: Engine) -> None:

@@ -1,0 +1,321 @@
+"""The ends of deliveries: acknowledgements, changes of the invisible time, dead letters.
+
+A delivery is named by its receipt handle; neighbours that one receive delivered, by the receipt that their
+handles share and their offsets. Both ways change the same state and write the same events.
+
+Invariant: a handle or receipt changes a message only while the message is open under the lease that it names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from broker.groups.consumer_settings import ConsumerSettings
+from broker.groups.delivery.context import Context
+from broker.groups.delivery.dead_letters import copy_open_message
+from broker.groups.delivery.group_topic import GroupTopic
+from broker.groups.delivery.group_topics import GroupTopicTable
+from broker.groups.delivery.leases import Lease
+from broker.groups.delivery.prepared import Acknowledgement, PreparedAcknowledgement, settled_event
+from broker.groups.delivery.priority_receiver import was_skipped
+from broker.groups.delivery.queue_state import QueueState
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_store.events.codec import Event, EventKind
+from trovemq_store.events.receipt_handle import (
+    HandleHead,
+    encode_handle,
+    handle_head,
+    illegal_handle,
+)
+
+
+class RefusedOffset(NamedTuple):
+    """One message of a run whose settlement was refused."""
+
+    offset: int
+    error: TroveError
+
+
+class Settling:
+    """The part of the delivery engine that settles messages."""
+
+    def __init__(self, context: Context, group_topics: GroupTopicTable, settings: ConsumerSettings) -> None:
+        self.context = context
+        self.group_topics = group_topics
+        self._settings = settings
+
+    def acknowledge(self, group: str, topic: str, receipt_handle: str, now_ms: int) -> None:
+        """The message is consumed; once more for the same handle while it lasts is fine.
+
+        TroveError RECEIPT_HANDLE_ILLEGAL.
+        """
+        pair, state, head, offset = self._find(group, topic, receipt_handle)
+        lease = self._open_lease(state, head, offset, now_ms)
+        if lease is not None:
+            self._settle(pair, state, EventKind.ACKNOWLEDGED, lease, range(offset, offset + 1), now_ms)
+
+    def acknowledge_many(
+        self, group: str, topic: str, receipt_handles: Sequence[str], now_ms: int
+    ) -> list[TroveError | None]:
+        """acknowledge() for several; None or the error of each. Neighbours under one lease cost little."""
+        results: list[TroveError | None] = []
+        last: tuple[GroupTopic, QueueState, Lease] | None = None
+        last_head: HandleHead | None = None
+        first = end = 0
+        kind = EventKind.ACKNOWLEDGED
+        for handle in receipt_handles:
+            try:
+                pair, state, head, offset = self._find(group, topic, handle)
+                if (
+                    last is not None
+                    and head is last_head
+                    and offset == end
+                    and state.open.get(end) is last[2]
+                ):
+                    end += 1
+                    results.append(None)
+                    continue
+                if last is not None:
+                    self._settle(*last[:2], kind, last[2], range(first, end), now_ms)
+                    last = None
+                lease = self._open_lease(state, head, offset, now_ms)
+            except TroveError as error:
+                results.append(error)
+                continue
+            results.append(None)
+            if lease is not None:
+                last, last_head, first, end = (pair, state, lease), head, offset, offset + 1
+        if last is not None:
+            self._settle(*last[:2], kind, last[2], range(first, end), now_ms)
+        return results
+
+    def acknowledge_run(
+        self, group: str, topic: str, receipt: str, offsets: range, now_ms: int
+    ) -> list[RefusedOffset]:
+        """acknowledge() for neighbours under one receipt; those that are refused. TroveError
+        RECEIPT_HANDLE_ILLEGAL where the receipt is none of this group and topic."""
+        pair, state, head = self._find_run(group, topic, receipt)
+        refused = []
+        at, end = offsets.start, offsets.stop
+        while at < end:
+            first, at = at, at + 1
+            try:
+                lease = self._open_lease(state, head, first, now_ms)
+            except TroveError as error:
+                refused.append(RefusedOffset(first, error))
+                continue
+            if lease is None:
+                continue
+            while at < end and state.open.get(at) is lease:
+                at += 1
+            self._settle(pair, state, EventKind.ACKNOWLEDGED, lease, range(first, at), now_ms)
+        return refused
+
+    def change_invisible(
+        self,
+        group: str,
+        topic: str,
+        receipt_handle: str,
+        invisible_ms: int,
+        now_ms: int,
+        *,
+        suspend: bool = False,
+    ) -> str:
+        """The message comes back invisible_ms from now on; returns its new handle, the old one is void.
+
+        `suspend`: this delivery does not count as an attempt. TroveError RECEIPT_HANDLE_ILLEGAL,
+        INVISIBLE_DURATION_ILLEGAL, LIMIT_EXCEEDED.
+        """
+        self._check_change(invisible_ms)
+        pair, state, head, offset = self._find(group, topic, receipt_handle)
+        lease = self._change(pair, state, head, offset, now_ms, invisible_ms, suspend=suspend)
+        text = handle_head(state.kind, state.queue_id, lease.number, lease.until_ms, False)
+        return encode_handle(pair.seed, text, offset)
+
+    def change_run(
+        self,
+        group: str,
+        topic: str,
+        receipt: str,
+        offsets: range,
+        invisible_ms: int,
+        now_ms: int,
+        *,
+        suspend: bool = False,
+    ) -> list[RefusedOffset]:
+        """change_invisible() for neighbours under one receipt, which have no handles any more; those that are
+        refused. TroveError as change_invisible(): then nothing has changed."""
+        self._check_change(invisible_ms)
+        pair, state, head = self._find_run(group, topic, receipt)
+        refused = []
+        for offset in offsets:
+            try:
+                self._change(pair, state, head, offset, now_ms, invisible_ms, suspend=suspend)
+            except TroveError as error:
+                refused.append(RefusedOffset(offset, error))
+        return refused
+
+    def _check_change(self, invisible_ms: int) -> None:
+        if not 0 <= invisible_ms <= self._settings.invisible_max_ms:
+            raise illegal_duration(invisible_ms, 0, self._settings.invisible_max_ms)
+        self.context.events.check_space()
+
+    def _change(
+        self,
+        pair: GroupTopic,
+        state: QueueState,
+        head: HandleHead,
+        offset: int,
+        now_ms: int,
+        invisible_ms: int,
+        *,
+        suspend: bool,
+    ) -> Lease:
+        """The message's new lease."""
+        before = self._open_lease(state, head, offset, now_ms)
+        if before is None:
+            raise illegal_handle("is of a message that is consumed")
+        lease = Lease(
+            state.take_lease_number(),
+            max(0, before.attempt - suspend),
+            offset,
+            offset + 1,
+            now_ms + invisible_ms,
+            before.received_ms,
+            before.client_id,
+            renewed=False,
+        )
+        state.hand_out(lease, range(offset, offset + 1))
+        self.context.note_lease(pair, state, lease)
+        self.context.add(
+            Event(
+                EventKind.CHANGED,
+                now_ms,
+                state.group,
+                state.topic,
+                state.queue_id,
+                offset,
+                until=lease.until_ms,
+                attempt=lease.attempt,
+                lease=lease.number,
+                client_id=lease.client_id,
+            )
+        )
+        return lease
+
+    def dead_letter(self, group: str, topic: str, handle: str, now_ms: int, attempts_min: int = 0) -> bool:
+        """Copies the message to `%DLQ%group`; it is then consumed. Once more for the same handle is fine.
+
+        False where it was delivered less often than attempts_min. TroveError RECEIPT_HANDLE_ILLEGAL, and the
+        errors of an append. Then nothing has changed.
+        """
+        pair, state, head, offset = self._find(group, topic, handle)
+        lease = self._open_lease(state, head, offset, now_ms)
+        if lease is None:
+            return True
+        if lease.attempt < attempts_min:
+            return False
+        copy_open_message(self.context, pair, state, lease, offset, now_ms)
+        self._settle(pair, state, EventKind.DEAD_LETTERED, lease, range(offset, offset + 1), now_ms)
+        return True
+
+    def _find(self, group: str, topic: str, handle: str) -> tuple[GroupTopic, QueueState, HandleHead, int]:
+        pair = self._pair(group, topic)
+        head, offset = pair.handles.read(handle)
+        return pair, _state_of(pair, head), head, offset
+
+    def _find_run(self, group: str, topic: str, receipt: str) -> tuple[GroupTopic, QueueState, HandleHead]:
+        pair = self._pair(group, topic)
+        head = pair.handles.read_receipt(receipt)
+        return pair, _state_of(pair, head), head
+
+    def _pair(self, group: str, topic: str) -> GroupTopic:
+        pair = self.group_topics.get(group, topic)
+        if pair is None:
+            raise illegal_handle("is of a group that has nothing of this topic")
+        return pair
+
+    def _open_lease(self, state: QueueState, head: HandleHead, offset: int, now_ms: int) -> Lease | None:
+        """The lease of the handle; None where the message is consumed and the handle would last."""
+        lease = state.open.get(offset)
+        now_ms = self.context.lease_time.at(now_ms)
+        if lease is None:
+            if (
+                offset >= state.next_offset
+                or head.lease <= state.ended_lease
+                or offset in state.held
+                or (not head.renewed and head.granted_until_ms <= now_ms)
+                or was_skipped(self.context, state, offset)  # a crash has lost the lease
+            ):
+                raise illegal_handle("is not valid any more")
+            return None
+        if lease.number != head.lease or lease.granted_until_ms != head.granted_until_ms:
+            raise illegal_handle("was replaced: the message was received again, or its time was changed")
+        if lease.over(now_ms):
+            raise illegal_handle("has expired")
+        return lease
+
+    def _settle(
+        self, pair: GroupTopic, state: QueueState, kind: EventKind, lease: Lease, offsets: range, now_ms: int
+    ) -> None:
+        """Messages that are open under the lease are consumed."""
+        self._consume(pair, state, lease, offsets)
+        self.context.add(settled_event(kind, state, lease, offsets, now_ms))
+
+    def _consume(self, pair: GroupTopic, state: QueueState, lease: Lease, offsets: range) -> None:
+        """_settle() without its event."""
+        begin = state.committed
+        moved = state.settle_run(lease, offsets)
+        if moved:
+            self.context.commit(state)
+        window_was_full = state.next_offset - begin >= self._settings.ordered_window_max
+        if (
+            state.held
+            or len(state.open) + len(offsets) >= self._settings.in_flight_max
+            or (pair.keyed and moved and window_was_full)
+        ):
+            self.context.woken.add(pair)  # others may have waited for that
+
+    # --- acknowledgements of an atomic transaction ---------------------------------------------------------
+    def prepare_acknowledgements(
+        self, acknowledgements: Sequence[Acknowledgement], now_ms: int
+    ) -> list[PreparedAcknowledgement]:
+        """The future effect of consume_prepared(); nothing has changed yet. Messages that are consumed
+        already, by a handle that would last, and handles that come twice are left out.
+
+        TroveError RECEIPT_HANDLE_ILLEGAL, with the handle's place in `index`: not one of them counts.
+        """
+        prepared: dict[tuple[int, int], PreparedAcknowledgement] = {}
+        for index, (group, topic, handle) in enumerate(acknowledgements):
+            try:
+                pair, state, head, offset = self._find(group, topic, handle)
+                lease = self._open_lease(state, head, offset, now_ms)
+            except TroveError as error:
+                text = f"acknowledgement {index} (group {group[:80]}, topic {topic[:80]}): {error.message}"
+                raise TroveError(error.spec, text, **{**error.fields, "index": index}) from error
+            if lease is not None:
+                prepared[id(state), offset] = PreparedAcknowledgement(pair, state, lease, offset)
+        return list(prepared.values())
+
+    def consume_prepared(self, prepared: Sequence[PreparedAcknowledgement]) -> None:
+        """The events of these acknowledgements lie in the log: their messages are consumed. Call it before
+        anything else happens to the groups."""
+        for pair, state, lease, offset in prepared:
+            self._consume(pair, state, lease, range(offset, offset + 1))
+
+
+def illegal_duration(invisible_ms: int, low: int, high: int) -> TroveError:
+    return TroveError(
+        errors.INVISIBLE_DURATION_ILLEGAL,
+        f"an invisible duration of {invisible_ms} ms is not {low} to {high} ms",
+        field="invisible_duration",
+    )
+
+
+def _state_of(pair: GroupTopic, head: HandleHead) -> QueueState:
+    state = pair.sources.get(head[:2])
+    if state is None:
+        raise illegal_handle("is of a queue that is not there")
+    return state
