@@ -25,6 +25,7 @@ from broker.server.access.security_service import SecurityParts, SecurityService
 from broker.server.monitoring.traffic import Traffic
 from broker.server.native.admin_service import AdminService
 from broker.server.native.broker_service import BrokerService
+from broker.server.native.consume_stream import ConsumeParts, ConsumerService
 from broker.server.native.group_service import GroupService, GroupServiceParts
 from broker.server.native.track_service import TrackParts, TrackService
 from broker.server.rocketmq.commands import ClientCommands
@@ -91,7 +92,16 @@ class BrokerServices:
         self.registry = services.clients
         self.registry.add_gone_listener(self._model.delivery.release_client)
         self._commands = ClientCommands(self.registry, lambda: secrets.token_hex(NONCE_BYTES))
-        self.rocketmq = RocketmqService(self._rocketmq_parts(advertised, version))
+        rocketmq = self._rocketmq_parts(advertised, version)
+        self.rocketmq = RocketmqService(rocketmq)
+        self.consumers = ConsumerService(
+            ConsumeParts(
+                rocketmq=rocketmq,
+                receiver=self.rocketmq.receiver,
+                acknowledger=self.rocketmq.acknowledger,
+                replies=replies,
+            )
+        )
         self._admin = self._admin_service()
         self._groups = GroupService(
             GroupServiceParts(
@@ -184,6 +194,7 @@ class BrokerServices:
         parts.messages.add_to(server)
         parts.transactions.add_to(server)
         self.rocketmq.add_to(server)
+        self.consumers.add_to(server)
         query_pb2_grpc.add_QueryServiceServicer_to_server(parts.queries, server)
         search_pb2_grpc.add_SearchServiceServicer_to_server(parts.searches, server)
         store_pb2_grpc.add_StoreServiceServicer_to_server(parts.store_service, server)
@@ -235,6 +246,7 @@ class BrokerServices:
     async def drain(self, timeout_s: float) -> None:
         """Takes no more appends, syncs the log, answers the open requests, ends the streams."""
         await self.parts.drain(timeout_s)
+        await self.consumers.streams.end_all(timeout_s)
         await self.rocketmq.end_streams(timeout_s)
         self._route.close()
 

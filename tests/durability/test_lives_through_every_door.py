@@ -1,9 +1,9 @@
 """A walk over every door that takes a message, with odd fields, through lives that end by kill and by stop.
 
 The steps are Hypothesis' choice: native Append and Send, RocketMQ's SendMessage (plain, delayed, half),
-receives with acknowledgements and dead letters, resends of these, time that passes, a kill, a clean stop. At
-the end every acknowledged message is found by its id, with the body that was sent; no call failed with an
-internal error; no receiver saw the broker's own records.
+receives with acknowledgements and dead letters, streams of a group, resends of dead letters, time that
+passes, a kill, a clean stop. At the end every acknowledged message is found by its id, with the body that was
+sent; no call failed with an internal error; no receiver saw the broker's own records.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from tests.support.engine import with_crc_property
 from tests.support.fake_loop import run
 from tests.support.fuzz_ledger import MESSAGING, NATIVE
-from tests.support.fuzzed_broker import CLIENT_METADATA, check_outcome
+from tests.support.fuzzed_broker import CLIENT_METADATA, CONSUME, check_outcome, consume_frames
 from tests.support.rocketmq_parts import message, receive_request
 from tests.support.services_here import (
     BrokerServices,
@@ -35,7 +35,7 @@ from trovemq_proto.records import decode_stored
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
-from trovemq_proto.v1 import admin_pb2, group_pb2, message_pb2, query_pb2
+from trovemq_proto.v1 import admin_pb2, consumer_pb2, group_pb2, message_pb2, query_pb2
 from trovemq_store.files.memory import MemoryFileSystem
 
 TOPICS: Final = {"orders": "NORMAL", "later": "DELAY", "deals": "TRANSACTION"}
@@ -58,8 +58,9 @@ class Walk:
         self.held: list[v2.Message] = []
         self.count = 0
 
-    async def ask(self, name: str, request: Any) -> list[Any]:
-        outcome = await self.broker.call(name, [request.SerializeToString()], CLIENT_METADATA)
+    async def ask(self, name: str, *requests: Any) -> list[Any]:
+        sent = [request.SerializeToString() for request in requests]
+        outcome = await self.broker.call(name, sent, CLIENT_METADATA)
         replies = [self.broker.parse(name, one) for one in outcome.replies]
         check_outcome(name, outcome, replies)
         return replies if outcome.code == "OK" else []
@@ -148,6 +149,20 @@ class Walk:
                 assert not any(name.startswith("TROVEMQ_") for name in reply.message.user_properties)
                 self.held.append(reply.message)
 
+    async def consume(self, source: random.Random) -> None:
+        """Messages by a stream; some are settled by another one, the rest is delivered later."""
+        start, *rest = consume_frames(GROUP, source.choice(list(TOPICS)))
+        replies = await self.ask(CONSUME, start, *rest)
+        later = consumer_pb2.ConsumeFrame(group=start.group, topic=start.topic, start=start.start)
+        for one in (one for reply in replies for one in reply.runs):
+            kind = source.choice((consumer_pb2.ACKNOWLEDGE, consumer_pb2.RETURN))
+            count = source.randrange(one.count + 1)
+            later.settlements.add(kind=kind, receipt=one.receipt, ranges=(one.first_offset, count))
+        if later.settlements:
+            results = [result for reply in await self.ask(CONSUME, later) for result in reply.results]
+            assert len(results) == len(later.settlements)
+            assert not any(result.HasField("error") or result.refused for result in results)
+
     async def settle(self, source: random.Random) -> None:
         while self.held:
             received = self.held.pop()
@@ -204,6 +219,7 @@ DOORS: Final[list[Step]] = [
     Walk.prepare,
     Walk.end,
     Walk.receive,
+    Walk.consume,
     Walk.settle,
     Walk.resend,
     Walk.wait,

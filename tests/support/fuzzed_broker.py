@@ -30,7 +30,7 @@ from tests.support.services_here import ADVERTISED, BrokerServices, CallContext,
 from trovemq_proto import errors
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
-from trovemq_proto.v1 import admin_pb2, group_pb2, query_pb2
+from trovemq_proto.v1 import admin_pb2, consumer_pb2, group_pb2, query_pb2
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import FileSystem
 from trovemq_store.index.trees.store_trees import TREE_NAMES
@@ -45,6 +45,7 @@ TOPICS: Final = {
     "halves": "TRANSACTION",
 }
 TOPIC_COUNT_MAX: Final = 300
+CONSUME: Final = f"{NATIVE}ConsumerService.Consume"
 CLIENT: Final = "client-1"
 CLIENT_METADATA: Final = (("x-mq-client-id", CLIENT), ("x-mq-language", "PYTHON"))
 CALL_S_MAX: Final = 60.0  # of the services' clock
@@ -100,6 +101,13 @@ def check_outcome(name: str, outcome: Outcome, replies: Sequence[Any]) -> None:
         for entry in reply.entries if "entries" in fields and fields["entries"].message_type else ():
             status = getattr(entry, "status", None)
             assert status is None or status.code not in FAULT_CODES, f"{name}: {status}"
+
+
+def consume_frames(group: str, topic: str) -> list[consumer_pb2.ConsumeFrame]:
+    """A stream that receives some messages, and ends when they were sent to it."""
+    start = consumer_pb2.ConsumeFrame(group=group, topic=topic, credit_messages=4, credit_bytes=100_000)
+    start.start.invisible_ms = 15_000
+    return [start, *(consumer_pb2.ConsumeFrame(group=group, topic=topic) for _ in range(9))]
 
 
 class LiveContext(CallContext):
@@ -184,7 +192,7 @@ class FuzzedBroker:
 
     def _metadata(self, name: str) -> Sequence[tuple[str, Any]]:
         source = self.source
-        if name.startswith(NATIVE) or source.random() < 0.02:
+        if (name.startswith(NATIVE) and name != CONSUME) or source.random() < 0.02:
             return ()
         if source.random() < 0.9:
             client: Any = source.choice(self.values.texts["client"])
@@ -228,6 +236,8 @@ class FuzzedBroker:
                 getattr(outcome.requests[0], "messages", ()), replies[0].entries, strict=False
             ):
                 self._valid_after_send(sent, entry)
+        elif name == CONSUME:
+            self._valid_after_batches(outcome.requests, [run for reply in replies for run in reply.runs])
         elif name == f"{NATIVE}QueryService.QueryByKey" and replies and replies[-1].cursor:
             learn("cursor", replies[-1].cursor)
             query = query_pb2.QueryByKeyRequest()
@@ -238,6 +248,17 @@ class FuzzedBroker:
             kind = "topic" if "Topic" in name else "group"
             learn(kind, getattr(outcome.requests[0], kind))
             learn(kind, "orders" if kind == "topic" else "workers")
+
+    def _valid_after_batches(self, asked: Sequence[Any], runs: Sequence[Any]) -> None:
+        first = consume_frames(asked[0].group, asked[0].topic)[0]
+        self._valid[CONSUME].append(first)
+        for run in runs:
+            self.values.learn("receipt", run.receipt)
+            later = consumer_pb2.ConsumeFrame(group=first.group, topic=first.topic, credit_messages=3)
+            kind = self.source.choice((consumer_pb2.ACKNOWLEDGE, consumer_pb2.RETURN))
+            ranges = (run.first_offset, run.count)
+            later.settlements.add(kind=kind, receipt=run.receipt, ranges=ranges, suspend=run.count > 1)
+            self._valid[CONSUME].append(later)
 
     def _valid_with_handle(self, asked: Any, received: v2.Message) -> None:
         system = received.system_properties
@@ -319,6 +340,8 @@ class FuzzedBroker:
         for topic, group in (("orders", "workers"), ("steps", "inorder")):
             receive = receive_request(topic, group=group, batch_size=8, polling_ms=0, invisible_ms=15_000)
             await self._do(f"{MESSAGING}ReceiveMessage", receive)
+        consume = [one.SerializeToString() for one in consume_frames("workers", "orders")]
+        await self.call(CONSUME, consume, CLIENT_METADATA)
         query = query_pb2.QueryByKeyRequest(topic="orders", key="k1", messages_max=1)
         await self._do(f"{NATIVE}QueryService.QueryByKey", query)
         await asyncio.sleep(self.source.choice(PAUSES_S))
@@ -372,6 +395,7 @@ class FuzzedBroker:
             "receives that wait": len(services.receive_waits),
             "queries": services.queries.running,
             "streams": len(services.messages.streams),
+            "consume streams": len(self.calls.all.consumers.streams),
             "telemetry streams": len(self.calls.all.rocketmq.telemetry),
             "appends that wait": services.group_commit.waiting,
         }

@@ -109,6 +109,9 @@ TEXT_KINDS: Final = {
     "client_id": "client",
     "expression": "expression",
     "subscription": "expression",
+    "filter": "expression",
+    "filter_type": "filter_type",
+    "receipt": "receipt",
     "key": "key",
     "keys": "key",
     "message_key": "key",
@@ -153,6 +156,8 @@ class Values:
             "message_group": ["g1", "g2"],
             "cluster": ["c"],
             "checksum": ["00000000"],
+            "receipt": ["0.0.1.18bcfe5dd30.0.4a1bf138"],
+            "filter_type": ["tag", "sql", ""],
             "": ["a", "b", "c"],
         }
 

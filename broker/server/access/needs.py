@@ -274,6 +274,7 @@ _SERVICES: Final[dict[str, dict[str, Row]]] = {
         "Pull": Row(_topic(SUB)),
         "GetProducer": Row(_topic(PUB), producers=producer_ids.of_question),
     },
+    "trovemq.v1.ConsumerService": {"Consume": Row(_both(SUB, SUB))},
     "trovemq.v1.TransactionService": {
         "Transact": Row(_transaction),
         "GetTransaction": Row(Level.USER, show=_show_transaction),

@@ -12,7 +12,7 @@ import numpy as np
 from broker.fetch.pull import PullRequest, PullResult
 from broker.produce.append import Durability, put_status
 from broker.produce.outgoing import OutgoingMessage
-from broker.server.native.frames import write_fetch_reply
+from broker.server.native.frames import write_with_records
 from trovemq_daemon.handler_guard import error_to_wire
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueOffset
@@ -130,7 +130,7 @@ def fetch_reply(fetch_id: int, result: PullResult) -> bytes:
         queue_offsets=result.queue_offsets,
         damaged_offsets=result.damaged_offsets,
     )
-    return write_fetch_reply(head, result.slices, result.byte_count)
+    return write_with_records(head, result.slices, result.byte_count)
 
 
 def fetch_error(fetch_id: int, error: TroveError) -> bytes:

@@ -1,9 +1,10 @@
-"""The two frames that carry record batches, read and written without copying the records.
+"""The frames that carry record batches, read and written without copying the records.
 
-They are ordinary protobuf messages of message.proto; protobuf's own code would copy the records into the
-message and out of it again. On the wire (protobuf encoding; a tag byte is field number << 3 | wire type):
+They are ordinary protobuf messages of message.proto and consumer.proto; protobuf's own code would copy the
+records into the message and out of it again. On the wire (protobuf encoding; a tag byte is
+field number << 3 | wire type):
 
-AppendFrame                              FetchReply, the one field that is written here
+AppendFrame                              FetchReply, ConsumeReply: the field that is written here
 | tag  | field    | form               | | tag  | field   | form              |
 |------|----------|--------------------| |------|---------|-------------------|
 | 0x08 | frame_id | varint             | | 0x1A | records | length and bytes  |
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from trovemq_daemon.varints import read_varint
-from trovemq_proto.v1 import message_pb2
+from trovemq_proto.v1 import consumer_pb2, message_pb2
 
 RECORDS_TAG: Final = b"\x1a"
 
@@ -90,7 +91,9 @@ def _set_number(frame: AppendFrame, field: int, value: int) -> None:
         frame.one_way = bool(value)
 
 
-def write_fetch_reply(head: message_pb2.FetchReply, slices: Iterable[memoryview], byte_count: int) -> bytes:
+def write_with_records(
+    head: message_pb2.FetchReply | consumer_pb2.ConsumeReply, slices: Iterable[memoryview], byte_count: int
+) -> bytes:
     """The reply `head` (without records) with these slices as its records: one copy of each byte."""
     if not byte_count:
         return head.SerializeToString()

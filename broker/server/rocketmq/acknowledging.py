@@ -60,7 +60,7 @@ class Acknowledger:
             response.status.CopyFrom(status)
         else:
             response.status.code = v2.MULTIPLE_RESULTS
-        self._wake(group, topic)
+        self.wake(group, topic)
         return response
 
     async def change_invisible(
@@ -80,7 +80,7 @@ class Acknowledger:
                 f" {self._parts.settings.invisible_max_ms}",
             )
         handle = request.receipt_handle
-        if invisible_ms == 0 and not request.suspend and self._exhausted(group, topic, handle):
+        if invisible_ms == 0 and not request.suspend and self.exhausted(group, topic, handle):
             await self._dead_lettered(group, topic)
             return service_pb2.ChangeInvisibleDurationResponse(status=OK_STATUS, receipt_handle=handle)
         try:
@@ -114,7 +114,7 @@ class Acknowledger:
         await self._dead_lettered(group, topic)
         return service_pb2.ForwardMessageToDeadLetterQueueResponse(status=OK_STATUS)
 
-    def _exhausted(self, group: str, topic: str, handle: str) -> bool:
+    def exhausted(self, group: str, topic: str, handle: str) -> bool:
         """Whether the message had its last attempt, and is a dead letter now.
 
         False also where the copy is refused: the next receive tries again.
@@ -132,10 +132,10 @@ class Acknowledger:
 
     async def _dead_lettered(self, group: str, topic: str) -> None:
         """Returns when the copy is durable."""
-        self._wake(group, topic)
+        self.wake(group, topic)
         await self._parts.group_commit.acknowledgeable(self._parts.store.end_offset)
 
-    def _wake(self, group: str, topic: str) -> None:
+    def wake(self, group: str, topic: str) -> None:
         """Messages that were held back by those that are consumed now can be received."""
         if self._parts.delivery.next_visible_ms(group, topic) == 0:
             self._parts.waits.wake((group, topic))

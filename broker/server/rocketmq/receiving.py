@@ -19,7 +19,7 @@ from typing import Final
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from broker.groups.delivery.redelivery import return_messages
-from broker.groups.delivery.request import Delivered, ReceiveRequest
+from broker.groups.delivery.request import Delivered, DeliveredRun, ReceiveRequest, messages_of
 from broker.groups.filters.filter import TAKE_ALL, Filter, parse_filter
 from broker.groups.receive_waits import Wait
 from broker.server.rocketmq.clients import Client, Subscription
@@ -69,7 +69,7 @@ class Receiver:
         until = asyncio.get_running_loop().time() + self._polling_s(request, context)
         attempt = self._request(request, context)
         with self._parts.registry.receiving(attempt.client_id, context):
-            delivered = await self._receive(attempt, until, context)
+            delivered = messages_of(await self.next_runs(attempt, until, context))
         if not delivered:
             yield _NOTHING
             yield self._delivered_at()
@@ -122,33 +122,43 @@ class Receiver:
         return remaining - ANSWER_BEFORE_S
 
     def _request(self, request: service_pb2.ReceiveMessageRequest, context: Context) -> ReceiveRequest:
-        parts = self._parts
-        now_ms = parts.clock_ms()
         topic = topic_to_read(request.message_queue.topic)
         name = group_name(request.group)
         filter_ = read_filter(request.filter_expression)
-        invisible_ms = self._invisible_ms(request)
-        check_readable(parts.store, topic)
-        group = self._order.for_use(name, (topic,), now_ms)
-        check_consumer(group)
-        self._remember(name, topic, filter_, now_ms)
-        return ReceiveRequest(
-            group=group,
-            topic=topic,
-            filter=filter_,
-            count_max=min(max(request.batch_size, 1), parts.settings.receive_count_max),
-            invisible_ms=invisible_ms,
-            now_ms=now_ms,
-            client_id=client_id_of(context),
-            renewed=request.auto_renew,
+        invisible_ms = None if request.auto_renew else duration_ms(request.invisible_duration)
+        prepared = self.prepare(name, topic, filter_, invisible_ms, client_id_of(context))
+        return replace(
+            prepared,
+            count_max=min(max(request.batch_size, 1), self._parts.settings.receive_count_max),
             attempt_id=request.attempt_id[:ATTEMPT_ID_SIZE_MAX],
         )
 
-    def _invisible_ms(self, request: service_pb2.ReceiveMessageRequest) -> int:
+    def prepare(
+        self, group: str, topic: str, filter_: Filter, invisible_ms: int | None, client_id: str
+    ) -> ReceiveRequest:
+        """A receive of the group, which is made where it is new; invisible_ms None: the broker renews the
+        leases. Raises INVISIBLE_DURATION_ILLEGAL, TOPIC_NOT_FOUND, PERMISSION_MISSING, GROUP_NOT_FOUND."""
+        parts = self._parts
+        now_ms = parts.clock_ms()
+        lasts_ms = self._lasts_ms(invisible_ms)
+        check_readable(parts.store, topic)
+        settings = self._order.for_use(group, (topic,), now_ms)
+        check_consumer(settings)
+        self._remember(group, topic, filter_, now_ms)
+        return ReceiveRequest(
+            group=settings,
+            topic=topic,
+            filter=filter_,
+            invisible_ms=lasts_ms,
+            now_ms=now_ms,
+            client_id=client_id,
+            renewed=invisible_ms is None,
+        )
+
+    def _lasts_ms(self, invisible_ms: int | None) -> int:
         settings = self._parts.settings
-        if request.auto_renew:
+        if invisible_ms is None:
             return settings.renewed_lease_ms
-        invisible_ms = duration_ms(request.invisible_duration)
         if not settings.invisible_min_ms <= invisible_ms <= settings.invisible_max_ms:
             raise TroveError(
                 errors.INVISIBLE_DURATION_ILLEGAL,
@@ -165,7 +175,7 @@ class Receiver:
             clients.subscribed(group, topic, Subscription(filter_.kind, filter_.expression, now_ms))
 
     # --- waiting ------------------------------------------------------------------------------------
-    async def _receive(self, attempt: ReceiveRequest, until: float, context: Context) -> list[Delivered]:
+    async def next_runs(self, attempt: ReceiveRequest, until: float, context: Context) -> list[DeliveredRun]:
         """Messages that are there; where there are none, those that come until `until`."""
         waits = self._parts.waits
         if self._parts.registry.has_left(attempt.client_id):
@@ -198,12 +208,12 @@ class Receiver:
         await asyncio.sleep(0)  # the last look was cut short: others may go first
         return asyncio.get_running_loop().time() < until and not self._parts.waits.closed
 
-    def _attempt(self, attempt: ReceiveRequest, context: Context) -> list[Delivered]:
+    def _attempt(self, attempt: ReceiveRequest, context: Context) -> list[DeliveredRun]:
         if context.done():
             return []  # the client is gone: a message delivered to it would be lost for its invisible time
         waits, pair = self._parts.waits, (attempt.group.name, attempt.topic)
         attempt = replace(attempt, others=waits.other_filters(pair, attempt.filter), left=[])
-        delivered = self._parts.delivery.receive(attempt)
+        delivered = self._parts.delivery.receive_runs(attempt)
         for filter_ in attempt.left:
             waits.wake_for(pair, filter_)
         return delivered

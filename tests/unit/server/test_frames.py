@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.server.native.convert import born_host_of
-from broker.server.native.frames import read_append_frame, write_fetch_reply
+from broker.server.native.frames import read_append_frame, write_with_records
 from trovemq_proto.v1 import message_pb2
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -59,7 +59,7 @@ def test_faults_keep_what_was_read_before() -> None:
 @given(st.lists(st.binary(max_size=400), max_size=5), INT64)
 def test_fetch_replies_are_read_by_protobuf(parts: list[bytes], next_offset: int) -> None:
     head = message_pb2.FetchReply(fetch_id=3, next_offset=next_offset, damaged_offsets=[1, 2])
-    data = write_fetch_reply(head, [memoryview(part) for part in parts], sum(map(len, parts)))
+    data = write_with_records(head, [memoryview(part) for part in parts], sum(map(len, parts)))
     reply = message_pb2.FetchReply.FromString(data)
     assert reply.records == b"".join(parts)
     assert (reply.fetch_id, reply.next_offset, list(reply.damaged_offsets)) == (3, next_offset, [1, 2])

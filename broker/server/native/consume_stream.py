@@ -1,0 +1,362 @@
+"""The Consume stream: batches of a group's messages while the client gives credit, and their settlement.
+
+| from the client | effect                                                                                   |
+|-----------------|------------------------------------------------------------------------------------------|
+| `start`         | the stream belongs to one group, topic and filter                                        |
+| credit          | a task sends batches until it is used up, and waits for messages where there are none    |
+| received batch  | batches up to it are the client's: they stay its own when the stream ends                |
+| settlements     | applied in their order, in one step of the loop; one reply has the results of a frame    |
+| `stop`          | no more batches; a reply says that none is under way                                     |
+
+Invariants
+- The stream sends no more messages than it was given credit for; bytes go beyond by one message at most.
+- When the stream ends, for whatever reason, messages of batches that the client has not named as received
+  are delivered again after `released_after_ms`. Until then they can be settled. The delivery counts as an
+  attempt where the batch was written: the message may be the one that ended the program.
+- A client that does not read its replies costs one batch, and its frames are not read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+import grpc
+
+from broker.groups.delivery.request import DeliveredRun, ReceiveRequest
+from broker.groups.delivery.settling import RefusedOffset
+from broker.groups.filters.filter import TAKE_ALL, Filter, parse_filter
+from broker.server.native.frames import write_with_records
+from broker.server.native.reply_stream import OpenStreams, ReplyStream
+from broker.server.rocketmq.acknowledging import Acknowledger
+from broker.server.rocketmq.parts import RocketmqParts
+from broker.server.rocketmq.receiving import POLLING_MAX_S, Receiver
+from broker.server.rocketmq.resources import group_name, topic_to_read
+from broker.server.rocketmq.status import client_id_of
+from trovemq_daemon.handler_guard import error_to_wire
+from trovemq_daemon.reply_budget import ReplyBudget
+from trovemq_daemon.request_bounds import bounded
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.receipts import handle_of, handles_of
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_proto.v1 import consumer_pb2
+
+SERVICE_NAME: Final = consumer_pb2.DESCRIPTOR.services_by_name["ConsumerService"].full_name
+
+BATCH_MESSAGES_MAX: Final = 512
+BATCH_BYTES_MAX: Final = 1 << 20
+UNCONFIRMED_MAX: Final = 64
+"""Batches that the client has not named as received; no more are sent then."""
+SETTLED_MAX: Final = 4_096
+"""Messages of the settlements of one frame, and settlements."""
+CREDIT_MESSAGES_MAX: Final = 65_536
+CREDIT_BYTES_MAX: Final = 268_435_456
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumeParts:
+    """The common parts of all Consume streams."""
+
+    rocketmq: RocketmqParts
+    receiver: Receiver
+    acknowledger: Acknowledger
+    replies: ReplyBudget | None = None
+
+
+class ConsumerService:
+    """`add_to` a server, before it starts; `streams` end before it stops."""
+
+    def __init__(self, parts: ConsumeParts) -> None:
+        self._parts = parts
+        self.streams: Final = OpenStreams()
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        consume = grpc.stream_stream_rpc_method_handler(
+            self.consume, request_deserializer=bounded(consumer_pb2.ConsumeFrame)
+        )
+        server.add_registered_method_handlers(SERVICE_NAME, {"Consume": consume})
+
+    async def consume(self, _requests: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        client_id = client_id_of(context)
+        with self._parts.rocketmq.registry.receiving(client_id, context):
+            await self.streams.serve(ConsumeStream(self._parts, client_id, context))
+
+
+class _Subscription(NamedTuple):
+    """The first frame's content. `invisible_ms` None: the broker renews the leases."""
+
+    group: str
+    topic: str
+    filter: Filter
+    invisible_ms: int | None
+
+
+@dataclass(slots=True)
+class _Sent:
+    """The messages of a batch, without their records: those would keep a segment mapped."""
+
+    batch: int
+    runs: list[tuple[str, range]]
+    is_written: bool = False
+
+
+class ConsumeStream(ReplyStream):
+    def __init__(
+        self, parts: ConsumeParts, client_id: str, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> None:
+        super().__init__(context, 1, parts.replies)
+        self._parts = parts
+        self._client_id = client_id
+        self._client = parts.rocketmq.registry.get(client_id)
+        self._subscription: _Subscription | None = None
+        self._credit_messages = self._credit_bytes = 0
+        self._credited = asyncio.Event()
+        self._batch = 0
+        self._is_sending = False
+        self._idle = asyncio.Event()  # a batch was written
+        self._unconfirmed: deque[_Sent] = deque()
+        self._deliverer: asyncio.Task[None] | None = None
+        self._failure: TroveError | None = None
+
+    # --- life ---------------------------------------------------------------------------------------
+    async def serve(self) -> None:
+        task = asyncio.current_task()
+        try:
+            await super().serve()
+        except asyncio.CancelledError:
+            if self._failure is None or task is None:
+                raise
+            task.uncancel()
+            raise self._failure from None
+
+    def close(self) -> None:
+        if self._deliverer is not None:
+            self._deliverer.cancel()
+        if self._subscription is None or not self._unconfirmed:
+            return
+        group, topic = self._subscription.group, self._subscription.topic
+        rocketmq = self._parts.rocketmq
+        for sent in self._unconfirmed:
+            handles = [handle for run in sent.runs for handle in handles_of(*run)]
+            now_ms = rocketmq.clock_ms()
+            rocketmq.delivery.release_handles(group, topic, handles, now_ms, counted=sent.is_written)
+        self._unconfirmed.clear()
+        rocketmq.waits.wake((group, topic))
+
+    async def handle(self, request: consumer_pb2.ConsumeFrame) -> None:
+        subscription = self._subscription
+        if subscription is None:
+            subscription = self._begin(request)
+        elif (request.group, request.topic) != (subscription.group, subscription.topic):
+            raise TroveError(errors.REQUEST_ILLEGAL, "a stream is of one group and topic")
+        self._confirm(request.received_batch)
+        self._take_credit(request.credit_messages, request.credit_bytes)
+        if request.settlements:
+            await self._settle_all(subscription, request.settlements)
+        if request.stop:
+            await self._stop()
+
+    def _begin(self, frame: consumer_pb2.ConsumeFrame) -> _Subscription:
+        if not frame.HasField("start"):
+            raise TroveError(errors.REQUEST_ILLEGAL, "the first frame of a stream has its start")
+        start = frame.start
+        filter_ = parse_filter(start.filter_type or "tag", start.filter) if start.filter else TAKE_ALL
+        self._subscription = subscription = _Subscription(
+            group_name(v2.Resource(name=frame.group)),
+            topic_to_read(v2.Resource(name=frame.topic)),
+            filter_,
+            start.invisible_ms or None,
+        )
+        self._prepare(subscription)
+        self._deliverer = asyncio.get_running_loop().create_task(
+            self._deliver(subscription), name="consume-deliverer"
+        )
+        return subscription
+
+    def _confirm(self, batch: int) -> None:
+        while self._unconfirmed and self._unconfirmed[0].batch <= batch:
+            self._unconfirmed.popleft()
+            self._credited.set()
+
+    def _take_credit(self, messages: int, byte_count: int) -> None:
+        if messages < 0 or byte_count < 0:
+            raise TroveError(errors.REQUEST_ILLEGAL, "credit is not negative")
+        if messages or byte_count:
+            self._credit_messages = min(self._credit_messages + messages, CREDIT_MESSAGES_MAX)
+            self._credit_bytes = min(self._credit_bytes + byte_count, CREDIT_BYTES_MAX)
+            self._credited.set()
+
+    async def _stop(self) -> None:
+        while self._is_sending:
+            self._idle.clear()
+            await self._idle.wait()
+        if self._deliverer is not None:
+            self._deliverer.cancel()
+        await self.reply(consumer_pb2.ConsumeReply(stopped=True).SerializeToString())
+
+    # --- delivery -----------------------------------------------------------------------------------
+    async def _deliver(self, subscription: _Subscription) -> None:
+        try:
+            while not self._parts.rocketmq.waits.closed:
+                await self._wait_for_credit()
+                await self.wait_for_capacity()
+                until = asyncio.get_running_loop().time() + POLLING_MAX_S
+                request = self._prepare(subscription)
+                runs = await self._parts.receiver.next_runs(request, until, self._context)
+                if runs:
+                    await self._send(subscription, runs)
+                await asyncio.sleep(0)  # where the client reads fast, others have their turn
+        except TroveError as error:
+            self._fail(error)
+        except Exception:  # the client is gone
+            self._fail(None)
+
+    def _fail(self, error: TroveError | None) -> None:
+        self._failure = error
+        if self.task is not None:
+            self.task.cancel()
+
+    async def _wait_for_credit(self) -> None:
+        while (
+            self._credit_messages < 1 or self._credit_bytes < 1 or len(self._unconfirmed) >= UNCONFIRMED_MAX
+        ):
+            self._credited.clear()
+            await self._credited.wait()
+
+    def _prepare(self, subscription: _Subscription) -> ReceiveRequest:
+        """Anew for each batch: topic, group and client may have changed."""
+        if self._parts.rocketmq.registry.get(self._client_id) is not self._client:
+            raise TroveError(errors.CLIENT_UNKNOWN, "the client was forgotten or has other settings since")
+        if self._parts.rocketmq.registry.has_left(self._client_id):
+            raise TroveError(errors.CLIENT_UNKNOWN, "the client has ended")
+        request = self._parts.receiver.prepare(*subscription, self._client_id)
+        return replace(
+            request,
+            count_max=max(1, min(self._credit_messages, BATCH_MESSAGES_MAX)),
+            bytes_max=min(self._credit_bytes, BATCH_BYTES_MAX),
+        )
+
+    async def _send(self, subscription: _Subscription, runs: Sequence[DeliveredRun]) -> None:
+        self._batch += 1
+        sent = _Sent(self._batch, [(run.receipt, run.offsets) for run in runs])
+        self._unconfirmed.append(sent)
+        count = sum(len(run.records) for run in runs)
+        size = sum(run.size for run in runs)
+        self._credit_messages -= count
+        self._credit_bytes -= size
+        self._is_sending = True
+        await self.reply(batch_reply(self._batch, runs, size))
+        sent.is_written, self._is_sending = True, False
+        self._idle.set()
+        self._parts.rocketmq.traffic.fetched(subscription.topic, count, size)
+
+    # --- settlements ----------------------------------------------------------------------------------
+    async def _settle_all(
+        self, subscription: _Subscription, settlements: Sequence[consumer_pb2.Settlement]
+    ) -> None:
+        started = time.perf_counter()
+        if sum(map(_message_count, settlements)) > SETTLED_MAX or len(settlements) > SETTLED_MAX:
+            raise TroveError(errors.LIMIT_EXCEEDED, f"a frame settles at most {SETTLED_MAX} messages")
+        store, reply = self._parts.rocketmq.store, consumer_pb2.ConsumeReply()
+        appended: list[consumer_pb2.SettlementResult] = []
+        for settlement in settlements:
+            result = reply.results.add(settlement_id=settlement.settlement_id)
+            end_before = store.end_offset
+            try:
+                for one in self._refused_of(subscription, settlement):
+                    result.refused.add(offset=one.offset, error=error_to_wire(one.error))
+            except TroveError as error:
+                result.error.CopyFrom(error_to_wire(error))
+            if store.end_offset != end_before:  # dead letters
+                appended.append(result)
+        self._parts.acknowledger.wake(subscription.group, subscription.topic)
+        if appended:
+            await self._durable(appended)
+        await self.reply(reply.SerializeToString())
+        self._parts.rocketmq.traffic.answered("Consume", _symbol(reply), started)
+
+    async def _durable(self, results: Sequence[consumer_pb2.SettlementResult]) -> None:
+        """Returns when dead letters are as durable as acknowledged messages; later frames wait with them."""
+        group_commit = self._parts.rocketmq.group_commit
+        try:
+            await group_commit.acknowledgeable(self._parts.rocketmq.store.end_offset)
+        except TroveError as error:
+            for result in results:
+                result.error.CopyFrom(error_to_wire(error))
+
+    def _refused_of(
+        self, subscription: _Subscription, settlement: consumer_pb2.Settlement
+    ) -> list[RefusedOffset]:
+        """Those that were refused."""
+        delivery, now_ms = self._parts.rocketmq.delivery, self._parts.rocketmq.clock_ms()
+        run = (subscription.group, subscription.topic, settlement.receipt)
+        refused: list[RefusedOffset] = []
+        for offsets in _ranges_of(settlement):
+            if settlement.kind == consumer_pb2.ACKNOWLEDGE:
+                refused += delivery.acknowledge_run(*run, offsets, now_ms)
+            elif settlement.kind != consumer_pb2.RETURN:
+                raise TroveError(errors.REQUEST_ILLEGAL, f"settlement of kind {settlement.kind}")
+            else:
+                for rest in self._without_dead_letters(subscription, settlement, offsets):
+                    invisible_ms, suspend = settlement.invisible_ms, settlement.suspend
+                    refused += delivery.change_run(*run, rest, invisible_ms, now_ms, suspend=suspend)
+                if not settlement.invisible_ms:
+                    self._parts.rocketmq.waits.wake((subscription.group, subscription.topic))
+        return refused
+
+    def _without_dead_letters(
+        self, subscription: _Subscription, settlement: consumer_pb2.Settlement, offsets: range
+    ) -> list[range]:
+        """Messages that were returned at once after their last attempt become dead letters; the rest."""
+        if settlement.invisible_ms or settlement.suspend:
+            return [offsets]
+        exhausted, rest = self._parts.acknowledger.exhausted, []
+        for offset in offsets:
+            try:
+                handle = handle_of(settlement.receipt, offset)
+                if exhausted(subscription.group, subscription.topic, handle):
+                    continue
+            except (TroveError, ValueError):
+                pass  # the change says so
+            rest.append(range(offset, offset + 1))
+        return rest
+
+
+def _message_count(settlement: consumer_pb2.Settlement) -> int:
+    return sum(map(abs, settlement.ranges[1::2]))
+
+
+def _ranges_of(settlement: consumer_pb2.Settlement) -> list[range]:
+    ranges = settlement.ranges
+    if len(ranges) % 2 or min(ranges, default=0) < 0:
+        raise TroveError(errors.REQUEST_ILLEGAL, "ranges are pairs of a queue offset and a count")
+    return [range(first, first + count) for first, count in zip(ranges[::2], ranges[1::2], strict=True)]
+
+
+def _symbol(reply: consumer_pb2.ConsumeReply) -> str:
+    """How the frame counts in the metrics: by its first refusal."""
+    for result in reply.results:
+        if result.HasField("error"):
+            return result.error.symbol
+        if result.refused:
+            return result.refused[0].error.symbol
+    return "OK"
+
+
+def batch_reply(batch: int, runs: Sequence[DeliveredRun], size: int) -> bytes:
+    """A serialised ConsumeReply: one copy of the records."""
+    head = consumer_pb2.ConsumeReply(batch=batch)
+    for run in runs:
+        head.runs.add(
+            queue_id=run.queue_id,
+            first_offset=run.first_offset,
+            count=len(run.records),
+            attempt=run.attempt,
+            receipt=run.receipt,
+        )
+    return write_with_records(head, (record for run in runs for record in run.records), size)
