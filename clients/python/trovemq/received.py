@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Protocol, Self
+from typing import Generic, Protocol, Self, TypeVar
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 Delay = float | timedelta  # seconds
+Processed = TypeVar("Processed", bound="ReceivedMessage")
 
 
 class Settlement(Protocol):
@@ -20,6 +21,9 @@ class Settlement(Protocol):
 
     def acknowledge(self, message: ReceivedMessage, *, urgent: bool) -> asyncio.Future[None]:
         """Consumed; `urgent`: a caller waits for the answer."""
+
+    def consumed(self, message: ReceivedMessage) -> None:
+        """The same where nobody waits for the answer."""
 
     def return_message(
         self, message: ReceivedMessage, delay_ms: int | None, *, tried: bool
@@ -31,6 +35,10 @@ class Settlement(Protocol):
 
     async def extend(self, message: ReceivedMessage, duration_ms: int) -> None:
         """For redelivery after that time at the earliest."""
+
+    @property
+    def at_capacity(self) -> bool:
+        """Whether too much is under way."""
 
     async def wait_for_capacity(self) -> None:
         """Waits while too much is under way."""
@@ -156,20 +164,14 @@ class ReceivedMessage(ReceivedFields):
             raise TroveError(errors.REQUEST_ILLEGAL, "the message is settled already")
         await self.settlement.extend(self, milliseconds(duration))
 
-    @asynccontextmanager
-    async def process(self) -> AsyncIterator[Self]:
+    def process(self) -> AbstractAsyncContextManager[Self]:
         """Acknowledges at the end of the block; an exception within returns the message, with back-off.
 
         Does not wait for the broker: acknowledgements travel together and are tried again in the
         background; the subscription waits for them when it is closed. A cancelled block returns the message
         at once. Where the block itself called `ack` or `nack`, nothing more is done.
         """
-        try:
-            yield self
-        except BaseException as failure:
-            self.return_after(failure)
-            raise
-        await self.consumed()
+        return _Processing(self)
 
     def return_after(self, failure: BaseException) -> None:
         """The end of `process` after an exception: returned, unless it is settled already."""
@@ -183,13 +185,49 @@ class ReceivedMessage(ReceivedFields):
         the broker."""
         if not self.settled:
             self.settled = True
-            self.settlement.acknowledge(self, urgent=False)
-            await self.settlement.wait_for_capacity()
+            self.settlement.consumed(self)
+            if self.settlement.at_capacity:
+                await self.settlement.wait_for_capacity()
+
+    @property
+    def place(self) -> tuple[object, ...]:
+        """Names its record among those of all brokers."""
+        return self.broker, self.queue_id, self.queue_offset, self.message_id
+
+    @property
+    def nbytes(self) -> int:
+        """Its size, as the subscription counts it."""
+        return len(self.body)
+
+    def take_over(self, newer: ReceivedMessage) -> None:
+        """The same message was delivered again: the newer delivery is valid."""
+        self.receipt_handle, self.lease_end = newer.receipt_handle, newer.lease_end
+        self.attempt, self.poll = newer.attempt, newer.poll
 
     def _settle(self) -> None:
         if self.settled:
             raise TroveError(errors.REQUEST_ILLEGAL, "the message is settled already")
         self.settled = True
+
+
+class _Processing(Generic[Processed]):
+    """A block of `process`."""
+
+    __slots__ = ("_message",)
+
+    def __init__(self, message: Processed) -> None:
+        self._message = message
+
+    async def __aenter__(self) -> Processed:
+        return self._message
+
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, failure: BaseException | None, _trace: object
+    ) -> None:
+        if failure is None:
+            await self._message.consumed()
+        else:
+            self._message.return_after(failure)
 
 
 def milliseconds(delay: Delay) -> int:
@@ -207,6 +245,9 @@ class _NoSettlement:
     def acknowledge(self, message: ReceivedMessage, *, urgent: bool) -> asyncio.Future[None]:
         return _done()
 
+    def consumed(self, message: ReceivedMessage) -> None:
+        return
+
     def return_message(
         self, message: ReceivedMessage, delay_ms: int | None, *, tried: bool
     ) -> asyncio.Future[None]:
@@ -217,6 +258,10 @@ class _NoSettlement:
 
     async def extend(self, message: ReceivedMessage, duration_ms: int) -> None:
         return
+
+    @property
+    def at_capacity(self) -> bool:
+        return False
 
     async def wait_for_capacity(self) -> None:
         return

@@ -381,6 +381,13 @@ class FakeSubscription:
     async def extend(self, message: ReceivedMessage, duration_ms: int) -> None:
         return
 
+    def consumed(self, message: ReceivedMessage) -> None:
+        self._settle("acknowledged", message)
+
+    @property
+    def at_capacity(self) -> bool:
+        return False
+
     async def wait_for_capacity(self) -> None:
         return
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trovemq._wire.frames import append_frame, split_fetch_reply, varint
+from trovemq._wire.frames import append_frame, split_records, varint
 from trovemq_proto.v1 import common_pb2, message_pb2
 
 int63 = st.integers(0, (1 << 63) - 1)
@@ -40,7 +40,7 @@ def test_fetch_replies(
         damaged_offsets=damaged,
         error=common_pb2.Error(symbol="X", message="m") if failed else None,
     )
-    found, rest = split_fetch_reply(reply.SerializeToString())
+    found, rest = split_records(reply.SerializeToString())
     assert bytes(found) == records
     reply.ClearField("records")
     assert message_pb2.FetchReply.FromString(rest) == reply
@@ -50,7 +50,7 @@ def test_fetch_replies(
 def test_what_is_not_a_message_is_refused_or_read_as_protobuf_does(data: bytes) -> None:
     """But for groups (wire types 3 and 4), which protobuf skips and no message of ours has."""
     try:
-        split_fetch_reply(data)
+        split_records(data)
     except ValueError as error:
         if "wire type" in str(error):
             return

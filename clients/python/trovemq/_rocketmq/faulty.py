@@ -67,6 +67,10 @@ class FaultyConsumer(GroupConsumer):
             return self.return_message(message, 0, tried=True)
         return super().acknowledge(message, urgent=urgent)
 
+    def consumed(self, message: ReceivedMessage) -> None:
+        """The same, without an answer for the caller."""
+        self.acknowledge(message, urgent=False)
+
     async def close(self) -> None:
         """Late messages are returned with the others."""
         for lane in list(self._late):

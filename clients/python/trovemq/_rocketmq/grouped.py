@@ -1,9 +1,14 @@
-"""Receiving for a consumer group: a loop for each broker, and the settlement of the messages.
+"""Receiving for a consumer group: a stream to each broker, and the settlement of the messages.
+
+A broker that does not know the Consume stream is asked by RocketMQ's protocol; so is every broker for what
+the stream does not carry:
 
 | event                                              | call to the broker                                |
 |----------------------------------------------------|---------------------------------------------------|
-| acknowledged                                       | AckMessage, up to 32 a call                       |
-| returned                                           | ChangeInvisibleDuration, by the group's back-off  |
+| acknowledged                                       | by the stream; AckMessage, up to 32 a call        |
+| returned                                           | by the stream; ChangeInvisibleDuration            |
+| more time                                          | ChangeInvisibleDuration; then all of that message |
+| dead letter                                        | ForwardMessageToDeadLetterQueue                   |
 | returned, orderly group, attempts used up          | ForwardMessageToDeadLetterQueue                   |
 | after one of its message group that is redelivered | ChangeInvisibleDuration(0), no attempt is counted |
 | in the inbox when the subscription closes          | the same                                          |
@@ -20,7 +25,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
 
 from trovemq._connections import ConnectionPool
 from trovemq._rocketmq.identity import new_client_id
@@ -31,10 +36,15 @@ from trovemq._rocketmq.session import Role, Session
 from trovemq._rocketmq.sessions import Sessions
 from trovemq._rocketmq.settling import Settler
 from trovemq._rocketmq.statuses import may_pass
+from trovemq._wire.connection import Connection
 from trovemq.received import Handler, ReceivedMessage
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+
+if TYPE_CHECKING:
+    from trovemq._rocketmq.group_stream import GroupStream
+    from trovemq._rocketmq.streamed import StreamedMessage
 
 _log = logging.getLogger(__name__)
 
@@ -116,36 +126,90 @@ class GroupConsumer:
         messages back, and may not know yet which of them were processed."""
         self._closing = True
         end = asyncio.get_running_loop().time() + CLOSE_SECONDS
-        await asyncio.gather(*(home.settler.consumed(until=end) for home in self._homes.values()))
+        homes, streams = list(self._homes.values()), self._streams()
+        await asyncio.gather(
+            *(home.settler.consumed(until=end) for home in homes),
+            *(stream.consumed(until=end) for stream in streams),
+        )
+        await asyncio.gather(*(stream.stop(until=end) for stream in streams))
         await self._sessions.stop_work()
         for message in self._inbox.drain():
             self.release(message)
-        await asyncio.gather(*(home.settler.close(until=end) for home in self._homes.values()))
+        await asyncio.gather(*(stream.close(until=end) for stream in streams))
+        await asyncio.gather(*(home.settler.close(until=end) for home in homes))
         await self._sessions.close()
+
+    def _streams(self) -> list[GroupStream]:
+        return [home.stream for home in self._homes.values() if home.stream is not None]
 
     # --- receiving ------------------------------------------------------------------------------------
 
     async def _receive(self, session: Session) -> None:
         """Receives from one broker until it is cancelled, or until another try is useless."""
-        failures, attempt_id = 0, str(uuid.uuid4())
         home = self._homes.get(session.broker)
-        settler = home.settler if home is not None else self._new_settler(session)
-        self._homes[session.broker] = _Home(session, settler)
+        if home is None:
+            home = self._homes[session.broker] = _Home(session, self._new_settler(session))
+            home.stream = self._new_stream(home)
+        home.session = session
+        if home.stream is not None:
+            self._before_messages(session)
+            try:
+                await home.stream.run()
+            except TroveError as error:
+                self._settle_by_calls(home)
+                if not is_unknown_method(error):
+                    self._inbox.fail(error)
+                    return
+        await self._receive_by_calls(session)
+
+    def _settle_by_calls(self, home: _Home) -> None:
+        """The stream is over for good: its settlements go the other way."""
+        stream, home.stream = home.stream, None
+        assert stream is not None
+        for message, change, waiting in stream.unsettled():
+            message.receipt_handle, message.receipt = message.receipt_handle, None
+            if change is None:
+                answer = self._acknowledge_by_call(message, urgent=False)
+            else:
+                answer = self._return_by_call(message, *change)
+            if waiting is not None:
+                answer.add_done_callback(partial(_pass_on, waiting))
+
+    def _new_stream(self, home: _Home) -> GroupStream:
+        from trovemq._rocketmq.group_stream import (
+            GroupStream,
+            StreamSettings,
+        )  # later: look-ups need none of it
+
+        subscription = self._subscription
+        settings = StreamSettings(
+            group=subscription.group,
+            topic=subscription.topic,
+            filter_type="sql" if subscription.filter.type == v2.SQL else "tag",
+            filter=subscription.filter.expression,
+            invisible_ms=subscription.invisible_ms,
+            client_id=subscription.client_id,
+        )
+        polls, connect = self._poll_numbers, home.connection
+        return GroupStream(self, self._pool, connect, home.session.broker, settings, self._inbox, polls)
+
+    async def _receive_by_calls(self, session: Session) -> None:
+        failures, attempt_id = 0, str(uuid.uuid4())
         while not self._pool.closed and not self._closing:
             space = await self._inbox.wait_for_capacity()
             try:
                 await self._receive_once(session, space, attempt_id)
                 failures, attempt_id = 0, str(uuid.uuid4())
             except TroveError as error:
-                if self._is_final(error):
+                if self.is_final(error):
                     self._inbox.fail(error)
                     return
                 failures += 1
                 _log.debug("receiving %s from %s: %s", self._subscription.topic, session.broker, error)
                 await asyncio.sleep(self._pool.options.backoff.seconds(failures))
 
-    def _is_final(self, error: TroveError) -> bool:
-        """Whether no later call can go better. A dead-letter topic is made with its first message, and one
+    def is_final(self, error: TroveError) -> bool:
+        """Whether no later try can succeed. A dead-letter topic is made with its first message, and one
         of several brokers may get the topic yet."""
         if error.spec is errors.TOPIC_NOT_FOUND:
             return not self._subscription.topic.startswith("%") and len(self._sessions.all()) == 1
@@ -155,9 +219,7 @@ class GroupConsumer:
         settings = session.settings
         assert settings is not None
         polling = settings.subscription
-        self._inbox.ordered = self._inbox.ordered or polling.fifo
-        if not polling.fifo:
-            self._warn_of_lost_order()
+        self._before_messages(session)
         poll_ms = milliseconds(polling.long_polling_timeout) or POLL_MS_DEFAULT
         batch = polling.receive_batch_size or RECEIVED_TOGETHER_MAX
         invisible_ms = self._subscription.invisible_ms
@@ -181,6 +243,14 @@ class GroupConsumer:
                     self._take(message, session, poll)
         finally:
             self._inbox.end_poll(poll)
+
+    def _before_messages(self, session: Session) -> None:
+        """The broker's settings say whether order is kept."""
+        settings = session.settings
+        assert settings is not None, "work begins with the settings"
+        self._inbox.ordered = self._inbox.ordered or settings.subscription.fifo
+        if not settings.subscription.fifo:
+            self._warn_of_lost_order()
 
     def _warn_of_lost_order(self) -> None:
         """Once, where the topic has an order and the group keeps none."""
@@ -210,8 +280,13 @@ class GroupConsumer:
 
     def put(self, message: ReceivedMessage) -> None:
         """Into the inbox."""
-        if not self._inbox.put(message):
+        if self._closing or not self._inbox.put(message):
             self.release(message)
+
+    def unreadable(self, message: StreamedMessage, error: TroveError) -> None:
+        """Returned; the program never sees it."""
+        _log.warning("a message of %s was returned: %s", self._subscription.topic, error)
+        self.return_message(message, None, tried=True)
 
     @property
     def orderly(self) -> bool:
@@ -222,9 +297,29 @@ class GroupConsumer:
 
     def acknowledge(self, message: ReceivedMessage, *, urgent: bool) -> asyncio.Future[None]:
         """Consumed; the next of its message group may continue when the broker knows."""
+        stream = self._stream_of(message)
+        if stream is None:
+            return self._acknowledge_by_call(message, urgent=urgent)
+        return stream.settle_and_tell(cast("StreamedMessage", message), None)
+
+    def consumed(self, message: ReceivedMessage) -> None:
+        """The same, without an answer for the caller."""
+        stream = self._stream_of(message)
+        if stream is None:
+            self._acknowledge_by_call(message, urgent=False)
+        else:
+            stream.settle(cast("StreamedMessage", message), None)
+
+    def _acknowledge_by_call(self, message: ReceivedMessage, *, urgent: bool) -> asyncio.Future[None]:
         answer = self._settler(message).acknowledge(message, urgent=urgent or self._inbox.ordered)
-        answer.add_done_callback(partial(self._answered, message, True))
+        answer.add_done_callback(partial(self._after_call, message, True))
         return answer
+
+    def _stream_of(self, message: ReceivedMessage) -> GroupStream | None:
+        """By which the message is settled; None: by a call."""
+        if getattr(message, "receipt", None) is None:
+            return None
+        return self._homes[message.broker].stream
 
     def return_message(
         self, message: ReceivedMessage, delay_ms: int | None, *, tried: bool
@@ -234,14 +329,20 @@ class GroupConsumer:
             return self.dead_letter(message)
         if delay_ms is None:
             delay_ms = backoff_ms(self._policy(message), message.attempt)
-        answer = self._settler(message).come_again(message, delay_ms, suspend=not tried)
-        answer.add_done_callback(partial(self._answered, message, False))
+        stream = self._stream_of(message)
+        if stream is None:
+            return self._return_by_call(message, delay_ms, not tried)
+        return stream.settle_and_tell(cast("StreamedMessage", message), (delay_ms, not tried))
+
+    def _return_by_call(self, message: ReceivedMessage, delay_ms: int, suspend: bool) -> asyncio.Future[None]:
+        answer = self._settler(message).come_again(message, delay_ms, suspend=suspend)
+        answer.add_done_callback(partial(self._after_call, message, False))
         return answer
 
     def dead_letter(self, message: ReceivedMessage) -> asyncio.Future[None]:
         """To the dead letters; the next of its message group may continue."""
         answer = self._settler(message).dead_letter(message, self.attempts_max(message))
-        answer.add_done_callback(partial(self._answered, message, True))
+        answer.add_done_callback(partial(self._after_call, message, True))
         return answer
 
     @property
@@ -255,25 +356,46 @@ class GroupConsumer:
             self.release(other)
 
     async def extend(self, message: ReceivedMessage, duration_ms: int) -> None:
-        """More time."""
+        """More time. From then on the message has a handle of its own."""
+        handle = message.receipt_handle
         await self._settler(message).extend(message, duration_ms)
+        if message.receipt_handle != handle and self._stream_of(message) is not None:
+            cast("StreamedMessage", message).receipt = None
+
+    @property
+    def at_capacity(self) -> bool:
+        """Whether too much is under way."""
+        for home in self._homes.values():
+            if home.settler.at_capacity or (home.stream is not None and home.stream.at_capacity):
+                return True
+        return False
 
     async def wait_for_capacity(self) -> None:
         """Waits while too much is under way."""
         for home in list(self._homes.values()):
             await home.settler.wait_for_capacity()
+            if home.stream is not None:
+                await home.stream.wait_for_capacity()
 
-    def _answered(self, message: ReceivedMessage, done: bool, answer: asyncio.Future[None]) -> None:
+    def _after_call(self, message: ReceivedMessage, done: bool, answer: asyncio.Future[None]) -> None:
         failure = None if answer.cancelled() else answer.exception()
+        self.answered(message, done=done and not answer.cancelled(), failure=failure)
+
+    def answered(self, message: ReceivedMessage, *, done: bool, failure: BaseException | None) -> None:
+        """The broker knows of its acknowledgement (`done`) or return; or not, and why."""
         if failure is not None:
             self.refused += 1
             _log.warning("%s of %s is delivered again: %s", message.message_id, message.topic, failure)
-        for other in self._inbox.settled(message, done=done and failure is None and not answer.cancelled()):
+        for other in self._inbox.settled(message, done=done and failure is None):
             self.release(other)
 
     def release(self, message: ReceivedMessage) -> None:
         """Returns messages that were not tried."""
         message.settled = True
+        stream = self._stream_of(message)
+        if stream is not None:
+            stream.release(cast("StreamedMessage", message))
+            return
         answer = self._settler(message).come_again(message, 0, suspend=True)
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())
 
@@ -293,12 +415,33 @@ class GroupConsumer:
         return settings.backoff_policy
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Home:
-    """Where a message came from."""
+    """Where a message came from. `stream` None: the broker does not know it, or it is over for good."""
 
     session: Session
     settler: Settler
+    stream: GroupStream | None = None
+
+    def connection(self) -> Connection:
+        """The broker's, of the moment."""
+        return self.session.connection()
+
+
+def is_unknown_method(error: TroveError) -> bool:
+    """Whether the broker does not know the method."""
+    return error.fields.get("grpc_status") == "UNIMPLEMENTED"
+
+
+def _pass_on(waiting: asyncio.Future[None], answer: asyncio.Future[None]) -> None:
+    if waiting.done():
+        return
+    if answer.cancelled():
+        waiting.cancel()
+    elif (failure := answer.exception()) is not None:
+        waiting.set_exception(failure)
+    else:
+        waiting.set_result(None)
 
 
 def backoff_ms(policy: v2.RetryPolicy, attempt: int) -> int:

@@ -22,7 +22,7 @@ from trovemq_proto.errors import TroveError
 
 ASKED_TOGETHER: Final = 32
 
-_Place = tuple[str, int, int, str]
+_Place = tuple[object, ...]
 _LaneKey = tuple[str, int, str | None]
 
 
@@ -77,6 +77,10 @@ class Inbox:
             await self._putters.wait()
         return self.free
 
+    async def taken(self) -> None:
+        """Returns when messages were taken, and `free` is worth a call."""
+        await self._putters.wait()
+
     def begin_poll(self, poll: int) -> None:
         """Messages whose `poll` it is are coming."""
         self._polls.add(poll)
@@ -93,14 +97,13 @@ class Inbox:
         """
         if self.ordered and self._given_back.get(_lane_key(message)) == message.poll:
             return False
-        place = _place(message)
+        place = message.place
         known = self._waiting.get(place)
         if known is not None:
-            known.receipt_handle, known.lease_end = message.receipt_handle, message.lease_end
-            known.attempt, known.poll = message.attempt, message.poll
+            known.take_over(message)
             return True
         self._waiting[place] = message
-        self.size += len(message.body)
+        self.size += message.nbytes
         if self.ordered:
             lane = self._lanes.get(_lane_key(message))
             if lane is not None:
@@ -121,7 +124,7 @@ class Inbox:
         while True:
             if self.closed:
                 return None
-            message = self.take(asyncio.get_running_loop().time())
+            message = self.take()
             if message is not None:
                 return message
             if self._failure is not None:
@@ -130,7 +133,7 @@ class Inbox:
 
     async def get_until(self, end: float) -> ReceivedMessage | None:
         """The same; None at that time, too (the loop's)."""
-        if not self.closed and (message := self.take(asyncio.get_running_loop().time())) is not None:
+        if not self.closed and (message := self.take()) is not None:
             return message
         try:
             async with asyncio.timeout_at(end):
@@ -138,12 +141,15 @@ class Inbox:
         except TimeoutError:
             return None
 
-    def take(self, now: float) -> ReceivedMessage | None:
-        """The next message that is ready; those whose lease is over are dropped: they are delivered again."""
+    def take(self, now: float | None = None) -> ReceivedMessage | None:
+        """The next message that is ready; those whose lease is over (now, where no time is given) are
+        dropped: they are delivered again."""
         while self._ready:
             message = self._ready.popleft()
-            self._forget([message])
-            if message.lease_end is None or message.lease_end > now:
+            self._forget((message,))
+            if message.lease_end is None:
+                return message
+            if message.lease_end > (asyncio.get_running_loop().time() if now is None else now):
                 return message
             lane = self._lanes.pop(_lane_key(message), None)
             if lane is not None:
@@ -180,10 +186,10 @@ class Inbox:
 
     def _forget(self, messages: Iterable[ReceivedMessage]) -> None:
         for message in messages:
-            del self._waiting[_place(message)]
-            self.size -= len(message.body)
+            del self._waiting[message.place]
+            self.size -= message.nbytes
         assert self.size >= 0, self.size
-        if self.free >= self.ask_min:
+        if self._putters.waiting and self.free >= self.ask_min:
             self._putters.wake_all()
 
     # --- the end --------------------------------------------------------------------------------------
@@ -205,6 +211,11 @@ class _Waiters:
     def __init__(self) -> None:
         self._futures: deque[asyncio.Future[None]] = deque()
 
+    @property
+    def waiting(self) -> bool:
+        """Whether somebody waits."""
+        return bool(self._futures)
+
     async def wait(self) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._futures.append(future)
@@ -224,10 +235,6 @@ class _Waiters:
 
     def wake_all(self) -> None:
         self.wake(len(self._futures))
-
-
-def _place(message: ReceivedMessage) -> _Place:
-    return message.broker, message.queue_id, message.queue_offset, message.message_id
 
 
 def _lane_key(message: ReceivedMessage) -> _LaneKey:

@@ -14,7 +14,7 @@ from trovemq._rocketmq.identity import user_agent
 from trovemq._rocketmq.messages import duration
 from trovemq._rocketmq.messaging import MessagingService
 from trovemq._rocketmq.statuses import error_of, may_pass
-from trovemq._wire.connection import Stream
+from trovemq._wire.connection import Connection, Stream
 from trovemq.model import BrokerInfo
 from trovemq.received import Handler
 from trovemq_proto import errors
@@ -102,8 +102,11 @@ class Session:
 
     def service(self) -> MessagingService:
         """The broker's calls, over the connection of the moment."""
-        broker = self._pool.routes.find(self._broker.name) or self._broker
-        return MessagingService(self._pool.connection(broker), self.role.client_id)
+        return MessagingService(self.connection(), self.role.client_id)
+
+    def connection(self) -> Connection:
+        """The connection of the moment."""
+        return self._pool.connection(self._pool.routes.find(self._broker.name) or self._broker)
 
     def start(self) -> None:
         """Opens the stream in the background."""

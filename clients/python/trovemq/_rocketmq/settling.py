@@ -96,9 +96,14 @@ class Settler:
 
     # --- the whole ------------------------------------------------------------------------------------
 
+    @property
+    def at_capacity(self) -> bool:
+        """Whether too many are under way."""
+        return len(self._under_way) > UNDER_WAY_MAX
+
     async def wait_for_capacity(self) -> None:
-        """Waits while too many are under way."""
-        while len(self._under_way) > UNDER_WAY_MAX:
+        """Waits for that."""
+        while self.at_capacity:
             await asyncio.wait(list(self._under_way), return_when=asyncio.FIRST_COMPLETED)
 
     async def consumed(self, *, until: float) -> None:

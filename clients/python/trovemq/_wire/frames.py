@@ -1,4 +1,4 @@
-"""Append and Fetch frames without a copy of their records.
+"""Frames with record batches, without a copy of the records.
 
 A frame carries up to some megabytes in one `bytes` field. Protobuf would copy them twice on each side,
 so the rest of the message goes through protobuf and that one field through the code here, in
@@ -11,14 +11,14 @@ protobuf's own encoding (each field: varint tag = number << 3 | type, then by ty
     5     fixed 32           4 bytes
 
     AppendFrame:  08 frame_id | 12 len topic | 18 queue_id | 22 len records | 28 one_way
-    FetchReply:   1A len records among others
+    FetchReply, ConsumeReply:  1A len records among others
 """
 
 from __future__ import annotations
 
 from trovemq.fetched import Buffer
 
-_RECORDS_OF_FETCH_REPLY = 3
+_RECORDS_FIELD = 3
 _SMALL_VARINTS = [bytes([value]) for value in range(0x80)]
 
 
@@ -58,8 +58,8 @@ def append_frame(*, frame_id: int, topic: bytes, queue_id: int, records: Buffer,
     return b"".join((head, records, b"\x28\x01" if one_way else b""))
 
 
-def split_fetch_reply(data: bytes) -> tuple[memoryview, bytes]:
-    """The records of a serialised FetchReply (a view of `data`) and the message without them.
+def split_records(data: bytes) -> tuple[memoryview, bytes]:
+    """The records of a serialised FetchReply or ConsumeReply (a view of `data`) and the message without them.
 
     Raises:
         ValueError: `data` is not protobuf message.
@@ -74,7 +74,7 @@ def split_fetch_reply(data: bytes) -> tuple[memoryview, bytes]:
             raise ValueError(f"a FetchReply of {len(data)} bytes is cut at byte {start}") from None
         if position > len(data):
             raise ValueError(f"a field of a FetchReply of {len(data)} bytes ends at byte {position}")
-        if data[start] == _RECORDS_OF_FETCH_REPLY << 3 | 2:
+        if data[start] == _RECORDS_FIELD << 3 | 2:
             records = view[content:position]
         else:
             rest.append(data[start:position])

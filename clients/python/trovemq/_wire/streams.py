@@ -13,7 +13,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import common_pb2, message_pb2
 
 from .failures import error_from_wire
-from .frames import split_fetch_reply
+from .frames import split_records
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ _STATUS_NAMES = {value: name for name, value in common_pb2.PutMessageStatus.item
 
 def fetch_answer(data: bytes) -> FetchAnswer:
     """Deserialises a FetchReply; the records stay where they are."""
-    records, rest = split_fetch_reply(data)
+    records, rest = split_records(data)
     reply = message_pb2.FetchReply.FromString(rest)
     batch = FetchedBatch(
         data=records,

@@ -1,0 +1,474 @@
+"""The Consume stream of one subscription to one broker: batches in, credit and settlements out.
+
+| event                                 | then                                                               |
+|---------------------------------------|--------------------------------------------------------------------|
+| a batch came                          | its messages go to the inbox; the next frame names it as received  |
+| the program took messages             | their credit goes out, when it is worth a frame                    |
+| messages were acknowledged, returned  | those of one turn of the loop go out together, by receipt          |
+| the stream broke                      | it is opened again; settlements without a result go out once more  |
+| a settlement was too late             | its messages are delivered again                                   |
+
+Invariants
+- A settlement has one end: the broker's result, or an error.
+- Credit that is out, and the messages that wait in the inbox, are never more than the inbox may hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Final, Protocol
+
+from trovemq._connections import ConnectionPool
+from trovemq._rocketmq.identity import metadata_of
+from trovemq._rocketmq.inbox import Inbox
+from trovemq._rocketmq.statuses import may_pass
+from trovemq._rocketmq.streamed import StreamedMessage, streamed_messages
+from trovemq._wire.connection import Connection, Stream
+from trovemq._wire.consumer import (
+    ConsumeAnswer,
+    Result,
+    consume_frame,
+    open_consume,
+    settlement,
+    start_of,
+)
+from trovemq.received import ReceivedMessage, Settlement
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+_log = logging.getLogger(__name__)
+
+FRAME_MESSAGES_MAX: Final = 2_048
+FRAMES_UNANSWERED_MAX: Final = 2  # with settlements; more gather meanwhile
+UNDER_WAY_MAX: Final = 4_096  # `at_capacity` while more than that are not answered
+CREDIT_SHARE: Final = 4  # credit goes out in parts of so much of the whole
+
+Change = tuple[int, bool]
+"""Invisible ms and suspend of messages that are returned."""
+RELEASE: Final[Change] = (0, True)
+"""Of messages that were not tried."""
+
+
+class Owner(Settlement, Protocol):
+    """The group consumer, as its streams see it."""
+
+    def put(self, message: ReceivedMessage) -> None:
+        """A message came."""
+
+    def unreadable(self, message: StreamedMessage, error: TroveError) -> None:
+        """One that the program must not see."""
+
+    def answered(self, message: ReceivedMessage, *, done: bool, failure: TroveError | None) -> None:
+        """The broker knows of its acknowledgement (`done`) or return; or not, and why."""
+
+    def is_final(self, error: TroveError) -> bool:
+        """Whether no later try can succeed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSettings:
+    """The subscription, as the broker is told."""
+
+    group: str
+    topic: str
+    filter_type: str
+    filter: str
+    invisible_ms: int | None
+    client_id: str
+
+
+@dataclass(slots=True, eq=False)
+class _Settling:
+    """Messages that are settled together. `change` None: they are acknowledged."""
+
+    receipt: str
+    change: Change | None
+    deadline: float
+    messages: list[StreamedMessage] = field(default_factory=list)
+    again: bool = False
+    """It went out before, and there was no result."""
+
+
+class GroupStream:
+    """One stream, opened again after each break.
+
+    Args:
+        owner: Gets messages and results.
+        pool: The client's connections.
+        connect: Gives the broker's connection of the moment.
+        broker: The broker's name.
+        settings: The subscription.
+        inbox: Whose space is the credit.
+        polls: Numbers of batches.
+    """
+
+    def __init__(
+        self,
+        owner: Owner,
+        pool: ConnectionPool,
+        connect: Callable[[], Connection],
+        broker: str,
+        settings: StreamSettings,
+        inbox: Inbox,
+        polls: count[int],
+    ) -> None:
+        self._owner = owner
+        self._options = pool.options
+        self._connect = connect
+        self._broker = broker
+        self._settings = settings
+        self._inbox = inbox
+        self._polls = polls
+        self._task: asyncio.Task[None] | None = None
+        self._receiving = False
+        self._held = False
+        self._closed = False
+        self._wake = asyncio.Event()  # there may be something to send
+        self._progress = asyncio.Event()  # results came
+        self._gathering: dict[tuple[str, Change | None], _Settling] = {}
+        self._again: list[_Settling] = []
+        self._late: list[_Settling] = []  # go out again after a while
+        self._sent: dict[int, _Settling] = {}
+        self._numbers = count(1)
+        self._frames_unanswered = 0
+        self._batch_count = 0
+        self._is_open = self._stop_said = self._stopped = False
+        self._futures: dict[StreamedMessage, asyncio.Future[None]] = {}
+        self._unsettled = 0
+        self._unacknowledged = 0
+        self._credit_messages = self._credit_bytes = 0  # out, and not used
+        self._received_batch = self._confirmed_batch = 0
+
+    # --- life -----------------------------------------------------------------------------------------
+    async def run(self) -> None:
+        """Receives until it is cancelled, or until another try is useless: then TroveError, and `unsettled`
+        has the settlements without a result. After a cancellation they still go out."""
+        self._receiving = True
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(
+                self._keep(), name=f"consume stream to {self._broker}"
+            )
+        try:
+            await asyncio.shield(self._task)
+        finally:
+            self._receiving = False
+            self._end_if_idle()
+
+    async def stop(self, *, until: float) -> None:
+        """No more messages are received; waits, `until` at most, for the broker to say so. The stream stays
+        open until `close`, for the messages that are returned before."""
+        self._held, self._receiving = True, False
+        self._wake.set()
+        await self._wait_while(lambda: self._is_open and not self._stopped, until)
+
+    @property
+    def _wanted(self) -> bool:
+        return self._receiving or self._held or self._unsettled > 0
+
+    def _end_if_idle(self) -> None:
+        if not self._wanted and self._task is not None:
+            self._task.cancel()
+
+    async def consumed(self, *, until: float) -> None:
+        """Waits until the broker knows the consumed messages, `until` (the loop's time) at most."""
+        await self._wait_while(lambda: self._unacknowledged > 0, until)
+
+    async def close(self, *, until: float) -> None:
+        """Waits for all results, as long; the rest fails with CLIENT_CLOSED."""
+        await self._wait_while(lambda: self._unsettled > 0, until)
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._fail_all(_closed())
+
+    async def _wait_while(self, waits: Callable[[], bool], until: float) -> None:
+        try:
+            async with asyncio.timeout_at(until):
+                while waits():
+                    self._progress.clear()
+                    await self._progress.wait()
+        except TimeoutError:
+            pass
+
+    @property
+    def at_capacity(self) -> bool:
+        """Whether too many settlements are under way."""
+        return self._unsettled > UNDER_WAY_MAX
+
+    async def wait_for_capacity(self) -> None:
+        """Waits for that."""
+        while self.at_capacity:
+            self._progress.clear()
+            await self._progress.wait()
+
+    # --- for the owner --------------------------------------------------------------------------------
+    def settle(self, message: StreamedMessage, change: Change | None) -> None:
+        """Acknowledges the message with the others of the moment, or returns it; the owner hears of it."""
+        assert message.receipt is not None, "messages with a handle of their own are settled by it"
+        key = (message.receipt, change)
+        gathered = self._gathering.get(key)
+        if gathered is None:
+            if self._closed:
+                self._owner.answered(message, done=False, failure=_closed())
+                return
+            deadline = self._now() + self._options.reconnect_timeout_ms / 1000
+            gathered = self._gathering[key] = _Settling(message.receipt, change, deadline)
+            self._wake.set()
+        gathered.messages.append(message)
+        self._unsettled += 1
+        self._unacknowledged += change is None
+
+    def release(self, message: StreamedMessage) -> None:
+        """Returns a message that was not tried; nobody hears of the result."""
+        self.settle(message, RELEASE)
+
+    def settle_and_tell(self, message: StreamedMessage, change: Change | None) -> asyncio.Future[None]:
+        """The same, for a caller who waits."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._closed:
+            future.set_exception(_closed())
+            return future
+        self._futures[message] = future
+        self.settle(message, change)
+        return future
+
+    # --- the stream -----------------------------------------------------------------------------------
+    async def _keep(self) -> None:
+        failures = 0
+        while self._wanted:
+            batches = self._batch_count
+            try:
+                await self._serve()
+            except TroveError as error:
+                if self._receiving and self._owner.is_final(error):
+                    raise
+                _log.debug("consuming %s from %s: %s", self._settings.topic, self._broker, error)
+            failures = 1 if self._batch_count != batches else failures + 1
+            self._send_again()
+            await asyncio.sleep(self._options.backoff.seconds(failures))
+
+    async def _serve(self) -> None:
+        settings = self._settings
+        stream = open_consume(self._connect(), metadata_of(settings.client_id))
+        self._credit_messages = self._credit_bytes = 0
+        self._received_batch = self._confirmed_batch = self._frames_unanswered = 0
+        self._stop_said = self._stopped = False
+        self._is_open = True
+        tasks: set[asyncio.Task[None]] = set()
+        try:
+            start = start_of(settings.filter_type, settings.filter, settings.invisible_ms)
+            await stream.send(consume_frame(settings.group, settings.topic, start=start))
+            loop = asyncio.get_running_loop()
+            tasks = {loop.create_task(work) for work in (self._write(stream), self._watch_space())}
+            while True:
+                self._take(await stream.read())
+        finally:
+            self._is_open = False
+            self._progress.set()
+            stream.cancel()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _watch_space(self) -> None:
+        while True:
+            self._wake.set()
+            await self._inbox.taken()
+
+    async def _write(self, stream: Stream) -> None:
+        """One frame for all that has gathered. A stream that is broken is noticed by who reads."""
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                while (frame := self._next_frame()) is not None:
+                    await stream.send(frame)
+        except TroveError as error:
+            _log.debug("writing to %s: %s", self._broker, error)
+
+    def _next_frame(self) -> bytes | None:
+        credit = self._next_credit()
+        settlements = self._next_settlements()
+        stop = self._held and not self._stop_said
+        confirms = self._received_batch != self._confirmed_batch
+        if not (settlements or stop or confirms) and credit == (0, 0):
+            return None
+        self._confirmed_batch = self._received_batch
+        self._stop_said = self._stop_said or stop
+        return consume_frame(
+            self._settings.group,
+            self._settings.topic,
+            credit=credit,
+            received_batch=self._received_batch,
+            settlements=[
+                settlement(
+                    number,
+                    each.receipt,
+                    sorted([message.queue_offset for message in each.messages]),
+                    each.change,
+                )
+                for number, each in settlements
+            ],
+            stop=stop,
+        )
+
+    def _next_credit(self) -> tuple[int, int]:
+        """The space of the inbox beyond the credit that is out, where it is worth a frame."""
+        inbox = self._inbox
+        if not self._receiving:
+            return 0, 0
+        messages = inbox.count_max - inbox.count - self._credit_messages
+        byte_count = inbox.bytes_max - inbox.size - self._credit_bytes
+        if messages < max(1, inbox.count_max // CREDIT_SHARE):
+            messages = 0
+        if byte_count < max(1, inbox.bytes_max // CREDIT_SHARE):
+            byte_count = 0
+        self._credit_messages += messages
+        self._credit_bytes += byte_count
+        return messages, byte_count
+
+    def _next_settlements(self) -> list[tuple[int, _Settling]]:
+        if self._frames_unanswered >= FRAMES_UNANSWERED_MAX or not (self._again or self._gathering):
+            return []
+        self._frames_unanswered += 1
+        waiting = [*self._again, *self._gathering.values()]
+        self._gathering.clear()
+        chosen: list[tuple[int, _Settling]] = []
+        space = FRAME_MESSAGES_MAX
+        while waiting and (not chosen or space >= len(waiting[0].messages)):
+            each = waiting.pop(0)
+            space -= len(each.messages)
+            number = next(self._numbers)
+            self._sent[number] = each
+            chosen.append((number, each))
+        self._again = waiting
+        return chosen
+
+    # --- replies --------------------------------------------------------------------------------------
+    def _take(self, answer: ConsumeAnswer) -> None:
+        for result in answer.results:
+            self._on_result(result)
+        if answer.results:
+            self._frames_unanswered -= 1
+            self._wake.set()
+            self._progress.set()
+            self._end_if_idle()
+        if answer.stopped:
+            self._stopped = True
+            self._progress.set()
+        if not answer.batch:
+            return
+        self._received_batch = answer.batch
+        self._batch_count += 1
+        self._wake.set()
+        lease_ms, lease_end = self._settings.invisible_ms, None
+        if lease_ms is not None:
+            lease_end = self._now() + lease_ms / 1000
+        self._credit_messages -= sum(run.count for run in answer.runs)
+        self._credit_bytes -= len(answer.records)
+        for message, error in streamed_messages(
+            answer.runs,
+            answer.records,
+            topic=self._settings.topic,
+            broker=self._broker,
+            poll=next(self._polls),
+            lease_end=lease_end,
+            settlement=self._owner,
+        ):
+            if error is None:
+                self._owner.put(message)
+            else:
+                self._owner.unreadable(message, error)
+
+    def _on_result(self, result: Result) -> None:
+        settling = self._sent.pop(result.settlement_id, None)
+        if settling is None:
+            return
+        if result.error is not None and may_pass(result.error) and settling.deadline > self._now():
+            settling.again = True
+            self._late.append(settling)
+            asyncio.get_running_loop().call_later(self._options.backoff.seconds(1), self._repeat, settling)
+            return
+        self._finish(settling, result.error, result.refused)
+
+    def _repeat(self, settling: _Settling) -> None:
+        if settling in self._late:
+            self._late.remove(settling)
+            self._again.append(settling)
+            self._wake.set()
+
+    def unsettled(self) -> list[tuple[StreamedMessage, Change | None, asyncio.Future[None] | None]]:
+        """Takes out the messages whose settlement has no result, each with its change and with the future
+        of who waits."""
+        taken = [
+            (message, each.change, self._futures.pop(message, None))
+            for each in self._take_waiting()
+            for message in each.messages
+        ]
+        self._unsettled = self._unacknowledged = 0
+        self._progress.set()
+        return taken
+
+    def _take_waiting(self) -> list[_Settling]:
+        waiting = [*self._sent.values(), *self._late, *self._again, *self._gathering.values()]
+        for each in self._sent.values():
+            each.again = True
+        self._sent.clear()
+        self._late.clear()
+        self._again.clear()
+        self._gathering.clear()
+        return waiting
+
+    def _finish(self, settling: _Settling, error: TroveError | None, refused: dict[int, TroveError]) -> None:
+        done, released = settling.change is None, settling.change == RELEASE
+        self._unsettled -= len(settling.messages)
+        self._unacknowledged -= len(settling.messages) if done else 0
+        if error is None and not refused and not self._futures and not self._inbox.ordered:
+            return  # most of them
+        for message in settling.messages:
+            failure = error or refused.get(message.queue_offset)
+            if (
+                failure is not None
+                and settling.again
+                and not done
+                and failure.spec is errors.RECEIPT_HANDLE_ILLEGAL
+            ):
+                failure = None  # an earlier try arrived: its purpose is achieved
+            future = self._futures.pop(message, None)
+            if future is not None and not future.done():
+                if failure is None:
+                    future.set_result(None)
+                else:
+                    future.set_exception(failure)
+            if future is not None or not released:
+                self._owner.answered(message, done=done, failure=failure)
+
+    def _send_again(self) -> None:
+        """The stream broke: settlements without a result go out once more, or fail when it is too late."""
+        now = self._now()
+        text = f"broker {self._broker} did not answer"
+        error = TroveError(errors.BROKER_UNREACHABLE, text, broker=self._broker)
+        for each in self._take_waiting():
+            if now < each.deadline:
+                self._again.append(each)
+            else:
+                self._finish(each, error, {})
+        self._progress.set()
+
+    def _fail_all(self, error: TroveError) -> None:
+        for each in self._take_waiting():
+            self._finish(each, error, {})
+        self._progress.set()
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
+
+
+def _closed() -> TroveError:
+    return TroveError(errors.CLIENT_CLOSED, "the subscription is closed; the message is delivered again")

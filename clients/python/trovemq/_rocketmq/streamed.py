@@ -1,0 +1,250 @@
+"""Messages of a Consume stream: made from a batch of records in a microsecond each, and read when asked for.
+
+A message knows its batch and its number in it. The fields that its record has are read together when one of
+them is asked for; the body by itself. The meaning of each field is that of a message by RocketMQ's protocol
+(broker/server/rocketmq/messages.py).
+
+Invariant: a message that is handed out has a record with the right CRC and a body that can be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import Any, Final
+
+from trovemq._wire.consumer import Run
+from trovemq.received import ReceivedMessage, Settlement
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.numpy_extra import has_numpy
+from trovemq_proto.receipts import handle_of
+from trovemq_proto.records import (
+    PROPERTY_KEYS,
+    PROPERTY_SHARDING_KEY,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQ_KEY,
+    encode_offset_msg_id,
+    parse_properties,
+)
+from trovemq_proto.records.check import crc_matches
+from trovemq_proto.records.compression import inflate_body
+from trovemq_proto.records.fields import read_fields
+from trovemq_proto.records.internal_properties import is_reserved
+from trovemq_proto.records.layout import (
+    HEADERS,
+    PHYSICAL_OFFSET_AT,
+    PROPERTY_DEAD_ID,
+    PROPERTY_DEAD_TOPIC,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TIMER_OUT_MS,
+    SYS_FLAG_COMPRESSED,
+    host_bits,
+)
+from trovemq_proto.records.priorities import stored_priority
+
+INFLATED_SIZE_MAX: Final = 64 << 20
+COLUMNS_SIZE_MIN: Final = 32_768
+"""In fewer bytes the records are read one by one, in more by columns: whichever is faster."""
+PROPERTY_BORN_TIMESTAMP: Final = "BORN_TIMESTAMP"
+PROPERTY_ORIGIN_ID: Final = "ORIGIN_MESSAGE_ID"
+
+_SIZE_AND_PHYSICAL_OFFSET: Final = Struct(f">i{PHYSICAL_OFFSET_AT - 4}xq")
+_OF_RECORD: Final = frozenset(
+    {
+        "message_id",
+        "keys",
+        "tags",
+        "properties",
+        "message_group",
+        "priority",
+        "born_timestamp",
+        "store_timestamp",
+        "deliver_timestamp",
+        "dead_letter_of",
+    }
+)
+
+Place = tuple[str, int]
+
+
+class RecordSpans:
+    """Where the records of a batch lie in its bytes, and which of them cannot be handed out."""
+
+    __slots__ = ("bodies", "compressed", "damaged", "data", "ends", "starts")
+
+    def __init__(self, data: memoryview) -> None:
+        """Raises TroveError BATCH_ILLEGAL where these are no records."""
+        self.data = data
+        self.starts: list[int] = []
+        self.ends: list[int] = []
+        self.bodies: list[tuple[int, int]] = []
+        self.damaged: set[int] = set()
+        self.compressed: set[int] = set()
+        if len(data) < COLUMNS_SIZE_MIN or not has_numpy():
+            self._read_each()
+        else:
+            self._read_columns()
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def _read_each(self) -> None:
+        data, at = self.data, 0
+        while at < len(data):
+            fields = read_fields(data, at, len(data))
+            if fields is None:
+                raise TroveError(errors.BATCH_ILLEGAL, f"no well-formed record at byte {at} of {len(data)}")
+            number = len(self.starts)
+            if not crc_matches(data, fields):
+                self.damaged.add(number)
+            if fields.sys_flag & SYS_FLAG_COMPRESSED:
+                self.compressed.add(number)
+            self.starts.append(at)
+            at += fields.size
+            self.ends.append(at)
+            self.bodies.append((fields.body_position, fields.body_position + fields.body_size))
+
+    def _read_columns(self) -> None:
+        from trovemq_proto.records import RecordBatch
+        from trovemq_proto.records.record_crcs import damaged_records
+
+        batch = RecordBatch.split(self.data)
+        geometry = batch.geometry
+        begins = geometry.body_positions
+        self.starts = batch.positions.tolist()
+        self.ends = (batch.positions + batch.sizes).tolist()
+        self.bodies = list(zip(begins.tolist(), (begins + geometry.body_sizes).tolist(), strict=True))
+        self.damaged = set(damaged_records(batch).nonzero()[0].tolist())
+        self.compressed = set((batch.sys_flags & SYS_FLAG_COMPRESSED).nonzero()[0].tolist())
+
+
+class StreamedMessage(ReceivedMessage):
+    """A message whose fields are read from its record when they are asked for.
+
+    Attributes:
+        receipt: Under which it is settled with its neighbours; None: by its own `receipt_handle`.
+        place: Names its record among those of all brokers.
+        nbytes: The record's size.
+    """
+
+    __slots__ = ("_number", "_spans", "nbytes", "place", "receipt")
+
+    receipt: str | None
+    place: Place
+    nbytes: int
+    _spans: RecordSpans
+    _number: int
+
+    def __getattr__(self, name: str) -> Any:
+        """A field that was not asked for yet."""
+        if name == "body":
+            begin, end = self._spans.bodies[self._number]
+            self.body = bytes(self._spans.data[begin:end])
+        elif name == "receipt_handle" and self.receipt is not None:
+            self.receipt_handle = handle_of(self.receipt, self.queue_offset)
+        elif name == "body_error":
+            self.body_error = ""
+        elif name in _OF_RECORD:
+            self._read_record()
+        else:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return object.__getattribute__(self, name)
+
+    def take_over(self, newer: ReceivedMessage) -> None:
+        """The same message was delivered again: the newer delivery is valid."""
+        super().take_over(newer)
+        self.receipt = newer.receipt if isinstance(newer, StreamedMessage) else None
+
+    def _read_record(self) -> None:
+        spans, number = self._spans, self._number
+        record = bytes(spans.data[spans.starts[number] : spans.ends[number]])
+        fields = read_fields(record, 0, len(record))
+        assert fields is not None, "a batch has well-formed records only"
+        header = HEADERS[host_bits(fields.sys_flag)].unpack_from(record)
+        _, _, _, _, _, _, physical_offset, _, born_ms, _, store_ms, store_host, reconsume_times, _, _ = header
+        properties = parse_properties(record[fields.property_position :])
+        get = properties.get
+        self.message_id = (
+            get(PROPERTY_UNIQ_KEY)
+            or get(PROPERTY_ORIGIN_ID)
+            or encode_offset_msg_id(store_host, physical_offset)
+        )
+        self.tags = get(PROPERTY_TAGS) or None
+        self.keys = tuple(get(PROPERTY_KEYS, "").split())
+        self.properties = {name: value for name, value in properties.items() if not is_reserved(name)}
+        self.message_group = get(PROPERTY_SHARDING_KEY) or None
+        self.priority = stored_priority(properties)
+        own_born_ms = _number_in(get(PROPERTY_BORN_TIMESTAMP))
+        self.born_timestamp = born_ms if own_born_ms is None else own_born_ms
+        self.store_timestamp = store_ms
+        deliver = get(PROPERTY_TIMER_DELIVER_MS)
+        if deliver is None and not reconsume_times:  # a retry's time is when it was to come back
+            deliver = get(PROPERTY_TIMER_OUT_MS)
+        self.deliver_timestamp = _number_in(deliver)
+        dead_topic = get(PROPERTY_DEAD_TOPIC)
+        self.dead_letter_of = (dead_topic, get(PROPERTY_DEAD_ID, "")) if dead_topic else None
+
+
+def _number_in(text: str | None) -> int | None:
+    """A stored number of ms; any other text there is skipped."""
+    return int(text) if text and len(text) <= 15 and text.isascii() and text.isdigit() else None
+
+
+def streamed_messages(
+    runs: list[Run],
+    records: memoryview,
+    *,
+    topic: str,
+    broker: str,
+    poll: int,
+    lease_end: float | None,
+    settlement: Settlement,
+) -> Iterator[tuple[StreamedMessage, TroveError | None]]:
+    """The messages of a batch; with its error one that cannot be handed out (its body is empty then).
+
+    Raises:
+        TroveError: BATCH_ILLEGAL, RECORD_DAMAGED: the runs and the records do not fit each other.
+    """
+    spans = RecordSpans(records)
+    if sum(run.count for run in runs) != len(spans):
+        raise TroveError(errors.BATCH_ILLEGAL, f"{len(spans)} records are not those of the batch's runs")
+    new, unpack, starts = StreamedMessage.__new__, _SIZE_AND_PHYSICAL_OFFSET.unpack_from, spans.starts
+    special = spans.damaged | spans.compressed
+    number = 0
+    for run in runs:
+        for offset in range(run.first_offset, run.first_offset + run.count):
+            message = new(StreamedMessage)
+            message._spans = spans
+            message._number = number
+            message.topic = topic
+            message.queue_id = run.queue_id
+            message.queue_offset = offset
+            message.attempt = run.attempt
+            message.broker = broker
+            message.receipt = run.receipt
+            message.settled = False
+            message.lease_end = lease_end
+            message.poll = poll
+            message.settlement = settlement
+            message.nbytes, physical_offset = unpack(records, starts[number])
+            message.place = (broker, physical_offset)
+            yield message, _prepared(message) if number in special else None
+            number += 1
+
+
+def _prepared(message: StreamedMessage) -> TroveError | None:
+    """Inflates the body of a message that is compressed; why that, or the record, is not right."""
+    spans, number = message._spans, message._number
+    if number in spans.damaged:
+        message.body = b""
+        return TroveError(errors.RECORD_DAMAGED, "the record does not have the CRC that it states")
+    begin, end = spans.bodies[number]
+    fields = read_fields(spans.data, spans.starts[number], spans.ends[number])
+    assert fields is not None, "a batch has well-formed records only"
+    try:
+        message.body = inflate_body(bytes(spans.data[begin:end]), fields.sys_flag, INFLATED_SIZE_MAX)
+    except TroveError as error:
+        message.body = b""
+        return error
+    return None

@@ -1,0 +1,336 @@
+"""The client's side of a Consume stream: credit, settlements together, and the effect of a break."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import count
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.support.fake_loop import run, turns
+from tests.support.records_made import record_at
+from trovemq._rocketmq import group_stream
+from trovemq._rocketmq.group_stream import GroupStream, StreamSettings
+from trovemq._rocketmq.inbox import Inbox
+from trovemq._rocketmq.streamed import StreamedMessage
+from trovemq._wire.consumer import consume_answer
+from trovemq.options import ClientOptions
+from trovemq.received import ReceivedMessage
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.v1 import common_pb2, consumer_pb2
+
+RECEIPT = "0.0.1.18bcfe5dd30.1.4a1bf138"
+LOST = TroveError(errors.BROKER_UNREACHABLE, "gone")
+
+
+class FakeStream:
+    """One stream of the fake broker, which answers by `reply`."""
+
+    def __init__(self) -> None:
+        self.frames: list[consumer_pb2.ConsumeFrame] = []
+        self._replies: asyncio.Queue[bytes | TroveError] = asyncio.Queue()
+        self.cancelled = False
+
+    async def send(self, frame: bytes) -> None:
+        self.frames.append(consumer_pb2.ConsumeFrame.FromString(frame))
+
+    async def read(self) -> Any:
+        reply = await self._replies.get()
+        if isinstance(reply, TroveError):
+            raise reply
+        return consume_answer(reply)
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+    async def reply(self, reply: consumer_pb2.ConsumeReply | TroveError) -> None:
+        await self._replies.put(reply if isinstance(reply, TroveError) else reply.SerializeToString())
+        await turns(10)
+
+    async def batch(self, first: int, size: int, number: int = 1) -> None:
+        run = consumer_pb2.ConsumeRun(first_offset=first, count=size, attempt=1, receipt=RECEIPT)
+        records = b"".join(record_at(first + index) for index in range(size))
+        await self.reply(consumer_pb2.ConsumeReply(batch=number, runs=[run], records=records))
+
+    def settlements(self) -> list[consumer_pb2.Settlement]:
+        """Those of all frames."""
+        return [one for frame in self.frames for one in frame.settlements]
+
+    async def settled(self, **fields: Any) -> None:
+        """The results of the last frame that had settlements."""
+        last = next(frame for frame in reversed(self.frames) if frame.settlements)
+        results = [
+            consumer_pb2.SettlementResult(settlement_id=one.settlement_id, **fields)
+            for one in last.settlements
+        ]
+        await self.reply(consumer_pb2.ConsumeReply(results=results))
+
+
+class Scene:
+    """A stream with its fake broker, and the owner of both."""
+
+    def __init__(self, prefetch: int = 100, bytes_max: int = 1 << 20, **options: Any) -> None:
+        self.inbox = Inbox(prefetch, bytes_max)
+        self.streams: list[FakeStream] = []
+        self.told: list[tuple[int, bool, str]] = []
+        settings = StreamSettings(
+            group="g", topic="orders", filter_type="tag", filter="*", invisible_ms=None, client_id="c"
+        )
+        pool: Any = SimpleNamespace(options=ClientOptions(**options))
+        owner: Any = self
+        connect: Any = self._connection
+        self.stream = GroupStream(owner, pool, connect, "broker-a", settings, self.inbox, count(1))
+        self.running = asyncio.ensure_future(self.stream.run())
+
+    def _connection(self) -> Any:
+        return SimpleNamespace(open=self._open)
+
+    def _open(self, _method: str, _decode: object, *, metadata: object) -> FakeStream:
+        assert metadata
+        self.streams.append(FakeStream())
+        return self.streams[-1]
+
+    # --- Owner --------------------------------------------------------------------------------------
+    def put(self, message: ReceivedMessage) -> None:
+        self.inbox.put(message)
+
+    def unreadable(self, message: StreamedMessage, error: TroveError) -> None:
+        raise AssertionError(message, error)
+
+    def answered(self, message: ReceivedMessage, *, done: bool, failure: TroveError | None) -> None:
+        self.told.append((message.queue_offset, done, failure.symbol if failure else ""))
+
+    def is_final(self, error: TroveError) -> bool:
+        return not error.retriable
+
+    # --- for tests ------------------------------------------------------------------------------------
+    @property
+    def now(self) -> FakeStream:
+        return self.streams[-1]
+
+    async def opened(self, size: int) -> list[StreamedMessage]:
+        """The first batch, taken out of the inbox."""
+        await turns(10)
+        await self.now.batch(0, size)
+        return [self.take() for _ in range(size)]
+
+    def take(self) -> StreamedMessage:
+        message = self.inbox.take()
+        assert isinstance(message, StreamedMessage)
+        return message
+
+    async def over(self) -> None:
+        self.running.cancel()
+        await asyncio.gather(self.running, return_exceptions=True)
+        await self.stream.close(until=asyncio.get_running_loop().time())
+
+
+def test_acknowledgements_of_one_turn_are_one_settlement_of_ranges() -> None:
+    async def scene() -> None:
+        here = Scene()
+        messages = await here.opened(8)
+        for index in (5, 0, 1, 2, 7):
+            here.stream.settle(messages[index], None)
+        await turns(10)
+        (settlement,) = here.now.settlements()
+        assert (settlement.kind, settlement.receipt) == (consumer_pb2.ACKNOWLEDGE, RECEIPT)
+        assert list(settlement.ranges) == [0, 3, 5, 1, 7, 1]
+        await here.now.settled()
+        await here.stream.consumed(until=asyncio.get_running_loop().time() + 1)
+        assert here.told == [], "nobody waits for one of them"
+        await here.over()
+
+    run(scene())
+
+
+def test_batches_are_confirmed_and_credit_follows_what_was_taken() -> None:
+    async def scene() -> None:
+        here = Scene(prefetch=8)
+        await turns(10)
+        first, credit = here.now.frames[0], here.now.frames[1]
+        assert (first.start.filter, first.group, first.topic) == ("*", "g", "orders")
+        assert (credit.credit_messages, credit.credit_bytes) == (8, 1 << 20)
+        await here.now.batch(0, 6, number=1)
+        assert here.now.frames[-1].received_batch == 1
+        assert sum(frame.credit_messages for frame in here.now.frames) == 8
+        for _ in range(5):
+            here.take()
+        await turns(10)
+        assert sum(frame.credit_messages for frame in here.now.frames) == 8 + 5
+        assert here.inbox.count + 8 + 5 - 6 == 8
+        await here.over()
+
+    run(scene())
+
+
+@pytest.mark.parametrize("bytes_max", [1, 300])
+def test_bytes_in_the_inbox_hold_back_the_credit(bytes_max: int) -> None:
+    async def scene() -> None:
+        here = Scene(bytes_max=bytes_max)
+        await turns(10)
+        assert sum(frame.credit_bytes for frame in here.now.frames) == bytes_max
+        await here.now.batch(0, 4)
+        size = here.inbox.size
+        assert size > bytes_max
+        assert sum(frame.credit_bytes for frame in here.now.frames) == bytes_max
+        for _ in range(4):
+            here.take()
+        await turns(10)
+        assert sum(frame.credit_bytes for frame in here.now.frames) == bytes_max + size
+        await here.over()
+
+    run(scene())
+
+
+def test_who_waits_for_an_acknowledgement_is_told_and_refused_ones_too() -> None:
+    async def scene() -> None:
+        here = Scene()
+        one, two, three = await here.opened(3)
+        first, second = here.stream.settle_and_tell(one, None), here.stream.settle_and_tell(two, None)
+        here.stream.settle(three, None)
+        await turns(10)
+        error = common_pb2.Error(symbol="RECEIPT_HANDLE_ILLEGAL", message="late")
+        await here.now.settled(refused=[consumer_pb2.RefusedOffset(offset=1, error=error)])
+        assert first.result() is None
+        assert isinstance(second.exception(), TroveError)
+        assert here.told == [(0, True, ""), (1, True, "RECEIPT_HANDLE_ILLEGAL"), (2, True, "")]
+        await here.over()
+
+    run(scene())
+
+
+def test_settlements_without_a_result_go_out_again_after_a_break() -> None:
+    async def scene() -> None:
+        here = Scene()
+        one, two, three = await here.opened(3)
+        here.stream.settle(one, None)
+        returned = here.stream.settle_and_tell(two, (5_000, False))
+        await turns(10)
+        await here.now.reply(LOST)
+        here.stream.settle(three, None)
+        await asyncio.sleep(1)
+        assert len(here.streams) == 2
+        assert here.streams[0].cancelled
+        again = [(each.kind, list(each.ranges)) for each in here.now.settlements()]
+        assert again == [(0, [0, 1]), (1, [1, 1]), (0, [2, 1])]
+        assert here.now.frames[0].HasField("start")
+        error = common_pb2.Error(symbol="RECEIPT_HANDLE_ILLEGAL", message="replaced")
+        await here.now.settled(refused=[consumer_pb2.RefusedOffset(offset=1, error=error)])
+        assert returned.result() is None, "the first try had arrived"
+        await here.over()
+
+    run(scene())
+
+
+def test_a_settlement_that_cannot_be_said_in_time_fails() -> None:
+    async def scene() -> None:
+        here = Scene(reconnect_timeout_ms=1_000)
+        (one,) = await here.opened(1)
+        answer = here.stream.settle_and_tell(one, None)
+        for _ in range(40):
+            await here.now.reply(LOST)
+            await asyncio.sleep(0.1)
+        assert isinstance(answer.exception(), TroveError)
+        assert here.told == [(0, True, "BROKER_UNREACHABLE")]
+        await here.over()
+
+    run(scene())
+
+
+def test_a_refusal_that_passes_is_tried_again_later() -> None:
+    async def scene() -> None:
+        here = Scene()
+        (one,) = await here.opened(1)
+        answer = here.stream.settle_and_tell(one, (0, True))
+        await turns(10)
+        await here.now.settled(error=common_pb2.Error(symbol="LIMIT_EXCEEDED", message="full"))
+        assert not answer.done()
+        await asyncio.sleep(1)
+        assert len(here.now.settlements()) == 2
+        await here.now.settled()
+        assert answer.result() is None
+        await here.over()
+
+    run(scene())
+
+
+def test_frames_without_an_answer_are_bounded_and_more_gathers_meanwhile() -> None:
+    async def scene() -> None:
+        here = Scene()
+        for message in await here.opened(20):
+            here.stream.settle(message, None)
+            await turns(3)
+        frames = [frame for frame in here.now.frames if frame.settlements]
+        assert len(frames) == group_stream.FRAMES_UNANSWERED_MAX
+        for frame in frames:
+            results = [
+                consumer_pb2.SettlementResult(settlement_id=one.settlement_id) for one in frame.settlements
+            ]
+            await here.now.reply(consumer_pb2.ConsumeReply(results=results))
+        frames = [frame for frame in here.now.frames if frame.settlements]
+        assert len(frames) == group_stream.FRAMES_UNANSWERED_MAX + 1
+        await here.over()
+
+    run(scene())
+
+
+def test_a_final_error_hands_over_what_is_not_settled() -> None:
+    async def scene() -> None:
+        here = Scene()
+        one, two = await here.opened(2)
+        here.stream.settle(one, None)
+        waiting = here.stream.settle_and_tell(two, (7, False))
+        await turns(10)
+        await here.now.reply(TroveError(errors.TOPIC_NOT_FOUND, "deleted"))
+        with pytest.raises(TroveError, match="TOPIC_NOT_FOUND"):
+            await here.running
+        assert here.stream.unsettled() == [(one, None, None), (two, (7, False), waiting)]
+        await here.stream.consumed(until=asyncio.get_running_loop().time())
+        await here.over()
+
+    run(scene())
+
+
+def test_after_the_end_nothing_is_settled() -> None:
+    async def scene() -> None:
+        here = Scene()
+        one, two = await here.opened(2)
+        late = here.stream.settle_and_tell(one, None)
+        await here.over()
+        with pytest.raises(TroveError, match="CLIENT_CLOSED"):
+            await late
+        with pytest.raises(TroveError, match="CLIENT_CLOSED"):
+            await here.stream.settle_and_tell(two, None)
+        assert here.streams[0].cancelled
+
+    run(scene())
+
+
+def test_a_regular_end_stops_the_batches_first() -> None:
+    async def scene() -> None:
+        here = Scene()
+        await here.opened(2)
+        ending = asyncio.ensure_future(here.stream.stop(until=asyncio.get_running_loop().time() + 5))
+        await turns(10)
+        assert here.now.frames[-1].stop
+        await here.now.batch(2, 2, number=2)
+        assert not ending.done()
+        await here.now.reply(consumer_pb2.ConsumeReply(stopped=True))
+        await ending
+        here.running.cancel()
+        for _ in range(2):
+            here.stream.release(here.take())
+        closing = asyncio.ensure_future(here.stream.close(until=asyncio.get_running_loop().time() + 5))
+        await turns(10)
+        (settlement,) = here.now.settlements()
+        assert (settlement.kind, settlement.suspend) == (consumer_pb2.RETURN, True)
+        assert list(settlement.ranges) == [2, 2]
+        assert sum(frame.credit_messages for frame in here.now.frames) == 100, "none after the stop"
+        await here.now.settled()
+        await closing
+        assert here.now.cancelled
+
+    run(scene())

@@ -1,0 +1,156 @@
+"""Messages of a Consume stream say the same as those by RocketMQ's protocol, and are read when asked for."""
+
+from __future__ import annotations
+
+import copy
+import zlib
+from dataclasses import fields
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from broker.groups.delivery.request import Delivered
+from broker.server.rocketmq.messages import received
+from trovemq._rocketmq import streamed
+from trovemq._rocketmq.messages import received_message
+from trovemq._rocketmq.streamed import StreamedMessage, streamed_messages
+from trovemq._wire.consumer import Run
+from trovemq.received import NO_SETTLEMENT, ReceivedFields
+from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueOffset
+from trovemq_proto.receipts import handle_of
+from trovemq_proto.records import encode_record
+from trovemq_proto.rocketmq.v2 import service_pb2
+
+RECEIPT = "0.3.7.18bcfe5dd30.1.4a1bf138"
+NAMES = (
+    *("UNIQ_KEY", "KEYS", "TAGS", "__SHARDINGKEY", "BORN_TIMESTAMP", "TIMER_DELIVER_MS", "TIMER_OUT_MS"),
+    *("DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID", "ORIGIN_MESSAGE_ID", "__PRIORITY", "_SYS_MSG_PRIORITY_"),
+    *("TROVEMQ_PRODUCER", "__RMQ.TRANSIENT.x", "own", "größe", "RECONSUME_TIME", "DELAY", "__BORNHOST"),
+)
+VALUES = ("", "7", "1700000000123", "4 x", "a b", "%DLQ%g", "9" * 16, "-3", "ü", "01AA")
+PROPERTIES = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(VALUES), max_size=8)
+
+
+def stored(number: int, body: bytes, properties: dict[str, str], **header: Any) -> bytes:
+    return encode_record(
+        "orders",
+        body,
+        queue_id=3,
+        queue_offset=10 + number,
+        physical_offset=4_096 + number,
+        properties={name: value for name, value in properties.items() if value},
+        born_timestamp=1_700_000_000_001,
+        store_timestamp=1_700_000_000_002,
+        store_host=bytes([10, 0, 0, 1, 0, 0, 0x1F, 0x91]),
+        **header,
+    )
+
+
+def messages(records: list[bytes]) -> list[tuple[StreamedMessage, TroveError | None]]:
+    runs = [Run(3, 10, len(records), 2, RECEIPT)]
+    made = streamed_messages(
+        runs,
+        memoryview(b"".join(records)),
+        topic="orders",
+        broker="broker-a",
+        poll=1,
+        lease_end=None,
+        settlement=NO_SETTLEMENT,
+    )
+    return list(made)
+
+
+def content(message: ReceivedFields) -> dict[str, object]:
+    return {one.name: getattr(message, one.name) for one in fields(ReceivedFields)}
+
+
+def by_rocketmqs_protocol(number: int, record: bytes) -> ReceivedFields:
+    one = Delivered(memoryview(record), "orders", 3, QueueOffset(10 + number), 2, "H", 0)
+    response = service_pb2.ReceiveMessageResponse.FromString(received(one))
+    return received_message(response.message, "broker-a")
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.lists(st.tuples(st.binary(max_size=40), PROPERTIES, st.integers(0, 2)), min_size=1, max_size=6),
+    st.booleans(),
+)
+@example([(b"x", dict.fromkeys(NAMES, "7"), 0)], True)
+def test_each_field_is_that_of_rocketmqs_protocol(
+    sent: list[tuple[bytes, dict[str, str], int]], columns: bool
+) -> None:
+    records = [
+        stored(number, body, properties, reconsume_times=times)
+        for number, (body, properties, times) in enumerate(sent)
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(streamed, "COLUMNS_SIZE_MIN", 0 if columns else 1 << 30)
+        made = messages(records)
+    for number, (message, error) in enumerate(made):
+        assert error is None
+        assert content(message) == content(by_rocketmqs_protocol(number, records[number]))
+        assert message.receipt_handle == handle_of(RECEIPT, 10 + number)
+        assert message.nbytes == len(records[number])
+        assert message.place == ("broker-a", 4_096 + number)
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_a_damaged_record_and_a_body_that_does_not_inflate_are_told_apart(
+    monkeypatch: pytest.MonkeyPatch, columns: bool
+) -> None:
+    monkeypatch.setattr(streamed, "COLUMNS_SIZE_MIN", 0 if columns else 1 << 30)
+    damaged = bytearray(stored(1, b"damaged", {}))
+    damaged[90] ^= 1
+    records = [
+        stored(0, b"right", {}),
+        bytes(damaged),
+        stored(2, zlib.compress(b"small"), {}, sys_flag=1),
+        stored(3, b"no stream", {}, sys_flag=1),
+    ]
+    made = messages(records)
+    assert [error is None for _, error in made] == [True, False, True, False]
+    assert [message.body for message, _ in made] == [b"right", b"", b"small", b""]
+    assert [message.queue_offset for message, _ in made] == [10, 11, 12, 13]
+
+
+def test_without_numpy_records_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [stored(number, b"x" * 2_000, {}) for number in range(20)]
+    with_columns = [content(message) for message, _ in messages(records)]
+    monkeypatch.setattr(streamed, "has_numpy", lambda: False)
+    assert [content(message) for message, _ in messages(records)] == with_columns
+
+
+def test_records_that_are_not_those_of_the_runs_are_refused() -> None:
+    made = streamed_messages(
+        [Run(3, 10, 2, 1, RECEIPT)],
+        memoryview(stored(0, b"one", {})),
+        topic="orders",
+        broker="broker-a",
+        poll=1,
+        lease_end=None,
+        settlement=NO_SETTLEMENT,
+    )
+    with pytest.raises(TroveError, match="BATCH_ILLEGAL"):
+        list(made)
+    with pytest.raises(TroveError, match="BATCH_ILLEGAL"):
+        messages([b"no record"])
+
+
+def test_a_message_that_is_delivered_again_has_its_new_handle() -> None:
+    ((message, _),) = messages([stored(0, b"one", {})])
+    ((newer, _),) = messages([stored(0, b"one", {})])
+    assert message.receipt_handle == handle_of(RECEIPT, 10)
+    newer.receipt = "0.3.8.18bcfe5dd30.1.00000000"
+    message.take_over(newer)
+    assert message.receipt_handle == handle_of(newer.receipt, 10)
+    assert message.receipt == newer.receipt
+
+
+def test_an_unread_message_is_copied_shown_and_lacks_unknown_names() -> None:
+    ((message, _),) = messages([stored(0, b"one", {"own": "1"})])
+    assert copy.copy(message).properties == {"own": "1"}
+    assert "b'one'" in repr(message)
+    assert not hasattr(message, "colour")
