@@ -117,6 +117,8 @@ class BrokerServices:
             )
         )
         self._security = security
+        if security is not None and settings.audit_topic_enable:
+            security.audit.open(services.audit, services.group_commit.durable)
         self._users = self._security_service()
         self._tracks = TrackService(
             TrackParts(
@@ -245,6 +247,8 @@ class BrokerServices:
 
     async def drain(self, timeout_s: float) -> None:
         """Takes no more appends, syncs the log, answers the open requests, ends the streams."""
+        if self._security is not None:
+            self._security.audit.close()
         await self.parts.drain(timeout_s)
         await self.consumers.streams.end_all(timeout_s)
         await self.rocketmq.end_streams(timeout_s)

@@ -101,6 +101,19 @@ class NodeSettings(TlsSettings):
         "Users that are not super users may do what rules allow them (`trovemq acl`), and nothing else.",
         rocketmq="authorizationEnabled",
     )
+    audit_topic_enable: bool = setting(
+        True,
+        "Administrative acts, log-ins, operators' look-ups and denials are records of a topic of the "
+        "broker's own, too, where callers are asked who they are (`trovemq audit`). An act that cannot be "
+        "recorded is refused.",
+    )
+    audit_retention_ms: int = setting(
+        90 * DAY_MS,
+        "How long audit records are kept, however young the log is that retention removes.",
+        unit="ms",
+        minimum=3_600_000,
+        maximum=3_650 * DAY_MS,
+    )
     tls_client_identity: bool = setting(
         False,
         "The common name of a client's certificate is the access key of its user, who then needs no secret. "

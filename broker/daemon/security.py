@@ -26,6 +26,7 @@ from prometheus_client.registry import Collector
 from broker.daemon.services import clock_ms
 from broker.daemon.settings import BrokerSettings
 from broker.security import changes
+from broker.security.audit_trail import AuditTrail
 from broker.security.quotas import Quotas
 from broker.security.sealing import KEY_SIZE, SealingKey, key_file_content
 from broker.security.table import PATH, SecurityTable
@@ -37,6 +38,7 @@ from trovemq_daemon.refusals import access_metrics
 from trovemq_daemon.sessions import Sessions
 from trovemq_daemon.users import UserKind, new_user
 from trovemq_proto import errors
+from trovemq_proto.audit import KINDS
 from trovemq_proto.authentication.credentials import Credentials, credentials_text, parse_credentials
 from trovemq_proto.authentication.scram import SALT_SIZE
 from trovemq_proto.errors import TroveError
@@ -158,6 +160,7 @@ class AccessCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from access_metrics(self._gate.refusals, len(self._security.sessions))
         yield from _quota_metrics(self._gate.current_quotas())
+        yield from _audit_metrics(self._security.audit.trail)
         state = self._security.table.state
         for name, what, value in (
             ("trovemq_users", "Users.", len(state.users)),
@@ -165,6 +168,20 @@ class AccessCollector(Collector):
             ("trovemq_quotas", "Quotas.", len(state.quotas)),
         ):
             yield GaugeMetricFamily(name, what, value=value)
+
+
+def _audit_metrics(trail: AuditTrail | None) -> Iterator[Metric]:
+    records = CounterMetricFamily(
+        "trovemq_audit_records", "Audit records that were written.", labels=("kind",)
+    )
+    for kind in KINDS:
+        records.add_metric((kind,), 0 if trail is None else trail.written[kind])
+    yield records
+    yield CounterMetricFamily(
+        "trovemq_audit_failures",
+        "Audit records that could not be written when they were due.",
+        value=0 if trail is None else trail.failures,
+    )
 
 
 def _quota_metrics(quotas: Quotas) -> Iterator[Metric]:

@@ -32,6 +32,7 @@ from broker.produce.coalesce import Coalescer
 from broker.produce.group_commit import GroupCommit
 from broker.produce.outgoing import OutgoingEncoder
 from broker.query.search_offset import search_offset
+from broker.security.audit_trail import AuditTrail
 from broker.server.monitoring.statistics import BrokerStatistics, StatisticsParts
 from broker.server.monitoring.traffic import Traffic
 from broker.server.native.append_stream import AppendParts
@@ -74,6 +75,7 @@ class StoreServices:
         replies: ReplyBudget | None = None,
     ) -> None:
         self.store, self.model = store, model or open_consumer_state(store, settings)
+        self.audit = AuditTrail(store, self.model.writer, settings.audit_retention_ms, f"{clock_ms():x}")
         self.appended = asyncio.Event()
         self.long_polls = LongPolls(settings.long_polls_max)
         self.receive_waits = _receive_waits(store, self.model, settings)
@@ -117,6 +119,7 @@ class StoreServices:
             self.topic_changes,
             clock_ms,
             lambda topic: [group for group, _ in self.clients.subscriptions(topic=topic)],
+            self.audit.carry,
         )
         self.store_service = StoreService(
             store, settings.store_path, self.topic_changes.changing, clock_ms, settings.backup_path

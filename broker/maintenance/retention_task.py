@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -60,6 +60,8 @@ DROPPED_LINES_MAX: Final = 100
 """Of one run, for messages that were dropped; the rest is only counted."""
 
 Hold = Callable[[TroveError | None], None]
+CarryAudit = Callable[[PhysicalOffset, int], Iterator[int]]
+"""Appends the young audit records below an offset again, in steps, at this time (epoch ms)."""
 
 
 @dataclass(slots=True)
@@ -98,6 +100,7 @@ class RetentionTask:
         topic_changes: TopicChanges,
         clock_ms: Callable[[], int],
         subscribers: Subscribers = lambda _: (),
+        carry_audit: CarryAudit = lambda _end, _now_ms: iter(()),
     ) -> None:
         self._store = store
         self._model = model
@@ -108,6 +111,7 @@ class RetentionTask:
         self._topic_changes = topic_changes
         self._clock_ms = clock_ms
         self._subscribers = subscribers
+        self._carry_audit = carry_audit
         self._leaving: StoreTrim | None = None
         self.counters: Final = RetentionCounters()
 
@@ -286,6 +290,7 @@ class RetentionTask:
         Returns where the log may begin then, and True; or, where the disk is full and there is no space for
         copies, where it may begin without them, and False if that segment has pending messages nevertheless.
         """
+        await self._carry_audit_records(decision)
         freed = decision.end - self._store.min_offset
         if decision.pressed and self._live_bytes(decision.end) > freed * CARRIED_PERCENT_MAX // 100:
             return self._least(decision.end)
@@ -297,6 +302,18 @@ class RetentionTask:
                 raise
             return self._least(decision.end)
         return decision.end, True
+
+    async def _carry_audit_records(self, decision: Decision) -> None:
+        """On disk when it returns; a full disk removes them where there is no space for copies."""
+        try:
+            for count in self._carry_audit(decision.end, self._clock_ms()):
+                self.counters.carried_messages += count
+                await self._durable(self._store.end_offset)
+        except TroveError as error:
+            no_space = error.spec in (errors.DISK_FULL, errors.CREATE_MAPPED_FILE_FAILED)
+            if not (decision.pressed and no_space):
+                raise
+            get_logger().warning("retention.dropped_audit_records", reason=str(error))
 
     def _least(self, end: PhysicalOffset) -> tuple[PhysicalOffset, bool]:
         """The segments before the first pending record; where there is none, the oldest with pending

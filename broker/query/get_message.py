@@ -16,6 +16,7 @@ from broker.query.lacking import lacking_note
 from broker.query.located import queue_offset_of
 from broker.query.query_by_key import query_pages
 from trovemq_proto import errors
+from trovemq_proto.audit import AUDIT_TOPIC
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_proto.records import decode_offset_msg_id, looks_like_offset_msg_id
@@ -33,6 +34,7 @@ from trovemq_store.engine.queues import find_queue
 from trovemq_store.engine.steps import Steps, finished
 
 ID_SIZE_MAX: Final = 255
+_AUDIT_TOPIC: Final = AUDIT_TOPIC.encode()
 
 
 class IdentifierKind(Enum):
@@ -113,6 +115,8 @@ def _by_offset_msg_id(store: MessageStore, identifier: str) -> FoundMessages | N
         return None
     fields = read_fields(record, 0, len(record))
     assert fields is not None, "the store gives records that are well formed"
+    if record[fields.topic_position : fields.topic_position + fields.topic_size] == _AUDIT_TOPIC:
+        return None  # its topic has a right of its own, which an id does not name
     queue_offset = queue_offset_of(store.consume_queues, record, fields, physical_offset)
     return FoundMessages(
         IdentifierKind.OFFSET_MSG_ID, [record], [QueueOffset(queue_offset)], [physical_offset]

@@ -5,6 +5,7 @@
 - `sealing`      secrets sealed by a key that lies outside of the store
 - `changes`      each change as a function from one state to the next
 - `table`        users and rules on disk, replaced as a whole
+- `audit_trail`  audit records as messages of the log
 - `rocketmq`     the signature of RocketMQ's own clients
 
 Common to both daemons are `trovemq_daemon.users` (users and their secrets) and `trovemq_daemon.sessions`

@@ -9,7 +9,7 @@
 | Namespace:eu      | topics and groups of the namespace `eu` (`eu%orders`) |
 | *                 | everything                                            |
 
-Read, Command and Backup are ours: calls for operators only. RocketMQ has no names for them.
+Read, Command, Backup and Audit are ours: calls for operators only. RocketMQ has no names for them.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class Action(IntFlag):
     READ = 128  # messages, by look-ups of an operator
     COMMAND = 256  # ask a client to consume a message now, or for its stack
     BACKUP = 512  # copy or check the store
+    AUDIT = 1024  # read the audit records
 
 
 ALL_ACTIONS: Final = Action(sum(Action))

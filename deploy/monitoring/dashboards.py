@@ -51,7 +51,7 @@ BROKER_ROWS: Final = (
     ),
     ("Connections and replies", "reply_ request_ connections keepalive_ calls_ streams_reset window_"),
     ("Search", "tree_ trees_ search searches unique_ids producers_numbered"),
-    ("Access and quotas", "access_ sessions users quota"),
+    ("Access, quotas, audit", "access_ sessions users quota audit_"),
 )
 
 HOST_METRICS: Final = (

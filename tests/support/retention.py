@@ -12,6 +12,7 @@ from broker.groups.consumer_settings import ConsumerSettings
 from broker.groups.consumer_state import ConsumerState
 from broker.groups.delivery.request import Delivered, ReceiveRequest
 from broker.maintenance.retention_task import RetentionTask
+from broker.security.audit_trail import AuditTrail
 from tests.support.engine import NOW_MS, SMALL, flush, send
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message, decode_message
@@ -28,6 +29,7 @@ SETTINGS: Final = replace(
 CONSUMERS: Final = ConsumerSettings(new_group_start="begin", timer_log_file_size=1 << 16)
 LEASE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000
+AUDIT_AGE_MS: Final = 90 * 24 * HOUR_MS
 AT_ONCE: Final = RetentionPolicy(reserved_ms=HOUR_MS, hours=frozenset(range(24)), forcible_enable=True)
 FREE: Final = DiskUse(1_000, 900)
 PRESSED: Final = DiskUse(1_000_000, 100)
@@ -60,6 +62,7 @@ class Broker:
         self.refusal: TroveError | None = None
         self.topic_changes = TopicChanges(self.store, lambda: self.now_ms, self._nothing)
         self.before_durable: Callable[[], None] = lambda: None
+        self.audit = AuditTrail(self.store, self.model.writer, AUDIT_AGE_MS, "t")
         self.task = RetentionTask(
             self.store,
             self.model,
@@ -69,6 +72,7 @@ class Broker:
             self._hold,
             self.topic_changes,
             lambda: self.now_ms,
+            carry_audit=self.audit.carry,
         )
 
     def _hold(self, error: TroveError | None) -> None:

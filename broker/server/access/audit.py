@@ -1,5 +1,8 @@
-"""Audit events of the log: administrative acts, look-ups of messages, log-ins; allowed or not. No bodies and
-no secrets: of a request the names of its resources alone.
+"""Audit: administrative acts, look-ups of messages, log-ins, denials. No bodies and no secrets: of a request
+the names of its resources alone.
+
+They are events of the log and, with `audit_topic_enable`, records of a topic (`broker.security.audit_trail`).
+Then an act begins when its first record is on disk, and is refused where that fails.
 
 | event         | logged                                                                              |
 |---------------|-------------------------------------------------------------------------------------|
@@ -13,15 +16,18 @@ name.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from broker.security.actions import Resource
+from broker.security.audit_trail import AuditTrail
 from broker.server.access.needs import Audit, Row
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.minute_log import Level, MinuteLog
-from trovemq_proto import errors
+from trovemq_proto import audit, errors
+from trovemq_proto.audit import AUDIT_TOPIC, AuditRecord
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.rocketmq.v2.definition_pb2 import Code
 
 OK: Final = "OK"
@@ -34,6 +40,8 @@ _REFUSALS: Final = {
     errors.AUTHENTICATION_FAILED.symbol,
     errors.LIMIT_EXCEEDED.symbol,
 }
+_DENIALS: Final = (errors.ACCESS_DENIED, errors.AUTHENTICATION_FAILED)
+_AUTHENTICATE: Final = "/trovemq.v1.SecurityService/Authenticate"
 _NAMES: Final = ("access_key", "subject", "number", "actions", "resource")
 """Fields of requests that only super users make, as far as they are shown."""
 
@@ -44,15 +52,50 @@ class AuditLog:
     def __init__(self, clock_ms: Callable[[], int]) -> None:
         self._clock_ms = clock_ms
         self._log: Final = MinuteLog()
+        self._durable: Callable[[PhysicalOffset], Awaitable[None]] | None = None
+        self.trail: AuditTrail | None = None
+        """The records; None: events of the log alone."""
 
-    def called(self, row: Row, path: str, user: str, source: str, request: Any, outcome: str) -> None:
-        """`request`: None where it was not read."""
+    def open(self, trail: AuditTrail, durable: Callable[[PhysicalOffset], Awaitable[None]]) -> None:
+        """From here on there are records, too. durable(end) returns when the log is on disk up to there."""
+        self.trail, self._durable = trail, durable
+
+    async def begin(self, row: Row, path: str, user: str, source: str, request: Any) -> AuditRecord | None:
+        """The act's first record, on disk; None where there are none. TroveError: the act may not be done."""
+        trail, durable = self.trail, self._durable
+        if trail is None or durable is None or row.audit is not Audit.ACT:
+            return None
+        try:
+            begun, end = trail.begin_act(user, source, path, targets_of(row, request), self._clock_ms())
+            await durable(end)
+        except TroveError as error:
+            raise TroveError(
+                error.spec, f"it cannot be audited, so it is not done: {error.message}"
+            ) from error
+        return begun
+
+    def called(
+        self,
+        row: Row,
+        path: str,
+        user: str,
+        source: str,
+        request: Any,
+        outcome: str,
+        begun: AuditRecord | None = None,
+    ) -> None:
+        """`request`: None where it was not read. `begun`: an act's first record."""
         assert row.audit is not None, "others are not audited"
+        resources = targets_of(row, request)
+        if begun is not None and self.trail is not None:
+            self.trail.end_act(begun, outcome, self._clock_ms())
+        elif row.audit is Audit.READ and outcome not in _REFUSALS:
+            self._note(audit.READ, user, source, path, resources, outcome)
         fields = {
             "user": user,
             "source": source,
             "method": path,
-            "resources": targets_of(row, request),
+            "resources": resources,
             "outcome": outcome,
         }
         if row.audit is Audit.ACT and outcome not in _REFUSALS:
@@ -65,10 +108,37 @@ class AuditLog:
         level: Level = "info" if outcome == OK else "warning"
         now_ms = self._clock_ms()
         self._log.note(level, "audit.login", now_ms, user=user, source=source, outcome=outcome)
+        if outcome == OK:
+            self._note(audit.LOGIN, user, source, _AUTHENTICATE, "", outcome)
+        elif self.trail is not None:
+            self.trail.denied(user, source, _AUTHENTICATE, "", outcome, now_ms)
+
+    def denied(self, path: str, error: TroveError, source: str, user: str) -> None:
+        """A call that was refused for who makes it; other errors are not noted."""
+        if self.trail is not None and error.spec in _DENIALS:
+            # The text of a denied access is our own: it names the action and the resource.
+            reason = error.message[:TARGET_LENGTH_MAX] if error.spec is errors.ACCESS_DENIED else ""
+            self.trail.denied(user, source, path, reason, error.symbol, self._clock_ms())
+
+    def audit_read(self, path: str, user: str, source: str) -> None:
+        """Somebody reads the audit records themselves."""
+        self._note(audit.READ, user, source, path, f"Topic:{AUDIT_TOPIC}", OK)
+
+    def _note(self, kind: str, user: str, source: str, path: str, resources: str, outcome: str) -> None:
+        if self.trail is not None:
+            self.trail.note(kind, user, source, path, resources, outcome, self._clock_ms())
 
     def flush(self) -> None:
         """Logs counts of minutes that are over."""
-        self._log.flush(self._clock_ms())
+        now_ms = self._clock_ms()
+        self._log.flush(now_ms)
+        if self.trail is not None:
+            self.trail.flush(now_ms)
+
+    def close(self) -> None:
+        """The counts so far, before the broker stops."""
+        if self.trail is not None:
+            self.trail.write_counts(self._clock_ms())
 
 
 def targets_of(row: Row, request: Any) -> str:

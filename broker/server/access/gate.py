@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from broker.security.actions import Kind, Resource, action_text
+from broker.security.actions import Action, Kind, Resource, action_text
 from broker.security.quotas import Quotas, Use
 from broker.security.rocketmq import SignatureChecker
 from broker.security.rules import SubjectRules
 from broker.security.table import SecurityTable
 from broker.server.access.audit import AuditLog
-from broker.server.access.needs import EVERY, KNOW, THIS_CLUSTER, Level, Need, Row
+from broker.server.access.needs import EVERY, KNOW, THIS_CLUSTER, Level, Need, Needs, Row
 from broker.server.access.producer_ids import is_own
 from broker.server.access.refusals import is_rocketmq
 from broker.server.rocketmq.status import CLIENT_ID_KEY, CLIENT_ID_SIZE_MAX
@@ -34,6 +34,7 @@ from trovemq_daemon.sessions import SessionCall, Sessions
 from trovemq_daemon.slow_requests import add_wait
 from trovemq_daemon.users import User
 from trovemq_proto import errors
+from trovemq_proto.audit import AUDIT_TOPIC
 from trovemq_proto.authentication.calls import METADATA_KEY
 from trovemq_proto.errors import TroveError
 
@@ -208,20 +209,38 @@ class Gate:
         return user
 
     # --- what -----------------------------------------------------------------------------------------
-    def admit(self, caller: Caller, row: Row, request: Any) -> None:
+    def admit(self, caller: Caller, row: Row, request: Any, path: str = "") -> None:
         """TroveError ACCESS_DENIED, AUTHENTICATION_FAILED; errors of the needs for illegal names."""
         user = self.user_of(caller)
-        if user.is_super or row.needs is Level.USER:
+        if row.needs is Level.USER:
             return
         if row.needs is Level.SUPER:
-            raise TroveError(errors.ACCESS_DENIED, f"{user.access_key} is not a super user")
+            if not user.is_super:
+                raise TroveError(errors.ACCESS_DENIED, f"{user.access_key} is not a super user")
+            return
         assert callable(row.needs), "OPEN rows have no gate"
-        for need in row.needs(request) if self._authorization else ():
-            if not self._meets(user, need, caller.source):
-                raise _denied(user, self._named(need))
-        for producer in () if row.producers is None else row.producers(request):
+        if user.is_super or not self._authorization:
+            if _names_audit_topic(row.needs, request):
+                self._admit_to_audit(user, caller, path)
+        else:
+            for need in row.needs(request):
+                if _is_audit_topic(need):
+                    self._admit_to_audit(user, caller, path)
+                elif not self._meets(user, need, caller.source):
+                    raise _denied(user, self._named(need))
+        if user.is_super or row.producers is None:
+            return
+        for producer in row.producers(request):
             if not is_own(producer, user.access_key):
                 raise _foreign(user, producer)
+
+    def _admit_to_audit(self, user: User, caller: Caller, path: str) -> None:
+        """The topic of the audit records has a right of its own, also where users may do everything else.
+        TroveError ACCESS_DENIED."""
+        need = Need(Kind.TOPIC, AUDIT_TOPIC, Action.AUDIT)
+        if not user.is_super and not self._meets(user, need, caller.source):
+            raise _denied(user, need)
+        self.audit.audit_read(path, caller.access_key, caller.source)
 
     def may_see(self, caller: Caller) -> Callable[[Kind, str], bool] | None:
         """Whether the caller may know that something is there; None: of everything. TroveError
@@ -230,7 +249,7 @@ class Gate:
         if user.is_super or not self._authorization:
             return None
         rules = self._rules(user)
-        return lambda kind, name: rules.allowed(Resource(kind, name), KNOW, caller.source)
+        return lambda kind, name: rules.allowed(Resource(kind, name), _known_by(kind, name), caller.source)
 
     def _meets(self, user: User, need: Need, source: str) -> bool:
         need = self._named(need)
@@ -287,6 +306,23 @@ class Gate:
     def refused(self, path: str, error: TroveError, source: str, access_key: str = "") -> None:
         """Counts it, and logs it once a minute: without credentials."""
         self.refusals.add(path, error, source, access_key, self._clock_ms())
+        self.audit.denied(path, error, source, access_key)
+
+
+def _is_audit_topic(need: Need) -> bool:
+    return need.kind is Kind.TOPIC and need.name == AUDIT_TOPIC
+
+
+def _names_audit_topic(needs: Needs, request: Any) -> bool:
+    try:
+        return any(map(_is_audit_topic, needs(request)))
+    except TroveError:
+        return False  # a name that is none: the service says so
+
+
+def _known_by(kind: Kind, name: str) -> Action:
+    """The actions each of which lets somebody know that it is there."""
+    return Action.AUDIT if kind is Kind.TOPIC and name == AUDIT_TOPIC else KNOW
 
 
 def _failed(message: str) -> TroveError:

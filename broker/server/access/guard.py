@@ -27,6 +27,7 @@ from trovemq_daemon.handler_guard import bounded_reader
 from trovemq_daemon.peers import peer_of_call
 from trovemq_daemon.reply_budget import size_of
 from trovemq_proto import errors
+from trovemq_proto.audit import AuditRecord
 from trovemq_proto.authentication.calls import message_checker
 from trovemq_proto.errors import TroveError
 
@@ -149,6 +150,7 @@ class _Call:
         self._client_id = ""
         self._quota: CallQuota | None = None
         self._message: Any = None
+        self._begun: AuditRecord | None = None
         self.outcome = CANCELLED
 
     @property
@@ -175,7 +177,12 @@ class _Call:
             refusal = None if self._quota is None else await self._quota.request(len(data))
             if self._quota is not None and method.streams_replies:
                 self.context = _CheckedContext(self._outer, self)
-            return self._admitted(data, refusal)
+            request = self._admitted(data, refusal)
+            if request is self._message:  # neither malformed nor refused
+                self._begun = await gate.audit.begin(
+                    method.row, method.path, caller.access_key, self.peer.source, request
+                )
+            return request
         gate.user_of(caller)
         if method.row.needs is Level.SUPER:
             gate.admit(caller, method.row, None)
@@ -195,7 +202,7 @@ class _Call:
         try:
             if refusal is not None:
                 raise refusal
-            self.method.gate.admit(self.caller, self.method.row, message)
+            self.method.gate.admit(self.caller, self.method.row, message, self.method.path)
         except TroveError as error:
             if error is not refusal and error.spec is not errors.ACCESS_DENIED:
                 raise
@@ -239,7 +246,13 @@ class _Call:
         method = self.method
         if method.row.audit is not None:
             method.gate.audit.called(
-                method.row, method.path, self.access_key, self.peer.source, self._message, self.outcome
+                method.row,
+                method.path,
+                self.access_key,
+                self.peer.source,
+                self._message,
+                self.outcome,
+                self._begun,
             )
 
     def shown(self, reply: Any) -> Any:

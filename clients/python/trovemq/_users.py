@@ -135,7 +135,7 @@ class Rules:
         Args:
             access_key: The user.
             actions: Names with commas: Pub, Sub, Create, Update, Delete, Get, List, Read, Command, Backup,
-                All.
+                Audit, All.
             resource: `Topic:orders`, `Topic:orders*`, `Group:*`, `Namespace:eu`, `Cluster:NAME` or `*`.
             sources: Addresses or networks (`10.0.0.0/8`); none: from everywhere.
             broker: The broker; every one where None.

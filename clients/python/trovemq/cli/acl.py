@@ -19,7 +19,7 @@ ActionsArgument = Annotated[
     str,
     typer.Argument(
         metavar="ACTIONS",
-        help="Pub, Sub, Create, Update, Delete, Get, List, Read, Command, Backup or All; commas between.",
+        help="Pub, Sub, Create, Update, Delete, Get, List, Read, Command, Backup, Audit or All; with commas.",
         show_default=False,
     ),
 ]

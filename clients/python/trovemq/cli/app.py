@@ -127,6 +127,7 @@ VERBS: Final = (
     Verb("user", "users", "Users: create, list, rotate, enable, disable, delete."),
     Verb("acl", "acl", "Rules of access: allow, deny, delete, list, test."),
     Verb("quota", "quotas", "Quotas: set, list."),
+    Verb("audit", "audit", "Audit records: list, tail."),
     Verb("broker", "brokers", "Brokers: drain."),
     Verb("config", "config", "Settings of brokers that run: list, get, set."),
     Verb("store", "store", "A broker's store: scrub, backup."),

@@ -11,7 +11,10 @@ from trovemq.cli.file_checks import check_members, illegal
 
 USER_MEMBERS: Final = ("name", "super", "enabled", "rules")
 RULES_MAX: Final = 10_000  # of one user
-ACTIONS: Final = ("Pub", "Sub", "Create", "Update", "Delete", "Get", "List", "Read", "Command", "Backup")
+ACTIONS: Final = (
+    *("Pub", "Sub", "Create", "Update", "Delete", "Get", "List"),
+    *("Read", "Command", "Backup", "Audit"),
+)
 KINDS: Final = ("Cluster", "Namespace", "Topic", "Group")
 _RULE_MEMBERS: Final = ("allow", "deny", "resource", "from")
 _ALL: Final = frozenset(name.lower() for name in ACTIONS)

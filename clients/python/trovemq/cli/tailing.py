@@ -111,21 +111,16 @@ async def tail(
         queue_ids = None if queue is None else [queue]
         places = await session.call(client.queue_offsets(topic, queue_ids=queue_ids, broker=broker))
         following = Following(client, topic, tags)
-        firsts = await _first_offsets(session, client, topic, places, since, from_start or last is not None)
+        firsts = await first_offsets(session, client, topic, places, since, from_start or last is not None)
         if last is not None:
             await printing.all_of(_in_order(await _last(following, places, firsts, last)))
         elif since is not None or from_start:
-            streams = [
-                following.stored(place, first, place.max_offset)
-                for place, first in zip(places, firsts, strict=True)
-                if first < place.max_offset
-            ]
-            await printing.all_of(_merged(streams))
+            await printing.all_of(in_store_order(following, places, firsts))
         if follow and not printing.done:
-            await _follow(following, places, printing)
+            await follow_queues(following, places, printing)
 
 
-async def _first_offsets(
+async def first_offsets(
     session: Session,
     client: Client,
     topic: str,
@@ -215,6 +210,18 @@ async def _last_of_queue(
         window *= WINDOW_FACTOR
 
 
+def in_store_order(
+    following: Following, places: Sequence[QueueOffsets], firsts: Sequence[int]
+) -> AsyncGenerator[Message]:
+    """The stored messages of all queues from the first offsets on, in the order of their store times."""
+    streams = [
+        following.stored(place, first, place.max_offset)
+        for place, first in zip(places, firsts, strict=True)
+        if first < place.max_offset
+    ]
+    return _merged(streams)
+
+
 async def _merged(streams: Sequence[AsyncGenerator[Message]]) -> AsyncGenerator[Message]:
     """All messages of the queues in the order of their store times."""
     async with AsyncExitStack() as stack:
@@ -229,7 +236,7 @@ async def _merged(streams: Sequence[AsyncGenerator[Message]]) -> AsyncGenerator[
                 waiting[at] = head
 
 
-async def _follow(following: Following, places: Sequence[QueueOffsets], printing: Printing) -> None:
+async def follow_queues(following: Following, places: Sequence[QueueOffsets], printing: Printing) -> None:
     """New messages of all queues, until enough are printed."""
     waiting: asyncio.Queue[Message] = asyncio.Queue(WAITING_MAX)
     try:

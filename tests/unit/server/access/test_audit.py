@@ -10,17 +10,19 @@ import grpc
 import pytest
 
 from broker.security.actions import Action
+from broker.server.access.gate import Caller
 from broker.server.access.needs import ROWS, Audit, Level
 from tests.support.fake_loop import run
 from tests.support.logs import logged
-from tests.unit.server.access.access_here import rocketmq_metadata
+from tests.unit.server.access.access_here import AccessHere, rocketmq_metadata
 from tests.unit.server.access.test_guard import Context
-from tests.unit.server.access.test_matrix import requests_of
+from tests.unit.server.access.test_matrix import METHODS, requests_of
 from tests.unit.server.access.test_quotas_at_the_door import Door
 from trovemq_proto import errors
+from trovemq_proto.audit import AUDIT_TOPIC, AuditRecord
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import admin_pb2 as v2_admin_pb2
-from trovemq_proto.v1 import admin_pb2, query_pb2, security_pb2
+from trovemq_proto.v1 import admin_pb2, message_pb2, query_pb2, security_pb2
 
 ADMINISTRATIVE = Action.CREATE | Action.UPDATE | Action.DELETE | Action.COMMAND | Action.BACKUP
 BY_NAME = {"/apache.rocketmq.v2.Admin/AdminSendMessage": Audit.ACT}
@@ -164,3 +166,149 @@ def test_log_ins_are_logged_and_failed_ones_are_warnings() -> None:
     assert "user=alice" in good
     assert "warning" in bad
     assert "10.0.0.1" in bad
+
+
+class Trail:
+    """The records of acts, in memory. `failure`: what writing one raises."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[str, ...]] = []
+        self.failure: TroveError | None = None
+
+    def begin_act(self, user: str, source: str, method: str, resources: str, now_ms: int) -> Any:
+        if self.failure is not None:
+            raise self.failure
+        self.records.append(("begun", user, resources))
+        return AuditRecord("1", now_ms, "act", user, source, method, resources, act="1"), 7
+
+    def end_act(self, begun: AuditRecord, outcome: str, _now_ms: int) -> None:
+        self.records.append(("ended", begun.user, outcome))
+
+    def note(self, kind: str, user: str, _source: str, _path: str, *about: Any) -> None:
+        self.records.append((kind, user, about[0]))
+
+    def denied(self, user: str, source: str, _path: str, about: str, outcome: str, _now_ms: int) -> None:
+        self.records.append(("denied", user or source, about, outcome))
+
+    def flush(self, now_ms: int) -> None: ...
+
+
+def open_door(durable: Any = None) -> tuple[Door, Any]:
+    async def at_once(_end: int) -> None:
+        return
+
+    door, trail = Door(), Trail()
+    door.gate.audit.open(trail, durable or at_once)  # type: ignore[arg-type]
+    return door, trail
+
+
+def test_an_act_begins_when_its_record_is_on_disk() -> None:
+    steps: list[str] = []
+
+    async def durable(end: int) -> None:
+        assert end == 7
+        await asyncio.sleep(1)
+        steps.append("durable")
+
+    async def answer(_request: Any, _context: Any) -> Any:
+        steps.append("done")
+        return admin_pb2.TopicDescription()
+
+    async def program() -> None:
+        door, trail = open_door(durable)
+        handler = grpc.unary_unary_rpc_method_handler(
+            answer, request_deserializer=admin_pb2.CreateTopicRequest.FromString
+        )
+        request = admin_pb2.CreateTopicRequest(topic="orders").SerializeToString()
+        guarded = door.guarded(CREATE, handler)
+        await guarded.unary_unary(door.key.sign(door.calls, 0, request), door.context(CREATE))
+        assert trail.records == [("begun", "alice", "Topic:orders"), ("ended", "alice", "OK")]
+
+    run(program())
+    assert steps == ["durable", "done"]
+
+
+@pytest.mark.parametrize("where", ["append", "sync"])
+def test_an_act_that_cannot_be_audited_is_refused_and_data_is_not(where: str) -> None:
+    failure = TroveError(errors.DISK_FULL, "no space is left")
+    done: list[Any] = []
+
+    async def failing(_end: int) -> None:
+        raise failure
+
+    async def answer(request: Any, _context: Any) -> Any:
+        done.append(request)
+        return admin_pb2.TopicDescription()
+
+    async def call_of(door: Door, path: str, request: Any) -> None:
+        handler = grpc.unary_unary_rpc_method_handler(answer, request_deserializer=type(request).FromString)
+        signed = door.key.sign(door.calls, 0, request.SerializeToString())
+        await door.guarded(path, handler).unary_unary(signed, door.context(path))
+
+    async def program() -> None:
+        door, trail = open_door(failing if where == "sync" else None)
+        trail.failure = failure if where == "append" else None
+        with pytest.raises(
+            TroveError, match="cannot be audited, so it is not done: no space is left"
+        ) as refused:
+            await call_of(door, CREATE, admin_pb2.CreateTopicRequest(topic="orders"))
+        assert refused.value.spec is errors.DISK_FULL
+        assert done == []
+        await call_of(door, "/trovemq.v1.MessageService/Send", message_pb2.SendRequest(topic="orders"))
+        assert len(done) == 1
+
+    run(program())
+
+
+def test_denials_of_every_call_have_records_and_quotas_have_none() -> None:
+    async def program() -> None:
+        door, trail = open_door()
+        door.here.rule("alice", "Create", "Topic:*", allow=False)
+        await call(door, CREATE, None, admin_pb2.CreateTopicRequest(topic="orders"))
+        door.gate.refused("/x/Y", TroveError(errors.AUTHENTICATION_FAILED, CANARY), "10.0.0.1")
+        door.gate.refused("/x/Y", TroveError(errors.LIMIT_EXCEEDED), "10.0.0.1", "alice")
+        door.gate.audit.login("", "10.0.0.2", "AUTHENTICATION_FAILED")
+        door.gate.audit.login("alice", "10.0.0.2", "OK")
+        assert trail.records == [
+            ("denied", "alice", "alice may not Create on 'Topic:orders'", "ACCESS_DENIED"),
+            ("denied", "10.0.0.1", "", "AUTHENTICATION_FAILED"),
+            ("denied", "10.0.0.2", "", "AUTHENTICATION_FAILED"),
+            ("login", "alice", ""),
+        ]
+
+    run(program())
+
+
+NAMING_IT = {
+    "/trovemq.v1.MessageService/Fetch": message_pb2.FetchRequest(topic=AUDIT_TOPIC),
+    "/trovemq.v1.MessageService/Pull": message_pb2.FetchRequest(topic=AUDIT_TOPIC),
+    "/trovemq.v1.QueryService/QueryByKey": query_pb2.QueryByKeyRequest(topic=AUDIT_TOPIC, key="k"),
+    "/trovemq.v1.AdminService/CommitOffset": admin_pb2.CommitOffsetRequest(group="g", topic=AUDIT_TOPIC),
+}
+"""By RocketMQ's protocol nobody can name one of the broker's own topics."""
+
+
+@pytest.mark.parametrize("path", NAMING_IT)
+@pytest.mark.parametrize("authorization", [True, False])
+def test_no_other_right_reads_the_audit_records(path: str, authorization: bool) -> None:
+    here = AccessHere(authorization=authorization)
+    for name in ("operator", "auditor"):
+        here.user(name)
+    here.user("root", is_super=True)
+    here.rule("operator", "Pub,Sub,Create,Update,Delete,Get,List,Read,Command,Backup", "*")
+    here.rule("auditor", "Audit", f"Topic:{AUDIT_TOPIC}")
+    here.rule("auditor", "Sub", "Group:*")
+    allowed = {}
+    for name in ("operator", "auditor", "root"):
+        try:
+            here.gate.admit(Caller(name, "127.0.0.1", None), ROWS[path], NAMING_IT[path], path)
+            allowed[name] = "yes"
+        except TroveError as error:
+            allowed[name] = error.symbol
+    assert allowed == {"operator": "ACCESS_DENIED", "auditor": "yes", "root": "yes"}
+
+
+@pytest.mark.parametrize("path", [path for path, row in ROWS.items() if row.audit is Audit.ACT])
+def test_every_act_is_one_request(path: str) -> None:
+    """Its record is written when the request is there."""
+    assert not METHODS[path].client_streaming

@@ -1,0 +1,184 @@
+"""audit list|tail: who did, read or tried what, from the brokers' audit records."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from trovemq.cli.arguments import BrokerOption
+from trovemq.cli.session import Session, verb
+from trovemq.cli.tailing import (
+    Following,
+    Printing,
+    first_offsets,
+    follow_queues,
+    in_store_order,
+)
+from trovemq.cli.times import format_time, parse_time
+from trovemq_proto import errors
+from trovemq_proto.audit import AUDIT_TOPIC, KINDS, AuditRecord, decode_audit
+from trovemq_proto.errors import TroveError
+
+if TYPE_CHECKING:
+    from trovemq import Client, QueueOffsets
+    from trovemq_proto.records import Message
+
+app = typer.Typer(help="Audit records: list, tail.", no_args_is_help=True)
+
+SHOWN_MAX: Final = 100_000
+
+UserOption = Annotated[
+    str | None,
+    typer.Option("--user", metavar="USER", help="Of this user only.", show_default=False),
+]
+KindOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--kind", metavar="KIND", help=f"Only these: {', '.join(KINDS)} (repeatable).", show_default=False
+    ),
+]
+SinceOption = Annotated[
+    int | None,
+    typer.Option(
+        "--since",
+        parser=parse_time,
+        metavar="TIME",
+        help="From this time on: 1h, yesterday, ISO 8601 (default 1d).",
+        show_default=False,
+    ),
+]
+
+
+class Wanted:
+    """Which records are printed; each is once, though retention may have left it twice."""
+
+    def __init__(self, user: str | None, kinds: Sequence[str] | None) -> None:
+        unknown = sorted(set(kinds or ()) - set(KINDS))
+        if unknown:
+            raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(KINDS)}")
+        self._user = user
+        self._kinds = set(kinds or KINDS)
+        self._seen: set[str] = set()
+
+    def record(self, message: Message, since: int = 0) -> AuditRecord | None:
+        """The message's record, where it is wanted."""
+        found = decode_audit(message.body)
+        if found is None or found.time < since or found.id in self._seen or found.kind not in self._kinds:
+            return None
+        if self._user is not None and found.user != self._user:
+            return None
+        self._seen.add(found.id)
+        return found
+
+
+class AuditPrinting(Printing):
+    """Records on their way to standard output."""
+
+    def __init__(self, session: Session, wanted: Wanted) -> None:
+        super().__init__(session, None)
+        self._wanted = wanted
+
+    def one(self, message: Message) -> None:
+        record = self._wanted.record(message)
+        if record is None:
+            return
+        from rich.text import Text
+
+        self._session.output.item(_fields(record))
+        self._session.output.show(Text("  ".join(map(str, _row(record)))))
+
+
+@verb(app, "list")
+async def list_(
+    session: Session,
+    user: UserOption = None,
+    kinds: KindOption = None,
+    since: SinceOption = None,
+    count: Annotated[
+        int, typer.Option("--max", metavar="N", min=1, max=SHOWN_MAX, help="The last N of them.")
+    ] = 1_000,
+    broker: BrokerOption = None,
+) -> None:
+    """Print what was done, read and refused, the oldest first."""
+    since = parse_time("1d") if since is None else since
+    wanted = Wanted(user, kinds)
+    found: deque[AuditRecord] = deque(maxlen=count)
+    async with session.client() as client:
+        places = await _places(session, client, broker)
+        following = Following(client, AUDIT_TOPIC, None)
+        firsts = await first_offsets(session, client, AUDIT_TOPIC, places, since, False)
+        async for message in in_store_order(following, places, firsts):
+            record = wanted.record(message, since)
+            if record is not None:
+                found.append(record)
+                session.progress.at(len(found), text="reading")
+    records = sorted(found, key=lambda record: record.time)
+    session.show_list(
+        records,
+        _fields,
+        shown={
+            "when": lambda record: format_time(record.time),
+            "by": lambda record: record.user or "-",
+            "from": lambda record: record.source or "-",
+            "call": lambda record: record.method.rpartition("/")[2],
+            "about": lambda record: record.resources or "-",
+            "end": lambda record: record.outcome or record.phase,
+        },
+        columns=("when", "kind", "by", "from", "call", "about", "end", "count"),
+        numbers=("count",),
+    )
+
+
+@verb(app, "tail")
+async def tail(
+    session: Session, user: UserOption = None, kinds: KindOption = None, broker: BrokerOption = None
+) -> None:
+    """Print audit records as they are written, until Ctrl-C."""
+    session.progress.off()
+    printing = AuditPrinting(session, Wanted(user, kinds))
+    async with session.client() as client:
+        places = await _places(session, client, broker)
+        await follow_queues(Following(client, AUDIT_TOPIC, None), places, printing)
+
+
+async def _places(session: Session, client: Client, broker: str | None) -> list[QueueOffsets]:
+    try:
+        return await session.call(client.queue_offsets(AUDIT_TOPIC, broker=broker))
+    except TroveError as error:
+        if error.spec is not errors.TOPIC_NOT_FOUND:
+            raise
+        text = "there are no audit records: brokers write them where they ask who calls"
+        raise TroveError(errors.TOPIC_NOT_FOUND, text, topic=AUDIT_TOPIC) from None
+
+
+def _fields(record: AuditRecord) -> dict[str, object]:
+    return {
+        "time": record.time,
+        "kind": record.kind,
+        "phase": record.phase,
+        "user": record.user,
+        "source": record.source,
+        "method": record.method,
+        "resources": record.resources,
+        "outcome": record.outcome,
+        "count": record.count,
+        "id": record.id,
+        "act": record.act,
+    }
+
+
+def _row(record: AuditRecord) -> tuple[object, ...]:
+    """For people: time, kind, user, source, method, resources, outcome, count."""
+    return (
+        format_time(record.time),
+        record.kind,
+        record.user or "-",
+        record.source or "-",
+        record.method.rpartition("/")[2],
+        record.resources or "-",
+        record.outcome or record.phase,
+        record.count,
+    )

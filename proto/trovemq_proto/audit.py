@@ -1,0 +1,77 @@
+"""Audit records: messages of a broker's own topic, one for an act's begin, one for its end, one for others.
+
+The topic has one queue. Body: a JSON object in UTF-8.
+
+| member    | value                                                                                    |
+|-----------|------------------------------------------------------------------------------------------|
+| id        | of this record; retention may leave two copies of one record                              |
+| time      | epoch ms                                                                                 |
+| kind      | `act`, `read` (an operator's look-up), `login`, `denied`                                 |
+| phase     | of an act: `begun`, `ended`; else ""                                                     |
+| act       | of an act: the id of its first record                                                    |
+| user      | the access key; "" where it is not proved                                                |
+| source    | the caller's address                                                                     |
+| method    | of the call                                                                              |
+| resources | what it was about, by name                                                               |
+| outcome   | `OK`, or the error's name; "" of an act that has begun                                   |
+| count     | how many alike there were within a minute                                                |
+
+The message's key is the user, its tag the kind. Neither bodies nor secrets are in it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Final
+
+AUDIT_TOPIC: Final = "rmq_sys_trovemq_audit"
+AUDIT_QUEUE_ID: Final = 0
+
+ACT: Final = "act"
+READ: Final = "read"
+LOGIN: Final = "login"
+DENIED: Final = "denied"
+KINDS: Final = (ACT, READ, LOGIN, DENIED)
+BEGUN: Final = "begun"
+ENDED: Final = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRecord:
+    """The members of the table above."""
+
+    id: str
+    time: int
+    kind: str
+    user: str
+    source: str
+    method: str
+    resources: str = ""
+    outcome: str = ""
+    phase: str = ""
+    act: str = ""
+    count: int = 1
+
+    def encode(self) -> bytes:
+        """The body."""
+        return json.dumps(asdict(self), ensure_ascii=True, separators=(",", ":")).encode()
+
+
+def decode_audit(body: bytes) -> AuditRecord | None:
+    """The record of a body; None for what is none, or of a later form that lacks a member."""
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return None
+    if not isinstance(found, dict):
+        return None
+    known = {field.name: found[field.name] for field in fields(AuditRecord) if field.name in found}
+    try:
+        record = AuditRecord(**known)
+    except TypeError:
+        return None
+    values = asdict(record)
+    numbers = (values.pop("time"), values.pop("count"))
+    is_good = all(isinstance(one, str) for one in values.values())
+    return record if is_good and all(isinstance(one, int) for one in numbers) else None
