@@ -7,11 +7,13 @@ that stands in the file, with only hosts, ports and directories replaced.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -21,17 +23,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import grpc
 import jsonschema
 import pytest
 import yaml
 
-from trovemq_proto.v1 import route_pb2, route_pb2_grpc
+import trovemq
+from tests.support.fork_server import popen
+from trovemq import ClientOptions
+from trovemq.cli import app as command_line
 
 ROOT = Path(__file__).resolve().parents[2]
 STORE = "/var/lib/trovemq"
+SECRETS = "/etc/trovemq"
+SETUP = "/setup"
 SMALL_FILES = {"TROVEMQ_BROKER_COMMIT_LOG_FILE_SIZE": "16MiB"}  # two segments of 1 GiB are not needed here
-START_TIMEOUT_S = 30
+START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 10
 
 Service = dict[str, Any]
@@ -50,15 +56,26 @@ def daemons(compose: dict[str, Any]) -> dict[str, Service]:
 
 
 def options(service: Service) -> dict[str, str]:
-    """The command line as option -> value ("" for a switch)."""
-    words = " ".join(service["command"][3:]).replace("=", " ").split()
+    """The command line as option -> value ("" for a switch); settings of --set under their names."""
     found: dict[str, str] = {}
-    for word in words:
-        if word.startswith("--"):
-            found[word] = ""
-        else:
-            found[list(found)[-1]] = word
+    for word in service["command"][3:]:
+        name, _, value = word.partition("=")
+        if name == "--set":
+            name, _, value = value.partition("=")
+        found[name] = value
     return found
+
+
+def long_lived(daemons: dict[str, Service]) -> dict[str, Service]:
+    return {name: service for name, service in daemons.items() if service["restart"] != "no"}
+
+
+def brokers_of(daemons: dict[str, Service]) -> dict[str, Service]:
+    return {name: service for name, service in daemons.items() if service["command"][2] == "broker"}
+
+
+def port_of(address: str) -> str:
+    return address.rpartition(":")[2]
 
 
 def scrape_targets() -> list[str]:
@@ -88,12 +105,13 @@ def test_the_schema_refuses_what_is_wrong(compose: dict[str, Any]) -> None:
             jsonschema.validate(compose | {"services": services}, schema)
 
 
-def test_has_a_nameserver_two_brokers_and_prometheus(
+def test_has_a_nameserver_two_brokers_a_console_and_monitoring(
     daemons: dict[str, Service], compose: dict[str, Any]
 ) -> None:
-    modules = sorted(service["command"][2] for service in daemons.values())
-    assert modules == ["broker", "broker", "nameserver"]
-    assert set(compose["services"]) - set(daemons) == {"prometheus"}
+    modules = sorted(service["command"][2] for service in long_lived(daemons).values())
+    assert modules == ["broker", "broker", "nameserver", "trovemq_console.command"]
+    assert set(compose["services"]) - set(daemons) == {"prometheus", "grafana"}
+    assert daemons.keys() - long_lived(daemons).keys() == {"secrets"}
 
 
 def test_publishes_on_loopback_only(compose: dict[str, Any]) -> None:
@@ -103,33 +121,74 @@ def test_publishes_on_loopback_only(compose: dict[str, Any]) -> None:
     assert len(set(outside)) == len(outside), "two services publish one port"
 
 
-def test_ports_names_and_volumes_agree(daemons: dict[str, Service], compose: dict[str, Any]) -> None:
-    for name, service in daemons.items():
+def test_ports_and_names_agree(daemons: dict[str, Service]) -> None:
+    routes = options(daemons["nameserver"])["--tls-listen"]
+    for service in long_lived(daemons).values():
         given = options(service)
-        listened = {given["--listen"].split(":")[1], given["--http"].split(":")[1]}
-        assert {port.split(":")[2] for port in service["ports"]} == listened
-        assert "--insecure" in given, "listening on every address needs it"
-        assert f":{given['--http'].split(':')[1]}/readyz" in service["healthcheck"]["test"][-1]
-        if service["command"][2] == "broker":
-            assert given["--name"] == name
-            assert given["--advertise"] == f"{name}:{given['--listen'].split(':')[1]}"
-            assert (
-                given["--nameserver"]
-                == "nameserver:" + options(daemons["nameserver"])["--listen"].split(":")[1]
-            )
-            assert [mount.split(":")[1] for mount in service["volumes"]] == [given["--store"]]
-    mounted = [
-        mount.split(":")[0]
-        for service in compose["services"].values()
+        open_to_others = {
+            port_of(address)
+            for option in ("--listen", "--tls-listen", "--http")
+            if (address := given.get(option, "")).startswith("0.0.0.0:")
+        }
+        assert {port_of(port) for port in service["ports"]} == open_to_others
+        assert f"nameserver:{port_of(routes)}?tls=true" in service["environment"]["TROVEMQ_SERVER"]
+        if "healthcheck" in service:
+            assert f":{port_of(given['--http'])}/readyz" in service["healthcheck"]["test"][-1]
+    for name, service in brokers_of(daemons).items():
+        given = options(service)
+        assert given["--name"] == name
+        assert given["--advertise"] == f"{name}:{port_of(given['--listen'])}"
+        assert given["--nameserver"] == f"nameserver:{port_of(routes)}"
+
+
+def test_only_metrics_are_open_without_tls_and_users(daemons: dict[str, Service]) -> None:
+    for name, service in long_lived(daemons).items():
+        given = options(service)
+        plain = "--tls-listen" if "--tls-listen" in given else "--listen"
+        assert given["--tls-certificate"] == f"{SECRETS}/server.pem", name
+        if plain == "--tls-listen":
+            assert given["--listen"].startswith("127.0.0.1:"), name
+    assert options(daemons["nameserver"])["users_file"] == f"{SECRETS}/users.toml"
+    for service in brokers_of(daemons).values():
+        given = options(service)
+        assert given["authentication_enable"] == given["authorization_enable"] == "true"
+        assert given["nameserver_tls"] == "true"
+
+
+def test_volumes_agree(daemons: dict[str, Service], compose: dict[str, Any]) -> None:
+    mounts = [
+        (name, *mount.split(":"))
+        for name, service in compose["services"].items()
         for mount in service.get("volumes", [])
     ]
-    assert {volume for volume in mounted if not volume.startswith("./")} == set(compose["volumes"])
-    assert all((ROOT / mount).exists() for mount in mounted if mount.startswith("./"))
-    assert len(set(mounted)) == len(mounted), "two services share a store"
+    named = {mount[1] for mount in mounts if not mount[1].startswith("./")}
+    assert named == set(compose["volumes"])
+    assert all((ROOT / mount[1]).exists() for mount in mounts if mount[1].startswith("./"))
+    assert all(mount[-1] == "ro" for mount in mounts if mount[1].startswith("./"))
+    stores = [mount[1] for mount in mounts if mount[1].startswith("store-")]
+    assert sorted(stores) == ["store-a", "store-b"], "two services share a store"
+    writers = [mount[0] for mount in mounts if mount[1] == "secrets" and mount[-1] != "ro"]
+    assert writers == ["secrets"]
+    for service in brokers_of(daemons).values():
+        assert options(service)["--store"].startswith(f"{STORE}/"), "keys lie beside the store, in the volume"
+
+
+def test_grafana_is_given_the_dashboards_and_prometheus(compose: dict[str, Any]) -> None:
+    provisioning = ROOT / "deploy/grafana/provisioning"
+    (source,) = yaml.safe_load((provisioning / "datasources/prometheus.yml").read_text())["datasources"]
+    assert source["url"] == f"http://prometheus:{port_of(compose['services']['prometheus']['ports'][0])}"
+    (provider,) = yaml.safe_load((provisioning / "dashboards/trovemq.yml").read_text())["providers"]
+    mounts = dict(mount.split(":")[:2] for mount in compose["services"]["grafana"]["volumes"])
+    assert mounts["./deploy/grafana/dashboards"] == provider["options"]["path"]
+    assert mounts["./deploy/grafana/provisioning"] == "/etc/grafana/provisioning"
 
 
 def test_prometheus_scrapes_every_daemon(daemons: dict[str, Service]) -> None:
-    expected = {f"{name}:{options(service)['--http'].split(':')[1]}" for name, service in daemons.items()}
+    expected = {
+        f"{name}:{port_of(options(service)['--http'])}"
+        for name, service in long_lived(daemons).items()
+        if "--http" in options(service)
+    }
     assert set(scrape_targets()) == expected
 
 
@@ -143,7 +202,7 @@ def test_the_image_copies_only_what_exists_and_is_let_through() -> None:
         line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")
     }
     assert sources == let_through
-    assert re.search(r"^USER (?!root)\w+$", dockerfile, flags=re.MULTILINE)
+    assert re.search(r"^USER [1-9]\d*:[1-9]\d*$", dockerfile, flags=re.MULTILINE)
     assert "--require-hashes" in dockerfile
     assert "python -O" not in re.sub(r"#.*", "", dockerfile)
 
@@ -162,10 +221,12 @@ class Substitution:
     def __init__(self, daemons: dict[str, Service], directory: Path) -> None:
         self.directory = directory
         self.ports = {
-            (name, options(service)[option].split(":")[1]): free_port()
+            (name, port_of(address)): free_port()
             for name, service in daemons.items()
-            for option in ("--listen", "--http")
+            for option in ("--listen", "--tls-listen", "--http")
+            if (address := options(service).get(option))
         }
+        (directory / "etc").mkdir(exist_ok=True)
 
     def apply(self, name: str, text: str) -> str:
         """`text` of service `name` with every HOST:PORT of the file as an address of this test."""
@@ -173,11 +234,16 @@ class Substitution:
             text = text.replace(f"{owner}:{inside}", f"127.0.0.1:{port}")
             if owner == name:
                 text = re.sub(rf"(0\.0\.0\.0|127\.0\.0\.1):{inside}\b", f"127.0.0.1:{port}", text)
-        return text.replace(STORE, str(self.directory / name))
+        text = text.replace(STORE, str(self.directory / name)).replace(SECRETS, str(self.directory / "etc"))
+        return text.replace(SETUP, str(ROOT / "deploy"))
 
     def command(self, name: str, words: list[str]) -> list[str]:
         assert words[0] == "python"
         return [sys.executable, *(self.apply(name, word) for word in words[1:])]
+
+    def environment(self, name: str, service: Service) -> dict[str, str]:
+        own = {key: self.apply(name, value) for key, value in service["environment"].items()}
+        return {**os.environ, **SMALL_FILES, **own}
 
 
 @contextmanager
@@ -190,11 +256,16 @@ def running(
         for name, service in daemons.items():
             (places.directory / name).mkdir()
             with (places.directory / f"{name}.log").open("wb") as log:
-                command = places.command(name, service["command"])
-                processes[name] = subprocess.Popen(
-                    command, cwd=ROOT, stdout=log, stderr=log, env=os.environ | SMALL_FILES
+                command, environment = (
+                    places.command(name, service["command"]),
+                    places.environment(name, service),
                 )
-            become_healthy(name, service, places, processes[name])
+                if name not in long_lived(daemons):
+                    subprocess.run(command, cwd=ROOT, stdout=log, stderr=log, env=environment, check=True)
+                    continue
+                processes[name] = popen(command, cwd=ROOT, stdout=log, stderr=log, env=environment)
+            if "healthcheck" in service:
+                become_healthy(name, service, places, processes[name])
         yield processes
     finally:
         for process in processes.values():
@@ -205,38 +276,69 @@ def running(
 def become_healthy(
     name: str, service: Service, places: Substitution, process: subprocess.Popen[bytes]
 ) -> None:
-    """Runs the service's own health check until it passes; starting each check paces the loop."""
+    """Waits until the address of the service's health check answers, then runs the check itself."""
     test = places.command(name, service["healthcheck"]["test"][1:])
+    (url,) = re.findall(r"http://[^']+", test[-1])
     deadline = time.monotonic() + START_TIMEOUT_S
-    while subprocess.run(test, capture_output=True, timeout=START_TIMEOUT_S, check=False).returncode != 0:
+    while not answers(url):
         log = (places.directory / f"{name}.log").read_text(errors="replace")
         assert process.poll() is None, f"{name} ended with {process.returncode}:\n{log}"
         assert time.monotonic() < deadline, f"{name} did not become healthy:\n{log}"
+        time.sleep(0.02)
+    subprocess.run(test, timeout=START_TIMEOUT_S, check=True)
 
 
-def registered_brokers(address: str, count: int) -> dict[str, str]:
-    """Name -> address of the brokers in the nameserver's routes, as soon as there are `count`."""
-    with grpc.insecure_channel(address) as channel:
-        updates = route_pb2_grpc.RouteServiceStub(channel).WatchRoutes(
-            route_pb2.WatchRoutesRequest(), timeout=START_TIMEOUT_S
-        )
-        for update in updates:
-            found = {route.broker.name: route.broker.address for route in update.brokers}
-            if len(found) == count:
-                updates.cancel()
-                return found
-    raise AssertionError("the stream of routes ended")
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as reply:
+            return bool(reply.status == 200)
+    except OSError:
+        return False
+
+
+async def use_the_cluster(server: str, credentials: str) -> None:
+    """As a client of the file's: by TLS, as the super user."""
+    options = ClientOptions(credentials_file=credentials)
+    async with trovemq.connect(server, options=options) as client:
+        known = client._pool.routes
+        assert await known.wait_until(lambda: len(known.state.brokers) == 2, START_TIMEOUT_S)
+        assert all(route.broker.tls_address for route in known.state.brokers)
+        await client.admin.create_topic("orders", queue_count=1)
+        receipts = [await client.send("orders", b"12 apples") for _ in range(2)]
+        assert {receipt.broker for receipt in receipts} == {"broker-a", "broker-b"}
+    with pytest.raises(trovemq.TroveError, match="AUTHENTICATION_FAILED"):
+        await trovemq.connect(server, access_key="admin", secret_key="of somebody else")
+
+
+def console_answers(places: Substitution, process: subprocess.Popen[bytes]) -> None:
+    """It printed the address to sign in by, and serves there by TLS."""
+    log, deadline = places.directory / "console.log", time.monotonic() + START_TIMEOUT_S
+    while not (found := re.search(r"https://127\.0\.0\.1:\d+/sign-in\?token=\S+", log.read_text())):
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.02)
+    context = ssl.create_default_context(cafile=str(places.directory / "etc/ca.pem"))
+    with urllib.request.urlopen(found[0], timeout=20, context=context) as reply:
+        assert reply.status == 200
 
 
 @pytest.mark.slow
-def test_every_service_starts_by_its_command_line(daemons: dict[str, Service], tmp_path: Path) -> None:
+def test_every_service_starts_by_its_command_line(
+    daemons: dict[str, Service], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     places = Substitution(daemons, tmp_path)
     with running(daemons, places) as processes:
-        nameserver = places.apply("nameserver", options(daemons["nameserver"])["--listen"])
-        brokers = {name: service for name, service in daemons.items() if service["command"][2] == "broker"}
-        assert registered_brokers(nameserver, len(brokers)) == {
-            name: places.apply(name, options(service)["--advertise"]) for name, service in brokers.items()
-        }
+        environment = places.environment("broker-a", daemons["broker-a"])
+        server, credentials = environment["TROVEMQ_SERVER"], environment["TROVEMQ_CREDENTIALS"]
+        assert not list(tmp_path.glob("etc/ca.key")), "nobody can make further certificates"
+        secret = [path for path in tmp_path.glob("etc/*") if path.suffix != ".pem"]
+        assert len(secret) == 5
+        assert all(path.stat().st_mode & 0o077 == 0 for path in secret)
+        asyncio.run(use_the_cluster(server, credentials))
+        monkeypatch.setenv("TROVEMQ_SERVER", server)
+        monkeypatch.setenv("TROVEMQ_CREDENTIALS", credentials)
+        assert command_line.run(["doctor", "--seconds", "0"]) == 0, "as the file's first lines have it"
+        console_answers(places, processes["console"])
         for target in scrape_targets():
             with urllib.request.urlopen(f"http://{places.apply('', target)}/metrics", timeout=5) as reply:
                 assert reply.status == 200
