@@ -40,7 +40,7 @@ BROKER_ROWS: Final = (
     ),
     (
         "Log and disk",
-        "storage_ flush broker_permission disk_ segment_ projection_ index_ pauses topic_number "
+        "storage_ flush broker_permission drained disk_ segment_ projection_ index_ pauses topic_number "
         "consumer_group_number",
     ),
     ("Retention", "retention_"),

@@ -22,7 +22,6 @@ from trovemq_store.topics.names import is_system_topic
 
 TOPIC_LABELS: Final = ("topic", "message_type", "is_system")
 PERMISSION: Final = 6  # RocketMQ's read and write
-READ_PERMISSION: Final = 4
 SIZES_OF_PART: Final = 16  # each has nine samples
 
 
@@ -95,10 +94,6 @@ class BrokerCollector(Collector):
         message_type = config.message_type if config is not None else "UNSPECIFIED"
         return (topic, message_type, flag(is_system_topic(topic)))
 
-    def _permission(self) -> int:
-        read_only = self._statistics.store.failed or self._statistics.drained()
-        return READ_PERMISSION if read_only else PERMISSION
-
     def _store(self) -> Iterator[Metric]:
         store = self._statistics.store
         behind = self._statistics.group_commit.unsynced_bytes
@@ -117,7 +112,7 @@ class BrokerCollector(Collector):
             ),
             ("rocketmq_topic_number", "Topics.", len(store.topics)),
             ("rocketmq_consumer_group_number", "Groups with an offset.", len(store.offsets.groups())),
-            ("rocketmq_broker_permission", "2 = write, 4 = read.", self._permission()),
+            ("rocketmq_broker_permission", "2 = write, 4 = read.", 4 if store.failed else PERMISSION),
         )
         for name, what, value in gauges:
             yield self._families.gauge(name, what, value)
@@ -347,6 +342,8 @@ class BrokerCollector(Collector):
         yield families.gauge(
             "trovemq_disk_full", "1 where new messages are refused for it.", int(self._statistics.disk_full)
         )
+        drained = int(self._statistics.drained())
+        yield families.gauge("trovemq_drained", "1 where the broker is drained and refuses them.", drained)
 
 
 _TREES: Final = {

@@ -82,6 +82,7 @@ def test_writes_leave_the_routes_at_once_and_are_refused_after_the_grace() -> No
         assert (await bench.state(), await bench.sent(b"in time")) == ("DRAINING", v2.OK)
         await asyncio.sleep(0.2)
         assert await bench.state() == "DRAINED"
+        assert bench.calls.services.statistics.drained(), "trovemq_drained"
         assert await bench.sent(b"too late") == v2.INTERNAL_SERVER_ERROR
         with pytest.raises(TroveError, match="is drained") as refused:
             bench.calls.services.appender.check_accepting()
