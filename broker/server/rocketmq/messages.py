@@ -60,6 +60,7 @@ from trovemq_proto.rocketmq.v2 import service_pb2
 PROPERTY_BORN_HOST: Final = "__BORNHOST"
 PROPERTY_BORN_TIMESTAMP: Final = "BORN_TIMESTAMP"
 PROPERTY_TRACE_CONTEXT: Final = "TRACE_CONTEXT"
+PROPERTY_TRACEPARENT: Final = "traceparent"  # W3C's, a user's property; of the same form
 PROPERTY_ORIGIN_ID: Final = "ORIGIN_MESSAGE_ID"
 
 SYSTEM_TEXT_SIZE_MAX: Final = 1_024  # characters of a born host or a trace context
@@ -178,7 +179,7 @@ def _fill_others(message: v2.Message, properties: dict[str, str], reconsume_time
         system.message_group = group
     if (priority := stored_priority(properties)) is not None:
         system.priority = priority
-    if context := get(PROPERTY_TRACE_CONTEXT):
+    if context := get(PROPERTY_TRACE_CONTEXT) or get(PROPERTY_TRACEPARENT):
         system.trace_context = context
     deliver = get(PROPERTY_TIMER_DELIVER_MS)
     if deliver is None and not reconsume_times:  # a retry's time is when it was to come back

@@ -133,9 +133,12 @@ class Worker:
         if handler.batch is None:
             arguments = [items[0] for items in arguments]
         call = Call(handler.name, handler.topic, handler.group, tuple(messages))
+        tracing = self.subscription.tracing
         proceed: Callable[[], Awaitable[None]] = partial(self._call_function, arguments)
         for middleware in reversed(self._handlers.middleware):
             proceed = partial(_through, middleware, call, proceed)
+        if tracing is not None:
+            proceed = partial(_through, tracing.handler, call, proceed)
         await proceed()
 
     async def _call_function(self, arguments: Sequence[Any]) -> None:

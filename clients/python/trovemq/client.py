@@ -213,6 +213,11 @@ class Client(Lookups):
         Raises:
             TroveError: REQUEST_ILLEGAL for a time-out that is not positive.
         """
+        tracing = self._pool.options.tracing
+        if tracing is not None:
+            from trovemq._traced_transaction import TracedAtomicTransaction
+
+            return TracedAtomicTransaction(tracing, self._pool, broker=broker, timeout_ms=timeout_ms)
         from trovemq.atomic import AtomicTransaction
 
         return AtomicTransaction(self._pool, broker=broker, timeout_ms=timeout_ms)

@@ -1,10 +1,5 @@
-"""Middleware for handlers: logging and metrics. Any `async def middleware(call, proceed)` is one.
-
-async def trace(call, proceed):
-    parent = extract(call.messages[0].properties)      # OpenTelemetry's propagator
-    with tracer.start_as_current_span(f"{call.topic} process", context=parent):
-        await proceed()
-"""
+"""Middleware for handlers: logging and metrics. Any `async def middleware(call, proceed)` is one. Spans need
+none: a client whose options have `tracing` makes them (`trovemq.otel`)."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from trovemq._backoff import Backoff
 from trovemq._credentials import find_credentials
@@ -10,6 +11,9 @@ from trovemq.faults import Faults
 from trovemq_proto.authentication.credentials import Credentials
 from trovemq_proto.channels import ChannelSettings, GrpcTransport, chosen_transport
 from trovemq_proto.tls import TlsOptions, chosen_tls
+
+if TYPE_CHECKING:  # an extra
+    from trovemq.otel import Tracing
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,7 @@ class ClientOptions:
         secret_key: Its secret; it never goes over the wire.
         credentials_file: Both, as lines `access_key=…` and `secret_key=…`.
         faults: Faults on purpose, for tests; None in production.
+        tracing: Spans by OpenTelemetry (`trovemq.otel.Tracing`); None for none.
         channel_options: Further gRPC channel arguments, applied last.
     """
 
@@ -50,6 +55,7 @@ class ClientOptions:
     secret_key: str | None = field(default=None, repr=False)
     credentials_file: str | None = None
     faults: Faults | None = None
+    tracing: Tracing | None = None
     channel_options: tuple[tuple[str, int | str], ...] = ()
 
     def channel_settings(self) -> ChannelSettings:

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Self, Unpack
 
 from trovemq._arguments import check_bodies, check_body, check_number, check_optional_text
@@ -93,6 +94,7 @@ class Producer:
         self._closed = False
         self._retry_in_doubt = retry_in_doubt
         self._faults = pool.options.faults
+        self._tracing = pool.options.tracing
         self._checker = checker
         self._known_delayed_sender: DelayedSender | None = None
 
@@ -146,6 +148,23 @@ class Producer:
                 MESSAGE_TYPE_CONFLICT, DISK_FULL, …), or no answer came in time (BROKER_UNREACHABLE,
                 REQUEST_TIMEOUT): its field in_doubt is `true` where the message may have been stored.
         """
+        if self._tracing is not None and self._tracing.wants_send(properties):
+            return await self._tracing.send(
+                self.topic,
+                self.send,
+                body,
+                keys=keys,
+                tag=tag,
+                properties=properties,
+                unique_key=unique_key,
+                queue_id=queue_id,
+                broker=broker,
+                ordering_key=ordering_key,
+                message_group=message_group,
+                priority=priority,
+                deliver_at=deliver_at,
+                deliver_after=deliver_after,
+            )
         if not self._pool.routes.slots(self.topic):
             await self._learn_topic()
         if deliver_at is not None or deliver_after is not None:
@@ -207,6 +226,8 @@ class Producer:
             TroveError: LIMIT_EXCEEDED where `in_flight_bytes_max` bytes are unacknowledged (`await
                 ready()` before), and the faults of the arguments.
         """
+        if self._tracing is not None and self._tracing.wants_send(arguments.get("properties")):
+            return self._tracing.send_nowait(self.topic, self.send_nowait, body, **arguments)
         message = self._prepare(body, **arguments)
         self._in_flight.take(message.size)
         waiter: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
@@ -218,6 +239,9 @@ class Producer:
 
         Arguments and errors as `send_nowait`; the broker only counts its refusals.
         """
+        if self._tracing is not None and self._tracing.wants_send(arguments.get("properties")):
+            self._tracing.send_oneway(self.topic, self.send_oneway, body, **arguments)
+            return
         message = self._prepare(body, **arguments)
         self._in_flight.take(message.size)
         self._enqueue(message, None)
@@ -265,6 +289,20 @@ class Producer:
         check_bodies(bodies)
         if not len(bodies):
             return BatchReceipt(())
+        if self._tracing is not None and self._tracing.wants_batch(properties):
+            return await self._tracing.send_batch(
+                self.topic,
+                self.send_batch,
+                bodies,
+                keys=keys,
+                tags=tags,
+                properties=properties,
+                unique_keys=unique_keys,
+                queue_id=queue_id,
+                broker=broker,
+                ordering_key=ordering_key,
+                priority=priority,
+            )
         await self._learn_topic()
         slot = self._slot(queue_id, broker, ordering_key)
         self._check_body(slot, max(map(len, bodies)))
@@ -298,7 +336,10 @@ class Producer:
             check_after_ms: How long the broker waits before it asks, at most an hour; None: its own time.
         """
         self._check_open(b"")
-        return self._delayed_sender().transaction(check_after_ms)
+        transaction = self._delayed_sender().transaction(check_after_ms)
+        if self._tracing is not None:
+            transaction.send_half = partial(self._tracing.send, self.topic, transaction.send_half)
+        return transaction
 
     def _delayed_sender(self) -> DelayedSender:
         from trovemq._rocketmq.sending import DelayedSender

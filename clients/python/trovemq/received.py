@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Generic, Protocol, Self, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+
+if TYPE_CHECKING:  # an extra
+    from trovemq.otel import Tracing
 
 Delay = float | timedelta  # seconds
 Processed = TypeVar("Processed", bound="ReceivedMessage")
@@ -108,6 +112,7 @@ class ReceivedMessage(ReceivedFields):
     Attributes:
         settled: `ack`, `nack` or `dead_letter` was called, or `process` ended.
         receipt_handle: The broker's name for this delivery; the rest is the subscription's own.
+        tracing: The client's, where its options have one.
     """
 
     settled: bool = False
@@ -117,6 +122,7 @@ class ReceivedMessage(ReceivedFields):
     )  # in the loop's time; None: the broker renews it
     poll: int = field(default=0, repr=False)  # which call brought it
     settlement: Settlement = field(repr=False, default_factory=lambda: NO_SETTLEMENT)
+    tracing: Tracing | None = field(default=None, repr=False)
 
     async def ack(self) -> None:
         """Consumed: waits until the broker has said so.
@@ -171,6 +177,8 @@ class ReceivedMessage(ReceivedFields):
         background; the subscription waits for them when it is closed. A cancelled block returns the message
         at once. Where the block itself called `ack` or `nack`, nothing more is done.
         """
+        if self.tracing is not None:
+            return _TracedProcessing(self, self.tracing.process((self,)))
         return _Processing(self)
 
     def return_after(self, failure: BaseException) -> None:
@@ -222,12 +230,34 @@ class _Processing(Generic[Processed]):
         return self._message
 
     async def __aexit__(
-        self, _kind: type[BaseException] | None, failure: BaseException | None, _trace: object
+        self, kind: type[BaseException] | None, failure: BaseException | None, where: TracebackType | None
     ) -> None:
         if failure is None:
             await self._message.consumed()
         else:
             self._message.return_after(failure)
+
+
+class _TracedProcessing(_Processing[Processed]):
+    """The same in a span."""
+
+    __slots__ = ("_span",)
+
+    def __init__(self, message: Processed, span: AbstractContextManager[None]) -> None:
+        super().__init__(message)
+        self._span = span
+
+    async def __aenter__(self) -> Processed:
+        self._span.__enter__()
+        return self._message
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, failure: BaseException | None, where: TracebackType | None
+    ) -> None:
+        try:
+            await super().__aexit__(kind, failure, where)
+        finally:
+            self._span.__exit__(kind, failure, where)
 
 
 def milliseconds(delay: Delay) -> int:

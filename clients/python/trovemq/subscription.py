@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
@@ -96,6 +97,7 @@ class Subscription:
         topic: The topic.
         group: The consumer group.
         client_id: Under which brokers know this subscriber; "" for a broadcast.
+        tracing: The client's, where its options have one.
     """
 
     def __init__(
@@ -131,6 +133,7 @@ class Subscription:
             )
             self.client_id = subscription.client_id
             self._consumer = _group_consumer(pool, subscription, self._inbox)
+        self.tracing = pool.options.tracing
         self._opened = False
         self._closed = False
 
@@ -186,7 +189,13 @@ class Subscription:
         return self
 
     async def __anext__(self) -> ReceivedMessage:
-        message = await self.next()
+        if self.tracing is not None:
+            began_ns = time.time_ns()
+            message = await self.next()
+            if message is not None:
+                self.tracing.received(self.topic, self.group, [message], began_ns)
+        else:
+            message = await self.next()
         if message is None:
             raise StopAsyncIteration
         return message
@@ -211,8 +220,12 @@ class Subscription:
             count_max: Messages of a list.
             wait: Seconds that an incomplete list waits for more.
         """
+        began_ns = time.time_ns()
         while batch := await self.next_batch(count_max, wait):
+            if self.tracing is not None:
+                self.tracing.received(self.topic, self.group, batch, began_ns)
             yield batch
+            began_ns = time.time_ns()
 
     async def next_batch(self, count_max: int, wait: float) -> list[ReceivedMessage]:
         """The next list of `batches`; [] once the subscription is closed."""
@@ -245,7 +258,7 @@ class Subscription:
             await asyncio.gather(*workers, return_exceptions=True)
 
     async def _work(self, handler: Handler) -> None:
-        async for message in self:
+        while (message := await self.next()) is not None:
             try:
                 async with message.process():
                     await handler(message)

@@ -190,7 +190,7 @@ class Transaction:
 
     def __init__(self, transactions: Transactions, send_half: SendHalf, check_after_ms: int | None) -> None:
         self._transactions = transactions
-        self._send_half = send_half
+        self.send_half = send_half
         self._check_after_ms = check_after_ms
         self._halves: list[SendReceipt] = []
         self._ended = False
@@ -237,7 +237,7 @@ class Transaction:
             raise TroveError(errors.REQUEST_ILLEGAL, "the transaction has ended")
         if len(self._halves) >= MESSAGES_MAX:
             raise TroveError(errors.LIMIT_EXCEEDED, f"a transaction has at most {MESSAGES_MAX} messages")
-        half = await self._send_half(
+        half = await self.send_half(
             body,
             keys=keys,
             tag=tag,

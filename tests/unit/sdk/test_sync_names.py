@@ -28,7 +28,9 @@ PAIRS: list[tuple[type[Any], type[Any]]] = [
 # A former name, and what only the asyncio classes need among themselves.
 LEFT_OUT = {"biography", "next", "next_batch", "return_after"}
 # What a message is to the connection that it came by.
-OF_THE_CONNECTION = {"receipt_handle", "lease_end", "poll", "settlement", "place", "nbytes", "take_over"}
+OF_THE_CONNECTION = {
+    *("receipt_handle", "lease_end", "poll", "settlement", "place", "nbytes", "take_over", "tracing"),
+}
 
 
 def public(cls: type[Any]) -> set[str]:

@@ -126,6 +126,9 @@ class BroadcastConsumer:
             async for batch in batches:
                 for message in batch.messages():
                     await self._inbox.wait_for_capacity()
-                    self._inbox.put(pulled_message(message, slot.broker))
+                    received = pulled_message(message, slot.broker)
+                    if self._pool.options.tracing is not None:
+                        self._pool.options.tracing.take(received, "")
+                    self._inbox.put(received)
                     self._positions[slot] = message.queue_offset + 1
                 self._positions[slot] = batch.next_offset

@@ -366,6 +366,7 @@ class GroupStream:
         self._received_batch = answer.batch
         self._batch_count += 1
         self._wake.set()
+        tracing = self._options.tracing
         lease_ms, lease_end = self._settings.invisible_ms, None
         if lease_ms is not None:
             lease_end = self._now() + lease_ms / 1000
@@ -381,6 +382,8 @@ class GroupStream:
             settlement=self._owner,
         ):
             if error is None:
+                if tracing is not None:
+                    tracing.take(message, message.trace_context)
                 self._owner.put(message)
             else:
                 self._owner.unreadable(message, error)

@@ -107,6 +107,7 @@ class GroupConsumer:
 
     def __init__(self, pool: ConnectionPool, subscription: GroupSubscription, inbox: Inbox) -> None:
         self._pool = pool
+        self._tracing = pool.options.tracing
         self._subscription = subscription
         self._inbox = inbox
         self._homes: dict[str, _Home] = {}  # by broker, of every broker that a message may have come from
@@ -276,6 +277,8 @@ class GroupConsumer:
         if self._subscription.invisible_ms is not None:
             lease_seconds = self._subscription.invisible_ms / 1000
             received.lease_end = asyncio.get_running_loop().time() + lease_seconds
+        if self._tracing is not None:
+            self._tracing.take(received, message.system_properties.trace_context)
         self.put(received)
 
     def put(self, message: ReceivedMessage) -> None:

@@ -48,6 +48,8 @@ COLUMNS_SIZE_MIN: Final = 32_768
 """In fewer bytes the records are read one by one, in more by columns: whichever is faster."""
 PROPERTY_BORN_TIMESTAMP: Final = "BORN_TIMESTAMP"
 PROPERTY_ORIGIN_ID: Final = "ORIGIN_MESSAGE_ID"
+PROPERTY_TRACE_CONTEXT: Final = "TRACE_CONTEXT"
+_TRACE_CONTEXT: Final = PROPERTY_TRACE_CONTEXT.encode()
 
 _SIZE_AND_PHYSICAL_OFFSET: Final = Struct(f">i{PHYSICAL_OFFSET_AT - 4}xq")
 _OF_RECORD: Final = frozenset(
@@ -156,6 +158,16 @@ class StreamedMessage(ReceivedMessage):
         super().take_over(newer)
         self.receipt = newer.receipt if isinstance(newer, StreamedMessage) else None
 
+    @property
+    def trace_context(self) -> str:
+        """RocketMQ's property, which no program sees; "" for none."""
+        begin, end = self._spans.starts[self._number], self._spans.ends[self._number]
+        record = bytes(self._spans.data[begin:end])
+        fields = read_fields(record, 0, len(record))
+        assert fields is not None, "a batch has well-formed records only"
+        block = record[fields.property_position :]
+        return parse_properties(block).get(PROPERTY_TRACE_CONTEXT, "") if _TRACE_CONTEXT in block else ""
+
     def _read_record(self) -> None:
         spans, number = self._spans, self._number
         record = bytes(spans.data[spans.starts[number] : spans.ends[number]])
@@ -227,6 +239,7 @@ def streamed_messages(
             message.lease_end = lease_end
             message.poll = poll
             message.settlement = settlement
+            message.tracing = None
             message.nbytes, physical_offset = unpack(records, starts[number])
             message.place = (broker, physical_offset)
             yield message, _prepared(message) if number in special else None

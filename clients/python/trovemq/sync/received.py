@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields
 from typing import Final, Self
 
@@ -60,13 +60,15 @@ class ReceivedMessage(ReceivedFields):
 
         Ctrl-C in the block returns the message at once.
         """
-        try:
-            yield self
-        except BaseException as failure:
-            cause = failure
-            self._thread.call(lambda: self.received.return_after(cause))
-            raise
-        self.consumed()
+        tracing = self.received.tracing
+        with nullcontext() if tracing is None else tracing.process((self.received,)):
+            try:
+                yield self
+            except BaseException as failure:
+                cause = failure
+                self._thread.call(lambda: self.received.return_after(cause))
+                raise
+            self.consumed()
 
 
 _FIELDS: Final = tuple(one.name for one in fields(ReceivedFields))

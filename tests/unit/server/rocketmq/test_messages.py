@@ -97,6 +97,15 @@ def test_every_system_property_of_a_message() -> None:
     assert system.trace_context == "trace"
 
 
+def test_a_w3c_context_is_given_as_rocketmqs_trace_context() -> None:
+    context = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    found = delivered(stored(properties={"traceparent": context}))
+    assert found.system_properties.trace_context == context
+    assert dict(found.user_properties) == {"traceparent": context}
+    both = delivered(stored(properties={"traceparent": context, "TRACE_CONTEXT": "trace"}))
+    assert both.system_properties.trace_context == "trace"
+
+
 def test_what_a_message_does_not_have_is_absent() -> None:
     system = delivered(stored(properties={"UNIQ_KEY": "01AA"})).system_properties
     for name in (

@@ -1,0 +1,463 @@
+"""OpenTelemetry: spans of what a client sends and consumes, and the trace context in its messages.
+
+    from trovemq.otel import Tracing
+
+    client = await trovemq.connect("127.0.0.1:8081", options=trovemq.ClientOptions(tracing=Tracing()))
+
+| span                                 | kind     | around                                    | links to     |
+|--------------------------------------|----------|-------------------------------------------|--------------|
+| `send TOPIC`                         | producer | one message, until it is acknowledged     |              |
+| `send TOPIC`                         | client   | a batch; a message that has a context     | each message |
+| `create TOPIC`                       | producer | a message of a batch or of a transaction  |              |
+| `commit`                             | client   | an atomic transaction's end               | each message |
+| `receive TOPIC`                      | client   | the program's wait for its next message   | each message |
+| `process TOPIC`                      | consumer | `message.process()`, a call of a handler  | each message |
+| `ack`, `nack`, `dead_letter` `TOPIC` | client   | a message's end, until the broker's answer| the message  |
+
+Names, kinds and attributes are those of OpenTelemetry's semantic conventions for messaging, version 1.44.0,
+where they are in development. The context is W3C's, in the properties `traceparent` and `tracestate`; a
+message that has a `traceparent` keeps it. RocketMQ's `trace_context` is read where there is none. A message
+whose send is not sampled gets no context, which would be 70 bytes in the store, unless `propagate_unsampled`.
+Consumers link to producers: a message's context is nobody's parent.
+
+Needs `pip install 'trovemq[otel]'`. A client without `tracing` imports nothing of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from importlib.metadata import version
+from random import random
+from typing import Any, Final
+
+from opentelemetry import context, trace
+from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from trovemq.fetched import Buffer
+from trovemq.handlers import Call
+from trovemq.receipts import BatchReceipt, SendReceipt
+from trovemq.received import ReceivedMessage, Settlement
+from trovemq_proto.errors import TroveError
+
+SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
+TRACEPARENT: Final = "traceparent"
+TRACESTATE: Final = "tracestate"
+
+_BATCH_COUNT: Final = "messaging.batch.message_count"
+_ERROR: Final = "error.type"
+_GROUP: Final = "messaging.consumer.group.name"
+_ID: Final = "messaging.message.id"
+_QUEUE: Final = "messaging.destination.partition.id"
+
+Properties = Mapping[str, str]
+_Send = Callable[..., Awaitable[SendReceipt]]
+
+
+class Tracing:
+    """For `ClientOptions.tracing`.
+
+    Args:
+        provider: Makes the spans; the process's own where None.
+        root_ratio: How many sends that belong to no trace begin one, and how many messages without a context
+            are followed, 0 to 1; the provider's own sampler decides about these. A send in a sampled trace is
+            always in it, and a message with a sampled context is always followed. Below 1 the others cost
+            next to nothing; a sampler takes half as long to say no as a message takes to send.
+        create_spans: A span of its own for each message of a sampled batch; else all have the batch's.
+        propagate_unsampled: Messages whose send is not sampled carry a context, too.
+    """
+
+    def __init__(
+        self,
+        provider: trace.TracerProvider | None = None,
+        *,
+        root_ratio: float = 1.0,
+        create_spans: bool = True,
+        propagate_unsampled: bool = False,
+    ) -> None:
+        self._tracer = trace.get_tracer("trovemq", version("trovemq"), provider, SCHEMA_URL)
+        self._root_ratio = root_ratio
+        self._asks_always = root_ratio >= 1.0 or propagate_unsampled
+        self._create_spans = create_spans
+        self._propagate_unsampled = propagate_unsampled
+
+    # --- sending --------------------------------------------------------------------------------------
+
+    def wants_send(self, properties: object = None) -> bool:
+        """Whether the provider is asked for a span of a send. No for one that is in its span already, and for
+        properties that the producer refuses."""
+        if properties is not None and (
+            isinstance(properties, _Carried) or not isinstance(properties, Mapping)
+        ):
+            return False
+        if self._asks_always:
+            return True
+        current = context.get_current()
+        if current:
+            parent = trace.get_current_span(current).get_span_context()
+            if parent.is_valid:
+                return parent.trace_flags.sampled
+        return random() < self._root_ratio  # noqa: S311  no secret
+
+    def wants_batch(self, properties: object) -> bool:
+        """The same for a batch."""
+        if isinstance(properties, _CarriedOfEach | str):
+            return False
+        return self.wants_send(None if isinstance(properties, Sequence) else properties)
+
+    async def send(self, topic: str, send: _Send, body: Buffer, **arguments: Any) -> SendReceipt:
+        """The receipt of `send`, which is called again with the context among the properties."""
+        span = self._begin_send(topic, arguments)
+        try:
+            receipt = await send(body, **arguments)
+        except BaseException as failure:
+            self.failed(span, failure)
+            raise
+        self._sent(span, receipt)
+        return receipt
+
+    def send_nowait(
+        self, topic: str, send: Callable[..., asyncio.Future[SendReceipt]], body: Buffer, **arguments: Any
+    ) -> asyncio.Future[SendReceipt]:
+        """The future of `send`."""
+        span = self._begin_send(topic, arguments)
+        try:
+            answer = send(body, **arguments)
+        except BaseException as failure:
+            self.failed(span, failure)
+            raise
+        if span.is_recording():
+            answer.add_done_callback(partial(self._answered, span))
+        return answer
+
+    def send_oneway(self, topic: str, send: Callable[..., None], body: Buffer, **arguments: Any) -> None:
+        """The span ends when the message is on its way."""
+        span = self._begin_send(topic, arguments)
+        try:
+            send(body, **arguments)
+        except BaseException as failure:
+            self.failed(span, failure)
+            raise
+        span.end()
+
+    async def send_batch(
+        self,
+        topic: str,
+        send: Callable[..., Awaitable[BatchReceipt]],
+        bodies: Sequence[bytes],
+        *,
+        properties: Sequence[Properties | None] | Properties | None,
+        **arguments: Any,
+    ) -> BatchReceipt:
+        """The receipt of `send`."""
+        attributes: dict[str, Any] = {**_attributes("send", "send", topic), _BATCH_COUNT: len(bodies)}
+        span = self._tracer.start_span(f"send {topic}", kind=SpanKind.CLIENT, attributes=attributes)
+        try:
+            carried = self._of_batch(topic, span, len(bodies), properties)
+            receipt = await send(bodies, properties=carried, **arguments)
+        except BaseException as failure:
+            self.failed(span, failure)
+            raise
+        span.end()
+        return receipt
+
+    def _begin_send(self, topic: str, arguments: dict[str, Any]) -> Span:
+        properties = arguments.get("properties")
+        attributes = _attributes("send", "send", topic)
+        if isinstance(properties, Mapping) and TRACEPARENT in properties:
+            arguments["properties"] = _Carried(properties)
+            links = _links_of([creation_context(properties)])
+            return self._tracer.start_span(
+                f"send {topic}", kind=SpanKind.CLIENT, attributes=attributes, links=links
+            )
+        span = self._tracer.start_span(f"send {topic}", kind=SpanKind.PRODUCER, attributes=attributes)
+        arguments["properties"] = _with(properties, self._carried(span))
+        return span
+
+    def _sent(self, span: Span, receipt: SendReceipt) -> None:
+        """The message is acknowledged."""
+        if span.is_recording():
+            attributes = {_ID: receipt.unique_key}
+            if receipt.queue_id >= 0:
+                attributes[_QUEUE] = str(receipt.queue_id)
+            span.set_attributes(attributes)
+            span.end()
+
+    def _answered(self, span: Span, answer: asyncio.Future[Any]) -> None:
+        """The end of `span` with that of an answer that others wait for."""
+        if not span.is_recording():
+            return
+        if answer.cancelled():
+            self.failed(span, asyncio.CancelledError())
+        elif (failure := answer.exception()) is not None:
+            self.failed(span, failure)
+        elif isinstance(answer.result(), SendReceipt):
+            self._sent(span, answer.result())
+        else:
+            span.end()
+
+    def failed(self, span: Span, failure: BaseException) -> None:
+        """The end of a span with an error."""
+        if span.is_recording():
+            name, text = _name_of(failure), None
+            if isinstance(failure, TroveError):
+                name, text = failure.symbol, failure.message
+            span.set_attribute(_ERROR, name)
+            span.set_status(Status(StatusCode.ERROR, text))
+            span.end()
+
+    def _of_batch(self, topic: str, span: Span, count: int, properties: Any) -> Any:
+        """The properties of a batch's messages with their contexts."""
+        given = properties if isinstance(properties, Sequence) else [properties] * count
+        if span.is_recording() and self._create_spans:
+            return _CarriedOfEach(self.created(topic, span, one) for one in given)
+        added = self._carried(span)
+        if given is properties:
+            return _CarriedOfEach(_with(one, added) for one in given)
+        return _with(properties, added)
+
+    def created(self, topic: str, send: Span | None, properties: Any) -> Any:
+        """The properties of a message with the context of a span of its own, to which `send` links."""
+        if isinstance(properties, Mapping) and TRACEPARENT in properties:
+            creation: SpanContext | None = creation_context(properties)
+        else:
+            parent = None if send is None else trace.set_span_in_context(send)
+            attributes = _attributes("create", "create", topic)
+            span = self._tracer.start_span(
+                f"create {topic}", context=parent, kind=SpanKind.PRODUCER, attributes=attributes
+            )
+            creation = span.get_span_context()
+            span.end()
+            properties = _with(properties, self._carried(span))
+        if send is not None and creation is not None and creation.is_valid:
+            send.add_link(creation)
+        return properties
+
+    def begin_commit(self, contexts: Sequence[SpanContext | None]) -> Span:
+        """The span of an atomic transaction's end."""
+        attributes: dict[str, Any] = {**_attributes("commit", "send", None), _BATCH_COUNT: len(contexts)}
+        links = _links_of(contexts)
+        return self._tracer.start_span("commit", kind=SpanKind.CLIENT, attributes=attributes, links=links)
+
+    def _carried(self, span: Span) -> dict[str, str]:
+        """The properties that carry a span's context; {} where it is not to be carried."""
+        own = span.get_span_context()
+        if not own.is_valid or not (own.trace_flags.sampled or self._propagate_unsampled):
+            return {}
+        return properties_of(own)
+
+    # --- consuming ------------------------------------------------------------------------------------
+
+    def take(self, message: ReceivedMessage, trace_context: str) -> None:
+        """A message came, and has no span before the program gets it. `trace_context`: RocketMQ's, or ""."""
+        properties: Properties = message.properties
+        if trace_context and TRACEPARENT not in properties:
+            properties = {TRACEPARENT: trace_context}
+        creation = creation_context(properties) if TRACEPARENT in properties else None
+        if not self._asks_always:
+            chosen = random() < self._root_ratio if creation is None else creation.trace_flags.sampled  # noqa: S311
+            if not chosen:
+                return
+        message.tracing = self
+        message.settlement = TracedSettlement(self, message.settlement, creation)
+
+    def received(self, topic: str, group: str, messages: Sequence[ReceivedMessage], began_ns: int) -> None:
+        """The program got messages that it had waited for since then."""
+        if not any(message.tracing for message in messages):
+            return
+        span = self._tracer.start_span(
+            f"receive {topic}",
+            kind=SpanKind.CLIENT,
+            attributes=self._of_messages("receive", "receive", topic, group, messages),
+            links=_links(messages),
+            start_time=began_ns,
+        )
+        span.end()
+
+    @contextmanager
+    def process(
+        self, messages: Sequence[ReceivedMessage], topic: str = "", group: str = ""
+    ) -> Iterator[None]:
+        """Around the work on messages; the span is the current one in it."""
+        topic, group = topic or messages[0].topic, group or messages[0].settlement.group
+        attributes = self._of_messages("process", "process", topic, group, messages)
+        span = self._tracer.start_span(
+            f"process {topic}", kind=SpanKind.CONSUMER, attributes=attributes, links=_links(messages)
+        )
+        with trace.use_span(span, record_exception=False, set_status_on_exception=False):
+            try:
+                yield
+            except BaseException as failure:
+                self.failed(span, failure)
+                raise
+        span.end()
+
+    async def handler(self, call: Call, proceed: Callable[[], Awaitable[None]]) -> None:
+        """The middleware of handlers; a client with tracing has it outermost by itself."""
+        if not any(message.tracing for message in call.messages):
+            await proceed()
+            return
+        with self.process(call.messages, call.topic, call.group):
+            await proceed()
+
+    def settle(
+        self, name: str, message: ReceivedMessage, group: str, begin: Callable[[], asyncio.Future[None]]
+    ) -> asyncio.Future[None]:
+        """The answer that `begin` waits for, with a span until then."""
+        span = self._begin_settle(name, message, group)
+        answer = begin()
+        if span.is_recording():
+            answer.add_done_callback(partial(self._answered, span))
+        return answer
+
+    def consumed(self, message: ReceivedMessage, settlement: Settlement) -> None:
+        """An acknowledgement that nobody waits for, but its span."""
+        span = self._begin_settle("ack", message, settlement.group)
+        if not span.is_recording():
+            settlement.consumed(message)
+            return
+        answer = settlement.acknowledge(message, urgent=False)
+        answer.add_done_callback(partial(self._answered, span))
+
+    def _begin_settle(self, name: str, message: ReceivedMessage, group: str) -> Span:
+        attributes = self._of_messages(name, "settle", message.topic, group, [message])
+        return self._tracer.start_span(
+            f"{name} {message.topic}", kind=SpanKind.CLIENT, attributes=attributes, links=_links([message])
+        )
+
+    @staticmethod
+    def _of_messages(
+        name: str, kind: str, topic: str, group: str, messages: Sequence[ReceivedMessage]
+    ) -> dict[str, Any]:
+        attributes: dict[str, Any] = _attributes(name, kind, topic)
+        if group:
+            attributes[_GROUP] = group
+        if len(messages) == 1:
+            attributes[_ID] = messages[0].message_id
+            attributes[_QUEUE] = str(messages[0].queue_id)
+        else:
+            attributes[_BATCH_COUNT] = len(messages)
+        return attributes
+
+
+class TracedSettlement:
+    """A settlement with spans; `creation`: the message's own context."""
+
+    __slots__ = ("_inner", "_tracing", "creation")
+
+    def __init__(self, tracing: Tracing, inner: Settlement, creation: SpanContext | None) -> None:
+        self._tracing = tracing
+        self._inner = inner
+        self.creation = creation
+
+    def acknowledge(self, message: ReceivedMessage, *, urgent: bool) -> asyncio.Future[None]:
+        """As the inner one, in a span."""
+        return self._settle("ack", message, lambda: self._inner.acknowledge(message, urgent=urgent))
+
+    def consumed(self, message: ReceivedMessage) -> None:
+        """As the inner one, in a span."""
+        self._tracing.consumed(message, self._inner)
+
+    def return_message(
+        self, message: ReceivedMessage, delay_ms: int | None, *, tried: bool
+    ) -> asyncio.Future[None]:
+        """As the inner one, in a span."""
+        return self._settle(
+            "nack", message, lambda: self._inner.return_message(message, delay_ms, tried=tried)
+        )
+
+    def dead_letter(self, message: ReceivedMessage) -> asyncio.Future[None]:
+        """As the inner one, in a span."""
+        return self._settle("dead_letter", message, lambda: self._inner.dead_letter(message))
+
+    def _settle(
+        self, name: str, message: ReceivedMessage, begin: Callable[[], asyncio.Future[None]]
+    ) -> asyncio.Future[None]:
+        return self._tracing.settle(name, message, self._inner.group, begin)
+
+    async def extend(self, message: ReceivedMessage, duration_ms: int) -> None:
+        """As the inner one."""
+        await self._inner.extend(message, duration_ms)
+
+    @property
+    def at_capacity(self) -> bool:
+        """As the inner one."""
+        return self._inner.at_capacity
+
+    async def wait_for_capacity(self) -> None:
+        """As the inner one."""
+        await self._inner.wait_for_capacity()
+
+    @property
+    def group(self) -> str:
+        """As the inner one's."""
+        return self._inner.group
+
+    def acknowledged_elsewhere(self, message: ReceivedMessage) -> None:
+        """As the inner one."""
+        self._inner.acknowledged_elsewhere(message)
+
+
+# --- W3C's context in properties ----------------------------------------------------------------------
+_PROPAGATOR: Final = TraceContextTextMapPropagator()
+
+
+def properties_of(own: SpanContext) -> dict[str, str]:
+    """A context, as a message carries it."""
+    found = {TRACEPARENT: f"00-{own.trace_id:032x}-{own.span_id:016x}-{int(own.trace_flags):02x}"}
+    if own.trace_state:
+        found[TRACESTATE] = own.trace_state.to_header()
+    return found
+
+
+def creation_context(properties: Properties) -> SpanContext | None:
+    """The context that a message carries; None for none, and for one that is none."""
+    carrier = {name: str(properties[name]) for name in (TRACEPARENT, TRACESTATE) if name in properties}
+    if TRACEPARENT not in carrier:
+        return None
+    found = trace.get_current_span(_PROPAGATOR.extract(carrier, context.Context())).get_span_context()
+    return found if found.is_valid else None
+
+
+class _Carried(dict[str, str]):
+    """The properties of a message that is in its span: it gets no second one."""
+
+
+class _CarriedOfEach(list[Any]):
+    """Those of a batch's messages."""
+
+
+def _with(properties: Any, added: dict[str, str]) -> Any:
+    """A message's own context stays; one of a batch that is no mapping is for the producer to refuse."""
+    if properties is not None and not isinstance(properties, Mapping):
+        return properties
+    given = properties or {}
+    return _Carried(given if TRACEPARENT in given else {**given, **added})
+
+
+def _links(messages: Sequence[ReceivedMessage]) -> list[Link]:
+    settlements = (message.settlement for message in messages)
+    return _links_of([one.creation for one in settlements if isinstance(one, TracedSettlement)])
+
+
+def _links_of(contexts: Sequence[SpanContext | None]) -> list[Link]:
+    return [Link(one) for one in contexts if one is not None]
+
+
+def _attributes(name: str, kind: str, topic: str | None) -> dict[str, str]:
+    found = {
+        "messaging.system": "trovemq",
+        "messaging.operation.name": name,
+        "messaging.operation.type": kind,
+    }
+    if topic is not None:
+        found["messaging.destination.name"] = topic
+    return found
+
+
+def _name_of(failure: BaseException) -> str:
+    kind = type(failure)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
