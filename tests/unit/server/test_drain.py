@@ -128,9 +128,10 @@ def test_undo_offers_it_again() -> None:
     scene(steps)
 
 
-def test_watchers_of_routes_learn_of_it() -> None:
+@pytest.mark.parametrize("asked", [{"topics": ["orders"]}, {}, {"changes": True}], ids=str)
+def test_watchers_of_routes_learn_of_it(asked: dict[str, Any]) -> None:
     async def steps(bench: Bench) -> None:
-        watch = bench.calls.all._route.WatchRoutes(route_pb2.WatchRoutesRequest(topics=["orders"]), None)
+        watch = bench.calls.all._route.WatchRoutes(route_pb2.WatchRoutesRequest(**asked), None)
         assert not (await anext(watch)).brokers[0].broker.draining
         await bench.drain()
         assert (await anext(watch)).brokers[0].broker.draining
