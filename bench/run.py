@@ -8,6 +8,8 @@
     make bench ARGS="rpc"           gRPC: our transport beside grpc.aio and a bare TCP echo; some rows need Go
     make bench ARGS="topics"        10,000 topics: made, idle, scraped, started with
     make bench ARGS="cli"           one call of `trovemq`, in processor time
+    make bench ARGS="peers"         Redis, NATS, Kafka beside ours, where `bench/peers/setup.sh`
+                                    installed them (not among `every part`)
     make bench-pipeline             the data pipeline on Spark (not among `every part`)
 
 Prints a table and writes JSON. A figure with a goal says whether it is reached; nothing here is a test.
@@ -32,6 +34,7 @@ import uvloop
 
 import trovemq
 from bench import command_line, engine, limits, measure, recovery, rocketmq, safety, topics
+from bench.peers import run as peers
 from bench.report import Report, print_table, write_json, write_markdown
 from bench.rpc import run as rpc
 from bench.trees import run as trees
@@ -52,6 +55,7 @@ PARTS = {
     "cli": "The command line",
 }
 PIPELINE = "pipeline"
+PEERS = "peers"
 BROKER_SETTINGS: dict[str, Any] = {
     "mappedFileSizeCommitLog": 1 << 30,
     "mappedFileSizeConsumeQueue": 6_000_000,
@@ -183,9 +187,10 @@ MEASURED: dict[str, tuple[Callable[..., Awaitable[None]], str]] = {
     "rpc": (rpc.measure_rpc, rpc.ABOUT),
     "topics": (topics.measure_topics, topics.ABOUT),
     "cli": (command_line.measure_command_line, command_line.ABOUT),
+    PEERS: (peers.measure_peers, peers.ABOUT),
     PIPELINE: (measure_pipeline, ""),
 }
-TITLES = PARTS | {PIPELINE: "The data pipeline on Spark"}
+TITLES = PARTS | {PEERS: "Other brokers beside ours", PIPELINE: "The data pipeline on Spark"}
 
 
 async def run(arguments: argparse.Namespace) -> list[Report]:

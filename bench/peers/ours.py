@@ -1,0 +1,152 @@
+"""TroveMQ by its SDK, three ways that a user has: single messages, batches, and a consumer group."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import AbstractAsyncContextManager
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+import trovemq
+from bench.peers.peer import Command, Peer
+from bench.peers.task import (
+    LIVE_TIMEOUT_S,
+    Answer,
+    Stopwatch,
+    Task,
+    age_us,
+    body,
+    latencies,
+    paced,
+    stamped,
+    timed,
+)
+from trovemq.testing import free_port
+
+QUEUES: Final = 8
+SEGMENT_SIZE: Final = 1 << 30
+
+
+def connected(task: Task) -> AbstractAsyncContextManager[trovemq.Client]:
+    return trovemq.connect(task.address)
+
+
+class Single:
+    """`client.send`, and `Message` objects."""
+
+    async def make_topic(self, client: trovemq.Client, task: Task) -> Answer:
+        await client.admin.create_topic(task.topic, queue_count=QUEUES)
+        return {"count": 1}
+
+    async def one_at_a_time(self, client: trovemq.Client, task: Task) -> Answer:
+        await client.send(task.topic, body(0))
+        return await timed(task, lambda number: client.send(task.topic, body(number)))
+
+    async def produce(self, client: trovemq.Client, task: Task) -> Answer:
+        sent, watch = 0, Stopwatch(task)
+
+        async def send_more() -> None:
+            nonlocal sent
+            while sent < task.count and not watch.over:
+                sent += 1
+                await client.send(task.topic, body(sent))
+
+        await asyncio.gather(*(send_more() for _ in range(task.in_flight)))
+        return watch.answer(sent)
+
+    async def consume(self, client: trovemq.Client, task: Task) -> Answer:
+        got, size, watch = 0, 0, Stopwatch(task)
+        for queue_id in range(QUEUES):
+            async for message in client.pull(task.topic, queue_id=queue_id, offset=0):
+                size += len(message.body)
+                got += 1
+        return watch.answer(got, size=size)
+
+    async def live_send(self, client: trovemq.Client, task: Task) -> None:
+        begun: list[asyncio.Future[Any]] = []
+        async with client.producer(task.topic) as producer:
+            await paced(
+                task,
+                lambda number: begun.append(
+                    asyncio.ensure_future(producer.send(stamped(number), queue_id=0))
+                ),
+            )
+            await asyncio.gather(*begun)
+
+    async def live_read(self, client: trovemq.Client, task: Task) -> Answer:
+        ages: list[float] = []
+        async with asyncio.timeout(task.seconds + LIVE_TIMEOUT_S):
+            async for message in client.pull(task.topic, queue_id=0, offset=0, follow=True):
+                ages.append(age_us(message.body))
+                if len(ages) >= task.count:
+                    break
+        return latencies(ages)
+
+
+class Batch(Single):
+    """`producer.send_batch`, and batches of records, every body taken as bytes."""
+
+    async def produce(self, client: trovemq.Client, task: Task) -> Answer:
+        """in_flight up to 1,000: one batch of that size at a time; more: batches of 1,000."""
+        size, sent = min(task.in_flight, 1000), 0
+        async with client.producer(task.topic) as producer:
+            await producer.send_batch([body(0)], queue_id=0)  # opens the stream
+            watch = Stopwatch(task)
+
+            async def send_more(queue_id: int) -> None:
+                nonlocal sent
+                while sent < task.count and not watch.over:
+                    first, sent = sent, sent + size
+                    await producer.send_batch([body(first + i) for i in range(size)], queue_id=queue_id)
+
+            await asyncio.gather(*(send_more(number % QUEUES) for number in range(task.in_flight // size)))
+            return watch.answer(sent)
+
+    async def consume(self, client: trovemq.Client, task: Task) -> Answer:
+        got, size, watch = 0, 0, Stopwatch(task)
+        for queue_id in range(QUEUES):
+            async for batch in client.pull_batches(task.topic, queue_id=queue_id):
+                for content in batch.bodies():
+                    size += len(content)
+                    got += 1
+        return watch.answer(got, size=size)
+
+
+class Group(Single):
+    """A group's member: each message acknowledged by `process()`; leaving waits for the acknowledgements."""
+
+    async def group(self, client: trovemq.Client, task: Task) -> Answer:
+        got, watch = 0, Stopwatch(task)
+        async with client.subscribe(task.topic, group=f"group-of-{task.topic}") as messages:
+            async for message in messages:
+                async with message.process():
+                    got += 1
+                if got >= task.count or watch.over:
+                    break
+        return watch.answer(got - messages.refused)
+
+
+CLIENTS = {"single": Single, "batch": Batch, "group": Group}
+
+
+class TroveMQ(Peer):
+    """This clone's broker, with segments of 1 GiB as by default."""
+
+    name, module, clients, python = "TroveMQ", "ours", tuple(CLIENTS), Path(sys.executable)
+
+    def missing(self) -> str | None:
+        return None
+
+    def version(self) -> str:
+        return f"TroveMQ {metadata.version('trovemq')}"
+
+    def command(self, directory: Path, port: int, *, synced: bool) -> Command:
+        addresses = ["--listen", f"127.0.0.1:{port}", "--http", f"127.0.0.1:{free_port()}"]
+        flush = f"flushDiskType={'SYNC_FLUSH' if synced else 'ASYNC_FLUSH'}"
+        settings = ["--set", flush, "--set", f"mappedFileSizeCommitLog={SEGMENT_SIZE}"]
+        return [sys.executable, "-m", "broker", *addresses, "--store", directory / "store", *settings]
+
+
+PEER = TroveMQ()

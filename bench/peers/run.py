@@ -1,0 +1,142 @@
+"""The part `peers`: all servers run at once, and each workload goes through them in turn: all meet the same
+machine."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from bench import limits
+from bench.peers import jetstream, kafka, ours, redis_streams
+from bench.peers.peer import Peer
+from bench.peers.servers import Server, serving
+from bench.peers.task import Answer, Task
+from bench.peers.workloads import W1_SYNCED, WORKLOADS, Goal, Value, Workload
+from bench.report import Report
+
+PEERS: Final[tuple[Peer, ...]] = (redis_streams.PEER, jetstream.PEER, kafka.PEER)
+ROUNDS: Final = 3
+MESSAGES: Final = 300_000
+MESSAGES_ONE_AT_A_TIME: Final = 3_000
+SECONDS: Final = 6.0
+OVER_THE_SYNC_US: Final = 150.0
+ABOUT: Final = (
+    "Bodies of 1 KiB, one server without replicas, loopback, each broker's own Python client in a process\n"
+    "of its own; server and client share the processors. Medians of rounds; in each round every workload\n"
+    "goes through all brokers in turn. `x` is ours to the best of the peers that the goal names. The\n"
+    "server's processor time is that of a message.\n\n"
+    "- W1: single calls. W2: the client's own batching; ours 16 batches of 1,000 in flight.\n"
+    "- W3: ours as batches, each body taken as bytes (batch), and as Message objects (single).\n"
+    "- W4: from just before the send to the reader's hand; the sender never waits for answers.\n"
+    "- W5: synced before the answer; ours by `send_batch` of 64 (as Redis's pipeline) and by single sends.\n"
+    "- W7: each message is acknowledged. Kafka, which commits a cursor, is left out.\n\n"
+)
+LABELS: Final[dict[Value, tuple[str, str]]] = {
+    "rate": ("", "msg/s"),
+    "p50_us": (", p50", "us"),
+    "p99_us": (", p99", "us"),
+    "server_us": (", server's processor", "us"),
+}
+Found = dict[tuple[str, str, str], list[Answer]]
+"""By workload, peer and client: an answer a round."""
+
+
+async def measure_peers(report: Report, directory: Path, *, quick: bool) -> None:
+    """Those that are installed; the others are named."""
+    installed: list[Peer] = [ours.PEER]
+    for peer in PEERS:
+        if (missing := peer.missing()) is None:
+            installed.append(peer)
+        else:
+            report.notes.append(
+                f"{peer.name}: left out, {missing} is not installed (`bench/peers/setup.sh`)."
+            )
+    report.notes.append("Measured: " + ", ".join(peer.version() for peer in installed) + ".")
+    fdatasync_us = limits.fdatasync_seconds(directory) * 1e6
+    report.add("disk: 4 KiB write + fdatasync", fdatasync_us, "us")
+    found: Found = {}
+    for synced in (False, True):
+        _measure_all(found, installed, directory, synced=synced, quick=quick)
+    for peer in installed:
+        if not peer.syncs:
+            report.notes.append(f"{peer.version()} cannot sync before it acknowledges: not among the synced.")
+    for workload in WORKLOADS:
+        _report(report, workload, found, fdatasync_us)
+
+
+def _measure_all(found: Found, peers: list[Peer], directory: Path, *, synced: bool, quick: bool) -> None:
+    with ExitStack() as stack:
+        servers = [
+            stack.enter_context(serving(peer, directory / f"{peer.module}-{synced}", synced=synced))
+            for peer in peers
+            if peer.syncs or not synced
+        ]
+        for number in range(1 if quick else ROUNDS):
+            for workload in WORKLOADS:
+                for server in servers if workload.synced == synced else ():
+                    _measure(found, server, workload, number, quick=quick)
+
+
+def _measure(found: Found, server: Server, workload: Workload, number: int, *, quick: bool) -> None:
+    """The workload with each client of this broker that does it, each with a topic of its own."""
+    divisor, seconds = 10 if quick else 1, SECONDS / (3 if quick else 1)
+    count = int(workload.rate * seconds) or MESSAGES // divisor
+    if workload.work == "one_at_a_time":
+        count = MESSAGES_ONE_AT_A_TIME // divisor
+    for client in server.peer.clients:
+        in_flight = workload.clients.get(client)
+        if in_flight is None:
+            continue
+        topic = f"t{WORKLOADS.index(workload)}-{client}-{number}"
+        task = Task(server.address, topic, count, seconds, in_flight, workload.rate)
+        server.run(client, "make_topic", Task(server.address, topic, 1, 1.0, in_flight=int(workload.synced)))
+        if workload.filled:
+            filler = "batch" if server.peer is ours.PEER else client
+            written = server.run(filler, "produce", task)["count"]
+            task = Task(server.address, topic, written, seconds, in_flight)
+        os.sync()  # what the one before has written is not to delay this one
+        answer = server.run(client, workload.work, task)
+        found.setdefault((workload.name, server.peer.name, client), []).append(answer)
+
+
+def _report(report: Report, workload: Workload, found: Found, fdatasync_us: float) -> None:
+    """A row for each value of each client, with its goal; then the ratios."""
+    figures = {(goal.client, goal.value): goal.bound for goal in workload.goals if not goal.peers}
+    if workload.name == W1_SYNCED:
+        figures["single", "p50_us"] = fdatasync_us + OVER_THE_SYNC_US
+    for (name, peer, client), answers in found.items():
+        for value in workload.shown if name == workload.name else ():
+            bound = figures.get((client, value))
+            label, unit = LABELS[value]
+            report.add(
+                f"{name}: {peer} ({client}){label}", _median(answers, value), unit, **_bound(value, bound)
+            )
+    for goal in workload.goals:
+        _report_ratio(report, workload, goal, found)
+
+
+def _report_ratio(report: Report, workload: Workload, goal: Goal, found: Found) -> None:
+    theirs = {
+        peer: _median(answers, goal.value)
+        for (name, peer, _), answers in found.items()
+        if name == workload.name and peer in goal.peers
+    }
+    if not theirs:
+        return
+    best = (max if goal.value == "rate" else min)(theirs, key=lambda peer: theirs[peer])
+    mine = _median(found[workload.name, ours.PEER.name, goal.client], goal.value)
+    name = f"{workload.name}: ours ({goal.client}){LABELS[goal.value][0]} to {best}"
+    report.add(name, mine / theirs[best], "x", **_bound(goal.value, goal.bound))
+
+
+def _bound(value: Value, bound: float | None) -> dict[str, float]:
+    if bound is None:
+        return {}
+    return {"at_least" if value == "rate" else "at_most": bound}
+
+
+def _median(answers: list[Answer], value: Value) -> float:
+    return median(answer[value] for answer in answers)

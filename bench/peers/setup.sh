@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Installs the brokers of `make bench ARGS=peers` below $PEERS (default ~/.cache/peers), with package clients alone: apt-get
+# (as root, where a server is not there yet), pip, mvn (Java 17 or newer). Safe to run again. What cannot be installed is
+# left out of the benchmark.
+set -euo pipefail
+PEERS="${PEERS:-$HOME/.cache/peers}"
+HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+mkdir -p "$PEERS/kafka"
+
+if ! command -v redis-server >/dev/null || ! PATH="$PATH:/usr/sbin" command -v nats-server >/dev/null; then
+  # The packages are not to start their servers.
+  if ! [ -e /usr/sbin/policy-rc.d ]; then
+    trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+    printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
+    chmod 755 /usr/sbin/policy-rc.d
+  fi
+  apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends redis-server nats-server >/dev/null
+fi
+
+[ -x "$PEERS/venv/bin/python" ] || python3 -m venv "$PEERS/venv"
+"$PEERS/venv/bin/pip" install -q uvloop redis==8.1.0 hiredis nats-py==2.16.0 confluent-kafka==2.16.1
+
+cp "$HERE/kafka.pom.xml" "$PEERS/kafka/pom.xml"
+[ -d "$PEERS/kafka/libs" ] || (cd "$PEERS/kafka" && mvn -q -B dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=libs)
+echo "peers are installed in $PEERS"
