@@ -38,11 +38,16 @@ from trovemq_store.files.files import StorageError
 from trovemq_store.index.consume_queue import ConsumeQueue
 
 UNITS_MAX: Final = 8_192  # looked at in one pull; bounds the work of a tag filter
+FEW_MAX: Final = 32  # so many are read without columns
 TAGS_MAX: Final = 64
 _OFFSETS: Final = Struct(">qq")  # QUEUEOFFSET and, behind it, PHYSICALOFFSET
 
 Indexes = NDArray[np.int64]
 Flags = NDArray[np.bool_]
+Unit = tuple[PhysicalOffset, int, int]
+"""Of the consume queue: physical offset, size, tags code."""
+Run = tuple[list[PhysicalOffset], int]
+"""The places of neighbours in the log, and their bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,15 +112,16 @@ class Puller:
     def _read(
         self, request: PullRequest, queue: ConsumeQueue, low: QueueOffset, high: QueueOffset
     ) -> PullResult:
+        count = min(high - request.offset, UNITS_MAX)
+        if count <= FEW_MAX and not request.tags:
+            few = self._read_few(request, queue, count, low, high)
+            if few is not None:
+                return few
         try:
-            units = _readable_units(queue, request.offset, min(high - request.offset, UNITS_MAX))
+            units = _readable_units(queue, request.offset, count)
         except StorageError:  # not even the first: the message is there, and cannot be found
             following = QueueOffset(request.offset + 1)
             return PullResult([], 0, 0, following, low, high, damaged_offsets=(request.offset,))
-        if len(units) == 1 and not request.tags:
-            one = self._read_one(request.offset, units[0], low, high)
-            if one is not None:
-                return one
         sizes = units["size"].astype(np.int64)
         physical_offsets = units["physical_offset"].astype(np.int64)
         wanted = (sizes != BLANK_UNIT_SIZE) & (physical_offsets >= self._store.min_offset)
@@ -131,36 +137,73 @@ class Puller:
             gathered.keep_tags(frozenset(request.tags))
         return gathered.result(QueueOffset(request.offset + scanned), low, high)
 
-    def _read_one(
-        self, offset: QueueOffset, unit: np.void, low: QueueOffset, high: QueueOffset
+    def _read_few(
+        self, request: PullRequest, queue: ConsumeQueue, count: int, low: QueueOffset, high: QueueOffset
     ) -> PullResult | None:
-        """The one message that a reader at the end of the queue gets, without columns. None: it is not as it
-        should be, or its CRC must be checked, in the way that all take."""
-        store = self._store
-        place, size, _ = unit.item()
-        if place < max(store.min_offset, self._checked_from) or place + size > store.visible_offset:
-            return None
+        """The few messages that a reader at the end of the queue gets, without columns. None: they are not as
+        they should be, or a CRC must be checked, in the way that all take."""
         try:
-            record = store.read(PhysicalOffset(place), size)
+            units = queue.few_units(request.offset, count)
+            runs = self._runs(request, units)
+            if runs is None:
+                return None
+            slices = [self._store.read(PhysicalOffset(places[0]), size) for places, size in runs]
         except StorageError:
             return None
-        fields = read_fields(record, 0, len(record))
-        if (
-            fields is None
-            or fields.size != size
-            or _OFFSETS.unpack_from(record, QUEUE_OFFSET_AT) != (offset, place)
-        ):
-            return None
-        return PullResult([record], 1, size, QueueOffset(offset + 1), low, high)
+        offset = request.offset
+        for (places, _), data in zip(runs, slices, strict=True):
+            if not _follow(data, offset, places, units[offset - request.offset :]):
+                return None
+            offset = QueueOffset(offset + len(places))
+        taken = offset - request.offset
+        return PullResult(slices, taken, sum(size for _, size in runs), offset, low, high)
+
+    def _runs(self, request: PullRequest, units: Sequence[Unit]) -> list[Run] | None:
+        """Those that fit, neighbours in the log together; None where one is not among the records that may be
+        read as they are."""
+        left = self._bytes_max(request)
+        begin, end = max(self._store.min_offset, self._checked_from), self._store.visible_offset
+        runs: list[Run] = []
+        after = -1
+        for place, size, _ in units[: request.messages_max or len(units)]:
+            if place < begin or place + size > end:
+                return None
+            if size > left and runs:
+                break
+            left -= size
+            if place == after:
+                places, total = runs[-1]
+                places.append(place)
+                runs[-1] = places, total + size
+            else:
+                runs.append(([place], size))
+            after = place + size
+        return runs
+
+    def _bytes_max(self, request: PullRequest) -> int:
+        return min(request.bytes_max or self._settings.bytes_default, self._settings.bytes_max)
 
     def _limit(self, request: PullRequest, sizes: Indexes) -> int:
         """How many of these records fit; at least one where there is one."""
-        bytes_max = min(request.bytes_max or self._settings.bytes_default, self._settings.bytes_max)
-        fit = int(np.searchsorted(np.cumsum(sizes), bytes_max, side="right"))
+        fit = int(np.searchsorted(np.cumsum(sizes), self._bytes_max(request), side="right"))
         count = max(fit, 1)
         if request.messages_max:
             count = min(count, request.messages_max)
         return min(count, len(sizes))
+
+
+def _follow(data: memoryview, offset: int, places: Sequence[int], units: Sequence[Unit]) -> bool:
+    """Whether `data` is these units' records, each with its own offsets."""
+    position = 0
+    for place, (_, size, _) in zip(places, units, strict=False):
+        fields = read_fields(data, position, len(data))
+        if fields is None or fields.size != size:
+            return False
+        if _OFFSETS.unpack_from(data, position + QUEUE_OFFSET_AT) != (offset, place):
+            return False
+        position += size
+        offset += 1
+    return position == len(data)
 
 
 def _readable_units(queue: ConsumeQueue, offset: QueueOffset, count: int) -> NDArray[np.void]:

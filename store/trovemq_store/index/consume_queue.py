@@ -165,6 +165,18 @@ class ConsumeQueue:
             offset = QueueOffset(offset + len(piece))
         return np.concatenate(pieces) if pieces else np.empty(0, UNIT_DTYPE)
 
+    def few_units(self, offset: QueueOffset, count: int) -> list[tuple[PhysicalOffset, int, int]]:
+        """The same of a handful, without columns: fewer where their file ends. They must be there. The last
+        unit of the queue needs no look at a file."""
+        assert self._first_unit <= offset <= self._end - count, "written units"
+        if offset == self._known_offset:
+            return [self._known_unit]
+        base, position = self._place(offset)
+        end = min(position + count * UNIT_SIZE, self._file_size)
+        file = self._open_files.get(self._path(base))
+        file.check_readable(position, end)
+        return list(_UNIT.iter_unpack(file.view()[position:end]))
+
     def find(self, physical_offset: PhysicalOffset, expected: QueueOffset = _NONE) -> QueueOffset | None:
         """The offset of the message whose record begins there; `expected` is tried first."""
         if self._first_unit <= expected < self._end and self.unit(expected)[0] == physical_offset:
@@ -204,6 +216,8 @@ class ConsumeQueue:
         if offset > self._end:
             self._write(self._end, np.repeat(BLANK_UNIT, offset - self._end))
         self._write(offset, units)
+        self._known_offset = QueueOffset(offset + len(units) - 1)  # a reader at the end wants it next
+        self._known_unit = units[-1].item()
 
     def publish(self, offset: QueueOffset, count: int) -> None:
         """The queue has the units that write() wrote at `offset`."""

@@ -97,6 +97,19 @@ def test_limits_and_tags_never_lose_a_message(
     assert result.byte_count <= max(min(bytes_max or 4_096, 8_192), 1_024) or result.message_count == 1
 
 
+@given(offset=st.integers(30, 60), messages_max=st.integers(0, 40), bytes_max=st.integers(0, 10_000))
+@pytest.mark.parametrize("queue_id", [0, 1])
+def test_a_few_messages_are_read_as_many_are(
+    queue_id: int, offset: int, messages_max: int, bytes_max: int
+) -> None:
+    request = PullRequest("orders", queue_id, QueueOffset(offset + 60 * queue_id), messages_max, bytes_max)
+    reader = puller(SHARED)
+    short = reader.pull(request)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("broker.fetch.pull.FEW_MAX", 0)
+        assert reader.pull(request) == short
+
+
 def test_neighbours_in_the_log_come_as_one_slice() -> None:
     opened = open_store(MemoryFileSystem())
     append(opened, *(record(b"body%d" % i) for i in range(10)))
@@ -198,7 +211,7 @@ def test_the_last_message_by_itself_is_read_as_any_other(
 ) -> None:
     """In a short way where all is well, else as others are."""
     if not short_way:
-        monkeypatch.setattr(Puller, "_read_one", lambda *_: None)
+        monkeypatch.setattr(Puller, "_read_few", lambda *_: None)
     files = MemoryFileSystem()
     opened = open_store(files)
     reader = puller(opened)
