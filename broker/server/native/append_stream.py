@@ -38,8 +38,6 @@ class AppendParts:
 
 
 class AppendStream(ReplyStream):
-    by_callback = True
-
     def __init__(self, parts: AppendParts, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         super().__init__(context, parts.frames_in_flight_max)
         self._parts = parts
@@ -47,34 +45,53 @@ class AppendStream(ReplyStream):
 
     async def handle(self, request: AppendFrame | RefusedMessage) -> None:
         started = time.perf_counter()
-        parts, refusal = self._parts, None
+        refusal = None
         if isinstance(request, RefusedMessage):
             refusal, request = request.error, cast("AppendFrame", request.message)
+        elif self._parts.group_commit.full and not request.fault:
+            try:
+                await self._parts.group_commit.wait_for_capacity()
+            except TroveError as error:
+                refusal = error
+        reply = self._append(request, started, refusal)
+        if reply is not None:
+            await self.reply(reply)
+
+    def handle_now(self, request: AppendFrame | RefusedMessage) -> bool:
+        if isinstance(request, RefusedMessage) or self._parts.group_commit.full:
+            return False
+        reply = self._append(request, time.perf_counter())
+        if reply is not None:
+            self.reply_now(reply)
+        return True
+
+    def _append(
+        self, request: AppendFrame, started: float, refusal: TroveError | None = None
+    ) -> bytes | None:
+        """The reply, or None where it comes later or nobody waits for one."""
+        parts = self._parts
         try:
             if refusal is not None:
                 raise refusal
             if request.fault:
                 raise TroveError(errors.BATCH_ILLEGAL, request.fault)
-            if parts.group_commit.full:
-                await parts.group_commit.wait_for_capacity()
             result = parts.appender.append(request.topic, request.queue_id, request.records, self._born_host)
         except TroveError as error:
             parts.traffic.refused(error.symbol, one_way=request.one_way)
             parts.traffic.answered("Append", error.symbol, started, context=self._context)
-            if not request.one_way:
-                await self.reply(refused_reply(request.frame_id, error, parts.broker).SerializeToString())
-            return
+            if request.one_way:
+                return None
+            return refused_reply(request.frame_id, error, parts.broker).SerializeToString()
         parts.traffic.appended(request.topic, result.record_count, result.bytes_written, result.positions)
-        if not request.one_way:
-            elapsed_us = int((time.perf_counter() - started) * 1e6)
-            reply = append_reply(
-                request.frame_id, result, parts.appender.durability, parts.broker, elapsed_us
-            )
-            if parts.appender.sync:
-                self._reply_when_durable(reply, result.end, started)
-            else:
-                await self.reply(reply.SerializeToString())
-                parts.traffic.answered("Append", "OK", started, context=self._context)
+        if request.one_way:
+            return None
+        elapsed_us = int((time.perf_counter() - started) * 1e6)
+        reply = append_reply(request.frame_id, result, parts.appender.durability, parts.broker, elapsed_us)
+        if parts.appender.sync:
+            self._reply_when_durable(reply, result.end, started)
+            return None
+        parts.traffic.answered("Append", "OK", started, context=self._context)
+        return reply.SerializeToString()
 
     def _reply_when_durable(
         self, reply: message_pb2.AppendReply, end: PhysicalOffset, started: float

@@ -85,33 +85,45 @@ class FetchStream(ReplyStream):
         self._waiters: dict[FetchWait, Waiter] = {}
 
     async def handle(self, request: message_pb2.FetchRequest | RefusedMessage) -> None:
-        parts = self._parts
         if isinstance(request, RefusedMessage):
             fetch_id = request.message.fetch_id
-            parts.traffic.answered("Fetch", request.error.symbol, time.perf_counter())
+            self._parts.traffic.answered("Fetch", request.error.symbol, time.perf_counter())
             await self.reply(fetch_error(fetch_id, request.error))
             return
-        wait_ms = wait_limit(request, parts.wait_ms_max)
-        fetch = FetchWait(parts, request.fetch_id, pull_request(request), wait_ms)
         await self.wait_for_capacity()
-        message = fetch.attempt(last=wait_ms == 0 or self._ending or parts.long_polls.closed)
-        if message is None:
-            if self._waiting >= parts.fetches_waiting_max - 1:
-                error = TroveError(
-                    errors.LIMIT_EXCEEDED, f"{self._waiting} fetches of this stream are waiting"
-                )
-                message = fetch.refusal(error)
-            else:
-                message = self._begin_wait(fetch)
+        message = self._fetch(request)
         if message is not None:
             await self.reply(message)
 
+    def handle_now(self, request: message_pb2.FetchRequest | RefusedMessage) -> bool:
+        if isinstance(request, RefusedMessage):
+            return False
+        message = self._fetch(request)
+        if message is not None:
+            self.reply_now(message)
+        return True
+
+    def _fetch(self, request: message_pb2.FetchRequest) -> bytes | None:
+        """The reply, or None where the request waits for its queue to grow."""
+        parts = self._parts
+        wait_ms = wait_limit(request, parts.wait_ms_max)
+        fetch = FetchWait(parts, request.fetch_id, pull_request(request), wait_ms)
+        message = fetch.attempt(last=wait_ms == 0 or self._ending or parts.long_polls.closed)
+        if message is not None:
+            return message
+        if self._waiting >= parts.fetches_waiting_max - 1:
+            error = TroveError(errors.LIMIT_EXCEEDED, f"{self._waiting} fetches of this stream are waiting")
+            return fetch.refusal(error)
+        return self._begin_wait(fetch)
+
     def _begin_wait(self, fetch: FetchWait) -> bytes | None:
         topic, queue_id = fetch.queue
+        loop = asyncio.get_running_loop()
 
         def woken(grown: bool) -> None:
             self._waiters.pop(fetch, None)
-            self.reply_soon(lambda: self._answer(fetch, last=not grown))
+            # Not at once: many may wait for one queue, and who appended comes first.
+            loop.call_soon(self.reply_soon, lambda: self._answer(fetch, last=not grown))
 
         try:
             waiter = self._parts.long_polls.wait(topic, queue_id, fetch.remaining_ms, woken)

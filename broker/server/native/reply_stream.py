@@ -3,7 +3,10 @@ them.
 
 A reply is written at once by the reader's own coroutine (`reply`: no hop through another task), or later,
 when a sync or a new message made it ready (`reply_soon`, from a callback). gRPC takes one write at a time,
-so both pass one lock. Our own transport takes small replies from the callback, without the writer's task.
+so both pass one lock.
+
+On our own transport neither requests nor replies need a task, as long as nothing has to wait: `handle_now`
+gets the request in the callback that received it, and replies are written in the callback that made them.
 
 Invariants
 - Every reply that was made ready is written before the stream ends, unless the client is gone.
@@ -15,7 +18,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import grpc
 
@@ -30,9 +34,6 @@ MakeReply = Callable[[], bytes | None]
 class ReplyStream:
     """One open stream of one client. Subclasses handle one request at a time in `handle`."""
 
-    by_callback = False
-    """Its later replies are small; making one never fails, and may be done twice."""
-
     def __init__(
         self,
         context: grpc.aio.ServicerContext[Any, Any],
@@ -44,7 +45,7 @@ class ReplyStream:
         self._replies = replies
         self._peer = context.peer()
         self._waiting_max = waiting_max
-        self._try_send: Callable[[bytes], bool] | None = getattr(context, "try_send", None)
+        self._callbacks = CallbackContext.of(context)
         self._waiting = 0  # requests whose reply comes later
         self._ready: deque[MakeReply] = deque()
         self._writing = asyncio.Lock()
@@ -59,6 +60,17 @@ class ReplyStream:
     # --- for subclasses -----------------------------------------------------------------------------
     async def handle(self, request: Any) -> None:
         raise NotImplementedError
+
+    def handle_now(self, request: Any) -> bool:
+        """The same by `reply_now`. False: nothing was done, the request may have to wait."""
+        del request
+        return False
+
+    def reply_now(self, message: bytes) -> None:
+        """Writes in this callback; where the client has not read what is before it, soon."""
+        if self._callbacks is None or not self._callbacks.try_send(message):
+            self.begin_waiting()
+            self._make_ready(lambda: message)
 
     async def reply(self, message: bytes) -> None:
         """Writes now."""
@@ -90,21 +102,29 @@ class ReplyStream:
     def reply_soon(self, make: MakeReply) -> None:
         """A waiting request can be answered: `make` gives its reply when it is its turn to be written;
         None where the request went back to waiting (by begin_waiting)."""
-        if self.by_callback and self._send_now(make):
+        if not self._may_send:
+            self._make_ready(make)
             return
-        self._ready.append(make)
-        self._wake.set()
-
-    def _send_now(self, make: MakeReply) -> bool:
-        """Answers a waiting request in this callback; False where the reply must wait for others."""
-        if self._try_send is None or self._ready or self._writing.locked() or self._over:
-            return False
-        message = make()
-        if message is None or not self._try_send(message):
-            return False
+        try:
+            message = make()
+        except Exception as error:  # who woke us, an append or a sync, must not hear of it
+            self._make_ready(partial(_fail, error))
+            return
+        if message is not None:
+            self.reply_now(message)
         self._answered()
         self._end_if_idle()
-        return True
+
+    @property
+    def _may_send(self) -> bool:
+        """Whether a reply that is made now can be written now."""
+        if self._callbacks is None or self._over or self._ready or self._writing.locked():
+            return False
+        return self._callbacks.can_send and (self._replies is None or self._replies.has_space(self._peer))
+
+    def _make_ready(self, make: MakeReply) -> None:
+        self._ready.append(make)
+        self._wake.set()
 
     def _answered(self) -> None:
         self._waiting -= 1
@@ -117,6 +137,8 @@ class ReplyStream:
         Raises TroveError SERVICE_NOT_AVAILABLE in the latter case.
         """
         self.task = asyncio.current_task()
+        if self._callbacks is not None:
+            self._callbacks.set_receiver(self._receive)
         writer = asyncio.create_task(self._write_ready(), name="stream-writer")
         writer.add_done_callback(self._writer_done)
         try:
@@ -129,6 +151,8 @@ class ReplyStream:
             raise TroveError(errors.SERVICE_NOT_AVAILABLE, "the broker is stopping") from None
         finally:
             self._over = True
+            if self._callbacks is not None:
+                self._callbacks.set_receiver(None)
             self.task = None  # a cycle would keep unread replies until the garbage collector comes by
             writer.cancel()
             self.close()
@@ -152,6 +176,17 @@ class ReplyStream:
         if not writer.cancelled() and writer.exception() is not None and self.task is not None:
             self.task.cancel()
 
+    def _receive(self, request: Any) -> bool:
+        """A request that came while the reader waits for one. False: it is the reader's."""
+        if self._ending or self._waiting >= self._waiting_max or not self._may_send:
+            return False
+        self._handling = True
+        handled = self.handle_now(request)
+        self._handling = False
+        if self._ending:
+            self._end_if_idle()
+        return handled
+
     async def _read_all(self) -> None:
         read = self._context.read
         while True:
@@ -159,6 +194,8 @@ class ReplyStream:
             if is_end(request):
                 return
             self._handling = True
+            if self._waiting >= self._waiting_max:  # by `handle_now`
+                await self._wait_for_waiting(self._waiting_max - 1)
             await self.handle(request)
             if self._waiting >= self._waiting_max:
                 await self._wait_for_waiting(self._waiting_max - 1)
@@ -183,6 +220,26 @@ class ReplyStream:
                     await self.reply(message)
                 self._answered()
             self._end_if_idle()
+
+
+def _fail(error: Exception) -> bytes:
+    raise error
+
+
+class CallbackContext(Protocol):
+    """The part of our own transport's context that needs no task."""
+
+    @property
+    def can_send(self) -> bool: ...
+
+    def try_send(self, message: bytes, /) -> bool: ...
+
+    def set_receiver(self, receiver: Callable[[Any], bool] | None, /) -> None: ...
+
+    @staticmethod
+    def of(context: Any) -> CallbackContext | None:
+        """None on grpcio, and where a check of access stands before each message."""
+        return context if hasattr(context, "set_receiver") else None
 
 
 class OpenStreams:

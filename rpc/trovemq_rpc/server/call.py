@@ -84,9 +84,24 @@ class ServerCall(Incoming, Outgoing):
             raise StopAsyncIteration
         return message
 
+    @property
+    def reader_waits(self) -> bool:
+        return self._readable is not None and not self._readable.done() and not self.messages
+
     def wake_reader(self) -> None:
         if self._readable is not None and not self._readable.done():
             self._readable.set_result(None)
+
+    def fail_reader(self, error: Exception) -> None:
+        if self._readable is not None and not self._readable.done():
+            self._readable.set_exception(error)
+
+    def set_receiver(self, receiver: Callable[[Any], bool] | None) -> None:
+        """For a coroutine with a stream of requests: `receiver` gets each request that comes while the
+        coroutine waits in `read`, without a task. Where it returns False, `read` returns that request and the
+        ones behind it, until the coroutine waits again: so reading pauses. What it raises, `read` raises.
+        """
+        self.receiver = receiver
 
     # --- writing ----------------------------------------------------------------------------------------
     async def write(self, message: Any, compress: bool = True) -> None:
@@ -113,6 +128,11 @@ class ServerCall(Incoming, Outgoing):
             return False
         self.send(message)
         return True
+
+    @property
+    def can_send(self) -> bool:
+        """Whether `try_send` would send."""
+        return not self.over and not self.stream.pending
 
     def on_writable(self) -> None:
         if self._writable is not None and not self._writable.done():
@@ -237,7 +257,7 @@ class ServerCall(Incoming, Outgoing):
     def end(self, status: str) -> None:
         """Nothing is sent or read any more."""
         self.over = True
-        self.stream.owner = None  # no cycle is left to the garbage collector
+        self.stream.owner = self.receiver = None  # no cycle is left to the garbage collector
         endpoint = self.endpoint
         if self.wheel_key:
             endpoint.parts.wheel.remove(self.wheel_key, self.on_deadline)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from trovemq_rpc.http2.streams import Buffer
@@ -19,6 +20,7 @@ class Incoming(Intake):
     method: Method
 
     message: Buffer = b""  # the one request of a unary call
+    receiver: Callable[[Any], bool] | None = None
     _has_message = False
 
     def on_data(self, data: memoryview, ended: bool) -> None:
@@ -55,8 +57,31 @@ class Incoming(Intake):
             endpoint.call_callbacks(self, [message for _, message in messages], ended)
             self.settle()
         else:
-            self.queue(messages)
-            self.wake_reader()
+            if self.receiver is not None:
+                messages = self._offer(messages)
+            if messages:
+                self.queue(messages)
+            else:
+                self.settle()
+            if messages or ended:
+                self.wake_reader()
+
+    def _offer(self, messages: list[Received]) -> list[Received]:
+        """The receiver takes messages without a task, while the handler waits in `read`. Returns the rest."""
+        receiver, deserialize = self.receiver, self.method.deserialize
+        assert receiver is not None
+        for index, (flag, message) in enumerate(messages):
+            if not self.reader_waits:
+                return messages[index:]
+            self.message_compressed = bool(flag)
+            try:
+                taken = receiver(as_bytes(message) if deserialize is None else deserialize(as_bytes(message)))
+            except Exception as error:
+                self.fail_reader(error)
+                return messages[index + 1 :]
+            if not taken:
+                return messages[index:]
+        return []
 
     def _deliver_unary(self, messages: list[Received], ended: bool) -> None:
         if messages:
@@ -80,5 +105,14 @@ class Incoming(Intake):
         deserialize = self.method.deserialize
         return message if deserialize is None else deserialize(as_bytes(message))
 
+    @property
+    def reader_waits(self) -> bool:
+        """Whether the handler waits in `read`, for a message that is not there yet."""
+        raise NotImplementedError
+
     def wake_reader(self) -> None:
+        raise NotImplementedError
+
+    def fail_reader(self, error: Exception) -> None:
+        """`read` raises it."""
         raise NotImplementedError

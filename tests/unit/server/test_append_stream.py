@@ -35,12 +35,53 @@ class Context:
     async def read(self) -> Any:
         return await self.frames.get()
 
+    def offer(self, frame: AppendFrame) -> None:
+        self.frames.put_nowait(frame)
+
     async def write(self, message: bytes) -> None:
         await self.may_write.wait()
         self.replies.append(message_pb2.AppendReply.FromString(message))
 
 
+class CallbackContext(Context):
+    """The same on our own transport: frames are offered first, and replies taken without waiting."""
+
+    receiver: Callable[[Any], bool] | None = None
+    reading = False
+
+    @property
+    def can_send(self) -> bool:
+        return self.may_write.is_set()
+
+    def try_send(self, message: bytes) -> bool:
+        if self.can_send:
+            self.replies.append(message_pb2.AppendReply.FromString(message))
+        return self.can_send
+
+    def set_receiver(self, receiver: Callable[[Any], bool] | None) -> None:
+        self.receiver = receiver
+
+    async def read(self) -> Any:
+        self.reading = True
+        frame = await self.frames.get()
+        self.reading = False
+        return frame
+
+    def offer(self, frame: AppendFrame) -> None:
+        waits = self.receiver is not None and self.reading and self.frames.empty()
+        if not (waits and self.receiver is not None and self.receiver(frame)):
+            self.frames.put_nowait(frame)
+
+
+@pytest.fixture(params=[Context, CallbackContext], autouse=True)
+def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test on both."""
+    monkeypatch.setattr(Bench, "context_kind", request.param)
+
+
 class Bench:
+    context_kind: type[Context] = Context
+
     def __init__(self, frames_in_flight_max: int = 256, **flush_settings: int) -> None:
         self.store = open_store(MemoryFileSystem(), SMALL_SYNC)
         settings = FlushSettings(mode="sync", **flush_settings)
@@ -48,15 +89,14 @@ class Bench:
         appender = Appender(self.store, self.commit, AppendSettings(), lambda: NOW_MS, lambda _grown: None)
         self.traffic = Traffic()
         parts = AppendParts(appender, self.commit, self.traffic, "broker-a", frames_in_flight_max)
-        self.context = Context()
+        self.context = self.context_kind()
         self.stream = AppendStream(parts, self.context)
         self.serving = asyncio.create_task(self.stream.serve())
 
     def send(self, *numbers: int) -> None:
         for number in numbers:
-            self.context.frames.put_nowait(
-                AppendFrame(number, "orders", 0, with_crc_property(record(b"%d" % number)))
-            )
+            frame = AppendFrame(number, "orders", 0, with_crc_property(record(b"%d" % number)))
+            self.context.offer(frame)
 
     def sync(self) -> None:
         """The flush worker's work, in this thread."""
@@ -177,6 +217,7 @@ async def test_a_client_that_is_gone_ends_the_stream() -> None:
     async def broken(_message: bytes) -> None:
         raise grpc.aio.UsageError("the call is over")
 
+    bench.context.may_write.clear()
     bench.context.write = broken  # type: ignore[method-assign, assignment]
     bench.send(1)
     await until(lambda: bench.stream._waiting == 1)
@@ -187,31 +228,23 @@ async def test_a_client_that_is_gone_ends_the_stream() -> None:
 
 
 @pytest.mark.asyncio
-async def test_our_transport_gets_replies_within_the_callback_of_the_sync() -> None:
+async def test_our_transport_gets_replies_within_the_callback_of_the_sync(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Bench, "context_kind", CallbackContext)
     bench = Bench()
-    takes = [True]
-
-    def try_send(message: bytes) -> bool:
-        if takes[0]:
-            bench.context.replies.append(message_pb2.AppendReply.FromString(message))
-        return takes[0]
-
-    bench.stream._try_send = try_send
+    await until(lambda: isinstance(bench.context, CallbackContext) and bench.context.reading)
     bench.send(1, 2)
-    await until(lambda: bench.stream._waiting == 2)
+    assert bench.stream._waiting == 2, "no turn of the loop was needed to append"
     bench.sync()
-    assert bench.answered == [1, 2], "no turn of the loop was needed"
-    takes[0] = False  # the client does not read: the writer waits for it
+    assert bench.answered == [1, 2], "nor to answer"
     bench.send(3, 4)
-    await until(lambda: bench.stream._waiting == 2)
-    bench.context.may_write.clear()
+    bench.context.may_write.clear()  # the client does not read: the writer waits for it
     bench.sync()
-    takes[0] = True
+    await asyncio.sleep(0)
     bench.send(5)
-    await until(lambda: bench.stream._waiting == 3)
-    bench.sync()
-    assert bench.answered == [1, 2], "no later reply goes before one that waits"
     bench.context.may_write.set()
-    await until(lambda: bench.stream._waiting == 0)
-    assert bench.answered == [1, 2, 3, 4, 5]
+    await until(lambda: bench.answered == [1, 2, 3, 4] and bench.stream._waiting == 1)
+    bench.sync()
+    assert bench.answered == [1, 2, 3, 4, 5], "no later reply goes before one that waits"
     await bench.close()

@@ -1,0 +1,163 @@
+"""Requests of a stream that are taken in the callback that received them, and reading that pauses."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import trovemq_rpc as rpc
+from tests.unit.rpc.memory_rpc import ADDRESS, TARGET, run
+from trovemq_rpc.intake import WINDOW_GROWN_MAX
+from trovemq_rpc.testing.loop import MemoryLoop
+
+MESSAGE_SIZE = 100_000
+
+
+async def _served(loop: MemoryLoop, handler: Any) -> Any:
+    server = rpc.server()
+    handlers = {"Talk": rpc.stream_stream_rpc_method_handler(handler, request_deserializer=bytes.decode)}
+    server.add_generic_rpc_handlers((rpc.method_handlers_generic_handler("t.T", handlers),))
+    await server.start()
+    await loop.create_server(lambda: server.accept(None), *ADDRESS)
+    return server
+
+
+async def _talked(loop: MemoryLoop, handler: Any, messages: list[str]) -> list[bytes]:
+    """The answers to these messages."""
+    server, answers = await _served(loop, handler), list[bytes]()
+    async with rpc.insecure_channel(TARGET) as channel:
+        call = channel.stream_stream("/t.T/Talk")()
+
+        async def write() -> None:
+            for message in messages:
+                await call.write(message.encode())
+            await call.done_writing()
+
+        writing = asyncio.create_task(write())
+        while (answer := await call.read()) is not rpc.EOF:
+            answers.append(answer)
+        await writing
+    await server.stop(None)
+    return answers
+
+
+async def _asked(loop: MemoryLoop, handler: Any, messages: list[bytes]) -> list[bytes]:
+    """The same one at a time: each is sent after the answer to the one before."""
+    server, answers = await _served(loop, handler), list[bytes]()
+    async with rpc.insecure_channel(TARGET) as channel:
+        call = channel.stream_stream("/t.T/Talk")()
+        for message in messages:
+            await call.write(message)
+            answers.append(await call.read())
+        await call.done_writing()
+    await server.stop(None)
+    return answers
+
+
+@given(ways=st.lists(st.sampled_from(["takes", "pauses"]), max_size=30), seed=st.integers(0, 1000))
+def test_every_request_comes_once_and_in_order(ways: list[str], seed: int) -> None:
+    """Whether the receiver takes it, or leaves it to the coroutine, which works for a while."""
+    messages = [f"{number} {way}" for number, way in enumerate(ways)]
+    found: list[str] = []
+
+    async def talk(_requests: Any, context: Any) -> None:
+        def take(message: str) -> bool:
+            if message.endswith("pauses"):
+                return False
+            found.append(message)
+            return True
+
+        context.set_receiver(take)
+        while (request := await context.read()) is not rpc.EOF:
+            await asyncio.sleep(0.01)
+            found.append(request)
+            await context.write(request.encode())
+
+    answers = run(lambda loop: _talked(loop, talk, messages), seed)
+    assert found == messages
+    assert set(answers) >= {message.encode() for message in messages if message.endswith("pauses")}
+
+
+def test_requests_that_the_receiver_takes_wake_no_task() -> None:
+    reads: list[Any] = []
+
+    async def talk(_requests: Any, context: Any) -> None:
+        context.set_receiver(lambda message: context.try_send(message.encode()))
+        while (request := await context.read()) is not rpc.EOF:
+            reads.append(request)
+            await context.write(b"first")
+
+    assert run(lambda loop: _asked(loop, talk, [b"a", b"b", b"c"])) == [b"first", b"b", b"c"]
+    assert reads == ["a"]
+
+
+def test_while_the_coroutine_works_the_client_can_send_no_more_than_a_window() -> None:
+    unread: list[int] = []
+    rest: list[str] = []
+
+    async def talk(_requests: Any, context: Any) -> None:
+        context.set_receiver(lambda _message: False)
+        rest.append(await context.read())
+        await asyncio.sleep(10)
+        unread.append(context.unread)
+        while (request := await context.read()) is not rpc.EOF:
+            rest.append(request)
+
+    run(lambda loop: _talked(loop, talk, ["x" * MESSAGE_SIZE] * 100))
+    assert 0 < unread[0] <= WINDOW_GROWN_MAX
+    assert len(rest) == 100
+
+
+def test_what_the_receiver_raises_is_raised_by_read() -> None:
+    raised: list[str] = []
+
+    async def talk(_requests: Any, context: Any) -> None:
+        def take(message: str) -> bool:
+            raise ValueError(message)
+
+        context.set_receiver(take)
+        await context.write((await context.read()).encode())
+        try:
+            await context.read()
+        except ValueError as error:
+            raised.append(str(error))
+            raise
+
+    async def program(loop: MemoryLoop) -> None:
+        with pytest.raises(rpc.AioRpcError, match="ValueError"):
+            await _asked(loop, talk, [b"first", b"second"])
+
+    run(program)
+    assert raised == ["second"]
+
+
+def test_a_stream_that_is_over_keeps_no_receiver() -> None:
+    class Owner:
+        def take(self, message: str) -> bool:
+            return self.context.try_send(message.encode()) is not None
+
+        context: Any
+
+    owners: list[weakref.ref[Owner]] = []
+
+    async def talk(_requests: Any, context: Any) -> None:
+        owner = Owner()
+        owner.context = context
+        context.set_receiver(owner.take)
+        owners.append(weakref.ref(owner))
+        while await context.read() is not rpc.EOF:
+            pass
+        del owner
+
+    gc.disable()
+    try:
+        run(lambda loop: _talked(loop, talk, ["a"]))
+        assert owners[0]() is None, "no cycle is left to the garbage collector"
+    finally:
+        gc.enable()
