@@ -139,4 +139,4 @@ def _bound(value: Value, bound: float | None) -> dict[str, float]:
 
 
 def _median(answers: list[Answer], value: Value) -> float:
-    return median(answer[value] for answer in answers)
+    return float(median(answer[value] for answer in answers))

@@ -180,12 +180,7 @@ class ReplyStream:
         """A request that came while the reader waits for one. False: it is the reader's."""
         if self._ending or self._waiting >= self._waiting_max or not self._may_send:
             return False
-        self._handling = True
-        handled = self.handle_now(request)
-        self._handling = False
-        if self._ending:
-            self._end_if_idle()
-        return handled
+        return self.handle_now(request)
 
     async def _read_all(self) -> None:
         read = self._context.read
