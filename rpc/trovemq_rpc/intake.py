@@ -10,6 +10,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
 
 from trovemq_rpc.endpoint import Endpoint
@@ -42,6 +43,7 @@ class Intake:
     over: bool
     messages: deque[Received]
 
+    receiver: Callable[[Any], bool] | None = None
     encoding = b"identity"  # grpc-encoding of the incoming messages
     ended = False  # the peer sends no more
     message_compressed = False  # of the message that was read last
@@ -67,6 +69,15 @@ class Intake:
 
     def reset(self, code: ErrorCode, status: str) -> None:
         """Ends the stream: the peer broke the protocol or a limit."""
+        raise NotImplementedError
+
+    @property
+    def reader_waits(self) -> bool:
+        """Whether somebody waits in `read`, for a message that is not there yet."""
+        raise NotImplementedError
+
+    def fail_reader(self, error: Exception) -> None:
+        """`read` raises it."""
         raise NotImplementedError
 
     # --- in ---------------------------------------------------------------------------------------------
@@ -153,6 +164,30 @@ class Intake:
 
     def _plain(self, flag: int, message: Message, size_max: int) -> Buffer:
         return decompress(self.encoding, message, size_max) if flag else message
+
+    def set_receiver(self, receiver: Callable[[Any], bool] | None) -> None:
+        """For who reads a stream: `receiver` gets each message that comes while the reader waits in `read`,
+        without a task. Where it returns False, `read` returns that message and the ones behind it, until the
+        reader waits again: so reading pauses. What it raises, `read` raises.
+        """
+        self.receiver = receiver
+
+    def offer(self, messages: list[Received], deserialize: Callable[[bytes], Any] | None) -> list[Received]:
+        """The receiver takes messages while the reader waits. Returns the rest."""
+        receiver = self.receiver
+        assert receiver is not None
+        for index, (flag, message) in enumerate(messages):
+            if not self.reader_waits:
+                return messages[index:]
+            self.message_compressed = bool(flag)
+            try:
+                taken = receiver(as_bytes(message) if deserialize is None else deserialize(as_bytes(message)))
+            except Exception as error:
+                self.fail_reader(error)
+                return messages[index + 1 :]
+            if not taken:
+                return messages[index:]
+        return []
 
     # --- out --------------------------------------------------------------------------------------------
     def settle(self) -> None:

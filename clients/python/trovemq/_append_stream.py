@@ -162,18 +162,22 @@ class AppendStream:
 
     async def _read(self, stream: Stream) -> None:
         try:
+            stream.set_receiver(self._answered)
             while True:
-                outcome: AppendOutcome = await stream.read()
-                full = len(self._in_flight) >= FRAMES_IN_FLIGHT_MAX
-                frame = self._in_flight.get(outcome.frame_id)
-                if frame is not None:  # else it had passed its deadline
-                    frame.answered(outcome)
-                    del self._in_flight[outcome.frame_id]
-                if full:
-                    self._wake_writer()
+                self._answered(await stream.read())
         except Exception as failure:  # as in _run
             self._broken = _as_trove_error(failure)
             self._wake_writer()
+
+    def _answered(self, outcome: AppendOutcome) -> bool:
+        full = len(self._in_flight) >= FRAMES_IN_FLIGHT_MAX
+        frame = self._in_flight.get(outcome.frame_id)
+        if frame is not None:  # else it had passed its deadline
+            frame.answered(outcome)
+            del self._in_flight[outcome.frame_id]
+        if full:
+            self._wake_writer()
+        return True
 
     # --- ends -----------------------------------------------------------------------------------------
 

@@ -104,10 +104,12 @@ class Puller:
         try:
             while True:
                 await self._send_fetches(stream)
-                self._take(await (reading or stream.read()))
+                answer = await (reading or stream.read())
+                self._take(answer)
                 await self._send_fetches(stream)
-                # The next answer arrives while the reader works on this one.
-                reading = asyncio.get_running_loop().create_task(stream.read())
+                # The next answer arrives while the reader works on this one; at the end there is none.
+                at_end = answer.batch.next_offset >= answer.batch.max_offset
+                reading = None if at_end else asyncio.get_running_loop().create_task(stream.read())
                 while (batch := self._plan.next_to_hand_out()) is not None:
                     if len(batch.data) or batch.damaged_offsets:
                         yield batch

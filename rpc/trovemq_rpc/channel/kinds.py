@@ -82,8 +82,21 @@ class ManyResponses(Call):
         self.messages: deque[Received] = deque()
 
     def deliver(self, messages: list[Received], ended: bool) -> None:
-        self.queue(messages)
-        self._wake_readers()
+        if self.receiver is not None:
+            messages = self.offer(messages, self.method.deserialize)
+        if messages:
+            self.queue(messages)
+            self._wake_readers()
+        else:
+            self.settle()
+
+    @property
+    def reader_waits(self) -> bool:
+        return bool(self._readers) and not self.messages and not self._readers[0].done()
+
+    def fail_reader(self, error: Exception) -> None:
+        if self._readers and not self._readers[0].done():
+            self._readers[0].set_exception(error)
 
     def finish(self, code: StatusCode, details: str = "") -> None:
         super().finish(code, details)
@@ -91,6 +104,7 @@ class ManyResponses(Call):
 
     def on_over(self) -> None:
         """Unread messages stay, and stay counted, unless the call failed."""
+        self.receiver = None  # no cycle is left to the garbage collector
         if self._status is not StatusCode.OK:
             self.messages.clear()
         if not self.messages:

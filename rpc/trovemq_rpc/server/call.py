@@ -96,13 +96,6 @@ class ServerCall(Incoming, Outgoing):
         if self._readable is not None and not self._readable.done():
             self._readable.set_exception(error)
 
-    def set_receiver(self, receiver: Callable[[Any], bool] | None) -> None:
-        """For a coroutine with a stream of requests: `receiver` gets each request that comes while the
-        coroutine waits in `read`, without a task. Where it returns False, `read` returns that request and the
-        ones behind it, until the coroutine waits again: so reading pauses. What it raises, `read` raises.
-        """
-        self.receiver = receiver
-
     # --- writing ----------------------------------------------------------------------------------------
     async def write(self, message: Any, compress: bool = True) -> None:
         """Sends a response of a stream; waits while too much of it is held back by the client or

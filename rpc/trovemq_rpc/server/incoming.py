@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from trovemq_rpc.http2.streams import Buffer
@@ -20,7 +19,6 @@ class Incoming(Intake):
     method: Method
 
     message: Buffer = b""  # the one request of a unary call
-    receiver: Callable[[Any], bool] | None = None
     _has_message = False
 
     def on_data(self, data: memoryview, ended: bool) -> None:
@@ -58,30 +56,13 @@ class Incoming(Intake):
             self.settle()
         else:
             if self.receiver is not None:
-                messages = self._offer(messages)
+                messages = self.offer(messages, self.method.deserialize)
             if messages:
                 self.queue(messages)
             else:
                 self.settle()
             if messages or ended:
                 self.wake_reader()
-
-    def _offer(self, messages: list[Received]) -> list[Received]:
-        """The receiver takes messages without a task, while the handler waits in `read`. Returns the rest."""
-        receiver, deserialize = self.receiver, self.method.deserialize
-        assert receiver is not None
-        for index, (flag, message) in enumerate(messages):
-            if not self.reader_waits:
-                return messages[index:]
-            self.message_compressed = bool(flag)
-            try:
-                taken = receiver(as_bytes(message) if deserialize is None else deserialize(as_bytes(message)))
-            except Exception as error:
-                self.fail_reader(error)
-                return messages[index + 1 :]
-            if not taken:
-                return messages[index:]
-        return []
 
     def _deliver_unary(self, messages: list[Received], ended: bool) -> None:
         if messages:
@@ -105,14 +86,5 @@ class Incoming(Intake):
         deserialize = self.method.deserialize
         return message if deserialize is None else deserialize(as_bytes(message))
 
-    @property
-    def reader_waits(self) -> bool:
-        """Whether the handler waits in `read`, for a message that is not there yet."""
-        raise NotImplementedError
-
     def wake_reader(self) -> None:
-        raise NotImplementedError
-
-    def fail_reader(self, error: Exception) -> None:
-        """`read` raises it."""
         raise NotImplementedError

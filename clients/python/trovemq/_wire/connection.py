@@ -57,6 +57,12 @@ class Stream:
             raise unreachable(self._server, "the server closed the stream")
         return reply
 
+    def set_receiver(self, receiver: Callable[[Any], bool]) -> None:
+        """On our own transport, `receiver` gets the replies that come while `read` waits, without a task;
+        where it returns False, `read` returns them."""
+        if hasattr(self._call, "set_receiver"):
+            self._call.set_receiver(receiver)
+
     async def send(self, frame: bytes) -> None:
         """Writes one frame. Raises TroveError where the stream is broken."""
         try:
