@@ -4,7 +4,7 @@
 environment of their own below `$PEERS` (default ~/.cache/peers). A peer that is not installed is left
 out, by name.
 
-    task       what a client process is asked to do, and what it answers
+    task       the task of a client process, and its answer
     client     the client process: one workload of one client
     peer, servers    a server: how it is started; its process, its address, its processor time
     ours, redis_streams, jetstream, kafka    one module a broker: its server, its clients

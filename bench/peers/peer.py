@@ -1,4 +1,4 @@
-"""What a broker's module says about its server. Standard library only."""
+"""A broker's server: its names, its version, its command line. Standard library only."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Peer(ABC):
 
     @abstractmethod
     def missing(self) -> str | None:
-        """What is not installed."""
+        """The part that is not installed, or None."""
 
     @abstractmethod
     def version(self) -> str: ...

@@ -97,7 +97,7 @@ def _measure(found: Found, server: Server, workload: Workload, number: int, *, q
             filler = "batch" if server.peer is ours.PEER else client
             written = server.run(filler, "produce", task)["count"]
             task = Task(server.address, topic, written, seconds, in_flight)
-        os.sync()  # what the one before has written is not to delay this one
+        os.sync()  # the unwritten pages of the one before are not to delay this one
         answer = server.run(client, workload.work, task)
         found.setdefault((workload.name, server.peer.name, client), []).append(answer)
 

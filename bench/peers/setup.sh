@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the brokers of `make bench ARGS=peers` below $PEERS (default ~/.cache/peers), with package clients alone: apt-get
-# (as root, where a server is not there yet), pip, mvn (Java 17 or newer). Safe to run again. What cannot be installed is
-# left out of the benchmark.
+# (as root, where a server is not there yet), pip, mvn (Java 17 or newer). Safe to run again. A broker that
+# cannot be installed is left out of the benchmark.
 set -euo pipefail
 PEERS="${PEERS:-$HOME/.cache/peers}"
 HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"

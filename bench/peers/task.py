@@ -1,4 +1,4 @@
-"""What a client process is asked to do and what it answers: bodies, times, rates. Standard library only."""
+"""The task of a client process and the parts of its answer: bodies, times, rates. Standard library only."""
 
 from __future__ import annotations
 

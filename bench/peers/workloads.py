@@ -1,4 +1,4 @@
-"""The workloads: what each client does in them, and what ours has to reach."""
+"""The workloads: who does them, and the goals of our clients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """clients: with the messages that each has in flight. filled: it reads what `produce` has written."""
+    """clients: with the messages that each has in flight. filled: it reads the messages of `produce`."""
 
     name: str
     work: str

@@ -97,7 +97,7 @@ def test_requests_that_the_receiver_takes_wake_no_task() -> None:
     assert reads == ["a"]
 
 
-def test_while_the_coroutine_works_the_client_can_send_no_more_than_a_window() -> None:
+def test_while_the_coroutine_works_the_client_sends_one_window() -> None:
     unread: list[int] = []
     rest: list[str] = []
 
