@@ -137,7 +137,7 @@ class ReplyStream:
         Raises TroveError SERVICE_NOT_AVAILABLE in the latter case.
         """
         self.task = asyncio.current_task()
-        if self._callbacks is not None:
+        if self._callbacks is not None and type(self).handle_now is not ReplyStream.handle_now:
             self._callbacks.set_receiver(self._receive)
         writer = asyncio.create_task(self._write_ready(), name="stream-writer")
         writer.add_done_callback(self._writer_done)

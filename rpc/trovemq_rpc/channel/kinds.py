@@ -92,7 +92,8 @@ class ManyResponses(Call):
 
     @property
     def reader_waits(self) -> bool:
-        return bool(self._readers) and not self.messages and not self._readers[0].done()
+        readers = self._readers or ()
+        return len(readers) > 0 and not self.messages and not next(iter(readers)).done()
 
     def fail_reader(self, error: Exception) -> None:
         if self._readers and not self._readers[0].done():
