@@ -247,6 +247,19 @@ async def test_at_a_stop_running_tasks_end_and_the_rest_is_returned(make: Make) 
     assert await left(second) == 0
 
 
+async def test_a_topic_that_takes_no_delayed_tasks_is_refused_at_the_start(
+    daemon: BrokerProcess,
+) -> None:
+    daemon.client.admin.create_topic("plain", queue_count=1)
+    broker = TroveMQBroker(daemon.address, topic="plain")
+    with pytest.raises(TroveError, match="trovemq topic alter plain --type MIXED"):
+        await broker.startup()
+    await broker.shutdown()
+    as_it_is = TroveMQBroker(daemon.address, topic="plain", create_topic=False)
+    await as_it_is.startup()
+    await as_it_is.shutdown()
+
+
 async def test_a_broker_that_is_not_started_says_so(make: Make) -> None:
     broker = make()
 

@@ -98,13 +98,19 @@ class TroveMQBroker(AsyncBroker):
         await super().startup()
 
     async def _created(self, client: Client) -> None:
-        await client.admin.create_topic(
+        """One that is there stays as it is. TroveError MESSAGE_TYPE_CONFLICT where it takes no delays."""
+        topics = await client.admin.create_topic(
             self.topic,
             queue_count=self._queue_count,
             message_type=MIXED,
             options={"order": "priority"} if self._by_priority else None,
             exist_ok=True,
         )
+        for topic in topics:
+            if topic.message_type not in (MIXED, "UNSPECIFIED"):
+                text = f"topic {self.topic} is of type {topic.message_type}, which takes no delayed tasks"
+                what = f"name another topic, or trovemq topic alter {self.topic} --type {MIXED}"
+                raise TroveError(errors.MESSAGE_TYPE_CONFLICT, f"{text}: {what}", topic=self.topic)
 
     async def shutdown(self) -> None:
         """Returns the messages that are received and not acknowledged, and disconnects."""
