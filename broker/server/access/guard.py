@@ -36,6 +36,8 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 FIRST_REQUEST_WAIT_S: Final = 3.0  # for a stream that is refused
 WRITE_WAIT_MAX_S: Final = 1.0  # for a quota; its reply counts as unread meanwhile
 _SUPER: Final = Row(Level.SUPER)
+_PAST_THE_CHECK: Final = frozenset({"set_receiver", "try_send", "can_send"})
+"""Parts of our own transport's context by which messages would come unread and leave uncounted."""
 
 
 class AccessGuard:
@@ -281,6 +283,8 @@ class _CheckedContext:
             await asyncio.sleep(wait_s)
 
     def __getattr__(self, name: str) -> Any:
+        if name in _PAST_THE_CHECK:
+            raise AttributeError(name)
         return getattr(self._context, name)
 
 

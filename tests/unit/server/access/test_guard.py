@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
 
 from broker.security import changes
-from broker.server.access.guard import AccessGuard
+from broker.server.access.guard import AccessGuard, _CheckedContext
+from broker.server.native.reply_stream import CallbackContext
 from broker.server.refused_message import RefusedMessage
 from broker.server.rocketmq.status import reader
 from tests.unit.server.access.access_here import AccessHere, rocketmq_metadata, signed
@@ -262,3 +263,22 @@ def test_a_telemetry_stream_hears_the_refusal_and_ends(here: AccessHere) -> None
         assert [one.status.code for one in context.written] == [code]
         assert context.messages == [command], "the first request was read before"
     assert seen == []
+
+
+def test_with_users_a_stream_got_its_messages_past_the_check() -> None:
+    """Our own transport's context can call a receiver at once: with bytes that nobody has admitted."""
+
+    class OwnContext(Context):
+        can_send = True
+
+        def try_send(self, message: bytes) -> bool:
+            return True
+
+        def set_receiver(self, receiver: Any) -> None: ...
+
+    plain: Any = OwnContext()
+    checked: Any = _CheckedContext(plain, cast("Any", None))
+    assert CallbackContext.of(plain) is plain
+    assert CallbackContext.of(checked) is None
+    assert not hasattr(checked, "try_send")
+    assert checked.peer() == "ipv4:127.0.0.1:5000"
