@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 NO_GAP: Final = range(0)
 
 
-@dataclass(frozen=True, slots=True)
-class SendReceipt:
+class SendReceipt(NamedTuple):
     """The acknowledgement of one message.
 
     Attributes:
@@ -231,24 +230,18 @@ class FrameReceipt:
         outcome = self.outcome
         if len(self.sizes) == 1:
             return [self.receipt(0, outcome.physical_offset)]
-        places = enumerate(self.physical_offsets)
+        places = self.physical_offsets
         if outcome.duplicates or outcome.sequence_gaps or outcome.physical_offset < 0:
-            return [self.receipt(index, place) for index, place in places]
-        host = outcome.store_host.hex().upper()
+            return [self.receipt(index, place) for index, place in enumerate(places)]
+        host, topic, queue_id = outcome.store_host.hex().upper(), self.topic, self.queue_id
+        rest = outcome.durability, outcome.store_timestamp, outcome.broker, outcome.status
+        keys = self.unique_keys
+        if not isinstance(keys, list):
+            keys = [self.unique_key(index) for index in range(len(places))]
         return [
-            SendReceipt(
-                self.topic,
-                self.queue_id,
-                outcome.first_queue_offset + index,
-                place,
-                f"{host}{place:016X}",  # as encode_offset_msg_id
-                self.unique_key(index),
-                outcome.durability,
-                outcome.store_timestamp,
-                outcome.broker,
-                outcome.status,
-            )
-            for index, place in places
+            # The id as encode_offset_msg_id makes it.
+            SendReceipt(topic, queue_id, queue_offset, place, f"{host}{place:016X}", key, *rest)
+            for queue_offset, place, key in zip(self.queue_offsets, places, keys, strict=True)
         ]
 
 

@@ -43,6 +43,7 @@ class UniqueKeyGenerator:
         self._start_seconds: Final = start_seconds_since_2021
         self._elapsed_seconds: Final = elapsed_seconds
         self._sequence = 0
+        self._timed, self._timed_seconds = "", -1  # of the second of the last key
 
     def next(self) -> str:
         """34 upper-case hex digits."""
@@ -69,5 +70,8 @@ class UniqueKeyGenerator:
         return matrix
 
     def _timed_prefix(self) -> str:
-        seconds = (self._start_seconds + self._elapsed_seconds()) & 0xFFFFFFFF
-        return f"{self._prefix}{seconds:08X}"
+        seconds = self._elapsed_seconds()
+        if seconds != self._timed_seconds:
+            self._timed_seconds = seconds
+            self._timed = f"{self._prefix}{(self._start_seconds + seconds) & 0xFFFFFFFF:08X}"
+        return self._timed
