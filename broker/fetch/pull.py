@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,8 +59,7 @@ class PullSettings:
     wait_ms_max: int = 30_000
 
 
-@dataclass(frozen=True, slots=True)
-class PullRequest:
+class PullRequest(NamedTuple):
     topic: str
     queue_id: int
     offset: QueueOffset
@@ -69,8 +68,7 @@ class PullRequest:
     tags: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PullResult:
+class PullResult(NamedTuple):
     """The result of a pull. `slices` are runs of records in queue order (views of the log: use them at
     once)."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Iterator
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -87,7 +86,7 @@ class Puller:
             over = remaining <= 0 and (at_end or looks >= LOOKS_MAX)
             if elements or over or self._parts.long_polls.closed:
                 break
-            wanted = replace(wanted, offset=result.next_offset)
+            wanted = wanted._replace(offset=result.next_offset)
             if at_end:
                 await self._growth(wanted, remaining)
             else:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +22,7 @@ _NO_GAPS: Final[Mapping[int, Gap]] = {}
 _Row = TypeVar("_Row")
 
 
-@dataclass(frozen=True, slots=True)
-class AppendResult:
+class AppendResult(NamedTuple):
     """The place of a batch: contiguous from physical_offset; record i has first_queue_offset + i.
 
     Of a batch with `duplicates` (index in the batch -> where the message was stored before; rising) these
@@ -42,9 +40,9 @@ class AppendResult:
     record_count: int
     store_host: bytes
     positions: NDArray[np.int64]
-    duplicates: Mapping[int, Place] = field(default_factory=lambda: _NO_PLACES)
+    duplicates: Mapping[int, Place] = _NO_PLACES
     synced_at: PhysicalOffset = LOG_ORIGIN
-    gaps: Mapping[int, Gap] = field(default_factory=lambda: _NO_GAPS)
+    gaps: Mapping[int, Gap] = _NO_GAPS
 
     @property
     def end(self) -> PhysicalOffset:
@@ -96,8 +94,7 @@ class AppendResult:
         start = int(self.positions[begin])
         behind = begin + kept
         end = int(self.positions[behind]) if behind < self.record_count else self.bytes_written
-        return replace(
-            self,
+        return self._replace(
             physical_offset=PhysicalOffset(self.physical_offset + start),
             bytes_written=end - start,
             first_queue_offset=QueueOffset(self.first_queue_offset + begin),

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -110,7 +109,7 @@ class Deduplication:
         if numbered:
             self._remember_numbers(trees, topic, numbered, dict(zip(kept, offsets, strict=True)), result)
             self._log_gaps(topic, dedup)
-            result = replace(result, gaps=dict(sorted(dedup.gaps.items())))
+            result = result._replace(gaps=dict(sorted(dedup.gaps.items())))
         if len(kept) == len(ids):
             return result
         return self._answered(topic, ids, dedup, (result, _places(result, queue_id, kept)))
@@ -259,7 +258,7 @@ class Deduplication:
         if stored is None:
             return only_duplicates(duplicates, synced_at, self._store_host)
         result = stored[0]
-        return replace(result, duplicates=duplicates, synced_at=max(synced_at, result.end))
+        return result._replace(duplicates=duplicates, synced_at=max(synced_at, result.end))
 
 
 def withdraw(store: MessageStore, topic: str, unique_id: str, result: AppendResult) -> None:

@@ -218,8 +218,7 @@ class RecordWriter:
 
 def _one(result: AppendResult, batch: RecordBatch, index: int) -> AppendResult:
     position = int(batch.positions[index])
-    return replace(
-        result,
+    return result._replace(
         physical_offset=PhysicalOffset(result.physical_offset + position),
         bytes_written=int(batch.sizes[index]),
         first_queue_offset=QueueOffset(result.first_queue_offset + index),

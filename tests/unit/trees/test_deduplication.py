@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -195,7 +194,7 @@ def test_answers_of_coalesced_sends_took_the_square_of_their_duplicates() -> Non
     send(deduplication, store, ["a", "b", "c"])
     result = send(deduplication, store, ["a", "x", "b", "y", "c"])
     known = Counted(result.duplicates)
-    assert len(list(replace(result, duplicates=known).parts([1] * 5))) == 5
+    assert len(list(result._replace(duplicates=known).parts([1] * 5))) == 5
     assert known.times == 1
 
 
