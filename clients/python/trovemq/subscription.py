@@ -195,7 +195,7 @@ class Subscription:
             if message is not None:
                 self.tracing.received(self.topic, self.group, [message], began_ns)
         else:
-            message = await self.next()
+            message = self._inbox.take_open() or await self.next()
         if message is None:
             raise StopAsyncIteration
         return message

@@ -225,6 +225,22 @@ def test_settlements_without_a_result_go_out_again_after_a_break() -> None:
     run(scene())
 
 
+def test_a_stream_that_cannot_be_written_to_does_not_live_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        here = Scene()
+        (one,) = await here.opened(1)
+        monkeypatch.setattr(here.now, "send", broken)
+        here.stream.settle(one, None)
+        await turns(10)
+        assert here.streams[0].cancelled
+        await here.over()
+
+    async def broken(_frame: bytes) -> None:
+        raise LOST
+
+    run(scene())
+
+
 def test_a_settlement_that_cannot_be_said_in_time_fails() -> None:
     async def scene() -> None:
         here = Scene(reconnect_timeout_ms=1_000)

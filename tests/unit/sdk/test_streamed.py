@@ -97,13 +97,15 @@ def test_each_field_is_that_of_rocketmqs_protocol(
         assert message.place == ("broker-a", 4_096 + number)
 
 
+@pytest.mark.parametrize("at", [7, 90])
 @pytest.mark.parametrize("columns", [False, True])
-def test_a_damaged_record_and_a_body_that_does_not_inflate_are_told_apart(
-    monkeypatch: pytest.MonkeyPatch, columns: bool
+def test_records_that_cannot_be_read_cost_no_other_message(
+    monkeypatch: pytest.MonkeyPatch, columns: bool, at: int
 ) -> None:
+    """A flipped bit of the magic code, one of the body, and a body that does not inflate."""
     monkeypatch.setattr(streamed, "COLUMNS_SIZE_MIN", 0 if columns else 1 << 30)
     damaged = bytearray(stored(1, b"damaged", {}))
-    damaged[90] ^= 1
+    damaged[at] ^= 1
     records = [
         stored(0, b"right", {}),
         bytes(damaged),
@@ -114,6 +116,7 @@ def test_a_damaged_record_and_a_body_that_does_not_inflate_are_told_apart(
     assert [error is None for _, error in made] == [True, False, True, False]
     assert [message.body for message, _ in made] == [b"right", b"", b"small", b""]
     assert [message.queue_offset for message, _ in made] == [10, 11, 12, 13]
+    assert made[1][0].message_id == ""
 
 
 def test_without_numpy_records_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Final, Protocol
 
@@ -265,6 +266,8 @@ class GroupStream:
             await stream.send(consume_frame(settings.group, settings.topic, start=start))
             loop = asyncio.get_running_loop()
             tasks = {loop.create_task(work) for work in (self._write(stream), self._watch_space())}
+            for task in tasks:
+                task.add_done_callback(partial(_end_with, stream))
             while True:
                 self._take(await stream.read())
         finally:
@@ -471,6 +474,14 @@ class GroupStream:
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
+
+
+def _end_with(stream: Stream, task: asyncio.Task[None]) -> None:
+    """A stream whose writer has failed does not live on."""
+    if not task.cancelled():
+        if task.exception() is not None:
+            _log.error("%s failed", task.get_name(), exc_info=task.exception())
+        stream.cancel()
 
 
 def _closed() -> TroveError:

@@ -119,6 +119,10 @@ class Inbox:
 
     # --- out ------------------------------------------------------------------------------------------
 
+    def take_open(self) -> ReceivedMessage | None:
+        """The next message that is ready, unless the inbox is closed."""
+        return None if self.closed else self.take()
+
     async def get(self) -> ReceivedMessage | None:
         """The next message; None once the inbox is closed. Raises the TroveError it has failed with."""
         while True:

@@ -38,6 +38,7 @@ from trovemq_proto.records.layout import (
     PROPERTY_DEAD_TOPIC,
     PROPERTY_TIMER_DELIVER_MS,
     PROPERTY_TIMER_OUT_MS,
+    RECORD_SIZE_MIN,
     SYS_FLAG_COMPRESSED,
     host_bits,
 )
@@ -83,10 +84,8 @@ class RecordSpans:
         self.bodies: list[tuple[int, int]] = []
         self.damaged: set[int] = set()
         self.compressed: set[int] = set()
-        if len(data) < COLUMNS_SIZE_MIN or not has_numpy():
+        if len(data) < COLUMNS_SIZE_MIN or not has_numpy() or not self._read_columns():
             self._read_each()
-        else:
-            self._read_columns()
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -94,24 +93,30 @@ class RecordSpans:
     def _read_each(self) -> None:
         data, at = self.data, 0
         while at < len(data):
-            fields = read_fields(data, at, len(data))
-            if fields is None:
-                raise TroveError(errors.BATCH_ILLEGAL, f"no well-formed record at byte {at} of {len(data)}")
-            number = len(self.starts)
-            if not crc_matches(data, fields):
-                self.damaged.add(number)
-            if fields.sys_flag & SYS_FLAG_COMPRESSED:
-                self.compressed.add(number)
+            number, size = len(self.starts), int.from_bytes(data[at : at + 4])
+            if not RECORD_SIZE_MIN <= size <= len(data) - at:
+                raise TroveError(errors.BATCH_ILLEGAL, f"no record at byte {at} of {len(data)}")
             self.starts.append(at)
-            at += fields.size
-            self.ends.append(at)
-            self.bodies.append((fields.body_position, fields.body_position + fields.body_size))
+            self.ends.append(at + size)
+            fields = read_fields(data, at, at + size)
+            if fields is None or not crc_matches(data, fields):
+                self.damaged.add(number)
+                self.bodies.append((at, at))
+            else:
+                self.bodies.append((fields.body_position, fields.body_position + fields.body_size))
+                if fields.sys_flag & SYS_FLAG_COMPRESSED:
+                    self.compressed.add(number)
+            at += size
 
-    def _read_columns(self) -> None:
+    def _read_columns(self) -> bool:
+        """False where one of them is not well formed."""
         from trovemq_proto.records import RecordBatch
         from trovemq_proto.records.record_crcs import damaged_records
 
-        batch = RecordBatch.split(self.data)
+        try:
+            batch = RecordBatch.split(self.data)
+        except TroveError:
+            return False
         geometry = batch.geometry
         begins = geometry.body_positions
         self.starts = batch.positions.tolist()
@@ -119,6 +124,7 @@ class RecordSpans:
         self.bodies = list(zip(begins.tolist(), (begins + geometry.body_sizes).tolist(), strict=True))
         self.damaged = set(damaged_records(batch).nonzero()[0].tolist())
         self.compressed = set((batch.sys_flags & SYS_FLAG_COMPRESSED).nonzero()[0].tolist())
+        return True
 
 
 class StreamedMessage(ReceivedMessage):
@@ -246,12 +252,20 @@ def streamed_messages(
             number += 1
 
 
+def _fill_nothing(message: StreamedMessage) -> None:
+    """Of a damaged record nothing is read."""
+    message.body, message.message_id, message.keys, message.properties = b"", "", (), {}
+    message.tags = message.message_group = message.priority = None
+    message.deliver_timestamp = message.dead_letter_of = None
+    message.born_timestamp = message.store_timestamp = 0
+
+
 def _prepared(message: StreamedMessage) -> TroveError | None:
     """Inflates the body of a message that is compressed; why that, or the record, is not right."""
     spans, number = message._spans, message._number
     if number in spans.damaged:
-        message.body = b""
-        return TroveError(errors.RECORD_DAMAGED, "the record does not have the CRC that it states")
+        _fill_nothing(message)
+        return TroveError(errors.RECORD_DAMAGED, "the record is not the one that was stored")
     begin, end = spans.bodies[number]
     fields = read_fields(spans.data, spans.starts[number], spans.ends[number])
     assert fields is not None, "a batch has well-formed records only"
