@@ -166,14 +166,11 @@ def test_every_panel_has_an_answer_beside_a_loaded_broker(tools: Programs, tmp_p
 
 
 def all_panels_have_answers(prometheus: Prometheus) -> None:
+    """A rate needs two samples, which a series that has just begun gets with the next scrape."""
     found = list(panels())
     assert len(found) > 100
-    empty = [
-        (panel, query)
-        for panel, query in found
-        if not prometheus.ask("query", query=filled_in(query))["result"]
-    ]
-    assert empty == []
+    for _panel, query in found:
+        prometheus.wait_for(filled_in(query))
 
 
 def all_names_are_exported(prometheus: Prometheus) -> None:
