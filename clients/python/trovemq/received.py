@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
-if TYPE_CHECKING:  # an extra
-    from trovemq.otel import Tracing
-
 Delay = float | timedelta  # seconds
 Processed = TypeVar("Processed", bound="ReceivedMessage")
+
+
+class Tracing(Protocol):
+    """The part of `trovemq.otel.Tracing` that a message needs; that is an extra."""
+
+    def process(self, messages: Sequence[ReceivedMessage]) -> AbstractContextManager[None]:
+        """Around the work on messages."""
+        ...
 
 
 class Settlement(Protocol):
