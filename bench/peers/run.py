@@ -55,6 +55,8 @@ async def measure_peers(report: Report, directory: Path, *, quick: bool) -> None
                 f"{peer.name}: left out, {missing} is not installed (`bench/peers/setup.sh`)."
             )
     report.notes.append("Measured: " + ", ".join(peer.version() for peer in installed) + ".")
+    if quick:
+        report.notes.append("`--quick`: one round, a tenth of the messages. Only ratios count.")
     fdatasync_us = limits.fdatasync_seconds(directory) * 1e6
     report.add("disk: 4 KiB write + fdatasync", fdatasync_us, "us")
     found: Found = {}
