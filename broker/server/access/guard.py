@@ -36,8 +36,8 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 FIRST_REQUEST_WAIT_S: Final = 3.0  # for a stream that is refused
 WRITE_WAIT_MAX_S: Final = 1.0  # for a quota; its reply counts as unread meanwhile
 _SUPER: Final = Row(Level.SUPER)
-_PAST_THE_CHECK: Final = frozenset({"set_receiver", "try_send", "can_send"})
-"""Parts of our own transport's context by which messages would come unread and leave uncounted."""
+_PASSED: Final = frozenset(name for name in dir(grpc.aio.ServicerContext) if not name.startswith("_"))
+"""Of a call's context. By what our own transport has beyond, messages would come and go unchecked."""
 
 
 class AccessGuard:
@@ -283,7 +283,7 @@ class _CheckedContext:
             await asyncio.sleep(wait_s)
 
     def __getattr__(self, name: str) -> Any:
-        if name in _PAST_THE_CHECK:
+        if name not in _PASSED:
             raise AttributeError(name)
         return getattr(self._context, name)
 
