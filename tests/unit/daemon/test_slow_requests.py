@@ -27,6 +27,9 @@ class Context:
     def peer(self) -> str:
         return PEER
 
+    def add_done_callback(self, _callback: Any) -> None:
+        """The call never ends."""
+
 
 def guarded(behaviour: Any, limit_ms: float) -> tuple[Any, RpcMetrics]:
     metrics = RpcMetrics(CollectorRegistry(), **NODE)
