@@ -63,8 +63,9 @@ class SlowRequests:
         """`peer`: by gRPC's name (`ipv4:127.0.0.1:5000`)."""
         self.counts[method] += 1
         fields: dict[str, object] = {}
-        if waited_ms:
-            fields["waited_ms"] = {name: round(ms, 1) for name, ms in waited_ms.items()}
+        waited = {name: round(ms, 1) for name, ms in (waited_ms or {}).items() if ms >= 0.05}
+        if waited:
+            fields["waited_ms"] = waited
         if method in self.waits_for:
             fields["waits_for"] = self.waits_for[method]
         get_logger().warning(
