@@ -24,6 +24,7 @@ from broker.groups.delivery.group_topic import GroupTopic
 from broker.groups.delivery.group_topics import GroupTopicTable
 from broker.groups.delivery.lease_time import LeaseTime
 from broker.groups.delivery.lease_writer import Batch
+from broker.groups.delivery.leases import Lease
 from broker.groups.delivery.message_status import MessageStatus, message_status
 from broker.groups.delivery.orderly_receiver import OrderlyReceiver
 from broker.groups.delivery.priority_receiver import (
@@ -106,6 +107,8 @@ class Delivery(Settling):
         if orderly and request.attempt_id:
             pair.repeat_attempt(request.attempt_id)
         lasts_ms = self._settings.renewed_lease_ms if request.renewed else request.invisible_ms
+        if not request.confirmed:
+            lasts_ms = min(lasts_ms, self._settings.invisible_min_ms)
         batch = Batch(
             request,
             request.count_max,
@@ -214,6 +217,25 @@ class Delivery(Settling):
         released_after_ms later."""
         for entry in self.context.renewals.take_client(client_id):
             self._release(entry, now_ms, now_ms if gone_ms is None else gone_ms)
+
+    def confirm_run(self, group: str, topic: str, receipt: str, offsets: range, now_ms: int) -> None:
+        """The client has these messages: their leases are renewed from now on. Messages that are settled, and
+        a receipt that is void, are skipped."""
+        try:
+            pair, state, head = self._find_run(group, topic, receipt)
+        except TroveError:
+            return
+        leases: dict[int, Lease] = {}
+        for offset in offsets:
+            lease = state.open.get(offset)
+            if lease is not None and lease.number == head.lease and not lease.renewed:
+                leases[id(lease)] = lease
+        for lease in leases.values():
+            if not lease.over(self.context.lease_time.at(now_ms)):
+                lease.renewed, lease.until_ms = True, now_ms + self._settings.renewed_lease_ms
+                entry = Renewed(pair, state, lease)
+                self.context.note_lease(pair, state, lease)
+                self._record_changed(entry, now_ms)
 
     def release_handles(
         self, group: str, topic: str, receipt_handles: Sequence[str], now_ms: int, *, counted: bool = False

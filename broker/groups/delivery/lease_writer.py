@@ -204,7 +204,7 @@ class LeaseWriter:
             batch.until_ms,
             request.now_ms,
             request.client_id,
-            request.renewed,
+            request.renewed and request.confirmed,
             request.attempt_id,
         )
         state.hand_out(lease, range(self._first, self._end))
@@ -224,7 +224,7 @@ class LeaseWriter:
                 self._attempt,
                 self._number,
                 request.client_id,
-                request.renewed,
+                request.renewed and request.confirmed,
             )
         )
         self._context.note_lease(self._pair, state, lease)

@@ -35,6 +35,9 @@ class ReceiveRequest:
     now_ms: int
     client_id: str = ""
     renewed: bool = False
+    confirmed: bool = True
+    """False: the lease is renewed from confirm_run() on, and short until then: where the client did not get
+    the messages and lives on, nobody else would get them either."""
     attempt_id: str = ""
     bytes_max: int = RECEIVE_BYTES_MAX
     others: tuple[Filter, ...] = ()

@@ -13,6 +13,8 @@ Invariants
 - When the stream ends, for whatever reason, messages of batches that the client has not named as received
   are delivered again after `released_after_ms`. Until then they can be settled. The delivery counts as an
   attempt where the batch was written: the message may be the one that ended the program.
+- The broker renews leases of batches that the client has named alone. A batch that was lost when the broker
+  was killed is delivered again when its short lease ends, also where its client lives on.
 - A client that does not read its replies costs one batch, and its frames are not read.
 """
 
@@ -154,7 +156,7 @@ class ConsumeStream(ReplyStream):
             subscription = self._begin(request)
         elif (request.group, request.topic) != (subscription.group, subscription.topic):
             raise TroveError(errors.REQUEST_ILLEGAL, "a stream is of one group and topic")
-        self._confirm(request.received_batch)
+        self._confirm(subscription, request.received_batch)
         self._take_credit(request.credit_messages, request.credit_bytes)
         if request.settlements:
             await self._settle_all(subscription, request.settlements)
@@ -178,10 +180,17 @@ class ConsumeStream(ReplyStream):
         )
         return subscription
 
-    def _confirm(self, batch: int) -> None:
+    def _confirm(self, subscription: _Subscription, batch: int) -> None:
         while self._unconfirmed and self._unconfirmed[0].batch <= batch:
-            self._unconfirmed.popleft()
+            sent = self._unconfirmed.popleft()
             self._credited.set()
+            if subscription.invisible_ms is None:
+                self._renew(subscription, sent)
+
+    def _renew(self, subscription: _Subscription, sent: _Sent) -> None:
+        delivery, now_ms = self._parts.rocketmq.delivery, self._parts.rocketmq.clock_ms()
+        for run in sent.runs:
+            delivery.confirm_run(subscription.group, subscription.topic, *run, now_ms)
 
     def _take_credit(self, messages: int, byte_count: int) -> None:
         if messages < 0 or byte_count < 0:
@@ -237,6 +246,7 @@ class ConsumeStream(ReplyStream):
         request = self._parts.receiver.prepare(*subscription, self._client_id)
         return replace(
             request,
+            confirmed=not request.renewed,
             count_max=max(1, min(self._credit_messages, BATCH_MESSAGES_MAX)),
             bytes_max=min(self._credit_bytes, BATCH_BYTES_MAX),
         )

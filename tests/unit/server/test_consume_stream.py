@@ -188,6 +188,32 @@ def test_a_batch_that_was_confirmed_stays_the_clients() -> None:
     run(scene())
 
 
+def test_only_the_leases_of_confirmed_batches_are_renewed() -> None:
+    """After a kill of the broker a batch that its client never got was the client's as long as it lived."""
+
+    async def scene() -> None:
+        parts = await filled(1)
+        parts.clients.settle("client-1", ClientDescription(client_type=v2.PUSH_CONSUMER), parts.now_ms)
+        client = ConsumeClient(parts)
+        await client.open(1, invisible_ms=0)
+        (first,) = client.messages()
+        await client.say(received_batch=1, credit_messages=1)
+        await filled(1, parts)
+        (second,) = client.messages()
+        for _ in range(12):  # as long as it would take without the stream's end
+            parts.now_ms += 5_000
+            parts.delivery.renew(parts.now_ms, lambda _client: True)
+        (again,) = await parts.messages()
+        assert (again.system_properties.delivery_attempt, again.body) == (2, second.body)
+        (result,) = await client.settle(acknowledgement(first))
+        assert not result.refused
+        (result,) = await client.settle(acknowledgement(first))
+        assert not result.refused, "once more is fine"
+        await client.end()
+
+    run(scene())
+
+
 def test_a_stream_that_is_cancelled_while_it_writes_gives_its_batch_back() -> None:
     async def scene() -> None:
         parts = await filled(4)
