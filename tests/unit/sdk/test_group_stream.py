@@ -225,6 +225,38 @@ def test_settlements_without_a_result_go_out_again_after_a_break() -> None:
     run(scene())
 
 
+def test_acknowledgements_lost_by_a_killed_broker_held_up_their_group() -> None:
+    """Their messages stayed leased to the client, which lived on."""
+
+    async def scene() -> None:
+        here = Scene()
+        messages = await here.opened(5)
+        for message in messages[:2]:
+            here.stream.settle(message, None)
+        await turns(10)
+        await here.now.settled()
+        await asyncio.sleep(3)
+        for message in messages[2:4]:
+            here.stream.settle(message, None)
+        here.stream.settle(messages[4], (0, False))
+        await turns(10)
+        await here.now.settled()
+        told = list(here.told)
+        for _ in range(2):  # the new stream breaks, too, before it has said anything
+            await here.now.reply(LOST)
+            await asyncio.sleep(0.5)
+        assert [(each.kind, list(each.ranges)) for each in here.now.settlements()] == [(0, [2, 2])]
+        error = common_pb2.Error(symbol="RECEIPT_HANDLE_ILLEGAL", message="replaced")
+        await here.now.settled(error=error)
+        assert here.told == told
+        await here.now.reply(LOST)
+        await asyncio.sleep(1)
+        assert here.now.settlements() == []
+        await here.over()
+
+    run(scene())
+
+
 def test_a_stream_that_cannot_be_written_to_does_not_live_on(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene() -> None:
         here = Scene()

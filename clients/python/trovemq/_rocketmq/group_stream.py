@@ -5,7 +5,8 @@
 | a batch came                          | its messages go to the inbox; the next frame names it as received  |
 | the program took messages             | their credit goes out, when it is worth a frame                    |
 | messages were acknowledged, returned  | those of one turn of the loop go out together, by receipt          |
-| the stream broke                      | it is opened again; settlements without a result go out once more  |
+| the stream broke                      | it is opened again; settlements without a result go out once more, |
+|                                       | and the last acknowledgements: a broker that was killed lost some  |
 | a settlement was too late             | its messages are delivered again                                   |
 
 Invariants
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -46,6 +48,7 @@ _log = logging.getLogger(__name__)
 FRAME_MESSAGES_MAX: Final = 2_048
 FRAMES_UNANSWERED_MAX: Final = 2  # with settlements; more gather meanwhile
 UNDER_WAY_MAX: Final = 4_096  # `at_capacity` while more than that are not answered
+ANSWERED_KEPT_S: Final = 2.0  # a broker writes acknowledgements to disk at least ten times a second
 CREDIT_SHARE: Final = 4  # credit goes out in parts of so much of the whole
 
 Change = tuple[int, bool]
@@ -90,8 +93,12 @@ class _Settling:
     change: Change | None
     deadline: float
     messages: list[StreamedMessage] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    """Of the messages, rising; from the first time on that it goes out."""
     again: bool = False
     """It went out before, and there was no result."""
+    was_answered: bool = False
+    """There was a result, before a break; nobody waits for another one, and `messages` are let go."""
 
 
 class GroupStream:
@@ -134,6 +141,9 @@ class GroupStream:
         self._again: list[_Settling] = []
         self._late: list[_Settling] = []  # go out again after a while
         self._sent: dict[int, _Settling] = {}
+        self._answered: deque[tuple[float, _Settling]] = (
+            deque()
+        )  # acknowledgements, with the time of the answer
         self._numbers = count(1)
         self._frames_unanswered = 0
         self._batch_count = 0
@@ -309,13 +319,7 @@ class GroupStream:
             credit=credit,
             received_batch=self._received_batch,
             settlements=[
-                settlement(
-                    number,
-                    each.receipt,
-                    sorted([message.queue_offset for message in each.messages]),
-                    each.change,
-                )
-                for number, each in settlements
+                settlement(number, each.receipt, each.offsets, each.change) for number, each in settlements
             ],
             stop=stop,
         )
@@ -343,9 +347,14 @@ class GroupStream:
         self._gathering.clear()
         chosen: list[tuple[int, _Settling]] = []
         space = FRAME_MESSAGES_MAX
-        while waiting and (not chosen or space >= len(waiting[0].messages)):
-            each = waiting.pop(0)
-            space -= len(each.messages)
+        while waiting:
+            each = waiting[0]
+            if not each.offsets:
+                each.offsets = sorted([message.queue_offset for message in each.messages])
+            if chosen and space < len(each.offsets):
+                break
+            del waiting[0]
+            space -= len(each.offsets)
             number = next(self._numbers)
             self._sent[number] = each
             chosen.append((number, each))
@@ -431,7 +440,11 @@ class GroupStream:
         return waiting
 
     def _finish(self, settling: _Settling, error: TroveError | None, refused: dict[int, TroveError]) -> None:
+        if settling.was_answered:
+            return
         done, released = settling.change is None, settling.change == RELEASE
+        if done and error is None:
+            self._keep_answered(settling)
         self._unsettled -= len(settling.messages)
         self._unacknowledged -= len(settling.messages) if done else 0
         if error is None and not refused and not self._futures and not self._inbox.ordered:
@@ -454,9 +467,25 @@ class GroupStream:
             if future is not None or not released:
                 self._owner.answered(message, done=done, failure=failure)
 
-    def _send_again(self) -> None:
-        """The stream broke: settlements without a result go out once more, or fail when it is too late."""
+    def _keep_answered(self, settling: _Settling) -> None:
         now = self._now()
+        while self._answered and now > self._answered[0][0] + ANSWERED_KEPT_S:
+            self._answered.popleft()
+        kept = _Settling(
+            settling.receipt, None, settling.deadline, offsets=settling.offsets, was_answered=True
+        )
+        self._answered.append((now, kept))
+
+    def _send_again(self) -> None:
+        """The stream broke: settlements without a result go out once more, or fail when it is too late; so do
+        the last ones that had one. A killed broker may have lost them: their messages would stay leased to
+        this client, which lives."""
+        now = self._now()
+        for answered_at, each in self._answered:
+            if now <= answered_at + ANSWERED_KEPT_S:
+                each.deadline = now + self._options.reconnect_timeout_ms / 1000
+                self._again.append(each)
+        self._answered.clear()
         text = f"broker {self._broker} did not answer"
         error = TroveError(errors.BROKER_UNREACHABLE, text, broker=self._broker)
         for each in self._take_waiting():
