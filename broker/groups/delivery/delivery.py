@@ -68,6 +68,8 @@ RETRY_FIRST_EVERY: Final = 5
 """One receive in this many reads the retry topics first (RocketMQ: 20 %)."""
 RENEW_BEFORE_MS: Final = 10_000
 """A renewed lease is extended when it would end within this."""
+CONFIRMED_MS: Final = 2_000
+"""From the confirmation of a message to the first renewal of its lease."""
 
 
 class Delivery(Settling):
@@ -220,7 +222,8 @@ class Delivery(Settling):
 
     def confirm_run(self, group: str, topic: str, receipt: str, offsets: range, now_ms: int) -> None:
         """The client has these messages: their leases are renewed from now on. Messages that are settled, and
-        a receipt that is void, are skipped."""
+        a receipt that is void, are skipped. No event says so before the first renewal: most messages are
+        settled by then, and after a crash the others are delivered again when their short lease ends."""
         try:
             pair, state, head = self._find_run(group, topic, receipt)
         except TroveError:
@@ -232,10 +235,8 @@ class Delivery(Settling):
                 leases[id(lease)] = lease
         for lease in leases.values():
             if not lease.over(self.context.lease_time.at(now_ms)):
-                lease.renewed, lease.until_ms = True, now_ms + self._settings.renewed_lease_ms
-                entry = Renewed(pair, state, lease)
+                lease.renewed, lease.until_ms = True, now_ms + RENEW_BEFORE_MS + CONFIRMED_MS
                 self.context.note_lease(pair, state, lease)
-                self._record_changed(entry, now_ms)
 
     def release_handles(
         self, group: str, topic: str, receipt_handles: Sequence[str], now_ms: int, *, counted: bool = False
