@@ -23,6 +23,7 @@ from trovemq.testing import DaemonProcess
 
 __all__ = ["pytest_terminal_summary", "trials"]
 
+SUITES = "tests/integration/test_conformance.py"
 _DURATIONS = Recorder()
 _PROCESSOR_CLOCK = ProcessorClock()
 _TRACING = Tracing()
@@ -97,13 +98,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests of the pipeline first: one worker has them all, and with them the one JVM. Then the files that
-    took longest in the recorded run: the rest for the end, when workers take tests from each other, is short.
-    `make test-random` leaves the order of all others to chance."""
+    """The official clients' suites first: they wait for minutes. Then tests of the pipeline: one worker has
+    them all, and with them the one JVM. Then the files that took longest in the recorded run: the rest for
+    the end, when workers take tests from each other, is short. `make test-random` leaves the order of all
+    others to chance."""
     seconds = {} if config.pluginmanager.hasplugin("randomly") else recorded()
 
-    def rank(item: pytest.Item) -> tuple[bool, float]:
+    def rank(item: pytest.Item) -> tuple[bool, bool, float]:
         path = item.nodeid.partition("::")[0]
-        return not path.startswith("tests/pipeline/"), -seconds.get(path, 0.0)
+        return path != SUITES, not path.startswith("tests/pipeline/"), -seconds.get(path, 0.0)
 
     items.sort(key=rank)

@@ -6,8 +6,11 @@ in our own suites, too.
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import subprocess
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -23,8 +26,18 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
 
 
 @pytest.fixture(scope="module")
-def own() -> dict[str, Outcome]:
-    return run(HERE, BUILD / "own")
+def own(testrun_uid: str) -> dict[str, Outcome]:
+    """Run once, also where several workers have tests of this file."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    file = BUILD / "outcomes.json"
+    with (BUILD / "outcomes.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        known = json.loads(file.read_text()) if file.exists() else {}
+        if known.get("run") != testrun_uid:
+            outcomes = [asdict(one) for one in run(HERE, BUILD / "own").values()]
+            known = {"run": testrun_uid, "outcomes": outcomes}
+            file.write_text(json.dumps(known))
+    return {one["language"]: Outcome(**one) for one in known["outcomes"]}
 
 
 @pytest.fixture(scope="module")
