@@ -15,6 +15,8 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import route_pb2, route_pb2_grpc
 
+_Fields = tuple[bool, list[tuple[str, int, str]]]
+
 WATCHERS_MAX: Final = 10_000
 TOPICS_ASKED_MAX: Final = 1_024
 TOPICS_OF_STEP: Final = 1_000
@@ -70,12 +72,13 @@ class SelfRouteService(route_pb2_grpc.RouteServiceServicer):
             )
         with self._watchers.watch() as watch:
             seen, topics = self._view.change_count, self._topics(asked)
-            sent = self._fields(topics)
+            sent: _Fields | None = self._fields(topics)
             yield await self._reply(topics, always=not asked)
             while await watch.changed():
                 changed = self._view.changed_since(seen) if request.changes and not asked else None
                 seen = self._view.change_count
                 if changed is not None:
+                    sent = None  # the peer has more than that by now
                     yield self._changes(changed)
                     continue
                 topics = self._topics(asked)
@@ -101,7 +104,7 @@ class SelfRouteService(route_pb2_grpc.RouteServiceServicer):
         route.removed_topics.extend(name for name, topic in topics if topic is None)
         return reply
 
-    def _fields(self, topics: Sequence[TopicSummary]) -> tuple[bool, list[tuple[str, int, str]]]:
+    def _fields(self, topics: Sequence[TopicSummary]) -> _Fields:
         """The parts of a route that change."""
         fields = [(topic.name, topic.queue_count, topic.message_type) for topic in topics]
         return self._view.description().draining, fields

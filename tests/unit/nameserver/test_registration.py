@@ -337,3 +337,21 @@ async def test_who_asks_for_changes_gets_no_topic_twice() -> None:
         last = await watch.read()
         assert (last.changes, last.brokers[0].broker.draining, len(last.brokers[0].topics)) == (True, True, 0)
         service.close()
+
+
+@pytest.mark.asyncio
+async def test_changes_that_were_undone_unseen_stayed_in_the_watchers_state() -> None:
+    """The state was as at first, and was not said again; the watcher had got a change in between."""
+    broker, topics = local_broker()
+    async with self_route(broker) as (service, channel):
+        watch = route_pb2_grpc.RouteServiceStub(channel).WatchRoutes(
+            route_pb2.WatchRoutesRequest(changes=True)
+        )
+        await watch.read()
+        topics.create("t1")
+        assert (await watch.read()).changes
+        topics.changes_known = False
+        topics.delete("t1")
+        whole = await asyncio.wait_for(watch.read(), 10)
+        assert (whole.changes, [topic.topic for topic in whole.brokers[0].topics]) == (False, ["orders"])
+        service.close()
