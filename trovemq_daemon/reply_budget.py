@@ -54,9 +54,7 @@ class ReplyBudget:
         """Returns when there is space for a reply that is made in the same step of the loop. TroveError
         LIMIT_EXCEEDED where there is none for too long."""
         if not self.has_space(peer):
-            # One at a time: the next waiting call is examined when this one has claimed its reply.
-            self.budget.vacate(await self._granted(peer))
-            asyncio.get_running_loop().call_soon(self.budget.grant)
+            self._pass_on(await self._granted(peer))
 
     async def claim_capacity(self, peer: str) -> Claim:
         """Space for a reply that takes several steps to make: not all calls begin theirs while there is
@@ -69,8 +67,12 @@ class ReplyBudget:
         try:
             yield
         finally:
-            self.budget.vacate(claim)
-            asyncio.get_running_loop().call_soon(self.budget.grant)
+            self._pass_on(claim)
+
+    def _pass_on(self, claim: Claim) -> None:
+        """One at a time: the next waiting call is examined when this one has claimed its reply."""
+        self.budget.vacate(claim)
+        asyncio.get_running_loop().call_soon(self.budget.grant)
 
     async def _granted(self, peer: str) -> Claim:
         granted: asyncio.Future[Claim] = asyncio.get_running_loop().create_future()

@@ -211,7 +211,7 @@ class Delivery(Settling):
                 self._release(entry, now_ms, now_ms)
                 continue
             renewals.extend(entry, now_ms + self._settings.renewed_lease_ms)
-            self._record_changed(entry, now_ms)
+            self._record_changed(entry.state, lease, now_ms)
         renewals.forget_idle()
 
     def release_client(self, client_id: str, now_ms: int, gone_ms: int | None = None) -> None:
@@ -263,27 +263,7 @@ class Delivery(Settling):
         end_ms = max(now_ms, gone_ms + self._settings.released_after_ms)
         entry.lease.until_ms = min(entry.lease.until_ms, end_ms)
         self.context.note_lease(entry.pair, entry.state, entry.lease)
-        self._record_changed(entry, now_ms)
-
-    def _record_changed(self, entry: Renewed, now_ms: int) -> None:
-        """The same lease has another end."""
-        state, lease = entry.state, entry.lease
-        self.context.add(
-            Event(
-                EventKind.CHANGED,
-                now_ms,
-                state.group,
-                state.topic,
-                state.queue_id,
-                lease.first,
-                lease.end - lease.first,
-                lease.until_ms,
-                lease.attempt,
-                lease.number,
-                lease.client_id,
-                lease.renewed,
-            )
-        )
+        self._record_changed(entry.state, entry.lease, now_ms)
 
     # --- administration ----------------------------------------------------------------------------------
     def reset(self, group: str, topic: str, offsets: Mapping[int, int], now_ms: int) -> dict[int, int]:

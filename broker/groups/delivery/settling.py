@@ -189,6 +189,11 @@ class Settling:
         )
         state.hand_out(lease, range(offset, offset + 1))
         self.context.note_lease(pair, state, lease)
+        self._record_changed(state, lease, now_ms)
+        return lease
+
+    def _record_changed(self, state: QueueState, lease: Lease, now_ms: int) -> None:
+        """The lease is new, or has another end."""
         self.context.add(
             Event(
                 EventKind.CHANGED,
@@ -196,14 +201,15 @@ class Settling:
                 state.group,
                 state.topic,
                 state.queue_id,
-                offset,
-                until=lease.until_ms,
-                attempt=lease.attempt,
-                lease=lease.number,
-                client_id=lease.client_id,
+                lease.first,
+                lease.end - lease.first,
+                lease.until_ms,
+                lease.attempt,
+                lease.number,
+                lease.client_id,
+                lease.renewed,
             )
         )
-        return lease
 
     def dead_letter(self, group: str, topic: str, handle: str, now_ms: int, attempts_min: int = 0) -> bool:
         """Copies the message to `%DLQ%group`; it is then consumed. Once more for the same handle is fine.
