@@ -58,7 +58,7 @@ class NameserverApp:
         self._grpc = GrpcServer(settings.grpc_limits(), rpc_metrics, check)
         readiness = Readiness()
         readiness.add("grpc", lambda: "" if self._serving else "not serving")
-        self._http = OpsHttp(self._metrics, readiness)
+        self._http = OpsHttp(self._metrics, readiness, name="TroveMQ: a nameserver")
         self._tls = TlsReload(settings, self._grpc, self._http)
         self._tasks: list[asyncio.Task[None]] = []
 

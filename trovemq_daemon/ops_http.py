@@ -1,4 +1,5 @@
-"""Operations HTTP in the daemon's own event loop: `/metrics`, `/healthz`, `/readyz`.
+"""Operations HTTP in the daemon's own event loop: `/metrics`, `/healthz`, `/readyz`, and `/`, which links to
+them and to the console.
 
 `/healthz` is 200 as long as the loop turns. `/readyz` is 200 where every named check is fine, else 503; its
 JSON names each, and why: `{"ready": false, "reasons": ["store: failed: …"], "checks": {"store": {"ok": false,
@@ -9,6 +10,7 @@ JSON names each, and why: `{"ready": false, "reasons": ["store: failed: …"], "
 from __future__ import annotations
 
 import asyncio
+import html
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
@@ -20,7 +22,7 @@ import uvicorn
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from trovemq_daemon.addresses import Address
@@ -31,6 +33,11 @@ from trovemq_daemon.tls import read_identity
 CONNECTIONS_MAX: Final = 128
 STOP_TIME_MAX_S: Final = 2
 PIECE_SIZE: Final = 64 << 10
+PAGES: Final = {
+    "/healthz": "whether it runs",
+    "/readyz": "whether it serves requests, and why not",
+    "/metrics": "counters for Prometheus",
+}
 
 ReadyCheck = Callable[[], str]
 """Returns the problem in a few words, or an empty text where all is well. Quick and synchronous."""
@@ -75,12 +82,20 @@ class OpsHttp:
     """The HTTP server. `await start()` binds and serves in a task of its own; `await stop()` ends it."""
 
     def __init__(
-        self, registry: CollectorRegistry, readiness: Readiness, routes: Sequence[BaseRoute] = ()
+        self,
+        registry: CollectorRegistry,
+        readiness: Readiness,
+        routes: Sequence[BaseRoute] = (),
+        *,
+        name: str = "TroveMQ",
+        console_url: str = "",
     ) -> None:
+        self._front = _front_page(name, console_url)
         self._registry = registry
         self._readiness = readiness
         self._app = Starlette(
             routes=[
+                Route("/", self._index),
                 Route("/metrics", self._metrics),
                 Route("/healthz", self._healthz),
                 Route("/readyz", self._readyz),
@@ -134,6 +149,9 @@ class OpsHttp:
         headers = {"content-type": CONTENT_TYPE_LATEST, "content-length": str(sum(map(len, parts)))}
         return StreamingResponse(_pieces(parts), headers=headers)
 
+    async def _index(self, _request: Request) -> Response:
+        return HTMLResponse(self._front, headers={"content-security-policy": "default-src 'none'"})
+
     async def _healthz(self, _request: Request) -> Response:
         return JSONResponse({"alive": True})
 
@@ -169,6 +187,20 @@ def _reloadable(config: uvicorn.Config) -> Callable[[Path, Path], None]:
 
     first.sni_callback = choose
     return replace
+
+
+def _front_page(name: str, console_url: str) -> str:
+    title = html.escape(name)
+    links = {console_url: "the console of its cluster", **PAGES} if console_url else PAGES
+    rows = "".join(
+        f'<li><a href="{html.escape(target)}">{html.escape(target)}</a>: {what}</li>\n'
+        for target, what in links.items()
+    )
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta name="color-scheme" content="light dark"><title>{title}</title></head>\n'
+        f"<body><h1>{title}</h1>\n<ul>\n{rows}</ul></body></html>\n"
+    )
 
 
 async def _pieces(parts: list[bytes]) -> AsyncIterator[bytes]:

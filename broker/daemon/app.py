@@ -86,7 +86,9 @@ class BrokerApp:
         readiness = Readiness()
         readiness.add("broker", lambda: self._problem)
         self._readiness = readiness
-        self._http = OpsHttp(self._registry, readiness)
+        self._http = OpsHttp(
+            self._registry, readiness, name=f"TroveMQ: {settings.name}", console_url=settings.console_url
+        )
         self._tls = TlsReload(settings, self._grpc, self._http)
 
     async def run(self, stop: Stop) -> None:

@@ -84,6 +84,9 @@ class NodeSettings(TlsSettings):
         "Address of /metrics, /healthz and /readyz; `off` for none.",
         unit="HOST:PORT",
     )
+    console_url: str = setting(
+        "", "Where a console is for browsers: the first page of the operations HTTP links there.", unit="URL"
+    )
     advertise: str = setting(
         "",
         "Address in routes and in each record (STOREHOST); empty = the listen address.",
@@ -353,6 +356,8 @@ class NodeSettings(TlsSettings):
                 yield f"{what} must have 1 to {NAME_LENGTH_MAX} printable characters"
         if not self.store:
             yield "store must not be empty"
+        if self.console_url and not self.console_url.startswith(("http://", "https://")):
+            yield "console_url must begin with http:// or https://"
         yield from self._security_problems()
         if self.consume_queue_file_size % CONSUME_QUEUE_UNIT_SIZE:
             yield f"consume_queue_file_size must be a multiple of {CONSUME_QUEUE_UNIT_SIZE}"

@@ -47,7 +47,8 @@ class DemoSettings:
         }
         arguments = ["--listen", self.listen, "--http", self.http, "--store", str(self.store)]
         arguments += ["--nameserver", self.nameserver, "--name", self.name, "--log-level", self.log_level]
-        for assignment in (*(f"{name}={size}" for name, size in sizes.items()), *self.set):
+        console = () if self.once else (f"console_url=http://{self.console}",)
+        for assignment in (*(f"{name}={size}" for name, size in sizes.items()), *console, *self.set):
             arguments += ["--set", assignment]
         return arguments
 

@@ -55,6 +55,21 @@ async def test_readiness_names_what_is_wrong() -> None:
         assert (await client.post("/metrics")).status_code == 405
 
 
+async def test_the_first_page_links_to_the_others_and_to_the_console() -> None:
+    http = OpsHttp(new_registry("1"), Readiness(), name="<b>", console_url='http://c:8090/?a="b"')
+    address = await http.start(Address("127.0.0.1", 0))
+    try:
+        async with httpx.AsyncClient(base_url=f"http://{address}", trust_env=False) as client:
+            answer = await client.get("/")
+    finally:
+        await http.stop()
+    assert answer.status_code == 200
+    assert "<h1>&lt;b&gt;</h1>" in answer.text
+    assert 'href="http://c:8090/?a=&quot;b&quot;"' in answer.text
+    assert all(f'href="/{page}"' in answer.text for page in ("healthz", "readyz", "metrics"))
+    assert answer.headers["content-security-policy"] == "default-src 'none'"
+
+
 HOSTILE_TARGETS = (
     b"/../../x",
     b"/metrics/../../x",
