@@ -33,6 +33,7 @@ from trovemq_console.pages import (
     waiting,
 )
 from trovemq_console.pages.console import Console
+from trovemq_console.pages.forms import read_form
 from trovemq_console.rendering import make_environment
 from trovemq_console.sampling import History, Sampler
 from trovemq_console.sessions import Sessions
@@ -164,7 +165,7 @@ def _sign_in(console: Console) -> Callable[[Request], Awaitable[Response]]:
     async def sign_in(request: Request) -> Response:
         token = request.query_params.get("token", "")
         if request.method == "POST":
-            token = (await acts.read_form(request)).text("sign-in-token").strip()
+            token = (await read_form(request)).text("sign-in-token").strip()
         wanted = console.settings.sign_in_token
         if wanted is None:
             return RedirectResponse("/", 303)

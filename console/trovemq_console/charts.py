@@ -14,7 +14,7 @@ PADDING: Final = 2.0
 def spark(points: Sequence[Point], label: str, width: int = 120, height: int = 28) -> Markup:
     """A line over time with the area below it; a flat line at the bottom for nothing but zeros."""
     if len(points) < 2:
-        return Markup('<span class="muted">—</span>')
+        return Markup('<span class="muted">from the second look on</span>')
     line = coordinates(points, width, height)
     text = " ".join(f"{x:.1f},{y:.1f}" for x, y in line)
     area = f"{line[0][0]:.1f},{height} {text} {line[-1][0]:.1f},{height}"

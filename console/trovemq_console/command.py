@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import os
 import secrets
 import signal
@@ -20,7 +19,7 @@ import uvicorn
 import trovemq
 from trovemq import Client, ClientOptions, TroveError
 from trovemq_console.app import make_app
-from trovemq_console.settings import LOOPBACK, ConsoleSettings
+from trovemq_console.settings import ConsoleSettings, is_loopback
 
 SERVER_DEFAULT: Final = "127.0.0.1:8081"
 CONNECTIONS_MAX: Final = 128
@@ -47,7 +46,7 @@ def serve(
         ),
     ] = None,
     allow_changes: Annotated[
-        bool, typer.Option("--allow-changes", help="Serve acts: send, reset, resend, recall.")
+        bool, typer.Option("--allow-changes", help="Serve acts: messages, topics, groups, users and rules.")
     ] = False,
     tls_certificate: Annotated[
         Path | None, typer.Option(metavar="FILE", help="PEM certificate: serve by HTTPS.", show_default=False)
@@ -98,14 +97,6 @@ def main(arguments: Sequence[str] | None = None, program: str = "trovemq console
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.command(name="console")(serve)
     app(args=None if arguments is None else list(arguments), prog_name=program)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host in LOOPBACK
 
 
 def _address(listen: str) -> tuple[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import shlex
 from dataclasses import dataclass, field
@@ -49,6 +50,11 @@ class ConsoleSettings:
         place = self.shown_server.removeprefix("trovemq://").partition("?")[0].rstrip("/")
         return tuple(address.strip() for address in place.split(",") if address.strip())
 
+    @property
+    def may_show_secrets(self) -> bool:
+        """A secret on a page goes over TLS, or does not leave the machine."""
+        return self.tls is not None or is_loopback(self.host)
+
     def with_port(self, port: int) -> ConsoleSettings:
         """The same, at the port that the system chose."""
         return ConsoleSettings(
@@ -68,3 +74,11 @@ class ConsoleSettings:
     def command(self, *words: str) -> str:
         """A command line for this cluster."""
         return shlex.join(["trovemq", *words, "--server", self.shown_server])
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach it."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host in LOOPBACK

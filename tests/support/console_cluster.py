@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from html import unescape
 from html.parser import HTMLParser
 from typing import Any
 
@@ -24,6 +25,7 @@ from trovemq import (
     TopicDescription,
     TopicRoute,
     TroveError,
+    UserCredentials,
     UserDescription,
     Where,
     errors,
@@ -43,11 +45,43 @@ class Listed:
 
     rows: list[Any] = field(default_factory=list)
     refusal: TroveError | None = None
+    calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
     async def list_all(self, *_: object, **__: object) -> list[Any]:
         if self.refusal is not None:
             raise self.refusal
         return self.rows
+
+    def _record(self, name: str, subject: object, options: dict[str, Any]) -> None:
+        self.calls.append((name, {"subject": subject, **options}))
+
+    async def create(self, access_key: str, **options: Any) -> UserCredentials:
+        self._record("create", access_key, options)
+        return UserCredentials(access_key, "made-secret", (user(access_key),))
+
+    async def rotate(self, access_key: str, **options: Any) -> UserCredentials:
+        self._record("rotate", access_key, options)
+        return UserCredentials(access_key, "made-secret", (user(access_key),))
+
+    async def drop_old_secret(self, access_key: str) -> list[UserDescription]:
+        self._record("drop_old_secret", access_key, {})
+        return [user(access_key)]
+
+    async def enable(self, access_key: str, *, enabled: bool = True) -> list[UserDescription]:
+        self._record("enable", access_key, {"enabled": enabled})
+        return [user(access_key)]
+
+    async def delete(self, subject: str | int, **options: Any) -> list[str]:
+        self._record("delete", subject, options)
+        return ["broker-a"]
+
+    async def allow(self, access_key: str, actions: str, resource: str, **options: Any) -> list[AccessRule]:
+        self._record("allow", access_key, {"actions": actions, "resource": resource, **options})
+        return [rule(access_key)]
+
+    async def deny(self, access_key: str, actions: str, resource: str, **options: Any) -> list[AccessRule]:
+        self._record("deny", access_key, {"actions": actions, "resource": resource, **options})
+        return [rule(access_key)]
 
 
 @dataclass
@@ -249,6 +283,21 @@ def values_named(page: str, name: str) -> list[str]:
     return [
         str(attributes.get("value")) for _, attributes in elements(page) if attributes.get("name") == name
     ]
+
+
+def confirmed(page: str) -> dict[str, str]:
+    """The fields of the page's form as a browser would send them: a text area drops its first line's end."""
+    form = page.split('action="/acts/')[1]
+    fields = {
+        str(attributes["name"]): str(attributes["value"])
+        for tag, attributes in elements(form)
+        if tag == "input" and "name" in attributes
+    }
+    for part in form.split('<textarea name="')[1:]:
+        name, _, rest = part.partition('" hidden>')
+        text = rest.partition("</textarea>")[0].removeprefix("\n")
+        fields[name] = unescape(text)
+    return fields
 
 
 def user(access_key: str) -> UserDescription:

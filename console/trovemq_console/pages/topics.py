@@ -13,11 +13,13 @@ from starlette.responses import Response
 
 from trovemq import Client, GroupDescription, Message, TopicDescription, TroveError, errors
 from trovemq.cli.times import parse_time
+from trovemq.cli.topics import MessageType
 from trovemq_console.charts import spark
 from trovemq_console.cluster import TopicEntry, gather_bounded
 from trovemq_console.pages.console import Console, number, paging, required, text
 from trovemq_console.sampling import History
 
+MESSAGE_TYPES: Final = tuple(str(kind.value) for kind in MessageType)
 MESSAGES_SHOWN: Final = 25
 NEW_MAX: Final = 100
 
@@ -53,6 +55,7 @@ async def topics(console: Console, request: Request) -> Response:
         total=len(everything),
         wanted=text(request, "filter"),
         system=system,
+        message_types=MESSAGE_TYPES,
     )
 
 
@@ -61,7 +64,7 @@ async def topic(console: Console, request: Request) -> Response:
     name = required(request, "name")
     client = await console.client()
     described = await client.admin.describe_topic(name)
-    groups = await _groups_of(client, name)
+    groups = await groups_of(client, name)
     history = console.sampler.history
     _record(history, name, described)
 
@@ -75,7 +78,7 @@ async def topic(console: Console, request: Request) -> Response:
         "topic.html",
         name=name,
         described=described,
-        messages=_depth(described),
+        messages=depth(described),
         rate=history.rate(("topic", name)),
         chart=spark(history.rates(("topic", name)), "messages in a second", 260, 48),
         queue_rate=lambda broker, queue: history.rate(("queue", name, broker, str(queue))),
@@ -83,6 +86,7 @@ async def topic(console: Console, request: Request) -> Response:
         listing=listing,
         now=time.time_ns() // 1_000_000,
         ask=request.query_params,
+        message_types=MESSAGE_TYPES,
         command=console.settings.command("topic", "describe", name),
     )
 
@@ -159,7 +163,7 @@ def moment_of(given: str) -> int | None:
         raise TroveError(errors.REQUEST_ILLEGAL, error.message, field="time") from None
 
 
-async def _groups_of(client: Client, name: str) -> list[GroupDescription]:
+async def groups_of(client: Client, name: str) -> list[GroupDescription]:
     """The groups that read the topic; () where this user may not list them."""
     try:
         groups = await client.admin.groups.list_all()
@@ -169,7 +173,8 @@ async def _groups_of(client: Client, name: str) -> list[GroupDescription]:
     return [reading[group] for group in sorted(reading)]
 
 
-def _depth(described: list[TopicDescription]) -> int:
+def depth(described: list[TopicDescription]) -> int:
+    """Its messages, over all queues of these brokers."""
     return sum(queue.max_offset - queue.min_offset for one in described for queue in one.queues)
 
 
@@ -178,7 +183,7 @@ def _row(entry: TopicEntry, answer: list[TopicDescription] | TroveError, history
         return TopicRow(entry, None, None, 0, answer.symbol)
     _record(history, entry.name, answer)
     last = max((queue.last_store_timestamp for one in answer for queue in one.queues), default=0)
-    return TopicRow(entry, _depth(answer), history.rate(("topic", entry.name)), last)
+    return TopicRow(entry, depth(answer), history.rate(("topic", entry.name)), last)
 
 
 def _record(history: History, name: str, described: list[TopicDescription]) -> None:

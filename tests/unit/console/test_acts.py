@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from html import unescape
 from typing import Any
 
 import pytest
 
-from tests.support.console_cluster import Browser, FakeCluster, console, elements
+from tests.support.console_cluster import Browser, FakeCluster, confirmed, console
 from tests.support.fake_groups import dead_letter
 from tests.unit.cli.conftest import FIRST_TIMESTAMP
 from trovemq import TroveError, errors
@@ -41,21 +40,6 @@ def asked_and_done(browser: Browser, act: str, fields: dict[str, str]) -> tuple[
     status, outcome = browser.post(f"/acts/{act}", confirmed(question))
     assert status == 200, outcome
     return question, outcome
-
-
-def confirmed(page: str) -> dict[str, str]:
-    """The fields of the page's form as a browser would send them: a text area drops its first line's end."""
-    form = page.split('action="/acts/')[1]
-    fields = {
-        str(attributes["name"]): str(attributes["value"])
-        for tag, attributes in elements(form)
-        if tag == "input" and "name" in attributes
-    }
-    for part in form.split('<textarea name="')[1:]:
-        name, _, rest = part.partition('" hidden>')
-        text = rest.partition("</textarea>")[0].removeprefix("\n")
-        fields[name] = unescape(text)
-    return fields
 
 
 def test_a_test_message_is_sent_as_it_was_shown() -> None:

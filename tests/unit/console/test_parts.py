@@ -17,11 +17,11 @@ from trovemq import TroveError, errors
 from trovemq_console.bodies import HEX_BYTES, body_view, indented, preview, visible
 from trovemq_console.charts import coordinates, spark
 from trovemq_console.cluster import Cluster
-from trovemq_console.command import greeting, is_loopback, main
+from trovemq_console.command import greeting, main
 from trovemq_console.finding import moment_of
 from trovemq_console.rendering import duration_text, link, moment_text, size_text
 from trovemq_console.sampling import POINTS_MAX, WATCHED_SECONDS, History, Sampler
-from trovemq_console.settings import ConsoleSettings
+from trovemq_console.settings import ConsoleSettings, is_loopback
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
