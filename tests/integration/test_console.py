@@ -4,61 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.parse import urlencode
-from urllib.request import Request, urlopen
+from urllib.request import HTTPCookieProcessor, Request, build_opener, urlopen
 
 import pytest
 
 import trovemq
-from tests.support.chromium import PROGRAM, chromium
-from tests.support.fork_server import popen
+from tests.support.axe import axe_script, barriers
+from tests.support.chromium import PROGRAM, Page, chromium
+from tests.support.console_cluster import confirmed, values_named
+from tests.support.console_process import STOP_SECONDS_MAX, running_console
 from trovemq.testing import BrokerProcess
+from trovemq_proto.authentication.credentials import parse_credentials
 
 pytestmark = pytest.mark.slow
 
 BODY = b'{"order": 42, "note": "<script>document.title=1</script>"}'
+SEND = "document.querySelector('form[action=\"/acts/send\"]')"
 GONE = "document.querySelector('.stale') !== null || document.body.innerText.includes('did not answer')"
-STOP_SECONDS_MAX = 20
 BACK_SECONDS_MAX = 30
-
-
-@contextmanager
-def running_console(
-    server: str, *arguments: str, **environment: str
-) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """Its address, with the token where there is one; and the process."""
-    command = [
-        sys.executable,
-        "-m",
-        "trovemq_console.command",
-        "--listen",
-        "127.0.0.1:0",
-        "--nameserver",
-        server,
-    ]
-    process = popen(
-        [*command, *arguments], stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}
-    )
-    assert process.stderr is not None
-    try:
-        line = process.stderr.readline()
-        match = re.search(r"https?://\S+", line)
-        assert match is not None, line + process.stderr.read()
-        yield match[0].rstrip("/"), process
-    finally:
-        process.terminate()
-        process.wait(STOP_SECONDS_MAX)
-        process.stderr.close()
 
 
 def page(url: str, fields: dict[str, str] | None = None, cookie: str = "") -> str:
@@ -114,6 +84,56 @@ def test_every_page_of_a_real_cluster(broker: BrokerProcess) -> None:
         assert process.wait(STOP_SECONDS_MAX) == 0
 
 
+def test_changes_are_made_at_a_real_broker(tmp_path: Path) -> None:
+    """Of topics, groups, users and rules, as `admin` of a broker that asks who calls."""
+    settings = [
+        word for name in ("authentication", "authorization") for word in ("--set", f"{name}_enable=true")
+    ]
+    with BrokerProcess(store=tmp_path / "store", arguments=settings) as broker:
+        admin = parse_credentials((tmp_path / "store.admin-credentials").read_text(encoding="utf-8"))
+        keys = {"TROVEMQ_ACCESS_KEY": admin.access_key, "TROVEMQ_SECRET_KEY": admin.secret_key}
+        with running_console(broker.address, "--allow-changes", TROVEMQ_CONSOLE_TOKEN="t", **keys) as (
+            sign_in,
+            _,
+        ):
+            url, opener = sign_in.partition("/sign-in")[0], build_opener(HTTPCookieProcessor())
+            opener.open(sign_in).close()
+
+            def read(path: str, fields: dict[str, str] | None = None) -> str:
+                data = None if fields is None else urlencode(fields).encode()
+                with opener.open(url + path, data, timeout=20) as reply:
+                    text: str = reply.read().decode()
+                    return text
+
+            (token, *_) = values_named(read("/topics"), "token")
+
+            def act(name: str, **fields: str) -> str:
+                question = read(f"/acts/{name}", {"token": token, **fields})
+                assert "trovemq " in question
+                return read(f"/acts/{name}", confirmed(question))
+
+            assert "bills is there on" in act("create-topic", topic="bills", queues="2", type="FIFO")
+            act("alter-topic", topic="bills", queues="4", deduplicate="1h")
+            assert "<dt>deduplicate</dt><dd>1h</dd>" in read("/topic?name=bills")
+            act("create-group", group="payers", order="message group", retry_max="3")
+            act("alter-group", group="payers", backoff="1s 1m")
+            assert "by message group" in (shown := read("/group?name=payers"))
+            assert "1 s, 1 min" in shown
+            assert "secret_key" in act("create-user", user="alice")
+            act("add-rule", user="alice", decision="allow", actions="Pub", resource="Topic:bills")
+            act("disable-user", user="alice")
+            assert "disabled" in (shown := read("/access"))
+            assert "Topic:bills" in shown
+            act("delete-rule", number="1", broker=broker.name)
+            act("delete-user", user="alice")
+            assert "Topic:bills" not in (shown := read("/access"))
+            assert "alice" not in shown
+            act("delete-group", group="payers")
+            act("delete-topic", topic="bills")
+            assert "bills" not in read("/topics")
+            assert "payers" not in read("/groups")
+
+
 def broker_gone(broker: BrokerProcess, url: str) -> None:
     """The page says so, and is right again when the broker is back."""
     broker.stop()
@@ -134,42 +154,89 @@ def test_whoever_has_no_token_is_asked_for_it(broker: BrokerProcess) -> None:
         assert "Sign in" in page(url.partition("/sign-in")[0])
 
 
-@pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium")
-def test_a_person_at_a_browser(broker: BrokerProcess, tmp_path: Path) -> None:
+PAGES = (
+    "/",
+    "/topics",
+    "/topic?name=orders",
+    "/groups",
+    "/group?name=billing",
+    "/delayed",
+    "/storage",
+    "/access",
+)
+DARK = ("/", "/topic?name=orders", "/group?name=billing")
+
+
+@pytest.fixture(scope="module")
+def shown(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Page]]:
+    """A console's address, and a browser."""
+    if PROGRAM is None:
+        pytest.skip("there is no Chromium")
+    profile = tmp_path_factory.mktemp("profile")
+    with running_console(broker.address, "--allow-changes") as (url, _), chromium(profile) as browser:
+        yield url, browser
+
+
+def test_no_page_has_a_barrier_that_axe_knows(shown: tuple[str, Page]) -> None:
+    """Light and dark, with every form open, the question of an act, and a page with an error."""
+    url, browser = shown
+    script = axe_script()
+    if script is None:
+        pytest.skip("axe-core cannot be had from npm")
+    open_all = "document.querySelectorAll('details').forEach(one => { one.open = true })"
+    for path in (*PAGES, "/search?q=order-42", "/message?id=none", "/transactions"):
+        browser.go(url + path)
+        browser.run(open_all)
+        assert barriers(browser, script) == [], path
+    browser.go(f"{url}/topic?name=orders")
+    browser.run("document.querySelector('form[action=\"/acts/delete-topic\"]').requestSubmit()")
+    browser.arrive("Delete a topic")
+    assert barriers(browser, script) == []
+    for path in DARK:
+        browser.go(url + path)
+        browser.run("document.documentElement.dataset.theme = 'dark'")
+        browser.run(open_all)
+        assert barriers(browser, script, only_contrast=True) == [], path
+    browser.run("document.querySelector('main').innerHTML = '<img src=/static/icon.svg><input>'")
+    assert {found.split()[0] for found in barriers(browser, script)} >= {"image-alt", "label"}  # it looks
+
+
+def test_a_person_at_a_browser(broker: BrokerProcess, shown: tuple[str, Page]) -> None:
     """Hostile bodies are text; keys, theme, refreshing and the live tail work; nothing breaks the policy."""
-    with running_console(broker.address, "--allow-changes") as (url, _), chromium(tmp_path) as browser:
-        browser.go(f"{url}/")
-        browser.press("/")
-        assert browser.run("document.activeElement.id") == "search"
-        browser.call("Input.insertText", text="order-42")
-        browser.press("Enter")
-        browser.arrive("Message ")
-        assert "<script>document.title=1</script>" in browser.run("document.querySelector('#body').innerText")
-        browser.press("t")
-        assert browser.run("document.documentElement.dataset.theme") in ("dark", "light")
-        browser.go(f"{url}/topics")
-        browser.press("ArrowDown")
-        browser.press("Enter")
-        browser.arrive("orders")
-        assert browser.run("document.documentElement.dataset.theme") in ("dark", "light")
-        browser.run("document.getElementById('tail').click()")
-        asyncio.run(send(broker.address))
-        browser.until("document.querySelectorAll('#tailed tr.fresh').length == 2")
-        browser.run("document.querySelector('.act').open = true")
-        browser.run("document.querySelector('.act textarea').value = '<b>typed</b>'")
-        browser.run("document.querySelector('.act form').requestSubmit()")
-        browser.arrive("Send a test message")
-        assert "<b>typed</b>" in browser.run("document.querySelector('.ask').innerText")
-        browser.run("document.querySelector('button.danger').click()")
-        browser.until("document.querySelector('.notice.good') !== null")
-        assert browser.faults == []
-        browser.go(f"{url}/")
-        look_again = "document.dispatchEvent(new Event('visibilitychange'))"
-        broker.stop()
-        browser.until(f"{look_again}, {GONE}")
-        assert "Brokers" in browser.run("document.body.innerText")
-        broker.start()
-        browser.until(f"{look_again}, !({GONE})")
+    url, browser = shown
+    browser.faults.clear()
+    browser.go(f"{url}/")
+    browser.press("/")
+    assert browser.run("document.activeElement.id") == "search"
+    browser.call("Input.insertText", text="order-42")
+    browser.press("Enter")
+    browser.arrive("Message ")
+    assert "<script>document.title=1</script>" in browser.run("document.querySelector('#body').innerText")
+    browser.press("t")
+    assert browser.run("document.documentElement.dataset.theme") in ("dark", "light")
+    browser.go(f"{url}/topics")
+    browser.press("ArrowDown")
+    browser.press("Enter")
+    browser.arrive("orders")
+    assert browser.run("document.documentElement.dataset.theme") in ("dark", "light")
+    browser.run("document.getElementById('tail').click()")
+    asyncio.run(send(broker.address))
+    browser.until("document.querySelectorAll('#tailed tr.fresh').length == 2")
+    browser.run(f"{SEND}.closest('details').open = true")
+    browser.run(f"{SEND}.querySelector('textarea').value = '<b>typed</b>'")
+    browser.run(f"{SEND}.requestSubmit()")
+    browser.arrive("Send a test message")
+    assert "<b>typed</b>" in browser.run("document.querySelector('.ask').innerText")
+    browser.run("document.querySelector('button.danger').click()")
+    browser.until("document.querySelector('.notice.good') !== null")
+    assert browser.faults == []
+    browser.go(f"{url}/")
+    look_again = "document.dispatchEvent(new Event('visibilitychange'))"
+    broker.stop()
+    browser.until(f"{look_again}, {GONE}")
+    assert "Brokers" in browser.run("document.body.innerText")
+    broker.start()
+    browser.until(f"{look_again}, !({GONE})")
 
 
 async def send(server: str) -> None:
