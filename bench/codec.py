@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from time import perf_counter
 
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueOffset
 from trovemq_proto.records import (
     BatchEncoder,
     RecordBatch,
@@ -31,7 +31,7 @@ BODY_SIZE = 1024
 TOPIC = "orders"
 STORE_HOST = pack_host("10.0.0.1:10911")
 BORN_HOST = pack_host("10.0.0.2:50123")
-NOW_MS = 1_700_000_000_000
+NOW_MS = EpochMs(1_700_000_000_000)
 
 
 def new_generator() -> UniqueKeyGenerator:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from trovemq_proto.positions import LOG_ORIGIN
+from trovemq_proto.positions import LOG_ORIGIN, EpochMs, QueueId
 from trovemq_proto.records import BatchEncoder, validate_batch
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.real import RealFileSystem
@@ -65,11 +65,11 @@ def _side(directory: Path, with_crc: bool) -> Iterator[tuple[MessageStore, bytes
         keys=[f"k{number:06}" for number in range(BATCH)],
         born_timestamp=1,
     )
-    store = MessageStore.open(RealFileSystem(directory), settings, 1)
+    store = MessageStore.open(RealFileSystem(directory), settings, EpochMs(1))
     try:
         yield store, bytes(data)
     finally:
-        store.close(1)
+        store.close(EpochMs(1))
 
 
 def _append(store: MessageStore, data: bytes, with_crc: bool) -> float:
@@ -80,6 +80,6 @@ def _append(store: MessageStore, data: bytes, with_crc: bool) -> float:
         buffer, topic=TOPIC, queue_id=0, body_size_max=store.settings.body_size_max, store_host_ipv6=False,
         append_property_crc=with_crc,
     )  # fmt: skip
-    store.append(buffer, batch, topic=TOPIC, queue_id=0, now_ms=1, born_host=None)
+    store.append(buffer, batch, topic=TOPIC, queue_id=QueueId(0), now_ms=EpochMs(1), born_host=None)
     store.dispatch()
     return time.process_time() - started

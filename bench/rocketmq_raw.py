@@ -25,6 +25,7 @@ import grpc
 import uvloop
 from grpc_health.v1 import health_pb2
 
+from trovemq_proto.positions import EpochMs
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2 as service
 
@@ -254,7 +255,7 @@ async def delayed(address: str, seconds: float) -> dict[str, Any]:
         async def schedule() -> None:
             for begin in numbers:
                 messages = [
-                    message(DELAY_TOPIC, number, times[number])
+                    message(DELAY_TOPIC, number, EpochMs(times[number]))
                     for number in range(begin, min(begin + DELAYED_A_CALL, count))
                 ]
                 request = service.SendMessageRequest(messages=messages).SerializeToString()

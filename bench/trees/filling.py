@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.records import BatchEncoder, validate_batch
 from trovemq_proto.records.unique_keys import UniqueKeyGenerator
 from trovemq_store.engine.message_store import MessageStore
@@ -36,7 +37,7 @@ KEPT_A_BATCH = 4
 FLUSH_BATCHES = 200
 MAC = b"\x02trove"
 START_S = 150_000_000
-BASE_MS = 1_700_000_000_000
+BASE_MS = EpochMs(1_700_000_000_000)
 STORE_SETTINGS = {
     "commit_log_file_size": 1 << 28,
     "consume_queue_file_size": 6_000_000,
@@ -95,12 +96,12 @@ def _random_ids(generator: random.Random) -> NDArray[np.uint8]:
     return np.frombuffer("".join(ids).encode(), np.uint8).reshape(BATCH, 32)
 
 
-def _append(store: MessageStore, data: bytearray, topic: str, queue_id: int, now_ms: int) -> None:
+def _append(store: MessageStore, data: bytearray, topic: str, queue_id: int, now_ms: EpochMs) -> None:
     batch = validate_batch(
         data, topic=topic, queue_id=queue_id, body_size_max=store.settings.body_size_max,
         store_host_ipv6=False, append_property_crc=True,
     )  # fmt: skip
-    store.append(data, batch, topic=topic, queue_id=queue_id, now_ms=now_ms, born_host=None)
+    store.append(data, batch, topic=topic, queue_id=QueueId(queue_id), now_ms=now_ms, born_host=None)
     store.dispatch()
 
 

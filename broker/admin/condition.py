@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trovemq_proto.positions import EpochMs
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
     """The meaning of each field is BrokerCondition's in broker.proto."""
 
     version: str
-    now_ms: int
+    now_ms: EpochMs
     reasons: Sequence[str]
     warnings: Sequence[str]
     disk_used_percent: float

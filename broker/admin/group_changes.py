@@ -19,6 +19,7 @@ from broker.groups.delivery.delivery import Delivery
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.steps import Steps
 from trovemq_store.topics.names import retry_topics
@@ -38,7 +39,7 @@ class GroupChanges:
         store: MessageStore,
         delivery: Delivery,
         topic_changes: TopicChanges,
-        clock_ms: Callable[[], int],
+        clock_ms: Callable[[], EpochMs],
         persist_offsets: Callable[[], Awaitable[None]],
         changed: Callable[[str], None] = lambda _group: None,
     ) -> None:

@@ -19,6 +19,7 @@ from typing import Final
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_store.engine.deduplication import disabled
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.topics.topic_options import OFF
@@ -44,7 +45,7 @@ class TopicChanges:
     def __init__(
         self,
         store: MessageStore,
-        clock_ms: Callable[[], int],
+        clock_ms: Callable[[], EpochMs],
         persist_offsets: Callable[[], Awaitable[None]],
         deleted: Callable[[str], None] = lambda _topic: None,
     ) -> None:

@@ -35,6 +35,7 @@ from trovemq_daemon.addresses import Address
 from trovemq_daemon.logging import set_log_level
 from trovemq_daemon.ops_http import Readiness
 from trovemq_daemon.reply_budget import ReplyBudget
+from trovemq_proto.positions import EpochMs
 from trovemq_proto.v1 import (
     admin_pb2_grpc,
     biography_pb2_grpc,
@@ -241,7 +242,7 @@ class BrokerServices:
                 self.registry.expire(self._lease_time())
                 expire_at = now + EXPIRE_INTERVAL_S
 
-    def _lease_time(self) -> int:
+    def _lease_time(self) -> EpochMs:
         """The time by which clients are gone: as with leases, a pause of the broker's own does not count."""
         return self._model.delivery.lease_time.at(clock_ms())
 

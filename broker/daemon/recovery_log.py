@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 from typing import Any, Final
 
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import PhysicalOffset, QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.log.segments import DIRECTORY
 
@@ -34,7 +34,7 @@ def log_recovery(logger: Any, store: MessageStore) -> None:
         if next(met) <= LINES_MAX:
             log_damage("store.damage_met", physical_offset, size, state)
 
-    def log_met_unit(topic: str, queue_id: int, queue_offset: QueueOffset) -> None:
+    def log_met_unit(topic: str, queue_id: QueueId, queue_offset: QueueOffset) -> None:
         if next(met) <= LINES_MAX:
             logger.warning("store.unit_unreadable", topic=topic, queue_id=queue_id, queue_offset=queue_offset)
 

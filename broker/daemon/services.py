@@ -48,7 +48,7 @@ from trovemq_daemon.memory_trim import TrimPolicy, keep_trimmed
 from trovemq_daemon.reply_budget import ReplyBudget
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_proto.records import UniqueKeyGenerator
 from trovemq_store.engine.deduplication import Deduplication
 from trovemq_store.engine.message_store import MessageStore
@@ -59,8 +59,8 @@ from trovemq_store.topics.topics import TopicConfig
 SECONDS_2021: Final = 1_609_459_200  # 2021-01-01T00:00:00Z, where the unique keys' clock begins
 
 
-def clock_ms() -> int:
-    return time.time_ns() // 1_000_000
+def clock_ms() -> EpochMs:
+    return EpochMs(time.time_ns() // 1_000_000)
 
 
 class StoreServices:
@@ -189,14 +189,16 @@ class StoreServices:
             clock_ms=clock_ms,
         )
 
-    def _on_messages_available(self, queues: list[tuple[str, int]]) -> None:
+    def _on_messages_available(self, queues: list[tuple[str, QueueId]]) -> None:
         """These queues have new visible messages: wakes those who wait for them."""
         self.long_polls.wake(queues)
         self.model.on_messages_available(queues)
         self.timer_task.changed()
         self.receive_waits.on_messages_available(queues)
 
-    def _offsets_moved(self, group: str, topic: str, offsets: Mapping[int, QueueOffset]) -> Mapping[int, int]:
+    def _offsets_moved(
+        self, group: str, topic: str, offsets: Mapping[QueueId, QueueOffset]
+    ) -> Mapping[QueueId, int]:
         """A group's offsets were set: the messages in flight of these queues are forgotten."""
         forgotten = self.model.delivery.reset(group, topic, offsets, clock_ms())
         self.receive_waits.wake((group, topic))
@@ -211,7 +213,7 @@ class StoreServices:
         self.model.transactions.forget_topic(topic)
         self.receive_waits.wake_topic(topic)
 
-    def search_offset(self, topic: str, queue_id: int, timestamp: int) -> QueueOffset:
+    def search_offset(self, topic: str, queue_id: QueueId, timestamp: EpochMs) -> QueueOffset:
         """The first queue offset stored at or after that time."""
         return search_offset(self.store, topic, queue_id, timestamp)
 

@@ -14,10 +14,11 @@ from typing import Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueId
 
 WAITERS_MAX: Final = 65_536
 
-Queue = tuple[str, int]
+Queue = tuple[str, QueueId]
 
 
 class Waiter:
@@ -59,7 +60,7 @@ class LongPolls:
     def __len__(self) -> int:
         return self._count
 
-    def wait(self, topic: str, queue_id: int, wait_ms: int, callback: Callable[[bool], None]) -> Waiter:
+    def wait(self, topic: str, queue_id: QueueId, wait_ms: int, callback: Callable[[bool], None]) -> Waiter:
         """Calls `callback` when the queue grows, or after `wait_ms`. Raises TroveError LIMIT_EXCEEDED."""
         if self._count >= self._waiters_max:
             raise TroveError(

@@ -17,7 +17,7 @@ from broker.fetch.pull import out_of_range
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import queue_ids, queue_range
 from trovemq_store.topics.names import check_group_name
@@ -27,7 +27,7 @@ from trovemq_store.topics.names import check_group_name
 class ResetTarget:
     """The new place of a group's offsets; exactly one is set."""
 
-    timestamp: int | None = None  # epoch ms: the first message at or after it
+    timestamp: EpochMs | None = None  # epoch ms: the first message at or after it
     offset: QueueOffset | None = None
     to_min: bool = False
     to_max: bool = False
@@ -35,16 +35,18 @@ class ResetTarget:
 
 @dataclass(frozen=True, slots=True)
 class ResetEntry:
-    queue_id: int
+    queue_id: QueueId
     offset_before: QueueOffset | None
     offset: QueueOffset
     in_flight: int = 0  # messages in flight that are forgotten
 
 
-Moved = Callable[[str, str, Mapping[int, QueueOffset]], Mapping[int, int]]
+Moved = Callable[[str, str, Mapping[QueueId, QueueOffset]], Mapping[QueueId, int]]
 
 
-def _nothing_moved(_group: str, _topic: str, _offsets: Mapping[int, QueueOffset]) -> Mapping[int, int]:
+def _nothing_moved(
+    _group: str, _topic: str, _offsets: Mapping[QueueId, QueueOffset]
+) -> Mapping[QueueId, int]:
     return {}
 
 
@@ -58,7 +60,7 @@ class OffsetKeeper:
         self,
         store: MessageStore,
         sync_log: Callable[[PhysicalOffset], Awaitable[None]],
-        search: Callable[[str, int, int], QueueOffset],
+        search: Callable[[str, QueueId, EpochMs], QueueOffset],
         moved: Moved = _nothing_moved,
     ) -> None:
         self._store = store
@@ -67,7 +69,7 @@ class OffsetKeeper:
         self._moved = moved
         self._writing = asyncio.Lock()
 
-    async def commit(self, group: str, topic: str, queue_id: int, offset: QueueOffset) -> None:
+    async def commit(self, group: str, topic: str, queue_id: QueueId, offset: QueueOffset) -> None:
         """`offset` is the next one to consume. Raises GROUP_ILLEGAL, TOPIC_NOT_FOUND, QUEUE_NOT_FOUND,
         OFFSET_OUT_OF_RANGE, DISK_FULL, STORE_FAILED, FLUSH_DISK_TIMEOUT."""
         check_group_name(group)
@@ -78,14 +80,14 @@ class OffsetKeeper:
         self._store.offsets.commit(group, topic, queue_id, offset)
         await self.persist()
 
-    def get(self, group: str, topic: str, queue_id: int) -> QueueOffset | None:
+    def get(self, group: str, topic: str, queue_id: QueueId) -> QueueOffset | None:
         """None where the group has no offset for this queue. Raises GROUP_ILLEGAL, TOPIC_NOT_FOUND, …"""
         check_group_name(group)
         queue_range(self._store, topic, queue_id)
         return self._store.offsets.get(group, topic, queue_id)
 
     async def reset(
-        self, group: str, topic: str, queue_id: int | None, target: ResetTarget, *, only_new: bool = False
+        self, group: str, topic: str, queue_id: QueueId | None, target: ResetTarget, *, only_new: bool = False
     ) -> list[ResetEntry]:
         """Sets the offsets of one queue, or of every queue of the topic; `only_new`: of those that the group
         has no offset of. Raises as commit()."""
@@ -102,20 +104,20 @@ class OffsetKeeper:
         return [replace(entry, in_flight=forgotten.get(entry.queue_id, 0)) for entry in planned]
 
     def preview(
-        self, group: str, topic: str, queue_id: int | None, target: ResetTarget, *, only_new: bool = False
+        self, group: str, topic: str, queue_id: QueueId | None, target: ResetTarget, *, only_new: bool = False
     ) -> list[ResetEntry]:
         """The changes that reset() would make; nothing is set. Raises as reset()."""
         entries = self._entries(group, topic, self._targets(group, topic, queue_id, target))
         return [entry for entry in entries if not only_new or entry.offset_before is None]
 
     def _targets(
-        self, group: str, topic: str, queue_id: int | None, target: ResetTarget
-    ) -> dict[int, QueueOffset]:
+        self, group: str, topic: str, queue_id: QueueId | None, target: ResetTarget
+    ) -> dict[QueueId, QueueOffset]:
         check_group_name(group)
         chosen = queue_ids(self._store, topic) if queue_id is None else [queue_id]
         return {number: self._target_offset(topic, number, target) for number in chosen}
 
-    def _entries(self, group: str, topic: str, targets: Mapping[int, QueueOffset]) -> list[ResetEntry]:
+    def _entries(self, group: str, topic: str, targets: Mapping[QueueId, QueueOffset]) -> list[ResetEntry]:
         """All of them, or the error of the first that is out of its queue's range."""
         entries = []
         for number, offset in targets.items():
@@ -123,7 +125,7 @@ class OffsetKeeper:
             entries.append(ResetEntry(number, self._store.offsets.get(group, topic, number), offset))
         return entries
 
-    def _target_offset(self, topic: str, queue_id: int, target: ResetTarget) -> QueueOffset:
+    def _target_offset(self, topic: str, queue_id: QueueId, target: ResetTarget) -> QueueOffset:
         low, high = queue_range(self._store, topic, queue_id)
         if target.to_min:
             return low
@@ -135,12 +137,12 @@ class OffsetKeeper:
             raise TroveError(errors.REQUEST_ILLEGAL, "a reset needs a timestamp, an offset, to_min or to_max")
         return target.offset  # its range is checked before anything is set
 
-    def _check_range(self, topic: str, queue_id: int, offset: QueueOffset) -> None:
+    def _check_range(self, topic: str, queue_id: QueueId, offset: QueueOffset) -> None:
         low, high = queue_range(self._store, topic, queue_id)
         if not low <= offset <= high:
             raise out_of_range(topic, queue_id, offset, low, high)
 
-    async def _log_behind(self, topic: str, offsets: dict[int, QueueOffset]) -> None:
+    async def _log_behind(self, topic: str, offsets: dict[QueueId, QueueOffset]) -> None:
         """Syncs the log where one of these offsets lies beyond its synced part (async mode)."""
         flushed_offset = self._store.flushed_offset
         for queue_id, offset in offsets.items():

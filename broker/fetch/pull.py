@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QUEUE_ORIGIN, PhysicalOffset, QueueOffset
+from trovemq_proto.positions import QUEUE_ORIGIN, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import (
     PROPERTY_TAGS,
     RECORD_SIZE_MIN,
@@ -61,7 +61,7 @@ class PullSettings:
 
 class PullRequest(NamedTuple):
     topic: str
-    queue_id: int
+    queue_id: QueueId
     offset: QueueOffset
     messages_max: int = 0  # 0 = as many as fit
     bytes_max: int = 0  # 0 = the default
@@ -318,7 +318,7 @@ class _Gathered:
 
 
 def out_of_range(
-    topic: str, queue_id: int, offset: QueueOffset, low: QueueOffset, high: QueueOffset
+    topic: str, queue_id: QueueId, offset: QueueOffset, low: QueueOffset, high: QueueOffset
 ) -> TroveError:
     return TroveError(
         errors.OFFSET_OUT_OF_RANGE,

@@ -27,7 +27,7 @@ from broker.groups.delivery.rocketmq_import import import_from_rocketmq as take_
 from broker.groups.timers.timers import SCHEDULE_TOPIC, WHEEL_TOPIC, Timers, TimersState
 from broker.groups.transactions.records import HALF_TOPIC, OP_TOPIC
 from broker.groups.transactions.transactions import Transactions, TransactionsState
-from trovemq_proto.positions import QUEUE_ORIGIN, PhysicalOffset, QueueOffset
+from trovemq_proto.positions import QUEUE_ORIGIN, EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import RecordWriter
 from trovemq_store.events.codec import EventKind
@@ -113,7 +113,7 @@ class ConsumerState:
         store: MessageStore,
         files: FileSystem,
         settings: ConsumerSettings,
-        now_ms: int,
+        now_ms: EpochMs,
     ) -> ConsumerState:
         """The states as the log has them. Blocks while it reads. TroveError STORE_FAILED, STORE_NEWER."""
         model = cls(store, files, settings, SubscriptionGroups.load(files))
@@ -124,7 +124,7 @@ class ConsumerState:
     def _appended(self) -> None:
         self.on_append()
 
-    def _load(self, now_ms: int) -> None:
+    def _load(self, now_ms: EpochMs) -> None:
         state = self._file.load()
         if state is not None and not (state.closed and state.log_end != self._store.end_offset):
             self._restore(state)
@@ -153,7 +153,7 @@ class ConsumerState:
             else:
                 self.delivery.apply(event)
 
-    def _import_from_rocketmq(self, now_ms: int) -> None:
+    def _import_from_rocketmq(self, now_ms: EpochMs) -> None:
         """The store is new, or RocketMQ had it last."""
         self.timers.import_from_rocketmq(self._files, now_ms)
         self.transactions.import_from_rocketmq()
@@ -164,7 +164,7 @@ class ConsumerState:
             self.timers.forget_topic(topic, now_ms)
 
     # --- while it runs ------------------------------------------------------------------------------
-    def on_messages_available(self, queues: Iterable[tuple[str, int]]) -> None:
+    def on_messages_available(self, queues: Iterable[tuple[str, QueueId]]) -> None:
         """These queues have new visible messages; those of system topics are read here."""
         topics = {topic for topic, _ in queues}
         if WHEEL_TOPIC in topics or SCHEDULE_TOPIC in topics:
@@ -172,7 +172,7 @@ class ConsumerState:
         if HALF_TOPIC in topics or OP_TOPIC in topics:
             self.transactions.catch_up()
 
-    def begin_snapshot(self, now_ms: int, *, always: bool = False) -> SnapshotWork | None:
+    def begin_snapshot(self, now_ms: EpochMs, *, always: bool = False) -> SnapshotWork | None:
         """The state as it is now; None where little happened since the last one. TroveError as an append."""
         few = self.events.appended_count - self._saved_events < SNAPSHOT_EVENTS_MIN
         if few and not always and not self._snapshot_wanted:
@@ -188,7 +188,7 @@ class ConsumerState:
     def _snapshot_saved(self, log_end: PhysicalOffset) -> None:
         self.saved_log_end = log_end
 
-    def _snapshot(self, now_ms: int, *, closed: bool) -> SnapshotWork:
+    def _snapshot(self, now_ms: EpochMs, *, closed: bool) -> SnapshotWork:
         self.events.flush(now_ms)
         self._saved_events = self.events.appended_count
         log_end = self._store.end_offset
@@ -218,7 +218,7 @@ class ConsumerState:
         yield from self.timers.live_records_before(physical_offset)
         yield from self.transactions.live_records_before(physical_offset)
 
-    def reappend_live_records_before(self, physical_offset: PhysicalOffset, now_ms: int) -> int:
+    def reappend_live_records_before(self, physical_offset: PhysicalOffset, now_ms: EpochMs) -> int:
         """Appends the pending records below again; returns how many. Once that is on disk, these may go.
 
         TroveError as an append.
@@ -230,13 +230,13 @@ class ConsumerState:
         return count
 
     # --- start and stop -----------------------------------------------------------------------------
-    def _mark_open(self, now_ms: int) -> None:
+    def _mark_open(self, now_ms: EpochMs) -> None:
         """From here on the store counts as used by this broker, until export_to_rocketmq()."""
         work = self._snapshot(now_ms, closed=False)
         self._sync()
         work.run()
 
-    def export_to_rocketmq(self, now_ms: int) -> None:
+    def export_to_rocketmq(self, now_ms: EpochMs) -> None:
         """At a clean stop, before the store is closed: writes the pending messages so that RocketMQ, or the
         next start, continues from them. Blocks. TroveError, StorageError: the next start then replays the
         log."""

@@ -23,7 +23,7 @@ from zlib import crc32
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import PROPERTY_SHARDING_KEY, Message, decode_stored
 from trovemq_proto.records.internal_properties import is_reserved
 from trovemq_proto.records.layout import PROPERTY_KEY_SIZES, PROPERTY_RESENT
@@ -66,7 +66,10 @@ class DeadLetters:
     that key stored since, newest first; nothing where they cannot be looked up."""
 
     def __init__(
-        self, store: MessageStore, writer: RecordWriter, found: Callable[[str, str, int], Iterable[Message]]
+        self,
+        store: MessageStore,
+        writer: RecordWriter,
+        found: Callable[[str, str, EpochMs], Iterable[Message]],
     ) -> None:
         self._store = store
         self._writer = writer
@@ -76,7 +79,7 @@ class DeadLetters:
     def check_group(self, group: str) -> None:
         """Raises TroveError GROUP_ILLEGAL; TOPIC_NOT_FOUND where the group has no dead letters."""
         check_group_name(group)
-        if self._store.consume_queues.get(DEAD_LETTER_PREFIX + group, 0) is None:
+        if self._store.consume_queues.get(DEAD_LETTER_PREFIX + group, QueueId(0)) is None:
             raise topic_not_found(DEAD_LETTER_PREFIX + group)
         visible = self._store.visible_offset
         self._not_visible = {at: sent for at, sent in self._not_visible.items() if sent.end > visible}
@@ -86,7 +89,7 @@ class DeadLetters:
         message = self._letter(group, offset)
         return self._resent(message, origin_topic(message))
 
-    def resend(self, group: str, offset: QueueOffset, now_ms: int) -> Resent:
+    def resend(self, group: str, offset: QueueOffset, now_ms: EpochMs) -> Resent:
         """Appends the letter at that queue offset to its original topic, unless an earlier call did.
 
         Raises TroveError TOPIC_NOT_FOUND, TOPIC_ILLEGAL, PERMISSION_MISSING (the original topic's),
@@ -121,7 +124,7 @@ class DeadLetters:
 
     def _letter(self, group: str, offset: QueueOffset) -> Message:
         topic = DEAD_LETTER_PREFIX + group
-        queue = self._store.consume_queues.get(topic, 0)
+        queue = self._store.consume_queues.get(topic, QueueId(0))
         if queue is None:
             raise topic_not_found(topic)
         low, high = queue.min_offset, queue.max_offset
@@ -138,7 +141,7 @@ class DeadLetters:
             raise TroveError(errors.MESSAGE_NOT_FOUND, f"no message is left at offset {offset} of {topic}")
         return decode_stored(record)
 
-    def _queue_id(self, topic: str, message: Message, offset: QueueOffset) -> int:
+    def _queue_id(self, topic: str, message: Message, offset: QueueOffset) -> QueueId:
         """Of the topic's queues the original one for an ordered message, else one after the other."""
         config = self._store.topics.get(topic)
         if config is None:
@@ -150,11 +153,15 @@ class DeadLetters:
         count = max(config.write_queue_count, 1)
         message_group = message.properties.get(PROPERTY_SHARDING_KEY)
         if not message_group:
-            return offset % count
-        known = next(iter(self._found(topic, message.unique_key, 0)), None) if message.unique_key else None
+            return QueueId(offset % count)
+        known = (
+            next(iter(self._found(topic, message.unique_key, EpochMs(0))), None)
+            if message.unique_key
+            else None
+        )
         if known is not None and known.queue_id < count:
             return known.queue_id
-        return crc32(message_group.encode()) % count
+        return QueueId(crc32(message_group.encode()) % count)
 
 
 def origin_topic(message: Message) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from broker.groups.delivery.queue_state import QueueState
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import EpochMs, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.steps import Steps
 
@@ -39,7 +39,7 @@ class GroupBacklog:
 
 
 def backlog_steps(
-    store: MessageStore, states: Iterable[QueueState], now_ms: int, entries_max: int
+    store: MessageStore, states: Iterable[QueueState], now_ms: EpochMs, entries_max: int
 ) -> Steps[dict[tuple[str, str], GroupBacklog]]:
     """By (group, stored topic), for at most that many of them."""
     backlogs: dict[tuple[str, str], GroupBacklog] = {}
@@ -56,7 +56,7 @@ def backlog_steps(
     return backlogs
 
 
-def queue_backlog(store: MessageStore, state: QueueState, now_ms: int) -> GroupBacklog:
+def queue_backlog(store: MessageStore, state: QueueState, now_ms: EpochMs) -> GroupBacklog:
     """Of one queue; its cost grows with the number of open messages."""
     in_flight = state.open.in_flight_count(now_ms)
     ready = len(state.open) - in_flight + len(state.held)

@@ -19,7 +19,7 @@ from broker.groups.delivery.request import QueueProgress
 from broker.groups.filters.filter import Filter
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QUEUE_ORIGIN, PhysicalOffset, QueueOffset
+from trovemq_proto.positions import QUEUE_ORIGIN, EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import parse_properties
 from trovemq_proto.records.fields import read_fields
 from trovemq_store.engine.message_store import MessageStore
@@ -63,7 +63,7 @@ class QueueLag:
     none."""
 
     topic: str
-    queue_id: int
+    queue_id: QueueId
     min_offset: int
     max_offset: int
     position: Position
@@ -89,7 +89,7 @@ class GroupLags:
     def __init__(
         self,
         store: MessageStore,
-        progress: Callable[[str, str, int], Iterable[QueueProgress]],
+        progress: Callable[[str, str, EpochMs], Iterable[QueueProgress]],
         filters_of: Callable[[str, str], Sequence[Filter]],
         delayed: Callable[[str], int],
     ) -> None:
@@ -98,11 +98,13 @@ class GroupLags:
         self._progress = progress
         self._filters_of = filters_of
 
-    def steps(self, group: str, topics: Sequence[str], now_ms: int) -> Generator[None, None, list[QueueLag]]:
+    def steps(
+        self, group: str, topics: Sequence[str], now_ms: EpochMs
+    ) -> Generator[None, None, list[QueueLag]]:
         """Every queue of these topics, and of the group's retry topics of them; yields now and then, so that
         the caller may do other things between. Raises TroveError TOPIC_NOT_FOUND, LIMIT_EXCEEDED."""
         work = Work()
-        places: dict[tuple[str, int], Sequence[Filter]] = {}
+        places: dict[tuple[str, QueueId], Sequence[Filter]] = {}
         for topic in topics:
             filters = self._filters_of(group, topic)
             places |= {(topic, number): filters for number in queue_ids(self._store, topic)}
@@ -111,7 +113,7 @@ class GroupLags:
                 queues = self._store.consume_queues.queues(retry)
                 places |= {(retry, queue.queue_id): () for queue in queues}
                 if not queues and self._delayed(retry) and self._store.topics.get(retry) is not None:
-                    places[retry, 0] = ()
+                    places[retry, QueueId(0)] = ()
             if len(places) > QUEUES_MAX:
                 text = f"the group reads more than {QUEUES_MAX} queues; name one topic"
                 raise TroveError(errors.LIMIT_EXCEEDED, text)
@@ -125,7 +127,7 @@ class GroupLags:
             yield
         return lags
 
-    def _position(self, group: str, topic: str, queue_id: int, row: QueueProgress | None) -> Position:
+    def _position(self, group: str, topic: str, queue_id: QueueId, row: QueueProgress | None) -> Position:
         # A retry that is delayed was in flight when it was made, and goes to the first queue.
         delayed = self._delayed(topic) if topic.startswith(RETRY_PREFIX) and queue_id == 0 else 0
         if row is None:
@@ -138,10 +140,10 @@ class GroupLags:
 def queue_lag(
     store: MessageStore,
     topic: str,
-    queue_id: int,
+    queue_id: QueueId,
     position: Position,
     filters: Sequence[Filter],
-    now_ms: int,
+    now_ms: EpochMs,
     work: Work,
 ) -> Generator[None, None, QueueLag]:
     """The lag of one queue; yields now and then, so that the caller may do other things between.
@@ -271,7 +273,7 @@ def _properties_at(store: MessageStore, physical_offset: PhysicalOffset) -> dict
     return parse_properties(bytes(record[fields.property_position :]))
 
 
-def _age_ms(store: MessageStore, queue: ConsumeQueue, offset: int | None, now_ms: int) -> int:
+def _age_ms(store: MessageStore, queue: ConsumeQueue, offset: int | None, now_ms: EpochMs) -> int:
     if offset is None or offset >= queue.max_offset:
         return 0
     stored = store.store_timestamp_at(queue.unit(QueueOffset(offset))[0])

@@ -24,7 +24,7 @@ from typing import Final
 
 from broker.groups.consumer_state import ConsumerState
 from broker.groups.transactions.records import HALF_TOPIC, OP_TOPIC
-from trovemq_proto.positions import LOG_ORIGIN, QUEUE_ORIGIN, PhysicalOffset, QueueOffset
+from trovemq_proto.positions import LOG_ORIGIN, QUEUE_ORIGIN, EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records.layout import SCHEDULE_TOPIC
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.index.consume_queue import ConsumeQueue
@@ -43,7 +43,7 @@ class Holder:
     """One queue that holds the log; `group` is the one with the largest lag, "" where no group reads."""
 
     topic: str
-    queue_id: int
+    queue_id: QueueId
     group: str
     queue_offset: QueueOffset
     physical_offset: PhysicalOffset
@@ -85,7 +85,7 @@ class TopicHold:
     holder: Holder
     byte_count: int
     """From its message to the end of the log, whatever lies there."""
-    until_ms: int
+    until_ms: EpochMs
     """When the topic's age limit lets that message go; 0 where its age is not known."""
 
 
@@ -95,7 +95,7 @@ def topic_hold(
     topic: str,
     age_max_ms: int,
     subscribers: Subscribers,
-    now_ms: int,
+    now_ms: EpochMs,
 ) -> TopicHold | None:
     """As it is now; None where the topic holds nothing. StorageError."""
     option = store.topics.options(topic)
@@ -109,12 +109,12 @@ def topic_hold(
     if holder is None:
         return None
     stored_ms = store.store_timestamp_at(holder.physical_offset)
-    until_ms = 0 if stored_ms is None else stored_ms + age_max_ms
+    until_ms = EpochMs(0) if stored_ms is None else stored_ms + age_max_ms
     return TopicHold(holder, max(0, store.end_offset - holder.physical_offset), until_ms)
 
 
 def held_log(
-    store: MessageStore, model: ConsumerState, age_max_ms: int, subscribers: Subscribers, now_ms: int
+    store: MessageStore, model: ConsumerState, age_max_ms: int, subscribers: Subscribers, now_ms: EpochMs
 ) -> HeldLog:
     """As it is now. StorageError."""
     steps = held_log_steps(store, model, age_max_ms, subscribers, now_ms)
@@ -127,7 +127,7 @@ def held_log(
 
 
 def held_log_steps(
-    store: MessageStore, model: ConsumerState, age_max_ms: int, subscribers: Subscribers, now_ms: int
+    store: MessageStore, model: ConsumerState, age_max_ms: int, subscribers: Subscribers, now_ms: EpochMs
 ) -> Generator[None, None, HeldLog]:
     """The same, topic by topic; between them it may become another one. StorageError."""
     names = store.topics.names()

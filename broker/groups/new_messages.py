@@ -14,7 +14,7 @@ import numpy as np
 
 from broker.groups.filters.filter import Filter
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import parse_properties
 from trovemq_proto.records.fields import read_fields
 from trovemq_store.engine.message_store import MessageStore
@@ -35,11 +35,13 @@ class Found(NamedTuple):
 class NewMessages:
     """Looks into one store. `next_offset`: (group, topic, queue) -> the first message new to the group."""
 
-    def __init__(self, store: MessageStore, next_offset: Callable[[str, str, int], int | None]) -> None:
+    def __init__(self, store: MessageStore, next_offset: Callable[[str, str, QueueId], int | None]) -> None:
         self._store = store
         self._next_offset = next_offset
 
-    def takers(self, group: str, topic: str, queue_id: int, seen: int, filters: Sequence[Filter]) -> Found:
+    def takers(
+        self, group: str, topic: str, queue_id: QueueId, seen: int, filters: Sequence[Filter]
+    ) -> Found:
         """Of `filters` those that take a message from `seen` on that is new to the group."""
         queue = self._store.consume_queues.get(topic, queue_id)
         first = self._next_offset(group, topic, queue_id)

@@ -28,6 +28,7 @@ from broker.groups.filters.filter import TAKE_ALL, Filter
 from broker.groups.new_messages import NewMessages
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueId
 from trovemq_store.topics.names import RETRY_PREFIX
 
 WAITERS_MAX: Final = 65_536
@@ -189,7 +190,7 @@ class ReceiveWaits:
             for pair in pairs:
                 self.wake(pair)
 
-    def on_messages_available(self, queues: Iterable[tuple[str, int]]) -> None:
+    def on_messages_available(self, queues: Iterable[tuple[str, QueueId]]) -> None:
         """These queues (topic, queue id) have new messages: one waiter of each group looks, a queue; where
         filters differ, one of each filter that matches some."""
         if not self._count:
@@ -204,7 +205,7 @@ class ReceiveWaits:
                     _wake_first(line.waiters)
 
     def _wake_takers(
-        self, new_messages: NewMessages, pair: GroupTopicKey, line: _Line, queue_id: int
+        self, new_messages: NewMessages, pair: GroupTopicKey, line: _Line, queue_id: QueueId
     ) -> None:
         filters = [filter_ for filter_, _ in line.filters.values()]
         found = new_messages.takers(*pair, queue_id, line.seen.get(queue_id, 0), filters)

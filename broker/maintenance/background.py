@@ -16,6 +16,7 @@ from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueId
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.failures import raise_failed_sync
 from trovemq_store.files.files import StorageError
@@ -71,7 +72,7 @@ async def catch_up(store: MessageStore) -> None:
 
 
 async def keep_reserve(
-    store: MessageStore, on_messages_available: Callable[[list[tuple[str, int]]], None]
+    store: MessageStore, on_messages_available: Callable[[list[tuple[str, QueueId]]], None]
 ) -> None:
     """Keeps a segment and a little more for a full disk; resumes writes that a full disk held back. Raises
     STORE_FAILED where a sync of any file has failed."""

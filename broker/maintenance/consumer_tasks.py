@@ -17,11 +17,11 @@ from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset
 from trovemq_store.files.failures import raise_failed_sync
 from trovemq_store.files.files import StorageError
 
-Clock = Callable[[], int]
+Clock = Callable[[], EpochMs]
 Result = TypeVar("Result")
 
 TIMER_WAIT_MAX_S: Final = 1.0

@@ -40,7 +40,7 @@ from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset
 from trovemq_proto.records import decode_stored, encode_offset_msg_id
 from trovemq_proto.records.layout import PROPERTY_REAL_TOPIC, PROPERTY_UNIQ_KEY
 from trovemq_store.engine.message_store import MessageStore
@@ -60,7 +60,7 @@ DROPPED_LINES_MAX: Final = 100
 """Of one run, for messages that were dropped; the rest is only counted."""
 
 Hold = Callable[[TroveError | None], None]
-CarryAudit = Callable[[PhysicalOffset, int], Iterator[int]]
+CarryAudit = Callable[[PhysicalOffset, EpochMs], Iterator[int]]
 """Appends the young audit records below an offset again, in steps, at this time (epoch ms)."""
 
 
@@ -98,7 +98,7 @@ class RetentionTask:
         durable: Callable[[PhysicalOffset], Awaitable[None]],
         hold: Hold,
         topic_changes: TopicChanges,
-        clock_ms: Callable[[], int],
+        clock_ms: Callable[[], EpochMs],
         subscribers: Subscribers = lambda _: (),
         carry_audit: CarryAudit = lambda _end, _now_ms: iter(()),
     ) -> None:
@@ -193,7 +193,7 @@ class RetentionTask:
         self._log_removed(count, end, decision)
         return count
 
-    async def _note_early(self, newest_ms: int) -> None:
+    async def _note_early(self, newest_ms: EpochMs) -> None:
         """On disk when it returns. TroveError."""
         early, until_ms = self._store.early_removal, newest_ms + self._kept_max_ms()
         await run_in_thread(lambda: early.note(newest_ms, until_ms))
@@ -253,14 +253,14 @@ class RetentionTask:
             )
         )
 
-    async def _look_in_steps(self, now_ms: int) -> HeldLog:
+    async def _look_in_steps(self, now_ms: EpochMs) -> HeldLog:
         """Requests continue between the topics. The segments are checked once more, in one step, before they
         are removed."""
         max_ms = self._policy.unacknowledged_max_ms
         steps = held_log_steps(self._store, self._model, max_ms, self._subscribers, now_ms)
         return self._note_holders(await _in_turns(steps))
 
-    def _look_what_is_held(self, now_ms: int) -> HeldLog:
+    def _look_what_is_held(self, now_ms: EpochMs) -> HeldLog:
         max_ms = self._policy.unacknowledged_max_ms
         return self._note_holders(held_log(self._store, self._model, max_ms, self._subscribers, now_ms))
 

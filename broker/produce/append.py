@@ -13,6 +13,7 @@ from typing import Final, Literal
 from broker.produce.group_commit import GroupCommit, Grown
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
+from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.records import BLANK_SIZE, RecordBatch, pack_host, validate_batch
 from trovemq_proto.records.priority_columns import check_priorities
 from trovemq_store.engine.deduplication import Deduplication
@@ -65,7 +66,7 @@ class Appender:
         store: MessageStore,
         group_commit: GroupCommit,
         settings: AppendSettings,
-        clock_ms: Callable[[], int],
+        clock_ms: Callable[[], EpochMs],
         on_messages_available: Callable[[Grown], None],
         on_appended: Callable[[], None] = lambda: None,
         deduplication: Deduplication | None = None,
@@ -141,7 +142,7 @@ class Appender:
             raise self._held
         self._store.reserve.check()
 
-    def append(self, topic: str, queue_id: int, records: Buffer, born_host: bytes | None) -> AppendResult:
+    def append(self, topic: str, queue_id: QueueId, records: Buffer, born_host: bytes | None) -> AppendResult:
         """Checks the batch and appends it; in async mode it is visible when the loop's next turn begins.
 
         `records` is a run of records as they were encoded by the producer; it is copied once.
@@ -161,7 +162,7 @@ class Appender:
         return result
 
     def checked_batch(
-        self, topic: str, queue_id: int, records: Buffer, *, of_open_transaction: bool = False
+        self, topic: str, queue_id: QueueId, records: Buffer, *, of_open_transaction: bool = False
     ) -> tuple[bytearray, RecordBatch]:
         """A copy of the records, and the batch over it: everything that is checked before a write is right.
 
@@ -216,7 +217,7 @@ class Appender:
             self._group_commit.fail(error)  # the daemon ends: an acknowledged message must be readable
             raise
 
-    def topic_for_write(self, topic: str, queue_id: int | None = None) -> TopicConfig:
+    def topic_for_write(self, topic: str, queue_id: QueueId | None = None) -> TopicConfig:
         """The topic that may be written, made now where settings allow that.
 
         Raises TOPIC_ILLEGAL, TOPIC_NOT_FOUND, QUEUE_NOT_FOUND, SERVICE_NOT_AVAILABLE (no write permission).

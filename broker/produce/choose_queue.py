@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from trovemq_proto.positions import QueueId
+
 TOPICS_MAX: Final = 65_536
 
 
@@ -13,11 +15,11 @@ class QueueChooser:
     def __init__(self) -> None:
         self._next: dict[str, int] = {}
 
-    def choose(self, topic: str, queue_count: int) -> int:
+    def choose(self, topic: str, queue_count: int) -> QueueId:
         """The queue id (0 to queue_count - 1) whose turn it is."""
         assert queue_count > 0, "a topic has a queue"
         turn = self._next.get(topic, 0)
         if len(self._next) >= TOPICS_MAX:
             self._next.clear()  # all begin at queue 0 again: harmless, and bounded
         self._next[topic] = turn + 1
-        return turn % queue_count
+        return QueueId(turn % queue_count)

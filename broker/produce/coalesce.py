@@ -30,7 +30,7 @@ from broker.produce.outgoing import OutgoingEncoder, OutgoingMessage
 from trovemq_daemon.callback_handlers import answer_into
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_store.engine.message_store import AppendResult
 
 GATHER_TURNS_MAX: Final = 64  # of the event loop
@@ -51,7 +51,7 @@ _FIRST.flags.writeable = False
 class SendOutcome:
     """The place of one send's messages."""
 
-    queue_id: int
+    queue_id: QueueId
     result: AppendResult
 
 
@@ -75,8 +75,8 @@ class Coalescer:
         self._encoder = encoder
         self._batch_size_max = batch_size_max
         self._chooser = QueueChooser()
-        self._groups: dict[tuple[str, int], list[_Send]] = {}
-        self._chosen: dict[str, int] = {}
+        self._groups: dict[tuple[str, QueueId], list[_Send]] = {}
+        self._chosen: dict[str, QueueId] = {}
         self._waiting_bytes = 0
         self._gathering = self._waits_for_sync = False
         self._together = False
@@ -85,11 +85,11 @@ class Coalescer:
     async def send(
         self,
         topic: str,
-        queue_id: int,
+        queue_id: QueueId,
         messages: Sequence[OutgoingMessage],
         *,
         born_host: bytes | None,
-        now_ms: int,
+        now_ms: EpochMs,
         checked: bool = False,
     ) -> SendOutcome:
         """As `begin`. Returns after the append. Raises TroveError: nothing was written then."""
@@ -119,12 +119,12 @@ class Coalescer:
     def begin(
         self,
         topic: str,
-        queue_id: int,
+        queue_id: QueueId,
         messages: Sequence[OutgoingMessage],
         done: Done,
         *,
         born_host: bytes | None,
-        now_ms: int,
+        now_ms: EpochMs,
         checked: bool = False,
     ) -> None:
         """Appends the messages, in order and contiguously, to the queue (-1: the broker chooses one).
@@ -146,14 +146,14 @@ class Coalescer:
         )
         self._enqueue(topic, queue_id, records, len(messages), done)
 
-    def _queue_for(self, topic: str, queue_id: int) -> int:
+    def _queue_for(self, topic: str, queue_id: QueueId) -> QueueId:
         """The queue named, or that of all sends without one which are gathered now."""
         if queue_id >= 0:
             self._appender.topic_for_write(topic, queue_id)
             return queue_id
         return self.shared_queue(topic)
 
-    def shared_queue(self, topic: str) -> int:
+    def shared_queue(self, topic: str) -> QueueId:
         """The queue of all sends that are gathered now and name none. Raises as Appender.topic_for_write."""
         if topic not in self._chosen:
             config = self._appender.topic_for_write(topic)
@@ -161,7 +161,7 @@ class Coalescer:
             self._chosen[topic] = self._chooser.choose(topic, config.write_queue_count)
         return self._chosen[topic]
 
-    def _enqueue(self, topic: str, queue_id: int, records: bytes, count: int, done: Done) -> None:
+    def _enqueue(self, topic: str, queue_id: QueueId, records: bytes, count: int, done: Done) -> None:
         if len(records) > self._batch_size_max:
             raise TroveError(
                 errors.BATCH_SIZE_EXCEEDED,
@@ -214,7 +214,7 @@ class Coalescer:
             size += len(send.records)
         return parts
 
-    def _append(self, topic: str, queue_id: int, sends: list[_Send]) -> None:
+    def _append(self, topic: str, queue_id: QueueId, sends: list[_Send]) -> None:
         data = sends[0].records if len(sends) == 1 else b"".join(send.records for send in sends)
         try:
             result = self._appender.append(topic, queue_id, data, None)
@@ -228,7 +228,7 @@ class Coalescer:
             return
         self._share(sends, queue_id, result)
 
-    def _share(self, sends: list[_Send], queue_id: int, result: AppendResult) -> None:
+    def _share(self, sends: list[_Send], queue_id: QueueId, result: AppendResult) -> None:
         first, begin = 0, 0
         if result.duplicates or result.gaps:
             self._share_parts(sends, queue_id, result)
@@ -248,6 +248,6 @@ class Coalescer:
             begin += len(send.records)
             send.done(SendOutcome(queue_id, part))
 
-    def _share_parts(self, sends: list[_Send], queue_id: int, result: AppendResult) -> None:
+    def _share_parts(self, sends: list[_Send], queue_id: QueueId, result: AppendResult) -> None:
         for send, part in zip(sends, result.parts(send.count for send in sends), strict=True):
             send.done(SendOutcome(queue_id, part))

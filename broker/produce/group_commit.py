@@ -23,7 +23,7 @@ from typing import Any, Final, Protocol
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueId
 from trovemq_store.files.files import StorageError
 from trovemq_store.settings import FlushMode
 
@@ -31,7 +31,7 @@ PAGE_SIZE: Final = 4096
 GATHER_TURNS: Final = 16  # of the event loop
 RETRY_PAUSE_S: Final = 0.05  # after a sync that could not be begun
 
-Grown = list[tuple[str, int]]
+Grown = list[tuple[str, QueueId]]
 Resolve = Callable[[TroveError | None], None]
 
 

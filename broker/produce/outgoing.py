@@ -9,6 +9,7 @@ from typing import Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.records import (
     PROPERTY_KEYS,
     PROPERTY_TAGS,
@@ -40,7 +41,7 @@ class OutgoingMessage:
     unique_key: str = ""
     properties: Mapping[str, str] = field(default_factory=dict)
     flag: int = 0
-    born_timestamp: int = 0  # epoch ms; 0 = now
+    born_timestamp: EpochMs = EpochMs(0)  # epoch ms; 0 = now
     system_properties: Mapping[str, str] = field(default_factory=dict)
     """Written unchecked: properties that one of the broker's protocols stores under RocketMQ's own names."""
 
@@ -90,7 +91,7 @@ class OutgoingEncoder:
         self._next_unique_key = next_unique_key
         self._singles = lru_cache(maxsize=FORMS_KNOWN)(self._single_records)
 
-    def _single_records(self, topic: str, queue_id: int, born_host: bytes) -> SingleRecords:
+    def _single_records(self, topic: str, queue_id: QueueId, born_host: bytes) -> SingleRecords:
         return SingleRecords(
             topic,
             queue_id,
@@ -104,9 +105,9 @@ class OutgoingEncoder:
         messages: Sequence[OutgoingMessage],
         *,
         topic: str,
-        queue_id: int,
+        queue_id: QueueId,
         born_host: bytes | None,
-        now_ms: int,
+        now_ms: EpochMs,
         checked: bool = False,
     ) -> bytes:
         """The messages as one run of records. `checked`: they have passed the checks of their protocol.

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from broker.query.located import queue_offset_of
 from broker.query.pages import Work
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueOffset
 from trovemq_proto.records.check import RecordState, crc_matches
 from trovemq_proto.records.fields import RecordFields, read_fields
 from trovemq_store.engine.message_store import MessageStore
@@ -27,7 +27,7 @@ class TimedQuery(Protocol):
         """Whether not every time will do."""
         ...
 
-    def in_time(self, timestamp: int) -> bool: ...
+    def in_time(self, timestamp: EpochMs) -> bool: ...
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from broker.query.query_by_key import query_pages
 from trovemq_proto import errors
 from trovemq_proto.audit import AUDIT_TOPIC
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import decode_offset_msg_id, looks_like_offset_msg_id
 from trovemq_proto.records.fields import read_fields
 from trovemq_proto.records.layout import (
@@ -74,7 +74,7 @@ def message_steps(store: MessageStore, identifier: str, topic: str = "") -> Step
 
 
 def get_message_at(
-    store: MessageStore, topic: str, queue_id: int, queue_offset: QueueOffset
+    store: MessageStore, topic: str, queue_id: QueueId, queue_offset: QueueOffset
 ) -> FoundMessages:
     """The message at a queue offset.
 

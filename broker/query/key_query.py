@@ -17,6 +17,7 @@ from typing import Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_proto.records import (
     PROPERTY_KEYS,
     PROPERTY_TAGS,
@@ -29,7 +30,7 @@ from trovemq_proto.records.hashes import index_hashes
 from trovemq_proto.records.keys import key_word, keys_with_spaces
 from trovemq_proto.records.layout import PROPERTY_KEY_SIZES
 
-TIME_MAX: Final = (1 << 63) - 1
+TIME_MAX: Final = EpochMs((1 << 63) - 1)
 KEY_SIZE_MAX: Final = 32_767
 
 
@@ -46,8 +47,8 @@ class KeyQuery:
     topic: str
     key: str
     type: KeyType = KeyType.KEY
-    begin: int = 0
-    end: int = TIME_MAX
+    begin: EpochMs = EpochMs(0)
+    end: EpochMs = TIME_MAX
 
     def check(self) -> None:
         """Raises TroveError REQUEST_ILLEGAL."""
@@ -89,7 +90,7 @@ class KeyQuery:
         """Whether not every time will do."""
         return self.begin > 0 or self.end < TIME_MAX
 
-    def in_time(self, timestamp: int) -> bool:
+    def in_time(self, timestamp: EpochMs) -> bool:
         return self.begin <= timestamp <= self.end
 
     def accepts(self, record: memoryview, fields: RecordFields) -> bool:

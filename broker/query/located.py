@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records.fields import RecordFields
 from trovemq_proto.records.layout import QUEUE_ID_AT, QUEUE_OFFSET_AT
 from trovemq_store.index.consume_queues import ConsumeQueues
@@ -14,6 +14,8 @@ def queue_offset_of(
     """The index of the record's unit, which is the truth; its own QUEUEOFFSET where it has no unit."""
     topic = str(record[fields.topic_position : fields.topic_position + fields.topic_size], "utf-8", "replace")
     stored = int.from_bytes(record[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8], signed=True)
-    queue = consume_queues.get(topic, int.from_bytes(record[QUEUE_ID_AT : QUEUE_ID_AT + 4], signed=True))
+    queue = consume_queues.get(
+        topic, QueueId(int.from_bytes(record[QUEUE_ID_AT : QUEUE_ID_AT + 4], signed=True))
+    )
     found = queue.find(physical_offset, QueueOffset(stored)) if queue is not None else None
     return stored if found is None else found

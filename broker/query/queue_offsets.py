@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import queue_ids as queue_ids_of
 from trovemq_store.engine.queues import queue_range
@@ -14,12 +14,12 @@ from trovemq_store.engine.queues import queue_range
 class QueueOffsets(NamedTuple):
     """Messages [min_offset, max_offset) of the queue can be read."""
 
-    queue_id: int
+    queue_id: QueueId
     min_offset: QueueOffset
     max_offset: QueueOffset
 
 
-def queue_offsets(store: MessageStore, topic: str, queue_ids: Sequence[int] = ()) -> list[QueueOffsets]:
+def queue_offsets(store: MessageStore, topic: str, queue_ids: Sequence[QueueId] = ()) -> list[QueueOffsets]:
     """Of these queues, or of all where none is named.
 
     Raises TroveError TOPIC_NOT_FOUND, QUEUE_NOT_FOUND.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from trovemq_proto.positions import QUEUE_ORIGIN, QueueOffset
+from trovemq_proto.positions import QUEUE_ORIGIN, EpochMs, QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import find_queue
 from trovemq_store.index import time_search
 
 
 def search_offset(
-    store: MessageStore, topic: str, queue_id: int, timestamp: int, *, upper: bool = False
+    store: MessageStore, topic: str, queue_id: QueueId, timestamp: EpochMs, *, upper: bool = False
 ) -> QueueOffset:
     """The smallest offset with time >= timestamp (epoch ms), or `upper`: the largest with time <= timestamp.
 

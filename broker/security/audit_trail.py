@@ -21,7 +21,7 @@ from typing import Final
 
 from trovemq_proto.audit import ACT, AUDIT_QUEUE_ID, AUDIT_TOPIC, BEGUN, DENIED, ENDED, AuditRecord
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueOffset
 from trovemq_proto.records import Message
 from trovemq_proto.records.layout import PROPERTY_KEYS, PROPERTY_TAGS
 from trovemq_store.engine.message_store import MessageStore
@@ -65,31 +65,33 @@ class AuditTrail:
 
     # --- acts -----------------------------------------------------------------------------------------
     def begin_act(
-        self, user: str, source: str, method: str, resources: str, now_ms: int
+        self, user: str, source: str, method: str, resources: str, now_ms: EpochMs
     ) -> tuple[AuditRecord, PhysicalOffset]:
         """The act's first record, and where the log ends after it. TroveError: the act may not be done."""
         made = AuditRecord(self._next_id(), now_ms, ACT, user, source, method, resources, phase=BEGUN)
         made = replace(made, act=made.id)
         return made, self._append(made)
 
-    def end_act(self, begun: AuditRecord, outcome: str, now_ms: int) -> None:
+    def end_act(self, begun: AuditRecord, outcome: str, now_ms: EpochMs) -> None:
         """The act's last record. Where it cannot be written that is counted: the act is done."""
         self._try_append(replace(begun, id=self._next_id(), time=now_ms, phase=ENDED, outcome=outcome))
 
     # --- others -----------------------------------------------------------------------------------------
     def note(
-        self, kind: str, user: str, source: str, method: str, resources: str, outcome: str, now_ms: int
+        self, kind: str, user: str, source: str, method: str, resources: str, outcome: str, now_ms: EpochMs
     ) -> None:
         """A look-up or a log-in: of those that are alike in a minute, the first and the number."""
         key = (kind, user, source, method, resources, outcome)
         self._count(key, AuditRecord("", now_ms, kind, user, source, method, resources, outcome), now_ms)
 
-    def denied(self, user: str, source: str, method: str, resources: str, outcome: str, now_ms: int) -> None:
+    def denied(
+        self, user: str, source: str, method: str, resources: str, outcome: str, now_ms: EpochMs
+    ) -> None:
         """A refused call: of one subject in a minute, the first and the number."""
         record = AuditRecord("", now_ms, DENIED, user, source, method, resources, outcome)
         self._count((DENIED, user or source), record, now_ms)
 
-    def _count(self, key: _Kind, record: AuditRecord, now_ms: int) -> None:
+    def _count(self, key: _Kind, record: AuditRecord, now_ms: EpochMs) -> None:
         self.flush(now_ms)
         if key not in self._counts and len(self._counts) >= KINDS_MAX:
             key, record = _OTHERS, replace(record, user="", source="", method="", resources="")
@@ -101,12 +103,12 @@ class AuditTrail:
             return
         counted.left += 1
 
-    def flush(self, now_ms: int) -> None:
+    def flush(self, now_ms: EpochMs) -> None:
         """Writes the counts where a minute is over."""
         if not 0 <= now_ms - self._from_ms < INTERVAL_MS:
             self.write_counts(now_ms)
 
-    def write_counts(self, now_ms: int) -> None:
+    def write_counts(self, now_ms: EpochMs) -> None:
         """Writes all counts; those that cannot be written are kept."""
         self._from_ms = now_ms
         counts, self._counts = self._counts, {}
@@ -118,7 +120,7 @@ class AuditTrail:
                 self._counts[key] = counted
 
     # --- retention --------------------------------------------------------------------------------------
-    def carry(self, end: PhysicalOffset, now_ms: int) -> Iterator[int]:
+    def carry(self, end: PhysicalOffset, now_ms: EpochMs) -> Iterator[int]:
         """Appends the young records below `end` again, in steps; yields how many each took. Once that is on
         disk, the log below may go. TroveError as an append."""
         begin = self._carried_to
@@ -135,11 +137,11 @@ class AuditTrail:
             yield self._carry(batch, now_ms)
         self._carried_to = max(begin, end)
 
-    def _carry(self, batch: list[NewRecord], now_ms: int) -> int:
+    def _carry(self, batch: list[NewRecord], now_ms: EpochMs) -> int:
         self._writer.append(batch, now_ms)
         return len(batch)
 
-    def _is_young(self, message: Message, now_ms: int) -> bool:
+    def _is_young(self, message: Message, now_ms: EpochMs) -> bool:
         return message.born_timestamp > now_ms - self._age_max_ms
 
     # --- the log ------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from broker.security.rules import Rule, make_rule
 from trovemq_daemon.users import SECRETS_MAX, Secret, User
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 
 USERS_MAX: Final = 10_000
 RULES_MAX: Final = 10_000
@@ -47,7 +48,7 @@ def add_user(state: SecurityState, user: User) -> SecurityState:
     return replace(state, users={**state.users, user.access_key: user})
 
 
-def rotate_secret(state: SecurityState, access_key: str, secret: bytes, now_ms: int) -> SecurityState:
+def rotate_secret(state: SecurityState, access_key: str, secret: bytes, now_ms: EpochMs) -> SecurityState:
     """The new secret is valid, and the one before. TroveError USER_NOT_FOUND, USER_ILLEGAL."""
     user = state.require_user(access_key)
     made = Secret.make(secret, user.salt, now_ms)

@@ -33,6 +33,7 @@ from trovemq_daemon.peers import parse_source
 from trovemq_daemon.users import check_access_key
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 
 WAIT_MAX_MS: Final = 1_000
 USES_MAX: Final = 20_000  # users, addresses and clients that are counted at once
@@ -104,7 +105,7 @@ class Use:
 
     __slots__ = ("_at_ms", "_levels", "_limited", "_rates", "calls", "connections", "quota", "subject")
 
-    def __init__(self, subject: str, quota: Quota, now_ms: int) -> None:
+    def __init__(self, subject: str, quota: Quota, now_ms: EpochMs) -> None:
         self.calls = 0
         """Open now."""
         self.connections: dict[str, int] = {}
@@ -124,7 +125,7 @@ class Use:
             self._levels[index] = min(self._levels[index], rate) if before[index] else float(rate)
         self._limited = tuple(index for index, rate in enumerate(self._rates) if rate)
 
-    def wait_ms(self, now_ms: int) -> float:
+    def wait_ms(self, now_ms: EpochMs) -> float:
         """Until all that was taken is paid."""
         self._fill(now_ms)
         wait_ms = 0.0
@@ -138,7 +139,7 @@ class Use:
         self._levels[Taken.REQUESTS] -= 1
         self._levels[Taken.BYTES_IN] -= size
 
-    def take_reply(self, size: int, now_ms: int) -> float:
+    def take_reply(self, size: int, now_ms: EpochMs) -> float:
         """Until the bytes of replies are paid, in ms: the answer to a request that was taken waits for no
         other."""
         if not self._rates[Taken.BYTES_OUT]:
@@ -147,12 +148,12 @@ class Use:
         self._levels[Taken.BYTES_OUT] -= size
         return max(0.0, -self._levels[Taken.BYTES_OUT] * 1_000 / self._rates[Taken.BYTES_OUT])
 
-    def is_idle(self, now_ms: int) -> bool:
+    def is_idle(self, now_ms: EpochMs) -> bool:
         """Whether forgetting it changes nothing."""
         self._fill(now_ms)
         return not self.calls and all(self._levels[index] >= self._rates[index] for index in self._limited)
 
-    def _fill(self, now_ms: int) -> None:
+    def _fill(self, now_ms: EpochMs) -> None:
         """A clock that went back gives nothing."""
         elapsed_ms, self._at_ms = now_ms - self._at_ms, now_ms
         if elapsed_ms <= 0:
@@ -227,7 +228,7 @@ class Quotas:
         return every if may_be_any and every in self._quotas else None
 
     def uses(
-        self, access_key: str, *, is_super: bool, source: str, client_id: str, now_ms: int
+        self, access_key: str, *, is_super: bool, source: str, client_id: str, now_ms: EpochMs
     ) -> tuple[Use, ...]:
         """Those that a call falls under. TroveError LIMIT_EXCEEDED where too many are counted."""
         if not self._quotas:
@@ -240,7 +241,7 @@ class Quotas:
             if key[-1] and (subject := self._subject(key[0], key[-1], may_be_any=not is_super)) is not None
         )
 
-    def _use(self, key: tuple[str, ...], subject: str, now_ms: int) -> Use:
+    def _use(self, key: tuple[str, ...], subject: str, now_ms: EpochMs) -> Use:
         use = self._uses.get(key)
         if use is None:
             if len(self._uses) >= USES_MAX:
@@ -248,7 +249,7 @@ class Quotas:
             use = self._uses[key] = Use(subject, self._quotas[subject], now_ms)
         return use
 
-    def _forget_idle(self, now_ms: int) -> None:
+    def _forget_idle(self, now_ms: EpochMs) -> None:
         for key in [key for key, use in self._uses.items() if use.is_idle(now_ms)]:
             del self._uses[key]
         if len(self._uses) >= USES_MAX:
@@ -277,7 +278,7 @@ class Quotas:
         for use in now:
             use.open(connection)
 
-    def take_request(self, uses: Iterable[Use], size: int, now_ms: int) -> float:
+    def take_request(self, uses: Iterable[Use], size: int, now_ms: EpochMs) -> float:
         """For how many ms the request waits. TroveError LIMIT_EXCEEDED: then nothing is taken."""
         wait_ms, longest = 0.0, None
         for use in uses:
@@ -293,7 +294,7 @@ class Quotas:
             use.take_request(size)
         return wait_ms
 
-    def take_reply(self, uses: Iterable[Use], size: int, now_ms: int) -> float:
+    def take_reply(self, uses: Iterable[Use], size: int, now_ms: EpochMs) -> float:
         """For how many ms a stream's next reply waits."""
         return max((use.take_reply(size, now_ms) for use in uses), default=0.0)
 

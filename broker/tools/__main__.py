@@ -26,7 +26,7 @@ from broker.tools.tree_dump import TreeView
 from trovemq_daemon.settings import SettingsError, load_settings
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueId
 from trovemq_store.backup.restore import restore
 from trovemq_store.check.findings import Finding, Findings
 from trovemq_store.check.repair import repair
@@ -111,7 +111,7 @@ def dump_command(
         case DumpPart.RECORDS:
             _print(dump.records(opened.view, scan, PhysicalOffset(begin)))
         case DumpPart.CONSUME_QUEUE:
-            _print(dump.consume_queue(opened.view, arguments[0], int(arguments[1])))
+            _print(dump.consume_queue(opened.view, arguments[0], QueueId(int(arguments[1]))))
         case DumpPart.INDEX:
             _print(dump.index(opened.view))
         case DumpPart.CHECKPOINT:

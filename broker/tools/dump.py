@@ -7,7 +7,7 @@ from typing import Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueId
 from trovemq_proto.records import RecordState, check_record
 from trovemq_store.check import layouts
 from trovemq_store.check.store_view import LogScan, StoreView
@@ -44,7 +44,7 @@ def _require_record(view: StoreView, physical_offset: PhysicalOffset) -> None:
     raise TroveError(errors.MESSAGE_NOT_FOUND, f"no record begins at physical offset {physical_offset}")
 
 
-def consume_queue(view: StoreView, topic: str, queue_id: int) -> Iterator[JsonObject]:
+def consume_queue(view: StoreView, topic: str, queue_id: QueueId) -> Iterator[JsonObject]:
     """The units of one queue. TroveError QUEUE_NOT_FOUND."""
     queue = next((q for q in view.queues if (q.topic, q.queue_id) == (topic, queue_id)), None)
     if queue is None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.records import Message
 from trovemq_store.check.layouts import QueueView
 from trovemq_store.check.queue_rules import by_queue, unit_indexes, units_of
@@ -81,7 +82,7 @@ class _Queue:
 
     offsets: list[NDArray[np.int64]] = field(default_factory=list)
     units: list[NDArray[np.void]] = field(default_factory=list)
-    first_timestamp: int = -1
+    first_timestamp: EpochMs = EpochMs(-1)
 
 
 def messages(view: StoreView, scan: LogScan) -> Iterator[Message]:
@@ -94,7 +95,7 @@ def messages(view: StoreView, scan: LogScan) -> Iterator[Message]:
 
 def manifest(view: StoreView, scan: LogScan, name: str, config: Mapping[str, str]) -> JsonObject:
     """The whole store as one document. `config`: settings that were given, by RocketMQ's names."""
-    queues: dict[tuple[str, int], _Queue] = {}
+    queues: dict[tuple[str, QueueId], _Queue] = {}
     found: list[object] = []
     for run in view.runs(scan):
         wanted = (view.message(run, index, scan) for index in unit_indexes(run).tolist())
@@ -142,17 +143,17 @@ def file_digests(files: ReadOnlyFileSystem) -> dict[str, JsonObject]:
     return digests
 
 
-def _collect(queues: dict[tuple[str, int], _Queue], run: DispatchBatch) -> None:
+def _collect(queues: dict[tuple[str, QueueId], _Queue], run: DispatchBatch) -> None:
     units = units_of(run)
     for key, indexes in by_queue(run):
         queue = queues.setdefault(key, _Queue())
         if not queue.units:
-            queue.first_timestamp = int(run.records.store_timestamps[indexes[0]])
+            queue.first_timestamp = EpochMs(int(run.records.store_timestamps[indexes[0]]))
         queue.offsets.append(run.records.queue_offsets[indexes])
         queue.units.append(units[indexes])
 
 
-def _queue_keys(view: StoreView, queues: Mapping[tuple[str, int], _Queue]) -> list[tuple[str, int]]:
+def _queue_keys(view: StoreView, queues: Mapping[tuple[str, QueueId], _Queue]) -> list[tuple[str, QueueId]]:
     """Queues of the log, and those whose messages are gone but whose offsets continue."""
     kept = {(queue.topic, queue.queue_id) for queue in view.queues if _goes_on(view, queue)}
     return sorted(kept | queues.keys())
@@ -165,7 +166,7 @@ def _goes_on(view: StoreView, queue: QueueView) -> bool:
     return int(last["physical_offset"][0]) >= view.deletions.deleted_below(queue.topic)
 
 
-def _describe(view: StoreView, key: tuple[str, int], queue: _Queue | None) -> dict[str, Any]:
+def _describe(view: StoreView, key: tuple[str, QueueId], queue: _Queue | None) -> dict[str, Any]:
     topic, queue_id = key
     if queue is None:
         end = next(q.end for q in view.queues if (q.topic, q.queue_id) == key)
@@ -176,7 +177,7 @@ def _describe(view: StoreView, key: tuple[str, int], queue: _Queue | None) -> di
 
 
 def _queue_object(
-    topic: str, queue_id: int, first: int, end: int, earliest: int, units: NDArray[np.void]
+    topic: str, queue_id: QueueId, first: int, end: int, earliest: int, units: NDArray[np.void]
 ) -> dict[str, Any]:
     return {
         "topic": topic,

@@ -40,7 +40,7 @@ from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import PROPERTY_SHARDING_KEY, Message, decode_stored
 from trovemq_proto.records.layout import (
     PROPERTY_DEAD_TOPIC,
@@ -84,7 +84,7 @@ class Copy:
 
     role: CopyRole
     topic: str
-    queue_id: int
+    queue_id: QueueId
     queue_offset: QueueOffset
     physical_offset: PhysicalOffset
     size: int
@@ -92,9 +92,9 @@ class Copy:
     unique_key: str
     keys: str
     tag: str
-    born_ms: int
+    born_ms: EpochMs
     born_host: str
-    store_ms: int
+    store_ms: EpochMs
     store_host: str
     reconsume_times: int
     prepared_offset: int
@@ -103,7 +103,7 @@ class Copy:
     producer_group: str = ""
     message_group: str = ""
     priority: int = PRIORITY_DEFAULT
-    deliver_ms: int = 0
+    deliver_ms: EpochMs = EpochMs(0)
     is_moved: bool = False
     properties: Mapping[str, str] = field(repr=False)
 
@@ -135,7 +135,7 @@ class TrackedMessages:
 @dataclass(frozen=True, slots=True)
 class Location:
     topic: str
-    queue_id: int
+    queue_id: QueueId
     queue_offset: QueueOffset
 
 
@@ -232,7 +232,7 @@ def copy_of(message: Message, queue_offset: QueueOffset) -> Copy:
         producer_group=properties.get(PROPERTY_PRODUCER_GROUP, ""),
         message_group=properties.get(PROPERTY_SHARDING_KEY, ""),
         priority=priority_of(properties),
-        deliver_ms=waiting.deliver_ms if waiting is not None else 0,
+        deliver_ms=waiting.deliver_ms if waiting is not None else EpochMs(0),
         is_moved=_is_moved(role, properties),
         properties=properties,
     )

@@ -22,7 +22,7 @@ from broker.groups.group_lag import messages_between
 from broker.track.copies import Copy, CopyRole, TrackedMessage
 from broker.track.history import Place
 from broker.track.timeline import LastEvent, TrackEventKind
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.topics.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
@@ -66,9 +66,9 @@ class ConsumptionStatus:
     group: str
     reason: Reason
     topic: str
-    queue_id: int
+    queue_id: QueueId
     queue_offset: QueueOffset
-    until_ms: int = 0
+    until_ms: EpochMs = EpochMs(0)
     attempt: int = 0
     client_id: str = ""
     ahead: int = 0
@@ -109,7 +109,9 @@ class _Case:
 class ConsumptionDiagnosis:
     """Judges at one moment."""
 
-    def __init__(self, store: MessageStore, model: ConsumerState, members_of: MembersOf, now_ms: int) -> None:
+    def __init__(
+        self, store: MessageStore, model: ConsumerState, members_of: MembersOf, now_ms: EpochMs
+    ) -> None:
         self._store = store
         self._model = model
         self._members_of = members_of

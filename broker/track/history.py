@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trovemq_proto.positions import QUEUE_ORIGIN, PhysicalOffset
+from trovemq_proto.positions import QUEUE_ORIGIN, EpochMs, PhysicalOffset, QueueId
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import messages_from
 from trovemq_store.events.codec import EVENT_DTYPE, EVENTS_TOPIC, FLAG_RENEWED, Event, EventKind, read_events
@@ -36,7 +36,7 @@ class Place(NamedTuple):
     checks name it by its real topic."""
 
     topic: str
-    queue_id: int
+    queue_id: QueueId
     offset: int
     half: bool = False
 
@@ -120,7 +120,7 @@ class _Finder:
         self._priorities = priorities
         self._scan = scan
         self._passed: dict[Place, set[str]] = {place: set() for place in places}
-        self._by_queue: dict[tuple[str, int], list[Place]] = {}
+        self._by_queue: dict[tuple[str, QueueId], list[Place]] = {}
         for place in places:
             self._by_queue.setdefault((place.topic, place.queue_id), []).append(place)
 
@@ -203,10 +203,10 @@ def _event(texts: list[str], row: np.void) -> Event:
     assert row.dtype == EVENT_DTYPE
     return Event(
         EventKind(int(row["kind"])),
-        int(row["time_ms"]),
+        EpochMs(int(row["time_ms"])),
         texts[int(row["group"])],
         texts[int(row["topic"])],
-        int(row["queue_id"]),
+        QueueId(int(row["queue_id"])),
         int(row["offset"]),
         int(row["count"]),
         int(row["until"]),

@@ -24,7 +24,7 @@ from broker.track.diagnosis import (
 )
 from broker.track.history import BYTES_MAX, RECORDS_MAX, Place, Scan, scan_events
 from broker.track.timeline import GroupEvents, TrackEvent, TrackEventKind, stored_events
-from trovemq_proto.positions import QUEUE_ORIGIN, PhysicalOffset, QueueOffset
+from trovemq_proto.positions import QUEUE_ORIGIN, EpochMs, PhysicalOffset, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import messages_from
 from trovemq_store.events.codec import EVENTS_TOPIC
@@ -80,7 +80,7 @@ class MessageTracker:
     limits: Limits = field(default_factory=Limits)
 
     def steps(
-        self, identifier: str | Location, topic: str, clock_ms: Callable[[], int]
+        self, identifier: str | Location, topic: str, clock_ms: Callable[[], EpochMs]
     ) -> Generator[None, None, MessageTrack]:
         """Raises TroveError as find_messages() does."""
         found = yield from find_messages(self.store, identifier, topic)
@@ -140,7 +140,7 @@ class MessageTracker:
         self,
         tracked: TrackedMessage,
         scan: Scan,
-        clock_ms: Callable[[], int],
+        clock_ms: Callable[[], EpochMs],
         notes: list[str],
         groups_left: int,
     ) -> Generator[None, None, TrackedEvents]:
@@ -175,7 +175,7 @@ class MessageTracker:
         names.update(copy.group for copy in tracked.copies)
         return sorted(name for name in names if name and not is_system_group(name))
 
-    def _expire(self, groups: GroupEvents, status: ConsumptionStatus, now_ms: int) -> None:
+    def _expire(self, groups: GroupEvents, status: ConsumptionStatus, now_ms: EpochMs) -> None:
         """A delivery whose time is over, and that nothing has followed yet."""
         if status.reason in (Reason.READY, Reason.NO_MEMBER, Reason.LOCKED) and status.attempt:
             place = Place(status.topic, status.queue_id, status.queue_offset)

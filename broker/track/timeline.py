@@ -9,7 +9,7 @@ from typing import Final
 
 from broker.track.copies import CONSUMABLE, Copy, CopyRole, TrackedMessage
 from broker.track.history import Place
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_store.events.codec import Event, EventKind
 
 
@@ -50,15 +50,15 @@ class TrackEvent:
     """`until_ms`: for which time the message waits or is invisible from then on; `count`: so many of them in
     a row (renewals)."""
 
-    time_ms: int
+    time_ms: EpochMs
     kind: TrackEventKind
     topic: str
-    queue_id: int
+    queue_id: QueueId
     queue_offset: QueueOffset
     group: str = ""
     client_id: str = ""
     attempt: int = 0
-    until_ms: int = 0
+    until_ms: EpochMs = EpochMs(0)
     count: int = 1
     detail: str = ""
 
@@ -68,11 +68,11 @@ class LastEvent:
     """The last event of one group at one place. `result`: how it ended, None while it did not."""
 
     result: TrackEventKind | None = None
-    result_ms: int = 0
+    result_ms: EpochMs = EpochMs(0)
     attempt: int = 0
     client_id: str = ""
     lease: int = 0
-    until_ms: int = 0
+    until_ms: EpochMs = EpochMs(0)
     renewed: bool = False
     returned: bool = False
     is_out: bool = False  # delivered, and neither settled nor returned since
@@ -107,7 +107,7 @@ def stored_events(tracked: TrackedMessage) -> list[TrackEvent]:
     return [*events, *stored]
 
 
-def _of_copy(copy: Copy, time_ms: int, kind: TrackEventKind, detail: str) -> TrackEvent:
+def _of_copy(copy: Copy, time_ms: EpochMs, kind: TrackEventKind, detail: str) -> TrackEvent:
     return TrackEvent(
         time_ms=time_ms,
         kind=kind,
@@ -143,7 +143,7 @@ class GroupEvents:
         for place, event in found:
             self._add_one(place, event)
 
-    def expire(self, group: str, place: Place, now_ms: int) -> None:
+    def expire(self, group: str, place: Place, now_ms: EpochMs) -> None:
         """The group's last delivery is over, and nothing came of it."""
         last = self.last_events.get((group, place))
         if last is not None and last.is_out:
@@ -196,7 +196,7 @@ class GroupEvents:
             attempt=event.attempt,
             client_id=event.client_id,
             lease=event.lease,
-            until_ms=event.until,
+            until_ms=EpochMs(event.until),
             renewed=event.renewed,
             is_out=True,
         )
@@ -206,10 +206,10 @@ class GroupEvents:
             TrackEventKind.DELIVERED,
             client_id=event.client_id,
             attempt=event.attempt,
-            until_ms=event.until,
+            until_ms=EpochMs(event.until),
         )
 
-    def _say_expired(self, place: Place, group: str, last: LastEvent, now_ms: int) -> None:
+    def _say_expired(self, place: Place, group: str, last: LastEvent, now_ms: EpochMs) -> None:
         last.is_out = False
         self.timeline.append(
             TrackEvent(
@@ -232,7 +232,7 @@ class GroupEvents:
             detail = "" if event.renewed else "its client is gone, or held it for too long"
         last.returned = kind is TrackEventKind.RETURNED
         last.is_out = not last.returned
-        last.lease, last.until_ms, last.renewed = event.lease, event.until, event.renewed
+        last.lease, last.until_ms, last.renewed = event.lease, EpochMs(event.until), event.renewed
         last.attempt = event.attempt
         client_id = event.client_id or last.client_id
         if kind is TrackEventKind.RENEWED and self._renew(place, event):
@@ -243,7 +243,7 @@ class GroupEvents:
             kind,
             client_id=client_id,
             attempt=event.attempt,
-            until_ms=event.until,
+            until_ms=EpochMs(event.until),
             detail=detail,
         )
 
@@ -254,7 +254,9 @@ class GroupEvents:
             return False
         if (last.topic, last.queue_id, last.queue_offset) != place[:3]:
             return False
-        self.timeline[-1] = replace(last, time_ms=event.time_ms, until_ms=event.until, count=last.count + 1)
+        self.timeline[-1] = replace(
+            last, time_ms=event.time_ms, until_ms=EpochMs(event.until), count=last.count + 1
+        )
         return True
 
     def _settle(self, place: Place, event: Event, last: LastEvent) -> None:
@@ -282,7 +284,7 @@ class GroupEvents:
         *,
         client_id: str = "",
         attempt: int = 0,
-        until_ms: int = 0,
+        until_ms: EpochMs = EpochMs(0),
         detail: str = "",
     ) -> None:
         self.timeline.append(

@@ -25,8 +25,10 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Final
 
+from trovemq_proto.positions import EpochMs, QueueId
+
 AUDIT_TOPIC: Final = "rmq_sys_trovemq_audit"
-AUDIT_QUEUE_ID: Final = 0
+AUDIT_QUEUE_ID: Final = QueueId(0)
 
 ACT: Final = "act"
 READ: Final = "read"
@@ -42,7 +44,7 @@ class AuditRecord:
     """The members of the table above."""
 
     id: str
-    time: int
+    time: EpochMs
     kind: str
     user: str
     source: str

@@ -1,13 +1,16 @@
-"""Where a message is, in numbers that look like any other and must not be taken for it.
+"""Where and when: numbers that must not be taken for each other, nor for a size or a duration.
 
 When the code runs they are plain ints; mypy keeps them apart. Arithmetic gives an int: where the result is a
-position again, name it, as in `PhysicalOffset(begin + size)`. Decoders and index reads return these types.
-NumPy columns of positions stay int64; a value taken out of one is wrapped where it leaves the loop.
+position again, name it, as in `PhysicalOffset(begin + size)`. Only a moment plus a duration is a moment.
+Decoders and index reads return these types. NumPy columns stay int64; a value taken out of one is wrapped
+where it leaves the loop.
+
+They end where another program begins: the SDK's users, protobuf and files have plain numbers.
 """
 
 from __future__ import annotations
 
-from typing import Final, NewType
+from typing import TYPE_CHECKING, Final, NewType
 
 PhysicalOffset = NewType("PhysicalOffset", int)
 """A byte of the commit log, counted from the log's first byte ever; segments are named by theirs."""
@@ -20,3 +23,19 @@ QueueOffset = NewType("QueueOffset", int)
 
 QUEUE_ORIGIN: Final = QueueOffset(0)
 """The first message that a queue ever had; retention may have removed it."""
+
+QueueId = NewType("QueueId", int)
+"""A queue's number among those of its topic and broker, from 0 on."""
+
+ANY_QUEUE: Final = QueueId(-1)
+"""In a request that names no queue: a send goes to one that the broker chooses, a receive takes from all."""
+
+if TYPE_CHECKING:
+
+    class EpochMs(int):
+        """A moment, in milliseconds since 1970 (UTC). With a duration added it is a moment again."""
+
+        def __add__(self, duration_ms: int, /) -> EpochMs: ...
+
+else:
+    EpochMs = NewType("EpochMs", int)

@@ -8,6 +8,7 @@ from typing import Final
 from broker.groups.delivery.request import Delivered, ReceiveRequest
 from tests.durability.engine_script import STEPS, WORKERS
 from tests.durability.tree_script import TreeScript, void
+from trovemq_proto.positions import QueueId
 from trovemq_proto.records import decode_message
 from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
@@ -48,9 +49,9 @@ class ConsumerScript(TreeScript):
     def first_life(self) -> None:
         self.fill(12)
         for _ in range(3):
-            self.attempt(lambda: self.send("tasks", 0, [40, 60, 80]))
-            self.attempt(lambda: self.send("lines", 0, [30, 30]))
-        self.attempt(lambda: self.send("temp", 0, [50, 50]))
+            self.attempt(lambda: self.send("tasks", QueueId(0), [40, 60, 80]))
+            self.attempt(lambda: self.send("lines", QueueId(0), [30, 30]))
+        self.attempt(lambda: self.send("temp", QueueId(0), [50, 50]))
         for delay_ms in (400, 700, 700, HOUR_MS // 4, HOUR_MS // 4):
             self.attempt(partial(self.schedule, delay_ms))
         for _ in range(4):
@@ -68,7 +69,7 @@ class ConsumerScript(TreeScript):
         self.attempt(self.commit_offset)
         self.attempt(self.persist_offsets)
         self.attempt(self.snapshot)
-        self.attempt(lambda: self.send("temp", 1, [50, 50]))
+        self.attempt(lambda: self.send("temp", QueueId(1), [50, 50]))
         self.attempt(self.sync)
         self.attempt(self.delete_temp)
         self.fill(4)
@@ -97,7 +98,7 @@ class ConsumerScript(TreeScript):
     def schedule(self, delay_ms: int) -> None:
         body, now_ms = self.body(20), self.tick()
         self.ledger.due_ms[body] = now_ms + delay_ms
-        record = NewRecord("later", 0, body, {"UNIQ_KEY": body.decode()}, now_ms)
+        record = NewRecord("later", QueueId(0), body, {"UNIQ_KEY": body.decode()}, now_ms)
         self.model.timers.schedule(record, now_ms + delay_ms, now_ms)
         self.ledger.status[body] = "waits"
 
@@ -109,7 +110,7 @@ class ConsumerScript(TreeScript):
     # --- transactions -------------------------------------------------------------------------------
     def prepare(self, immunity_ms: int = 0) -> None:
         body, now_ms = self.body(25), self.tick()
-        record = NewRecord("deals", 0, body, {"UNIQ_KEY": body.decode()}, now_ms)
+        record = NewRecord("deals", QueueId(0), body, {"UNIQ_KEY": body.decode()}, now_ms)
         self.model.transactions.prepare(record, now_ms, immunity_ms=immunity_ms)
         self.ledger.status[body] = "open"
 

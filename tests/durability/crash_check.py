@@ -31,7 +31,7 @@ from tests.durability.crash_script import (
 from tests.durability.crash_seam import Logged, LogImage
 from tests.support.engine import flush, read_queue
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId
 from trovemq_proto.records import decode_message
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
@@ -50,7 +50,7 @@ class Recovered:
         settings: StoreSettings,
         log: LogImage,
         promises: Promises,
-        now_ms: int,
+        now_ms: EpochMs,
         source: random.Random,
     ) -> None:
         self.files = files
@@ -104,7 +104,7 @@ class Recovered:
             for queue in store.consume_queues.queues(topic):
                 assert (topic, queue.queue_id) in self.queues or queue.min_offset == queue.max_offset
         for (topic, queue_id), expected in self.queues.items():
-            found = store.consume_queues.get(topic, queue_id)
+            found = store.consume_queues.get(topic, QueueId(queue_id))
             assert found is not None
             assert found.min_offset == expected[0].queue_offset
             assert found.max_offset == expected[-1].queue_offset + 1
@@ -170,7 +170,7 @@ class Recovered:
         assert again.min_offset == self.store.min_offset
         assert list(again.offsets.entries()) == list(self.store.offsets.entries())
         for (topic, queue_id), expected in self.queues.items():
-            queue = again.consume_queues.get(topic, queue_id)
+            queue = again.consume_queues.get(topic, QueueId(queue_id))
             assert queue is not None
             assert queue.max_offset == expected[-1].queue_offset + 1
 
@@ -188,7 +188,7 @@ class Recovered:
         for body, delayed in self.promises.delayed.items():
             assert delayed.due_ms <= self.now_ms or early[body] == before[body]
         due_ms = [delayed.due_ms for delayed in self.promises.delayed.values()]
-        self.now_ms = max([self.now_ms, *due_ms]) + 100 * LEASE_MS
+        self.now_ms = EpochMs(max([self.now_ms, *due_ms]) + 100 * LEASE_MS)
         self._deliver_due(self.now_ms)
         self._check_delayed(before)
         self._check_transactions()
@@ -204,7 +204,7 @@ class Recovered:
         self.model.timers.catch_up()
         self.model.transactions.catch_up()
 
-    def _deliver_due(self, now_ms: int) -> None:
+    def _deliver_due(self, now_ms: EpochMs) -> None:
         for _ in range(TURNS_MAX):
             done = self.model.timers.deliver_due(now_ms)
             self._sync()

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-Place = tuple[str, str, int]
+from trovemq_proto.positions import QueueId
+
+Place = tuple[str, str, QueueId]
 """Group, topic, queue id."""
 
 

@@ -23,7 +23,7 @@ from tests.durability.crash_promises import Delayed, Half, Plain, Promises
 from tests.durability.crash_seam import RecordingFileSystem
 from tests.support.engine import BORN_HOST, NOW_MS, SMALL, append, record
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_proto.records import decode_message
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import NewRecord
@@ -113,7 +113,7 @@ class Script:
             record(
                 body,
                 topic=topic,
-                queue_id=queue_id,
+                queue_id=QueueId(queue_id),
                 keys=f"all k{len(body) % 3} {'x' * self._source.choice((0, 0, 700))}",
                 tag=self._source.choice(TAGS),
                 unique_key=f"u{body[:6].decode()}",
@@ -125,7 +125,7 @@ class Script:
             records.pop()
         self.files.fail_next_log_write = self._source.random() < 0.05
         try:
-            result = append(self.store, *records, topic=topic, queue_id=queue_id, now_ms=self.now_ms)
+            result = append(self.store, *records, topic=topic, queue_id=QueueId(queue_id), now_ms=self.now_ms)
         except TroveError as error:
             assert error.spec.symbol == "UNKNOWN_ERROR"  # noqa: PT017
             return
@@ -176,7 +176,7 @@ class Script:
     def commit_offsets(self) -> None:
         """Never back, so that the persisted offset is a lower bound."""
         for topic in (PLAIN, BILLS):
-            for queue_id in range(QUEUES):
+            for queue_id in map(QueueId, range(QUEUES)):
                 queue = self.store.consume_queues.get(topic, queue_id)
                 if queue is not None and self._source.random() < 0.7:
                     place = (AUDIT, topic, queue_id)
@@ -186,9 +186,11 @@ class Script:
         if self._source.random() < 0.7:
             self.store.offsets.persist()
             for place, offset in self.promises.committed.items():
-                self.promises.persisted[place] = min(offset, self._durable_queue_end(place[1], place[2]))
+                self.promises.persisted[place] = min(
+                    offset, self._durable_queue_end(place[1], QueueId(place[2]))
+                )
 
-    def _durable_queue_end(self, topic: str, queue_id: int) -> int:
+    def _durable_queue_end(self, topic: str, queue_id: QueueId) -> int:
         deleted = self.promises.deletions.get(topic, (0,))[-1]
         return max(
             (
@@ -294,7 +296,7 @@ class Script:
         body = self._next_body()
         return NewRecord(
             topic,
-            self._source.randrange(QUEUES),
+            QueueId(self._source.randrange(QUEUES)),
             body,
             {"UNIQ_KEY": f"u{body[:6].decode()}", "KEYS": "all"},
             self.now_ms,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.records.check import RecordState, check_record
 from trovemq_proto.records.message import decode_message
 from trovemq_store.files.files import Buffer, File, StorageError, WritableMap
@@ -30,9 +31,9 @@ class Logged:
     physical_offset: int
     size: int
     topic: str
-    queue_id: int
+    queue_id: QueueId
     queue_offset: int
-    store_timestamp: int
+    store_timestamp: EpochMs
     body: bytes
     keys: frozenset[str]
     tag: str

@@ -22,6 +22,7 @@ from tests.durability.engine_threads import EngineThreads, Reply
 from tests.durability.oracle import QUEUES, READERS, TOPIC, WORKERS, History, Ledger, content, may_be_twice
 from tests.support.engine import append, record
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.records import decode_message, pack_host
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import NewRecord
@@ -53,7 +54,7 @@ class EngineLoad:
         source: random.Random,
         *,
         life: int,
-        now_ms: int,
+        now_ms: EpochMs,
         told: Callable[[int], None],
     ) -> None:
         self._store = store
@@ -91,7 +92,7 @@ class EngineLoad:
             (self._clean, 2),
         ]
 
-    def _clock(self) -> int:
+    def _clock(self) -> EpochMs:
         return self._now_ms
 
     def _topic_changes(self) -> TopicChanges:
@@ -140,7 +141,7 @@ class EngineLoad:
                 record(
                     made.body,
                     topic=TOPIC,
-                    queue_id=queue_id,
+                    queue_id=QueueId(queue_id),
                     keys=" ".join(made.keys),
                     tag=made.tag,
                     unique_key=identifier,
@@ -150,7 +151,7 @@ class EngineLoad:
         size_max = self._store.settings.batch_size_max
         while sum(map(len, records)) > size_max:
             records, ids = records[:-1], ids[:-1]
-        result = append(self._store, *records, topic=TOPIC, queue_id=queue_id, now_ms=self._now_ms)
+        result = append(self._store, *records, topic=TOPIC, queue_id=QueueId(queue_id), now_ms=self._now_ms)
         places = [result.physical_offset + int(position) for position in result.positions]
         offsets = [result.first_queue_offset + index for index in range(len(ids))]
         self._threads.busy.add(producer)
@@ -160,7 +161,7 @@ class EngineLoad:
         made = content(identifier)
         queue_id = self._source.randrange(QUEUES)
         properties = {"UNIQ_KEY": identifier, "KEYS": " ".join(made.keys), "TAGS": made.tag}
-        return NewRecord(TOPIC, queue_id, made.body, properties, self._now_ms, BORN_HOST)
+        return NewRecord(TOPIC, QueueId(queue_id), made.body, properties, self._now_ms, BORN_HOST)
 
     def _schedule(self) -> None:
         (identifier,) = self._new_ids("delayed")
@@ -230,12 +231,12 @@ class EngineLoad:
 
     def _commit_offset(self) -> None:
         queue_id = self._source.randrange(QUEUES)
-        queue = self._store.consume_queues.get(TOPIC, queue_id)
+        queue = self._store.consume_queues.get(TOPIC, QueueId(queue_id))
         if queue is None:
             return
         offset = queue.lower_bound(self._store.flushed_offset)
         self._ledger.add("reach", queue_id, offset)
-        self._store.offsets.commit(READERS, TOPIC, queue_id, offset, durable=True)
+        self._store.offsets.commit(READERS, TOPIC, QueueId(queue_id), offset, durable=True)
         self._ledger.add("reached", queue_id, offset)
 
     # --- in the background --------------------------------------------------------------------------

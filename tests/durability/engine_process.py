@@ -36,6 +36,7 @@ from tests.durability.engine_load import GROUP, LEASE_MS, LIFE_MS, EngineLoad
 from tests.durability.oracle import QUEUES, TOPIC, WORKERS, History, Ledger, may_be_twice
 from tests.durability.oracle_check import StoreCheck
 from tests.support.engine import NOW_MS, SMALL
+from trovemq_proto.positions import EpochMs
 from trovemq_proto.records import decode_message
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.fault_points import armed
@@ -116,7 +117,9 @@ def live(life: Life) -> None:
     store.close(end_ms)
 
 
-def drain(store: MessageStore, model: ConsumerState, history: History, ledger: Ledger, now_ms: int) -> None:
+def drain(
+    store: MessageStore, model: ConsumerState, history: History, ledger: Ledger, now_ms: EpochMs
+) -> None:
     """The group receives whatever it has not consumed, and nothing that it has."""
     consumed, empty = history.consumed(store.end_offset), 0
     received: set[str] = set()

@@ -23,7 +23,7 @@ from broker.groups.delivery.dead_letters import dead_letter_topic
 from tests.support.engine import NOW_MS, SMALL, append, read_queue, record
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.steps import finished
 from trovemq_store.files.files import FileSystem, StorageError
@@ -61,7 +61,7 @@ class Sent:
     """One message of a topic of PLAIN, as the append placed it."""
 
     topic: str
-    queue_id: int
+    queue_id: QueueId
     queue_offset: int
     physical_offset: int
     body: bytes
@@ -162,7 +162,7 @@ class EngineScript:
         run()
         self.in_work = False
 
-    def tick(self, ms: int = 10) -> int:
+    def tick(self, ms: int = 10) -> EpochMs:
         self.now_ms += ms
         return self.now_ms
 
@@ -186,7 +186,7 @@ class EngineScript:
                 break
             except (TroveError, StorageError):
                 assert attempt < TRIES_MAX - 1, "a fault that came once keeps no store from opening"
-        stored = self.store.offsets.get("audit", "orders", 0)
+        stored = self.store.offsets.get("audit", "orders", QueueId(0))
         assert stored in self.ledger.offsets
         self.ledger.offsets = [stored]
         for topic in (*TOPICS, *UNIQUE, "temp"):
@@ -246,7 +246,7 @@ class EngineScript:
         self.count += 1
         return f"{self.count:06d}".encode() + b"x" * size
 
-    def send(self, topic: str, queue_id: int, sizes: list[int], **fields: str) -> None:
+    def send(self, topic: str, queue_id: QueueId, sizes: list[int], **fields: str) -> None:
         bodies = [self.body(size) for size in sizes]
         keys = [f"{KEYS[self.source.randrange(2)]} common" for _ in bodies]
         records = [
@@ -286,7 +286,7 @@ class EngineScript:
             sizes = [self.source.randrange(900) for _ in range(self.source.randrange(1, 5))]
             if self.source.random() < 0.2:
                 sizes = [20] * 12
-            self.attempt(partial(self.send, topic, queue_id, sizes))
+            self.attempt(partial(self.send, topic, QueueId(queue_id), sizes))
             if self.source.random() < 0.4:
                 self.spare()
             if self.source.random() < 0.5:
@@ -324,10 +324,10 @@ class EngineScript:
 
     # --- offsets, topics, retention -----------------------------------------------------------------
     def commit_offset(self) -> None:
-        queue = self.store.consume_queues.get("orders", 0)
+        queue = self.store.consume_queues.get("orders", QueueId(0))
         value = 0 if queue is None else min(queue.max_offset, self.source.randrange(1 + queue.max_offset))
         self.ledger.offsets.append(value)
-        self.store.offsets.commit("audit", "orders", 0, QueueOffset(value))
+        self.store.offsets.commit("audit", "orders", QueueId(0), QueueOffset(value))
 
     def persist_offsets(self) -> None:
         work = self.store.offsets.begin_persist()
@@ -381,9 +381,9 @@ class EngineScript:
         self.ledger.trimmed = end
         for topic in ("later", "deals", dead_letter_topic(WORKERS.name)):
             for queue_id in range(QUEUES):
-                queue = self.store.consume_queues.get(topic, queue_id)
+                queue = self.store.consume_queues.get(topic, QueueId(queue_id))
                 below = 0 if queue is None else queue.lower_bound(PhysicalOffset(end)) - queue.min_offset
-                for message in read_queue(self.store, topic, queue_id)[:below]:
+                for message in read_queue(self.store, topic, QueueId(queue_id))[:below]:
                     self.ledger.status[message.body] = self.ledger.on_disk[message.body] = "expired"
 
     def snapshot(self) -> None:
@@ -418,12 +418,12 @@ class EngineScript:
         """The event loop's work while a thread's work is held: appends, dispatch, reads, look-ups."""
         self.in_work = False
         known = len(self.ledger.sent)
-        self.send("orders", 0, [30, 700])
+        self.send("orders", QueueId(0), [30, 700])
         self.model.on_messages_available(self.store.dispatch())
         self.commit_offset()
         for topic in PLAIN:
             for queue_id in range(QUEUES):
-                messages = read_queue(self.store, topic, queue_id)
+                messages = read_queue(self.store, topic, QueueId(queue_id))
                 offsets = [message.queue_offset for message in messages]
                 assert offsets == list(range(offsets[0], offsets[0] + len(offsets))) if offsets else True
         assert self.ledger.durable.sent <= known

@@ -21,7 +21,7 @@ from tests.support.retention import HOUR_MS, SETTINGS, Broker, bodies
 from tests.support.trials import Trials, strata
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_store.check.findings import Finding, Findings
 from trovemq_store.check.live_store import IndexMappings, LiveScrub
 from trovemq_store.engine.record_writer import NewRecord
@@ -104,7 +104,7 @@ class Work:
             assert isinstance(self.files.inner, MemoryFileSystem)
             assert not self.files.inner._locked, "the lock stays"
 
-    def _opened(self, now_ms: int | None) -> Broker | None:
+    def _opened(self, now_ms: EpochMs | None) -> Broker | None:
         made: list[Broker] = []
         if self._step(lambda: made.append(_open(self.files, now_ms))):
             return made[0]
@@ -160,7 +160,8 @@ class Work:
         self._go(broker, lambda: broker.store.flush_projections(index=True))
         self._go(broker, broker.save_snapshot)
         self._go(
-            broker, lambda: broker.store.offsets.commit("billing", "lines", 0, QueueOffset(1), durable=True)
+            broker,
+            lambda: broker.store.offsets.commit("billing", "lines", QueueId(0), QueueOffset(1), durable=True),
         )
         self._go(broker, lambda: model.groups.persist(now_ms=broker.now_ms))
         broker.now_ms += 2 * HOUR_MS
@@ -181,7 +182,7 @@ class Work:
         self._step(broker.sync)
 
 
-def _open(files: FaultyFileSystem, now_ms: int | None) -> Broker:
+def _open(files: FaultyFileSystem, now_ms: EpochMs | None) -> Broker:
     """A start that fails lets go of everything."""
     seen: list[Broker] = []
 
@@ -217,12 +218,12 @@ def _send(broker: Broker, name: str, topic: str) -> None:
 
 
 def _schedule(broker: Broker, name: str) -> None:
-    new = NewRecord("orders", 0, name.encode(), {"UNIQ_KEY": f"id-{name}"}, broker.now_ms)
+    new = NewRecord("orders", QueueId(0), name.encode(), {"UNIQ_KEY": f"id-{name}"}, broker.now_ms)
     broker.model.timers.schedule(new, broker.now_ms + 1_000, broker.now_ms)
 
 
 def _prepare(broker: Broker, name: str) -> None:
-    new = NewRecord("orders", 0, name.encode(), {"UNIQ_KEY": f"id-{name}"}, broker.now_ms)
+    new = NewRecord("orders", QueueId(0), name.encode(), {"UNIQ_KEY": f"id-{name}"}, broker.now_ms)
     broker.model.transactions.prepare(new, broker.now_ms)
 
 
@@ -267,7 +268,7 @@ def check(files: MemoryFileSystem, promised: Promised) -> None:
     assert kept == [line for line in lines if line in promised.lines], "the order changed"
     assert len(set(lines)) == len(lines), "a message came twice"
     lost = [line for line in promised.lines if line not in lines]
-    low = broker.store.consume_queues.get("lines", 0)
+    low = broker.store.consume_queues.get("lines", QueueId(0))
     gone = low.min_offset if low is not None else 0  # by its age
     assert len(lost) <= gone, f"lost: {lost}"
     assert not set(lines) & set(promised.refused), "a refused message came back"
@@ -275,7 +276,7 @@ def check(files: MemoryFileSystem, promised: Promised) -> None:
     outstanding = {*promised.later, *promised.committed}
     found = {message.body.decode() for message in broker.messages("orders")}
     for name in sorted(outstanding - found):
-        queue = broker.store.consume_queues.get("orders", 0)
+        queue = broker.store.consume_queues.get("orders", QueueId(0))
         assert queue is not None, f"{name} is lost"
         assert queue.min_offset > 0, f"{name} is lost"
     assert not {f"{name}" for name in promised.refused if name.startswith("timer")} & found

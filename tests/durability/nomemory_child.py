@@ -26,7 +26,7 @@ from broker.groups.timers import rocketmq_files
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_page
 from tests.support.engine import BORN_HOST, NOW_MS, SMALL, append, flush, record
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records.validate import validate_batch
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import NewRecord
@@ -39,8 +39,8 @@ MESSAGES: Final = 30
 NEW: Final = 2
 FIRST_LATER: Final = 500
 WENT_ON: Final = 2
-DUE_MS: Final = NOW_MS + 1_000
-LATER_MS: Final = NOW_MS + 10_000
+DUE_MS: Final = EpochMs(NOW_MS + 1_000)
+LATER_MS: Final = EpochMs(NOW_MS + 10_000)
 
 
 def bodies(first: int, count: int) -> list[bytes]:
@@ -68,9 +68,11 @@ class Engine:
             self.store.topics.create(topic, queue_count=1)
         append(self.store, *encoded(0, MESSAGES))
         for number in range(2):
-            one = NewRecord("later", 0, b"timer%d" % number, {"UNIQ_KEY": f"t{number}"}, NOW_MS)
+            one = NewRecord("later", QueueId(0), b"timer%d" % number, {"UNIQ_KEY": f"t{number}"}, NOW_MS)
             self.model.timers.schedule(one, DUE_MS, NOW_MS)
-        self.model.transactions.prepare(NewRecord("deals", 0, b"deal", {"UNIQ_KEY": "deal"}, NOW_MS), NOW_MS)
+        self.model.transactions.prepare(
+            NewRecord("deals", QueueId(0), b"deal", {"UNIQ_KEY": "deal"}, NOW_MS), NOW_MS
+        )
         self.sync()
 
     def sync(self) -> None:
@@ -93,7 +95,7 @@ class Engine:
                 append_property_crc=SETTINGS.append_property_crc,
             )
             return lambda: store.append(
-                data, batch, topic="orders", queue_id=0, now_ms=LATER_MS, born_host=BORN_HOST
+                data, batch, topic="orders", queue_id=QueueId(0), now_ms=LATER_MS, born_host=BORN_HOST
             )
         if name == "flush":
             append(store, *encoded(MESSAGES, NEW))
@@ -120,7 +122,7 @@ class Engine:
         return operations[name]
 
     def units(self) -> Any:
-        queue = self.store.consume_queues.get("orders", 0)
+        queue = self.store.consume_queues.get("orders", QueueId(0))
         assert queue is not None
         return queue.units(QueueOffset(0), queue.max_offset)
 

@@ -35,6 +35,8 @@ from typing import Any, Final
 
 import msgspec
 
+from trovemq_proto.positions import EpochMs, QueueId
+
 TOPIC: Final = "orders"
 QUEUES: Final = 4
 WORKERS: Final = "workers"
@@ -65,8 +67,8 @@ class Sent:
     """The ledger's view of one message."""
 
     identifier: str
-    queue_id: int
-    deliver_ms: int
+    queue_id: QueueId
+    deliver_ms: EpochMs
     acknowledged: bool = False
     physical_offset: int = -1
     queue_offset: int = -1

@@ -11,7 +11,7 @@ from broker.groups.consumer_state import ConsumerState
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
 from tests.durability.oracle import READERS, SHARED_KEYS, TOPIC, History, Ledger, Sent, content
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId
 from trovemq_proto.records import Message, decode_message
 from trovemq_store.engine.message_store import MessageStore
 
@@ -112,7 +112,7 @@ class StoreCheck:
                 assert message.queue_id == sent.queue_id, f"{identifier} lies in another queue"
                 assert message.store_timestamp >= sent.deliver_ms, f"{identifier} was delivered early"
 
-    def _waiting(self) -> dict[str, int]:
+    def _waiting(self) -> dict[str, EpochMs]:
         """Unique key -> delivery time of the delayed messages that wait."""
         waiting = {}
         for timer in self._model.timers.pending(TOPIC):
@@ -135,7 +135,7 @@ class StoreCheck:
         assert record is not None, f"no record at {physical_offset}"
         return decode_message(record)
 
-    def _check_message(self, sent: Sent, waiting: dict[str, int], open_halves: set[str]) -> None:
+    def _check_message(self, sent: Sent, waiting: dict[str, EpochMs], open_halves: set[str]) -> None:
         identifier, found = sent.identifier, self._found.get(sent.identifier, [])
         outstanding = identifier in waiting or identifier in open_halves
         if sent.acknowledged and not self._expired(sent.physical_offset):
@@ -157,7 +157,7 @@ class StoreCheck:
     def _expired(self, physical_offset: int) -> bool:
         return 0 <= physical_offset < self._store.min_offset
 
-    def _check_delayed(self, sent: Sent, found: list[Message], waiting: dict[str, int]) -> None:
+    def _check_delayed(self, sent: Sent, found: list[Message], waiting: dict[str, EpochMs]) -> None:
         identifier = sent.identifier
         if identifier in waiting:
             assert waiting[identifier] == sent.deliver_ms, f"{identifier} waits for another time"
@@ -219,6 +219,6 @@ class StoreCheck:
 
     def _check_offsets(self) -> None:
         for queue_id, tried in self._history.reach_tried.items():
-            stored = self._store.offsets.get(READERS, TOPIC, queue_id) or 0
+            stored = self._store.offsets.get(READERS, TOPIC, QueueId(queue_id)) or 0
             least = self._history.reached.get(queue_id, 0)
             assert least <= stored <= tried, f"queue {queue_id}: {stored}, committed {least} to {tried}"

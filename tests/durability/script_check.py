@@ -15,6 +15,7 @@ from tests.durability.engine_script import KEYS, PLAIN, QUEUES, STEPS, WORKERS, 
 from tests.durability.tree_check import check_transactions_whole, check_unique
 from tests.support.engine import read_queue
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.records import Message, decode_message
 from trovemq_proto.records.layout import SYS_FLAG_TRANSACTION_COMMIT, SYS_FLAG_TRANSACTION_MASK
 from trovemq_store.engine.message_store import MessageStore
@@ -24,7 +25,7 @@ from trovemq_store.topics.subscription_groups import SubscriptionGroup
 ROUNDS_MAX = 40
 
 
-def check_files(files: FileSystem, ledger: Ledger, now_ms: int, *, killed: bool) -> ConsumerScript:
+def check_files(files: FileSystem, ledger: Ledger, now_ms: EpochMs, *, killed: bool) -> ConsumerScript:
     """Opens the files as the next process does. killed: all writes are there, synced or not.
 
     Returns the script that now has them open.
@@ -51,7 +52,7 @@ def check_store(store: MessageStore, ledger: Ledger, *, killed: bool) -> None:
     check_messages(store, ledger, messages, killed=killed)
     check_queues(store, messages)
     check_look_ups(store, messages)
-    assert store.offsets.get("audit", "orders", 0) in ledger.offsets
+    assert store.offsets.get("audit", "orders", QueueId(0)) in ledger.offsets
     for topic, possible in ledger.topics.items():
         assert (store.topics.get(topic) is not None) in possible, topic
 
@@ -157,11 +158,11 @@ def receive_all(script: EngineScript, topic: str, group: SubscriptionGroup, rece
 
 
 def bodies_of(script: EngineScript, topic: str) -> Counter[bytes]:
-    return Counter(m.body for queue in range(QUEUES) for m in read_queue(script.store, topic, queue))
+    return Counter(m.body for queue in range(QUEUES) for m in read_queue(script.store, topic, QueueId(queue)))
 
 
 def check_timers(script: EngineScript, ledger: Ledger) -> None:
-    messages = [m for queue in range(QUEUES) for m in read_queue(script.store, "later", queue)]
+    messages = [m for queue in range(QUEUES) for m in read_queue(script.store, "later", QueueId(queue))]
     for message in messages:
         assert message.store_timestamp >= ledger.due_ms[message.body], "no timer is early"
     there = Counter(message.body for message in messages)

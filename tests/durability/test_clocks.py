@@ -25,7 +25,7 @@ from broker.query.search_offset import search_offset
 from tests.support.engine import NOW_MS, SMALL, append, flush, read_queue, record
 from tests.support.trials import Trials
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
+from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset, QueueId
 from trovemq_proto.records import decode_message
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import NewRecord
@@ -106,8 +106,8 @@ class Run:
     def __init__(self, start_ms: int) -> None:
         self.files = MemoryFileSystem()
         self.now_ms = start_ms
-        self.store = MessageStore.open(self.files, SETTINGS, start_ms)
-        self.model = ConsumerState.open(self.store, self.files, CONSUMERS, start_ms)
+        self.store = MessageStore.open(self.files, SETTINGS, EpochMs(start_ms))
+        self.model = ConsumerState.open(self.store, self.files, CONSUMERS, EpochMs(start_ms))
         for topic in ("orders", "tasks", "later", "deals"):
             self.store.topics.create(topic, queue_count=1)
         self.times: list[int] = []
@@ -133,7 +133,7 @@ class Run:
             unique_key=body.decode(),
             append_property_crc=SETTINGS.append_property_crc,
         )
-        result = append(self.store, one, topic=topic, now_ms=self.now_ms)
+        result = append(self.store, one, topic=topic, now_ms=EpochMs(self.now_ms))
         self.times.append(result.store_timestamp)
         if topic == "tasks":
             self.sent.add(body)
@@ -141,23 +141,24 @@ class Run:
     def schedule(self, delay_ms: int) -> None:
         body = self.body("t")
         due_ms = self.now_ms + delay_ms
-        one = NewRecord("later", 0, body, {"UNIQ_KEY": body.decode()}, self.now_ms)
+        one = NewRecord("later", QueueId(0), body, {"UNIQ_KEY": body.decode()}, EpochMs(self.now_ms))
         if due_ms <= 0:
             with pytest.raises(TroveError, match="DELIVERY_TIME_ILLEGAL"):
-                self.model.timers.schedule(one, due_ms, self.now_ms)
+                self.model.timers.schedule(one, EpochMs(due_ms), EpochMs(self.now_ms))
             return
-        self.model.timers.schedule(one, due_ms, self.now_ms)
+        self.model.timers.schedule(one, EpochMs(due_ms), EpochMs(self.now_ms))
         self.timers[body] = Timer(due_ms, self.now_ms)
 
     def prepare(self) -> None:
         body = self.body("d")
         self.model.transactions.prepare(
-            NewRecord("deals", 0, body, {"UNIQ_KEY": body.decode()}, self.now_ms), self.now_ms
+            NewRecord("deals", QueueId(0), body, {"UNIQ_KEY": body.decode()}, EpochMs(self.now_ms)),
+            EpochMs(self.now_ms),
         )
         self.opened[body.decode()] = self.now_ms
 
     def sync(self) -> None:
-        self.model.events.flush(self.now_ms)
+        self.model.events.flush(EpochMs(self.now_ms))
         flush(self.store)
         self.store.dispatch()
         self.model.timers.catch_up()
@@ -167,7 +168,7 @@ class Run:
         """Timers that the clock says are due."""
         before = len(read_queue(self.store, "later"))
         for _ in range(1_000):
-            if not self.model.timers.deliver_due(self.now_ms):
+            if not self.model.timers.deliver_due(EpochMs(self.now_ms)):
                 break
         self.sync()
         for message in read_queue(self.store, "later")[before:]:
@@ -178,7 +179,7 @@ class Run:
 
     def receive(self, *, acknowledge: bool) -> int:
         request = ReceiveRequest(
-            group=WORKERS, topic="tasks", count_max=32, invisible_ms=LEASE_MS, now_ms=self.now_ms
+            group=WORKERS, topic="tasks", count_max=32, invisible_ms=LEASE_MS, now_ms=EpochMs(self.now_ms)
         )
         delivered = self.model.delivery.receive(request)
         for one in delivered:
@@ -187,13 +188,13 @@ class Run:
             assert self.leases.get(body, self.now_ms) <= self.now_ms, "a lease holds until its time"
             self.leases[body] = self.now_ms + LEASE_MS
             if acknowledge:
-                self.model.delivery.acknowledge("workers", "tasks", one.receipt_handle, self.now_ms)
+                self.model.delivery.acknowledge("workers", "tasks", one.receipt_handle, EpochMs(self.now_ms))
                 self.settled.add(body)
         self.sync()
         return len(delivered)
 
     def check_transactions(self) -> None:
-        for asked in self.model.transactions.due_checks(self.now_ms):
+        for asked in self.model.transactions.due_checks(EpochMs(self.now_ms)):
             assert self.now_ms >= self.opened[asked.transaction_id] + CHECK_AFTER_MS, "no check is early"
             self.asked[asked.transaction_id] += 1
 
@@ -214,12 +215,12 @@ class Run:
         if killed:
             self.files = self.files.after_process_kill()
         else:
-            self.model.export_to_rocketmq(self.now_ms)
-            self.store.close(self.now_ms)
+            self.model.export_to_rocketmq(EpochMs(self.now_ms))
+            self.store.close(EpochMs(self.now_ms))
             self.leases.clear()  # messages in flight become retry messages with their own times
         self.now_ms += clock_step_ms
-        self.store = MessageStore.open(self.files, SETTINGS, self.now_ms)
-        self.model = ConsumerState.open(self.store, self.files, CONSUMERS, self.now_ms)
+        self.store = MessageStore.open(self.files, SETTINGS, EpochMs(self.now_ms))
+        self.model = ConsumerState.open(self.store, self.files, CONSUMERS, EpochMs(self.now_ms))
 
     # --- invariants -------------------------------------------------------------------------------
     def check_store_times(self) -> None:
@@ -228,7 +229,7 @@ class Run:
         assert stored == sorted(stored)
         for index, time in enumerate(stored):
             first = stored.index(time)
-            assert search_offset(self.store, "orders", 0, time) == first, (index, time)
+            assert search_offset(self.store, "orders", QueueId(0), time) == first, (index, time)
 
     def check_index_names(self) -> None:
         assert self.store.key_index is not None
@@ -251,7 +252,7 @@ class Run:
         for transaction_id in given_up:
             assert self.asked[transaction_id] >= CONSUMERS.transaction_check_max, "asked often enough"
         for transaction_id in self.opened.keys() - given_up:
-            self.model.transactions.end(transaction_id, "deals", True, self.now_ms)
+            self.model.transactions.end(transaction_id, "deals", True, EpochMs(self.now_ms))
         self.sync()
         committed = {message.body.decode() for message in read_queue(self.store, "deals")}
         assert committed == self.opened.keys() - given_up
@@ -314,19 +315,22 @@ def test_a_clock_that_is_set_back_between_stop_and_start(
 def check_ages(run: Run) -> None:
     """None that is shown is below 0, and nothing is old enough to go."""
     states = run.model.delivery.group_topics.states()
-    for standing in finished(backlog_steps(run.store, states, run.now_ms, 100)).values():
+    for standing in finished(backlog_steps(run.store, states, EpochMs(run.now_ms), 100)).values():
         assert standing.ready >= 0
         assert standing.in_flight >= 0
     for topic in ("orders", "tasks"):
         progress, delayed = run.model.delivery.progress, run.model.timers.pending_of
         lags = GroupLags(run.store, progress, lambda group, topic: (), delayed)
         assert all(
-            lag.lag_ms >= 0 and lag.lag >= 0 for lag in finished(lags.steps("workers", [topic], run.now_ms))
+            lag.lag_ms >= 0 and lag.lag >= 0
+            for lag in finished(lags.steps("workers", [topic], EpochMs(run.now_ms)))
         )
     policy = RetentionPolicy(hours=frozenset(range(24)))
     closed = closed_segments(run.store.files, run.store.closed_segments())
     hour, disk = 4, DiskUse(1_000, 900)
-    assert decide(closed, policy, disk, min_offset=LOG_ORIGIN, hour=hour, now_ms=run.now_ms).count == 0
+    assert (
+        decide(closed, policy, disk, min_offset=LOG_ORIGIN, hour=hour, now_ms=EpochMs(run.now_ms)).count == 0
+    )
 
 
 def test_a_clock_ten_years_ahead_lets_retention_remove_what_is_old_by_it() -> None:
@@ -343,7 +347,7 @@ def test_a_clock_ten_years_ahead_lets_retention_remove_what_is_old_by_it() -> No
 
 
 @pytest.mark.parametrize("now_ms", [0, -DAY_MS, NOW_MS - 3_653 * DAY_MS])
-def test_a_clock_that_is_behind_lets_nothing_go_by_age(now_ms: int) -> None:
+def test_a_clock_that_is_behind_lets_nothing_go_by_age(now_ms: EpochMs) -> None:
     policy = RetentionPolicy(hours=frozenset(range(24)))
     closed = [
         ClosedSegment(PhysicalOffset(at * 100), PhysicalOffset(at * 100 + 100), NOW_MS) for at in range(50)

@@ -26,6 +26,7 @@ from tests.support.engine import NOW_MS, SMALL_SYNC, append, flush, open_store, 
 from tests.support.trials import SOAK, Trials
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.trim import trim_now
 from trovemq_store.files.fault_points import POINTS, armed
@@ -93,7 +94,9 @@ def rehearsal() -> Iterator[Passes]:
         yield rehearse()
 
 
-def check_left(script_files: MemoryFileSystem, ledger: Ledger, now_ms: int, source: random.Random) -> None:
+def check_left(
+    script_files: MemoryFileSystem, ledger: Ledger, now_ms: EpochMs, source: random.Random
+) -> None:
     """The files after a kill, and after a power cut that keeps any of the unsynced pages."""
     check_files(script_files.after_process_kill(), ledger.copy(), now_ms, killed=True)
     check_files(cut(script_files, source), ledger.copy(), now_ms, killed=False)

@@ -19,6 +19,7 @@ from tests.durability.script_check import check_queues, scan
 from tests.support.engine import NOW_MS, SMALL_SYNC, append, flush, record, scan_bodies
 from tests.support.trials import Trials
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueId
 from trovemq_store.backup.capture import capture_log, queue_steps
 from trovemq_store.backup.manifest import MANIFEST_NAME
 from trovemq_store.backup.restore import restore
@@ -49,11 +50,11 @@ def fill(store: MessageStore, begin: int, end: int) -> None:
         queue_id = number % 3
         one = record(
             f"{number:05d}".encode().ljust(400),
-            queue_id=queue_id,
+            queue_id=QueueId(queue_id),
             keys=f"k{number % 5}",
             append_property_crc=SETTINGS.append_property_crc,
         )
-        append(store, one, queue_id=queue_id, now_ms=NOW_MS + number)
+        append(store, one, queue_id=QueueId(queue_id), now_ms=NOW_MS + number)
     flush(store)
 
 
@@ -79,7 +80,7 @@ def check(root: Path, bodies: list[bytes]) -> None:
     try:
         assert scan_bodies(store) == bodies
         check_queues(store, scan(store))
-        assert store.consume_queues.next_offset("bills", 0) == 1
+        assert store.consume_queues.next_offset("bills", QueueId(0)) == 1
     finally:
         store.close(NOW_MS)
 

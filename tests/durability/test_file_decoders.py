@@ -33,7 +33,7 @@ from tests.support.engine import open_store, record, send
 from tests.support.trials import Trials
 from trovemq._verify.ledger import LedgerReader
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
+from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset, QueueId
 from trovemq_proto.records import check_record, decode_message, parse_properties, scan_run, validate_batch
 from trovemq_proto.records.fields import read_fields
 from trovemq_store.backup.manifest import FileEntry, Manifest, load_manifest
@@ -187,7 +187,7 @@ def units_of_a_queue(data: bytes) -> None:
         files = Files.of({f"consumequeue/orders/0/{0:020d}": data[:size].ljust(size, b"\0")})
         queues = ConsumeQueues(files, TINY)
         queues.load(trusted)
-        queue = queues.get("orders", 0)
+        queue = queues.get("orders", QueueId(0))
         assert queue is None or 0 <= queue.min_offset <= queue.max_offset <= size // 20
         if queue is not None and queue.has_units:
             queue.units(queue.min_offset, 1_000)
@@ -261,12 +261,12 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def handles() -> tuple[bytes, ...]:
-    head = handle_head(0, 3, 77, 1_700_000_000_000, False)
+    head = handle_head(0, QueueId(3), 77, 1_700_000_000_000, False)
     return tuple(encode_handle(handle_seed(GROUP, TOPIC), head, offset).encode() for offset in (0, 9, 4_096))
 
 
 def receipts() -> tuple[bytes, ...]:
-    head = handle_head(0, 3, 77, 1_700_000_000_000, False)
+    head = handle_head(0, QueueId(3), 77, 1_700_000_000_000, False)
     return (encode_receipt(handle_seed(GROUP, TOPIC), head).encode(),)
 
 
@@ -341,7 +341,7 @@ DECODERS: Final[dict[str, Case]] = {
     "receipt handle": (handles, text(HandleReader(handle_seed(GROUP, TOPIC)).read), (TroveError,)),
     "receipt": (receipts, text(HandleReader(handle_seed(GROUP, TOPIC)).read_receipt), (TroveError,)),
     "recall handle": (
-        lambda: [encode_recall_handle(TOPIC, "broker-a", 1_700_000_000_000, "0A" * 16).encode()],
+        lambda: [encode_recall_handle(TOPIC, "broker-a", EpochMs(1_700_000_000_000), "0A" * 16).encode()],
         text(decode_recall_handle),
         (TroveError,),
     ),

@@ -19,12 +19,13 @@ from broker.query.query_by_key import query_pages
 from tests.support.damage import Files
 from tests.support.golden import GOLDEN_DIRECTORY, GOLDEN_NAMES, load_manifest, settings_of
 from tests.support.trials import Trials, strata
+from trovemq_proto.positions import EpochMs
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.settings import StoreSettings
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-NOW_MS: Final = 1_800_000_000_000
+NOW_MS: Final = EpochMs(1_800_000_000_000)
 UNREAD: Final = ("timerwheel", "timerlog/")
 """Large, and no part of the engine's recovery."""
 KEYS_ASKED: Final = 6

@@ -19,6 +19,7 @@ from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_page, query_pages
 from tests.support.engine import NOW_MS, SMALL, append, flush, record
 from tests.support.trials import Trials
+from trovemq_proto.positions import QueueId
 from trovemq_proto.records.hashes import java_hash
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.trim import trim_now
@@ -69,7 +70,7 @@ def send_batch(store: MessageStore, source: random.Random, count: int, first: in
         record(
             b"x" * source.randrange(40),
             topic=topic,
-            queue_id=queue_id,
+            queue_id=QueueId(queue_id),
             keys=" ".join(keys),
             tag=tag,
             unique_key=unique_key,
@@ -77,7 +78,7 @@ def send_batch(store: MessageStore, source: random.Random, count: int, first: in
         )
         for keys, tag, unique_key in rows
     ]
-    result = append(store, *records, topic=topic, queue_id=queue_id, now_ms=NOW_MS + first)
+    result = append(store, *records, topic=topic, queue_id=QueueId(queue_id), now_ms=NOW_MS + first)
     places = [result.physical_offset + position for position in result.positions.tolist()]
     return [Sent(topic, at, *row) for at, row in zip(places, rows, strict=True)]
 

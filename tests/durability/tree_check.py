@@ -13,7 +13,7 @@ from tests.durability.tree_script import ONCE, PAIRS, TreeScript
 from tests.support.engine import read_queue
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueId
 from trovemq_proto.records import Message
 from trovemq_store.engine.message_store import MessageStore
 
@@ -39,12 +39,14 @@ def check_transactions_whole(script: TreeScript, ledger: Ledger, *, killed: bool
 def pair_messages(store: MessageStore) -> Iterator[Message]:
     for topic in PAIRS:
         for queue_id in range(QUEUES):
-            yield from read_queue(store, topic, queue_id)
+            yield from read_queue(store, topic, QueueId(queue_id))
 
 
 def once_places(store: MessageStore) -> dict[str, PhysicalOffset]:
     """Unique key -> place of the messages of ONCE, of which no two are the same."""
-    messages = [message for queue_id in range(QUEUES) for message in read_queue(store, ONCE, queue_id)]
+    messages = [
+        message for queue_id in range(QUEUES) for message in read_queue(store, ONCE, QueueId(queue_id))
+    ]
     found = {message.body.decode(): message.physical_offset for message in messages}
     assert len(found) == len(messages), "a duplicate was accepted"
     return found

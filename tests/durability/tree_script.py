@@ -14,6 +14,7 @@ from broker.groups.delivery.request import Delivered, ReceiveRequest
 from tests.durability.engine_script import QUEUES, SETTINGS, WORKERS, EngineScript, Run
 from tests.support.engine import record, validated
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueId
 from trovemq_proto.records import decode_message
 from trovemq_store.engine.append_result import AppendResult
 from trovemq_store.engine.deduplication import Deduplication
@@ -54,9 +55,9 @@ class TreeScript(EngineScript):
             )
             for key, properties in zip(keys, own, strict=True)
         ]
-        data, batch = validated(self.store, records, ONCE, 0)
+        data, batch = validated(self.store, records, ONCE, QueueId(0))
         return self.deduplication.append(
-            data, batch, topic=ONCE, queue_id=0, now_ms=self.tick(), born_host=None
+            data, batch, topic=ONCE, queue_id=QueueId(0), now_ms=self.tick(), born_host=None
         )
 
     def send_unique(self, count: int) -> None:
@@ -122,9 +123,9 @@ class TreeScript(EngineScript):
     ) -> Committed:
         run = self.commits.new_run(name)
         for topic, queue_id, body in made:
-            one = record(body, topic=topic, queue_id=queue_id, unique_key=body[:6].decode())
-            _, batch = validated(self.store, [one], topic, queue_id)
-            run.add(batch, topic, queue_id)
+            one = record(body, topic=topic, queue_id=QueueId(queue_id), unique_key=body[:6].decode())
+            _, batch = validated(self.store, [one], topic, QueueId(queue_id))
+            run.add(batch, topic, QueueId(queue_id))
         return self.commits.commit(run, given, self.tick())
 
     # --- the trees ----------------------------------------------------------------------------------

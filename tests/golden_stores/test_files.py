@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support.golden import CLEAN_NAMES, GOLDEN_NAMES, load_manifest, settings_of, unpack
-from trovemq_proto.positions import LOG_ORIGIN, QueueOffset
+from trovemq_proto.positions import LOG_ORIGIN, EpochMs, QueueOffset
 from trovemq_proto.records import RecordBatch, decode_message
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.opening import LOCK_PATH
@@ -18,7 +18,7 @@ from trovemq_store.settings import StoreSettings
 
 pytestmark = pytest.mark.slow
 
-NOW_MS = 1_800_000_000_000
+NOW_MS = EpochMs(1_800_000_000_000)
 
 
 def digests(root: Path, *directories: str) -> dict[str, str]:

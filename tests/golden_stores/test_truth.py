@@ -20,14 +20,14 @@ from broker.query.query_by_key import query_page, query_pages
 from broker.query.search_offset import search_offset
 from tests.support.golden import GOLDEN_NAMES, Manifest, load_manifest, settings_of, unpack
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
+from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset
 from trovemq_proto.records import decode_message, decode_offset_msg_id
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.real import RealFileSystem
 
 pytestmark = pytest.mark.slow
 
-NOW_MS = 1_800_000_000_000
+NOW_MS = EpochMs(1_800_000_000_000)
 
 
 @dataclass(frozen=True)

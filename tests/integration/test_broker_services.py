@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from tests.support.broker_process import BrokerProcess, Stubs, refused, running_broker
 from tests.support.services_here import NATIVE
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueId
 from trovemq_proto.records import decode_message, encode_offset_msg_id
 from trovemq_proto.v1 import admin_pb2, message_pb2, query_pb2, route_pb2
 
@@ -38,7 +38,7 @@ async def stubs(broker: BrokerProcess) -> AsyncIterator[Stubs]:
 
 
 async def send(
-    stubs: Stubs, body: bytes, queue_id: int = 0, key: str = "", tag: str = ""
+    stubs: Stubs, body: bytes, queue_id: QueueId = QueueId(0), key: str = "", tag: str = ""
 ) -> message_pb2.AppendReply:
     message = message_pb2.OutgoingMessage(body=body, keys=[key] if key else [], tag=tag)
     request = message_pb2.SendRequest(topic="orders", queue_id=queue_id, messages=[message])
@@ -91,7 +91,9 @@ async def test_a_message_by_any_identifier(stubs: Stubs) -> None:
 @pytest.mark.asyncio
 async def test_key_queries_are_exact_newest_first_and_continue_by_cursor(stubs: Stubs) -> None:
     for number in range(10):
-        await send(stubs, b"%d" % number, queue_id=number % 2, key="Aa" if number % 3 else "BB", tag="t")
+        await send(
+            stubs, b"%d" % number, queue_id=QueueId(number % 2), key="Aa" if number % 3 else "BB", tag="t"
+        )
     expected = [b"%d" % number for number in range(9, -1, -1) if number % 3]
     found, last = await query(stubs, "Aa")
     assert (found, last.complete, last.cursor) == (expected, True, "")
@@ -175,7 +177,7 @@ async def test_topics_are_created_altered_described_listed_and_deleted(stubs: St
         (admin.DeleteTopic(admin_pb2.DeleteTopicRequest(topic="none")), "TOPIC_NOT_FOUND"),
     ):
         assert (await refused(call)).symbol == symbol
-    last = await send(stubs, b"x", queue_id=1)
+    last = await send(stubs, b"x", queue_id=QueueId(1))
     described = await admin.DescribeTopic(admin_pb2.DescribeTopicRequest(topic="orders"))
     assert [(queue.max_offset, queue.last_store_timestamp) for queue in described.queues] == [
         (0, 0),
@@ -339,7 +341,7 @@ async def test_metrics_and_readiness(broker: BrokerProcess, stubs: Stubs) -> Non
 async def test_topics_are_made_by_sending_where_that_is_on(tmp_path: Path) -> None:
     with running_broker(tmp_path, "autoCreateTopicEnable=true") as broker:
         async with Stubs(broker.address) as stubs:
-            await send(stubs, b"x", queue_id=7)
+            await send(stubs, b"x", queue_id=QueueId(7))
             described = await stubs.admin.DescribeTopic(admin_pb2.DescribeTopicRequest(topic="orders"))
             assert described.queue_count == 8
             illegal = message_pb2.SendRequest(topic="%RETRY%g", messages=[{}])

@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from tests.support.broker_process import BrokerProcess, Stubs, error_of, refused, running_broker
 from tests.support.engine import sent_record
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueId
 from trovemq_proto.records import Message, decode_message, encode_offset_msg_id
 from trovemq_proto.v1 import admin_pb2, common_pb2, message_pb2
 
@@ -41,7 +41,9 @@ async def stubs(broker: BrokerProcess) -> AsyncIterator[Stubs]:
             await connected.admin.DeleteTopic(admin_pb2.DeleteTopicRequest(topic=topic.topic))
 
 
-def frame(number: int, *bodies: bytes, queue_id: int = 0, **fields: Any) -> message_pb2.AppendFrame:
+def frame(
+    number: int, *bodies: bytes, queue_id: QueueId = QueueId(0), **fields: Any
+) -> message_pb2.AppendFrame:
     records = b"".join(sent_record(body, queue_id=queue_id) for body in bodies)
     return message_pb2.AppendFrame(
         **{"frame_id": number, "topic": "orders", "queue_id": queue_id, "records": records, **fields}
@@ -71,7 +73,7 @@ def messages(reply: message_pb2.FetchReply) -> list[Message]:
     return found
 
 
-async def read_queue(stubs: Stubs, queue_id: int = 0, **fields: Any) -> list[Message]:
+async def read_queue(stubs: Stubs, queue_id: QueueId = QueueId(0), **fields: Any) -> list[Message]:
     found, offset = list[Message](), 0
     while True:
         reply = await stubs.messages.Pull(
@@ -125,7 +127,7 @@ async def test_a_bad_frame_is_refused_alone(stubs: Stubs) -> None:
         (frame(7, b"x", topic="unknown"), "TOPIC_NOT_FOUND", common_pb2.MESSAGE_ILLEGAL),
         (frame(8, b"x", topic="../x"), "TOPIC_ILLEGAL", common_pb2.MESSAGE_ILLEGAL),
         (frame(9, b"x", topic="%RETRY%g"), "TOPIC_ILLEGAL", common_pb2.MESSAGE_ILLEGAL),
-        (frame(10, b"x", queue_id=4), "QUEUE_NOT_FOUND", common_pb2.MESSAGE_ILLEGAL),
+        (frame(10, b"x", queue_id=QueueId(4)), "QUEUE_NOT_FOUND", common_pb2.MESSAGE_ILLEGAL),
         (frame(11, b"x" * (1 << 20)), "BATCH_SIZE_EXCEEDED", common_pb2.MESSAGE_ILLEGAL),
     )
     before = await counters(stubs)
@@ -238,7 +240,7 @@ async def test_unary_sends_are_coalesced_and_each_has_its_place(stubs: Stubs) ->
         return reply
 
     replies = await asyncio.gather(*(send(number) for number in range(100)))
-    found = await read_queue(stubs, queue_id=2)
+    found = await read_queue(stubs, queue_id=QueueId(2))
     for number, reply in enumerate(replies):
         message = found[reply.first_queue_offset]
         assert (message.body, message.keys, message.tags) == (b"%d" % number, ("k1", "k2"), "t")

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from broker.groups.consumer_settings import ConsumerSettings
 from tests.support.engine import read_queue
+from trovemq_proto.positions import EpochMs
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.real import RealFileSystem
 from trovemq_store.settings import StoreSettings
@@ -47,8 +48,8 @@ def open_ours(root: Path, topics: Sequence[str]) -> MessageStore:
     return store
 
 
-def now_ms() -> int:
-    return int(time.time() * 1000)
+def now_ms() -> EpochMs:
+    return EpochMs(int(time.time() * 1000))
 
 
 def sync(store: MessageStore) -> None:

@@ -18,6 +18,7 @@ from tests.interop.ours import (
 )
 from tests.interop.probe import run_probe
 from tests.support.engine import append, record
+from trovemq_proto.positions import QueueId
 from trovemq_store.files.real import RealFileSystem
 from trovemq_store.topics.topics import NewTopic
 
@@ -38,7 +39,12 @@ def make_store(root: Path) -> dict[int, dict[str, object]]:
     for name in names:
         for queue_id in range(QUEUES):
             body = f"{name} {queue_id}".encode()
-            append(store, record(body, topic=name, queue_id=queue_id), topic=name, queue_id=queue_id)
+            append(
+                store,
+                record(body, topic=name, queue_id=QueueId(queue_id)),
+                topic=name,
+                queue_id=QueueId(queue_id),
+            )
         sync(store)
         store.dispatch()
     model.export_to_rocketmq(now_ms())

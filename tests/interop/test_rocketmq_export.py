@@ -31,7 +31,7 @@ from tests.interop.ours import (
 from tests.interop.probe import Seen, run_probe
 from tests.support.engine import append, record
 from tests.support.golden import load_manifest, settings_of, unpack
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_proto.records import decode_message
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import NewRecord
@@ -100,7 +100,7 @@ def open_model(root: Path) -> tuple[MessageStore, ConsumerState]:
     return store, ConsumerState.open(store, RealFileSystem(root), CONSUMERS, now_ms())
 
 
-def message(text: str, topic: str, queue_id: int = 0, **properties: str) -> NewRecord:
+def message(text: str, topic: str, queue_id: QueueId = QueueId(0), **properties: str) -> NewRecord:
     named = {"UNIQ_KEY": f"U-{text}", "WAIT": "true", **properties}
     return NewRecord(topic, queue_id, text.encode(), named, born_timestamp=now_ms())
 
@@ -135,9 +135,11 @@ def _messages_of_many_sizes(state: Exported, store: MessageStore) -> None:
                 properties = {"KEYS": f"k{number} all", "TAGS": f"t{turn % 3}", "ö": "ü", "WAIT": "true"}
                 properties["UNIQ_KEY"] = f"U{number:05d}"
                 records.append(
-                    record(body, topic="sizes", queue_id=queue_id, properties=properties, flag=number)
+                    record(
+                        body, topic="sizes", queue_id=QueueId(queue_id), properties=properties, flag=number
+                    )
                 )
-            append(store, *records, topic="sizes", queue_id=queue_id, now_ms=now_ms())
+            append(store, *records, topic="sizes", queue_id=QueueId(queue_id), now_ms=now_ms())
     sync(store)
     for queue in store.consume_queues.queues("sizes"):
         position = queue.max_offset - queue.queue_id - 1
@@ -149,7 +151,7 @@ def _messages_in_flight(state: Exported, store: MessageStore, model: ConsumerSta
     group = model.groups.create(SubscriptionGroup("billing"), now_ms=now_ms())
     state.texts = [f"order {number}" for number in range(12)]
     for number, text in enumerate(state.texts):
-        model.writer.append([message(text, "orders", number % 4)], now_ms())
+        model.writer.append([message(text, "orders", QueueId(number % 4))], now_ms())
     sync(store)
     given = receive(model, group, "orders", 6)
     assert len(given) == 6
@@ -162,7 +164,9 @@ def _messages_in_flight(state: Exported, store: MessageStore, model: ConsumerSta
 def _ordered_messages(store: MessageStore, model: ConsumerState) -> None:
     group = model.groups.create(SubscriptionGroup("ledger", orderly=True), now_ms=now_ms())
     texts = [f"entry {number}" for number in range(6)]
-    model.writer.append([message(text, "entries", 0, __SHARDINGKEY="account") for text in texts], now_ms())
+    model.writer.append(
+        [message(text, "entries", QueueId(0), __SHARDINGKEY="account") for text in texts], now_ms()
+    )
     sync(store)
     given = receive(model, group, "entries", 3)
     assert sorted(given) == texts[:3]
@@ -174,7 +178,7 @@ def _transactions(store: MessageStore, model: ConsumerState) -> None:
     transactions = model.transactions
     for number in range(6):
         results = transactions.prepare(
-            message(f"deal {number}", "deals", number % 4), now_ms(), immunity_ms=1_000
+            message(f"deal {number}", "deals", QueueId(number % 4)), now_ms(), immunity_ms=1_000
         )
         if number == 1:
             behind_first = results.end
@@ -192,9 +196,9 @@ def _delayed_messages(state: Exported, store: MessageStore, model: ConsumerState
     state.due = {f"waits {number}": due + number * 400 for number in range(8)}
     timers.schedule(message("delivered", "bills"), start + 200, start)
     for text, deliver_ms in state.due.items():
-        timers.schedule(message(text, "bills", 1), deliver_ms, start)
+        timers.schedule(message(text, "bills", QueueId(1)), EpochMs(deliver_ms), start)
     timers.schedule(message("recalled", "bills"), due, start)
-    timers.schedule(message("in a month", "bills", 2), start + 30 * DAY_MS, start)
+    timers.schedule(message("in a month", "bills", QueueId(2)), start + 30 * DAY_MS, start)
     timers.schedule(message("delivered too", "bills"), start + 300, start)
     sync(store)
     timers.catch_up()

@@ -44,6 +44,7 @@ from trovemq import Client
 from trovemq.testing import BrokerProcess, NameserverProcess
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueId
 from trovemq_proto.records import Message
 from trovemq_spark.report import error_of
 from trovemq_spark.sources.live_batch import TroveDataSource
@@ -81,7 +82,7 @@ def filled() -> Iterator[Filled]:
         for turn in range(3):
             for topic, count in QUEUES.items():
                 for queue_id in range(count):
-                    sent += send(process.address, topic, queue_id, 10 + 7 * queue_id + turn, NAME)
+                    sent += send(process.address, topic, QueueId(queue_id), 10 + 7 * queue_id + turn, NAME)
         yield Filled(process, sent)
 
 
@@ -103,7 +104,7 @@ def as_sent(rows: list[Row]) -> list[Row]:
     return [{name: row[name] for name in row_of_sent(SOME)} for row in rows]
 
 
-SOME = Sent("", "", 0, 0, b"", "", None, "")
+SOME = Sent("", "", QueueId(0), 0, b"", "", None, "")
 
 
 def in_order(sent: list[Sent]) -> list[Row]:
@@ -359,7 +360,7 @@ def test_what_retention_takes_meanwhile_is_data_loss(
     with running_broker(tmp_path, *settings, arguments=("--name", NAME)) as process:
         make_topic(process.address, "filler", 1)
         options = {"nameServer": process.address, "subscribe": "filler", "pullBatchSize": "2"}
-        send(process.address, "filler", 0, 40, NAME, size=100_000)
+        send(process.address, "filler", QueueId(0), 40, NAME, size=100_000)
         reader = reader_of(options | {"failOnDataLoss": "false"})
         failing = reader_of(options)
         (part,) = reader.partitions()
@@ -410,7 +411,9 @@ def test_two_brokers_by_their_nameserver_one_of_which_dies() -> None:
             message
             for broker in ("b1", "b2")
             for queue_id in (0, 1)
-            for message in send(nameserver.address, "both", queue_id, 30 + queue_id, broker, size=3000)
+            for message in send(
+                nameserver.address, "both", QueueId(queue_id), 30 + queue_id, broker, size=3000
+            )
         ]
         options = {"nameServer": nameserver.address, "topic": "both"}
         assert as_sent(read_rows(options)) == in_order(sent)

@@ -21,6 +21,7 @@ from tests.support.live_source import Row, Sent, ask, make_topic, places, rows_o
 from trovemq.testing import BrokerProcess
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueId
 from trovemq_spark.sources.live_batch import TroveDataSource
 from trovemq_spark.sources.live_report import OffsetReporter, report_offsets
 from trovemq_spark.sources.live_stream import LiveStreamReader
@@ -80,7 +81,9 @@ def test_a_query_that_is_started_again_has_every_row_once(
 ) -> None:
     spark.dataSource.register(TroveDataSource)
     make_topic(broker.address, "again-1", 2)
-    sent = send(broker.address, "again-1", 0, 50, NAME) + send(broker.address, "again-1", 1, 10, NAME)
+    sent = send(broker.address, "again-1", QueueId(0), 50, NAME) + send(
+        broker.address, "again-1", QueueId(1), 10, NAME
+    )
     options = options_of(broker, "again-.*", maxOffsetsPerTrigger="40", consumerGroup="readers")
     first = run_available(spark, options, tmp_path)
     counts = [progress.numInputRows for progress in first.recentProgress if progress.numInputRows]
@@ -92,7 +95,9 @@ def test_a_query_that_is_started_again_has_every_row_once(
     assert group_offsets(broker, "readers", "again-1", 2) == [50, 10]
 
     make_topic(broker.address, "again-2", 1)
-    sent += send(broker.address, "again-2", 0, 7, NAME) + send(broker.address, "again-1", 1, 5, NAME)
+    sent += send(broker.address, "again-2", QueueId(0), 7, NAME) + send(
+        broker.address, "again-1", QueueId(1), 5, NAME
+    )
     # As a crash before the commit leaves it: the last batch runs again.
     commits = sorted((tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     commits[-1].unlink()
@@ -125,7 +130,7 @@ def filled(broker: BrokerProcess, topic: str, *counts: int, size: int = 20) -> l
         message
         for queue_id, count in enumerate(counts)
         if count
-        for message in send(broker.address, topic, queue_id, count, NAME, size=size)
+        for message in send(broker.address, topic, QueueId(queue_id), count, NAME, size=size)
     ]
 
 
@@ -138,7 +143,7 @@ def test_a_stream_begins_at_what_is_latest_unless_told_otherwise(broker: BrokerP
     start = latest.initialOffset()
     assert start == {"begin": {NAME: {"0": 3, "1": 0}}}
     assert latest.latestOffset(start, ReadAllAvailable()) == start
-    send(broker.address, "begin", 1, 2, NAME)
+    send(broker.address, "begin", QueueId(1), 2, NAME)
     ((end, rows),) = batches_of(latest, start)
     assert end == {"begin": {NAME: {"0": 3, "1": 2}}}
     assert places(rows) == [("begin", NAME, 1, 0), ("begin", NAME, 1, 1)]
@@ -170,7 +175,7 @@ def test_batches_are_as_large_as_asked_and_leave_no_queue_out(broker: BrokerProc
     everything = reader.latestOffset(start, ReadAllAvailable())
     assert len(read_between(reader, start, everything)) == 100, "Spark may ask for all there is"
     # Another process with the same offsets reads the same rows.
-    send(broker.address, "large", 1, 5, NAME)
+    send(broker.address, "large", QueueId(1), 5, NAME)
     (end, rows), other = found[0], stream_reader_of(options)
     assert read_between(other, start, end) == rows
 
@@ -195,13 +200,13 @@ def test_a_batch_waits_for_rows_but_not_for_ever(broker: BrokerProcess) -> None:
     start = reader.initialOffset()
     end = reader.latestOffset(start, limit)
     assert end == {"slow": {NAME: {"0": 1}}}, "the first batch does not wait"
-    send(broker.address, "slow", 0, 3, NAME)
+    send(broker.address, "slow", QueueId(0), 3, NAME)
     now = 9.9
     assert reader.latestOffset(end, limit) == end
     now = 10.0
     end = reader.latestOffset(end, limit)
     assert end == {"slow": {NAME: {"0": 4}}}
-    send(broker.address, "slow", 0, 5, NAME)
+    send(broker.address, "slow", QueueId(0), 5, NAME)
     assert reader.latestOffset(end, limit) == {"slow": {NAME: {"0": 9}}}
     ending = stream_reader_of(options)
     ending.prepareForTriggerAvailableNow()
@@ -214,7 +219,7 @@ def test_available_now_ends_where_the_topic_ended_when_it_began(broker: BrokerPr
     reader = stream_reader_of(options_of(broker, "now-.*", maxOffsetsPerTrigger="4"))
     start = reader.initialOffset()
     reader.prepareForTriggerAvailableNow()
-    send(broker.address, "now-1", 0, 10, NAME)
+    send(broker.address, "now-1", QueueId(0), 10, NAME)
     filled(broker, "now-2", 3)
     assert [len(rows) for _, rows in batches_of(reader, start)] == [4, 4, 2]
 
@@ -225,7 +230,7 @@ def test_new_queues_are_taken_in_where_they_begin_before_they_are_read(broker: B
     start = reader.initialOffset()
     filled(broker, "new-2", 3)
     ask(broker.address, lambda client: client.admin.alter_topic("new-1", queue_count=2))
-    send(broker.address, "new-1", 1, 1, NAME)
+    send(broker.address, "new-1", QueueId(1), 1, NAME)
     (taken, nothing), (_, rows) = batches_of(reader, start)
     assert taken == {"new-1": {NAME: {"0": 0, "1": 0}}, "new-2": {NAME: {"0": 0}}}
     assert nothing == []

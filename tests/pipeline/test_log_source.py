@@ -38,6 +38,7 @@ from tests.support.golden import GOLDEN_NAMES, load_manifest, unpack
 from tests.support.log_files import LogFiles, Row, plan, read, rows_of
 from tests.support.pipeline_size import PIPELINE_LONG
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_proto.records.layout import SYS_FLAG_COMPRESSED
 from trovemq_spark.table.schema import ALL_COLUMNS, arrow_schema, column_names, spark_schema
 from trovemq_store.files.real import RealFileSystem
@@ -59,7 +60,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: unpack(name, directory) for name in GOLDEN_NAMES}
 
 
-def at_ms(timestamp: int) -> datetime:
+def at_ms(timestamp: EpochMs) -> datetime:
     return EPOCH + timedelta(milliseconds=timestamp)
 
 

@@ -27,7 +27,7 @@ from tests.support.pipeline_size import PIPELINE_LONG
 from tests.support.stored_messages import ask, stored
 from trovemq import Client
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_proto.records import Message
 from trovemq_spark.job import NoProgress, Report
 from trovemq_spark.jobs.archive import ArchiveArguments
@@ -130,7 +130,7 @@ def test_every_message_is_replayed_once_in_order_with_what_was_its_own(
     originals = {(m.topic, m.queue_id, m.queue_offset): m for topic in SOURCES for m in stored(broker, topic)}
     for message in copies:
         source, offset = origin(message)
-        first = originals[source.topic, source.queue_id, QueueOffset(offset)]
+        first = originals[source.topic, QueueId(source.queue_id), QueueOffset(offset)]
         own = {name: text for name, text in message.properties.items() if "TROVE_REPLAY" not in name}
         assert own.keys() == first.properties.keys()
         assert own | {CRC: ""} == first.properties | {CRC: ""}

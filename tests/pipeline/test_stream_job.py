@@ -25,6 +25,7 @@ from tests.support.pipeline_size import PIPELINE_LONG
 from trovemq.testing import BrokerProcess
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueId
 from trovemq_spark.archive.manifest import Manifest
 from trovemq_spark.archive.readers import arrow_dataset
 from trovemq_spark.job import NoProgress, Report
@@ -76,7 +77,9 @@ def test_a_topic_becomes_a_table_and_the_group_knows(
     out = tmp_path / "table"
     arguments = {"server": broker.address, "pattern": "flow-.*", "consumer_group": "tables"}
     make_topic(broker.address, "flow-1", 2)
-    sent = send(broker.address, "flow-1", 0, 50, NAME) + send(broker.address, "flow-1", 1, 10, NAME)
+    sent = send(broker.address, "flow-1", QueueId(0), 50, NAME) + send(
+        broker.address, "flow-1", QueueId(1), 10, NAME
+    )
     first = stream(spark, out, **arguments, max_batch_rows=40)
     assert first.facts["rows"] == 60
     assert first.facts["batches"] == 2
@@ -86,7 +89,9 @@ def test_a_topic_becomes_a_table_and_the_group_knows(
 
     forget_last_batch(out / "_checkpoint")
     make_topic(broker.address, "flow-2", 1)
-    sent += send(broker.address, "flow-2", 0, 7, NAME) + send(broker.address, "flow-1", 1, 5, NAME)
+    sent += send(broker.address, "flow-2", QueueId(0), 7, NAME) + send(
+        broker.address, "flow-1", QueueId(1), 5, NAME
+    )
     second = stream(spark, out, **arguments)
     assert (second.facts["rows"], second.facts["batchesReplayed"]) == (12, 1)
     wanted = sorted((m.topic, m.queue_id, m.queue_offset, m.body) for m in sent)

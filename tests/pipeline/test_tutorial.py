@@ -30,6 +30,7 @@ from pyspark.sql import SparkSession
 from tests.support.delivery import Engine
 from tests.support.own_store import write_store
 from trovemq.testing import free_port
+from trovemq_proto.positions import QueueId
 from trovemq_spark import cli, session
 from trovemq_store.engine.record_writer import NewRecord
 
@@ -101,7 +102,9 @@ def test_the_readmes_example_runs(
     engine = Engine(topic="flights", queue_count=1)
     for delay in (1, 2, 6):
         body = json.dumps({"carrier": "AA" if delay == 1 else "UA", "dep_delay": delay}).encode()
-        engine.writer.append([NewRecord("flights", 0, body, {}, born_timestamp=engine.now_ms)], engine.now_ms)
+        engine.writer.append(
+            [NewRecord("flights", QueueId(0), body, {}, born_timestamp=engine.now_ms)], engine.now_ms
+        )
     engine.store.close(engine.now_ms)
     store = write_store(engine.files, tmp_path / "store")
     exec(example.replace('"data"', repr(str(store))), {})

@@ -15,7 +15,7 @@ from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_page
 from tests.support.engine import NOW_MS
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import decode_message, encode_offset_msg_id
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
@@ -31,7 +31,7 @@ class Known:
     """One message that was acknowledged."""
 
     topic: str
-    queue_id: int
+    queue_id: QueueId
     queue_offset: int
     physical_offset: int
     record: bytes

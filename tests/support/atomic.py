@@ -11,9 +11,10 @@ from broker.groups.atomic.ends import Committed
 from broker.groups.consumer_settings import ConsumerSettings
 from broker.groups.consumer_state import ConsumerState
 from broker.groups.delivery.prepared import Acknowledgement
-from broker.groups.delivery.request import ANY_QUEUE, Delivered, ReceiveRequest
+from broker.groups.delivery.request import Delivered, ReceiveRequest
 from broker.groups.filters.filter import TAKE_ALL
 from tests.support.engine import NOW_MS, SMALL_SYNC, flush, read_queue, record, send, with_crc_property
+from trovemq_proto.positions import ANY_QUEUE, EpochMs, QueueId
 from trovemq_proto.records import Message, RecordBatch, validate_batch
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import FileSystem
@@ -26,7 +27,7 @@ LEASE_MS: Final = 10_000
 SEGMENT: Final = replace(SMALL_SYNC, commit_log_file_size=32_768, consume_queue_file_size=400)
 
 
-def batch_of(topic: str, queue_id: int, bodies: Iterable[bytes], settings: StoreSettings) -> RecordBatch:
+def batch_of(topic: str, queue_id: QueueId, bodies: Iterable[bytes], settings: StoreSettings) -> RecordBatch:
     """A validated batch, as the produce path makes it."""
     wanted = settings.append_property_crc
     records = [record(body, topic=topic, queue_id=queue_id, unique_key=body[:20].hex()) for body in bodies]
@@ -57,7 +58,7 @@ class AtomicStore:
 
     files: FileSystem
     settings: StoreSettings = SEGMENT
-    now_ms: int = NOW_MS
+    now_ms: EpochMs = NOW_MS
     sent: list[Sent] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -73,7 +74,7 @@ class AtomicStore:
             raise
         self.commits = AtomicCommits(self.store, self.model)
 
-    def feed(self, *bodies: bytes, queue_id: int = 0) -> None:
+    def feed(self, *bodies: bytes, queue_id: QueueId = QueueId(0)) -> None:
         for body in bodies:
             send(self.store, body, self.now_ms, topic="feed", queue_id=queue_id, unique_key=body.hex())
         self.flush()
@@ -114,7 +115,7 @@ class AtomicStore:
         run = self.commits.new_run(transaction_id)
         try:
             for topic, queue_id, body in messages:
-                run.add(batch_of(topic, queue_id, [body], self.settings), topic, queue_id)
+                run.add(batch_of(topic, QueueId(queue_id), [body], self.settings), topic, QueueId(queue_id))
             given = [Acknowledgement(group, "feed", one.receipt_handle) for one in delivered]
             return self.commits.commit(run, given, self.now_ms)
         except BaseException:
@@ -127,7 +128,7 @@ class AtomicStore:
             message
             for topic in ("orders", "bills")
             for queue_id in range(2)
-            for message in read_queue(self.store, topic, queue_id)
+            for message in read_queue(self.store, topic, QueueId(queue_id))
             if message.properties.get("TROVEMQ_TX_ID") == transaction_id
         ]
 

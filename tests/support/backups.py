@@ -10,6 +10,7 @@ import pytest
 from broker.tools.__main__ import _check_restored
 from tests.support.engine import NOW_MS, open_store, read_queue, send
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueId
 from trovemq_store.backup.capture import capture_log, queue_steps
 from trovemq_store.backup.restore import restore
 from trovemq_store.backup.writer import BackupWriter, checked_target
@@ -57,7 +58,7 @@ def restored(tmp_path: Path) -> MessageStore:
 
 
 def queues(store: MessageStore, topic: str = "orders") -> list[list[bytes]]:
-    return [[m.body for m in read_queue(store, topic, queue_id)] for queue_id in range(4)]
+    return [[m.body for m in read_queue(store, topic, QueueId(queue_id))] for queue_id in range(4)]
 
 
 def refuse_restore(tmp_path: Path) -> str:

@@ -32,6 +32,7 @@ from trovemq import (
 )
 from trovemq_console.app import make_app
 from trovemq_console.settings import ConsoleSettings
+from trovemq_proto.positions import QueueId
 from trovemq_proto.records import Message, decode_message
 
 HOST = "127.0.0.1:8090"
@@ -155,7 +156,7 @@ class FakeCluster(FakeClient):
         return self.tracks.get(identifier, MessageTrack((), (), (), True))
 
     async def pull(
-        self, topic: str, *, queue_id: int, offset: int, broker: str | None = None
+        self, topic: str, *, queue_id: QueueId, offset: int, broker: str | None = None
     ) -> AsyncIterator[Message]:
         for record in self._queue(topic, queue_id, broker)[offset:]:
             yield decode_message(record)

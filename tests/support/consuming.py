@@ -12,6 +12,7 @@ from broker.server.native.consume_stream import ConsumeParts, ConsumerService
 from tests.support.fake_loop import turns
 from tests.support.rocketmq_parts import Parts
 from tests.support.rpc_context import RpcContext
+from trovemq_proto.positions import QueueId
 from trovemq_proto.records import RecordBatch
 from trovemq_proto.v1 import consumer_pb2
 
@@ -22,7 +23,7 @@ class Got(NamedTuple):
     """One message of a batch."""
 
     body: bytes
-    queue_id: int
+    queue_id: QueueId
     offset: int
     attempt: int
     receipt: str
@@ -102,7 +103,7 @@ def returned(*got: Got, invisible_ms: int = 0, suspend: bool = False) -> consume
 def _messages(reply: consumer_pb2.ConsumeReply) -> list[Got]:
     bodies = [bytes(body) for body in RecordBatch.split(reply.records).bodies()]
     states = [
-        (run.queue_id, run.first_offset + number, run.attempt, run.receipt)
+        (QueueId(run.queue_id), run.first_offset + number, run.attempt, run.receipt)
         for run in reply.runs
         for number in range(run.count)
     ]

@@ -15,7 +15,7 @@ import numpy as np
 from tests.support.engine import NOW_MS, SMALL, append, record
 from tests.support.retention import STEPS, WORKERS, Broker
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_store.check.findings import Finding, Findings
 from trovemq_store.check.live_store import IndexMappings, LiveScrub
 from trovemq_store.check.repair import Repaired, repair_files
@@ -90,10 +90,10 @@ def tiny_store(*, clean: bool, append_property_crc: bool = True) -> dict[str, by
     settings = replace(TINY, append_property_crc=append_property_crc)
     broker = Broker(MemoryFileSystem(), settings=settings)
     broker.store.topics.create("gone", queue_count=1)
-    _send(broker, "gone", 0, range(3))
+    _send(broker, "gone", QueueId(0), range(3))
     broker.store.delete_topic("gone", broker.now_ms)
-    _send(broker, "orders", 0, range(10))
-    _send(broker, "lines", 0, range(3))
+    _send(broker, "orders", QueueId(0), range(10))
+    _send(broker, "lines", QueueId(0), range(3))
     broker.schedule("later", NOW_MS + 3_600_000)
     broker.prepare("half")
     broker.prepare("whole")
@@ -101,11 +101,11 @@ def tiny_store(*, clean: bool, append_property_crc: bool = True) -> dict[str, by
     broker.ack(broker.receive(WORKERS, count=3))
     broker.receive(WORKERS, count=2)
     broker.receive(STEPS, "lines", count=1)
-    broker.store.offsets.commit("pullers", "orders", 0, QueueOffset(4), durable=True)
-    broker.store.offsets.commit("pullers", "lines", 0, QueueOffset(2), durable=True)
+    broker.store.offsets.commit("pullers", "orders", QueueId(0), QueueOffset(4), durable=True)
+    broker.store.offsets.commit("pullers", "lines", QueueId(0), QueueOffset(2), durable=True)
     broker.save_snapshot()
     broker.store.flush_projections(index=True)
-    _send(broker, "orders", 0, range(10, 14))
+    _send(broker, "orders", QueueId(0), range(10, 14))
     if clean:
         broker.model.export_to_rocketmq(broker.now_ms)
         broker.store.close(broker.now_ms)
@@ -113,7 +113,7 @@ def tiny_store(*, clean: bool, append_property_crc: bool = True) -> dict[str, by
     return contents_of(cast("MemoryFileSystem", broker.files).after_process_kill())
 
 
-def _send(broker: Broker, topic: str, queue_id: int, numbers: range) -> None:
+def _send(broker: Broker, topic: str, queue_id: QueueId, numbers: range) -> None:
     """One batch a message; bodies of 0 to 150 bytes, two of three with keys."""
     settings = broker.store.settings
     for number in numbers:

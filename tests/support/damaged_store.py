@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from trovemq_proto.positions import QueueId
 from trovemq_spark.log.scan import Run, ScanBounds, scan_segment
 from trovemq_spark.log.segments import LogDirectory
 from trovemq_store.check import layouts
@@ -32,7 +33,7 @@ class Where:
     """A record: which queue it is of, and where it and its unit lie."""
 
     topic: str
-    queue_id: int
+    queue_id: QueueId
     queue_offset: int
     physical: int
     size: int

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from tests.support.engine import NOW_MS, SMALL_SYNC, flush, open_store, sent_record
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records.validate import validate_batch
 from trovemq_store.engine.append_result import AppendResult
 from trovemq_store.engine.deduplication import Deduplication
@@ -40,8 +40,8 @@ def send(
     ids: Sequence[str],
     *,
     topic: str = TOPIC,
-    queue_id: int = 0,
-    now_ms: int = NOW_MS,
+    queue_id: QueueId = QueueId(0),
+    now_ms: EpochMs = NOW_MS,
     body: bytes = b"body",
 ) -> AppendResult:
     """One batch by the path of producers; an empty id: a record without one."""
@@ -57,8 +57,8 @@ def append_records(
     data: bytearray,
     *,
     topic: str,
-    queue_id: int,
-    now_ms: int,
+    queue_id: QueueId,
+    now_ms: EpochMs,
 ) -> AppendResult:
     """Records that were sent together, checked as the broker does it."""
     batch = validate_batch(
@@ -72,7 +72,7 @@ def append_records(
     return deduplication.append(data, batch, topic=topic, queue_id=queue_id, now_ms=now_ms, born_host=None)
 
 
-def ended(files: MemoryFileSystem, store: MessageStore, how: str, now_ms: int) -> MemoryFileSystem:
+def ended(files: MemoryFileSystem, store: MessageStore, how: str, now_ms: EpochMs) -> MemoryFileSystem:
     """The state after the next start; `how` is one of ENDS."""
     if how == "stopped":
         store.close(now_ms)
@@ -118,7 +118,7 @@ def stored(store: MessageStore, topic: str = TOPIC) -> list[tuple[str, Place]]:
     return found
 
 
-def places_of(result: AppendResult, queue_id: int) -> list[Place]:
+def places_of(result: AppendResult, queue_id: QueueId) -> list[Place]:
     """Where each message of the batch is, by the sender's replies."""
     found = []
     kept = 0

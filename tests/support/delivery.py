@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from broker.groups.consumer_settings import ConsumerSettings
 from broker.groups.delivery.delivery import Delivery
-from broker.groups.delivery.request import ANY_QUEUE, Delivered, DeliveredRun, ReceiveRequest
+from broker.groups.delivery.request import Delivered, DeliveredRun, ReceiveRequest
 from broker.groups.delivery.snapshotting import DeliveryState
 from broker.groups.filters.filter import TAKE_ALL, Filter
 from tests.support.engine import NOW_MS, SMALL, flush, send
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import ANY_QUEUE, QueueId, QueueOffset
 from trovemq_proto.records import Message, decode_message
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import RecordWriter
@@ -93,7 +93,13 @@ class Engine:
 
     # --- clients ---------------------------------------------------------------------------------------
     def send(
-        self, body: str, topic: str = "orders", queue_id: int = 0, *, key: str = "", tag: str = ""
+        self,
+        body: str,
+        topic: str = "orders",
+        queue_id: QueueId = QueueId(0),
+        *,
+        key: str = "",
+        tag: str = "",
     ) -> int:
         """Returns the queue offset; `key` is the message group."""
         properties = {"__SHARDINGKEY": key} if key else {}
@@ -115,7 +121,7 @@ class Engine:
         topic: str = "orders",
         *,
         count: int = 32,
-        queue_id: int = ANY_QUEUE,
+        queue_id: QueueId = ANY_QUEUE,
         filter: Filter = TAKE_ALL,  # noqa: A002
         invisible_ms: int = LEASE_MS,
         client_id: str = "client",
@@ -156,10 +162,12 @@ class Engine:
         for one in delivered:
             self.delivery.acknowledge(group, topic, one.receipt_handle, self.now_ms)
 
-    def committed(self, group: str = "workers", topic: str = "orders", queue_id: int = 0) -> int | None:
+    def committed(
+        self, group: str = "workers", topic: str = "orders", queue_id: QueueId = QueueId(0)
+    ) -> int | None:
         return self.store.offsets.get(group, topic, queue_id)
 
-    def messages(self, topic: str, queue_id: int = 0) -> list[Message]:
+    def messages(self, topic: str, queue_id: QueueId = QueueId(0)) -> list[Message]:
         """Every message of a queue."""
         queue = self.store.consume_queues.get(topic, queue_id)
         if queue is None:

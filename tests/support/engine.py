@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.encode import encode_record
 from trovemq_proto.records.fields import read_fields
@@ -24,7 +24,7 @@ from trovemq_store.engine.message_store import AppendResult, MessageStore
 from trovemq_store.files.files import FileSystem
 from trovemq_store.settings import StoreSettings
 
-NOW_MS = 1_700_000_000_000
+NOW_MS = EpochMs(1_700_000_000_000)
 BORN_HOST = bytes([10, 0, 0, 2, 0, 0, 0xC3, 0xCB])
 
 SMALL = StoreSettings(
@@ -55,7 +55,7 @@ def record(
     body: bytes,
     *,
     topic: str = "orders",
-    queue_id: int = 0,
+    queue_id: QueueId = QueueId(0),
     keys: str = "",
     tag: str = "",
     unique_key: str = "",
@@ -102,8 +102,8 @@ def append(
     store: MessageStore,
     *records: bytes,
     topic: str = "orders",
-    queue_id: int = 0,
-    now_ms: int = NOW_MS,
+    queue_id: QueueId = QueueId(0),
+    now_ms: EpochMs = NOW_MS,
 ) -> AppendResult:
     """Validates and appends the records as one batch, as the produce path does."""
     data, batch = validated(store, records, topic, queue_id)
@@ -111,7 +111,7 @@ def append(
 
 
 def validated(
-    store: MessageStore, records: Sequence[bytes], topic: str, queue_id: int
+    store: MessageStore, records: Sequence[bytes], topic: str, queue_id: QueueId
 ) -> tuple[bytearray, RecordBatch]:
     """The records as one batch; the property for the whole record's CRC is reserved as the store wants it."""
     wanted = store.settings.append_property_crc
@@ -127,7 +127,7 @@ def validated(
     return data, batch
 
 
-def send(store: MessageStore, body: bytes, now_ms: int = NOW_MS, **fields: Any) -> AppendResult:
+def send(store: MessageStore, body: bytes, now_ms: EpochMs = NOW_MS, **fields: Any) -> AppendResult:
     """Appends one message; in async mode it is then visible."""
     topic, queue_id = fields.get("topic", "orders"), fields.get("queue_id", 0)
     result = append(store, record(body, **fields), topic=topic, queue_id=queue_id, now_ms=now_ms)
@@ -143,7 +143,7 @@ def flush(store: MessageStore) -> None:
         store.finish_flush(work)
 
 
-def read_queue(store: MessageStore, topic: str = "orders", queue_id: int = 0) -> list[Message]:
+def read_queue(store: MessageStore, topic: str = "orders", queue_id: QueueId = QueueId(0)) -> list[Message]:
     """Every visible message of a queue, by its consume queue."""
     queue = store.consume_queues.get(topic, queue_id)
     if queue is None:

@@ -11,6 +11,7 @@ from typing import Final
 
 from deploy.demo import flights
 from tests.support.engine import NOW_MS, SMALL, append, open_store, record
+from trovemq_proto.positions import QueueId
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.trim import trim_now
 from trovemq_store.files.real import RealFileSystem
@@ -42,15 +43,16 @@ def write_random_store(
         count = min(source.choice((1, 1, 2, 7, 40, 150)), record_count - written)
         now_ms += source.choice((0, 0, 3, 40, 1_500, -20))
         records = [
-            _random_record(source, topic, queue_id, number) for number in range(written, written + count)
+            _random_record(source, topic, QueueId(queue_id), number)
+            for number in range(written, written + count)
         ]
-        append(store, *records, topic=topic, queue_id=queue_id, now_ms=now_ms)
+        append(store, *records, topic=topic, queue_id=QueueId(queue_id), now_ms=now_ms)
         store.dispatch()
         written += count
     store.close(now_ms)
 
 
-def _random_record(source: random.Random, topic: str, queue_id: int, number: int) -> bytes:
+def _random_record(source: random.Random, topic: str, queue_id: QueueId, number: int) -> bytes:
     keys = " ".join(source.choice(("a", "bb", "", "Flug-ü", f"k{number % 211}")) for _ in range(number % 4))
     return record(
         source.randbytes(source.choice((0, 5, 60, 200))),
@@ -72,7 +74,7 @@ def write_flights(root: Path, count: int, settings: StoreSettings) -> None:
         for queue_id in range(flights.QUEUE_COUNT):
             own = [_flight_record(message) for message in chosen if message.queue_id == queue_id]
             if own:
-                append(store, *own, topic=flights.TOPIC, queue_id=queue_id, now_ms=now_ms)
+                append(store, *own, topic=flights.TOPIC, queue_id=QueueId(queue_id), now_ms=now_ms)
                 store.dispatch()
             now_ms += 7
     store.close(now_ms)
@@ -82,7 +84,7 @@ def _flight_record(message: flights.FlightMessage) -> bytes:
     return record(
         message.body,
         topic=flights.TOPIC,
-        queue_id=message.queue_id,
+        queue_id=QueueId(message.queue_id),
         keys=" ".join(message.keys),
         tag=message.tag,
         unique_key=message.unique_key,
@@ -95,7 +97,12 @@ def delete_topic(root: Path, topic: str, settings: StoreSettings = ROLLING) -> N
     store = _reopen(root, settings)
     store.delete_topic(topic, NOW_MS)
     store.topics.create(topic, queue_count=QUEUES)
-    append(store, record(b"again", topic=topic, queue_id=1, keys="again"), topic=topic, queue_id=1)
+    append(
+        store,
+        record(b"again", topic=topic, queue_id=QueueId(1), keys="again"),
+        topic=topic,
+        queue_id=QueueId(1),
+    )
     store.dispatch()
     store.close(NOW_MS)
 

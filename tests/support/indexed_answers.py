@@ -25,7 +25,7 @@ from tests.support.searching import answered
 from tests.support.store_answers import QUEUES, TOPICS, Sent
 from tests.support.store_machine import StoreMachine
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records.priorities import PRIORITY_COUNT
 from trovemq_store.engine.deduplication import Deduplication
 from trovemq_store.index.trees.layout import KEY, PROPERTY, TAG, UNIQUE_KEY
@@ -114,7 +114,7 @@ class IndexedAnswers(StoreMachine):
         another id, number or time perhaps."""
         return any(m.hit and m.topic == topic for m in (*self.sent, *self.gone))
 
-    def known(self, topic: str, unique_id: str, now_ms: int) -> tuple[list[Place], bool]:
+    def known(self, topic: str, unique_id: str, now_ms: EpochMs) -> tuple[list[Place], bool]:
         """Where a message of the id may be said to be, and whether it may not be stored again. The index may
         know a message that is damaged or that retention removed, and need not."""
         window_ms = self.options_of(topic).window_ms
@@ -166,8 +166,12 @@ class IndexedAnswers(StoreMachine):
         """One search a step, in turn."""
         turn = self.asked
         topic, where = TOPICS[turn % 2], CONDITIONS[turn * 7 % len(CONDITIONS)]
-        begin = self.sent[turn * 5 % len(self.sent)].store_timestamp if self.sent and turn % 3 == 0 else 0
-        query = SearchQuery(topic, where, begin, begin + UNTIL if begin else TIME_MAX, turn % 4 < 2)
+        begin = (
+            self.sent[turn * 5 % len(self.sent)].store_timestamp
+            if self.sent and turn % 3 == 0
+            else EpochMs(0)
+        )
+        query = SearchQuery(topic, where, begin, EpochMs(begin + UNTIL if begin else TIME_MAX), turn % 4 < 2)
         if self.store.topics.get(topic) is None and topic not in self.store.consume_queues.topics():
             with pytest.raises(TroveError, match="TOPIC_NOT_FOUND"):
                 search_page(self.store, query)
@@ -185,24 +189,24 @@ class IndexedAnswers(StoreMachine):
     def priorities_come_in_order(self) -> None:
         """One queue a step, from a place in it on."""
         topic, queue_id = TOPICS[self.asked // 3 % 2], self.asked % QUEUES
-        queue = self.store.consume_queues.get(topic, queue_id)
+        queue = self.store.consume_queues.get(topic, QueueId(queue_id))
         if not self.options_of(topic).by_priority or queue is None:
             return
-        messages = self.queue(topic, queue_id, self.visible)
+        messages = self.queue(topic, QueueId(queue_id), self.visible)
         begin = messages[self.asked % len(messages)].queue_offset if self.asked % 2 and messages else 0
         begin = max(begin, queue.min_offset)
-        assert self.priorities.catch_up(topic, queue_id, begin, 1 << 30)
+        assert self.priorities.catch_up(topic, QueueId(queue_id), begin, 1 << 30)
         damaged = {m.queue_offset for m in messages if m.hit}
         for priority in range(PRIORITY_COUNT):
-            found = list(self.offsets(topic, queue_id, priority, begin))
+            found = list(self.offsets(topic, QueueId(queue_id), priority, begin))
             wanted = [m.queue_offset for m in messages if m.priority == priority and m.queue_offset >= begin]
             assert [offset for offset in found if offset not in damaged] == [
                 offset for offset in wanted if offset not in damaged
             ]
-            count = self.priorities.count(topic, queue_id, priority, begin, queue.max_offset)
+            count = self.priorities.count(topic, QueueId(queue_id), priority, begin, queue.max_offset)
             assert count == len(found)
 
-    def offsets(self, topic: str, queue_id: int, priority: int, begin: int) -> Iterator[int]:
+    def offsets(self, topic: str, queue_id: QueueId, priority: int, begin: int) -> Iterator[int]:
         at = self.priorities.next_offset(topic, queue_id, priority, begin)
         while at is not None:
             yield at

@@ -18,6 +18,7 @@ from tests.support.numbered_steps import NumberedSteps
 from tests.support.store_answers import QUEUES, TOPICS
 from tests.support.store_machine import encoded
 from tests.support.transaction_steps import IDS
+from trovemq_proto.positions import QueueId
 from trovemq_store.files.files import FileSystem
 from trovemq_store.files.trees import TreeChange
 from trovemq_store.index.trees.layout import FORMAT_KEY, META, NUMBER
@@ -50,10 +51,10 @@ class IndexedStoreMachine(NumberedSteps):
             self.refused_without_trees(records, topic, queue)
             return
         judged = [self.known(topic, message.unique_key, self.now) for message in messages]
-        next_offset = self.queue_end(topic, queue, len(self.sent))
+        next_offset = self.queue_end(topic, QueueId(queue), len(self.sent))
         result = self.append(records, topic, queue, self.now)
         stored: dict[str, Place] = {}
-        told = zip(messages, judged, places_of(result, queue), strict=True)
+        told = zip(messages, judged, places_of(result, QueueId(queue)), strict=True)
         for index, (message, (places, certain), place) in enumerate(told):
             repeated = stored.get(message.unique_key) if self.options_of(topic).window_ms else None
             if index in result.duplicates:

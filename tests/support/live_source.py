@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from trovemq import Client, connect
+from trovemq_proto.positions import QueueId
 from trovemq_spark import live_loop
 from trovemq_spark.sources.live_batch import TroveDataSource
 from trovemq_spark.sources.live_stream import LiveStreamReader
@@ -36,7 +37,7 @@ class Sent:
 
     topic: str
     broker: str
-    queue_id: int
+    queue_id: QueueId
     queue_offset: int
     body: bytes
     key: str
@@ -53,7 +54,9 @@ def make_topic(server: str, name: str, queue_count: int) -> str:
     return name
 
 
-def send(server: str, topic: str, queue_id: int, count: int, broker: str, *, size: int = 20) -> list[Sent]:
+def send(
+    server: str, topic: str, queue_id: QueueId, count: int, broker: str, *, size: int = 20
+) -> list[Sent]:
     """`count` messages of different tags to one queue, in one batch."""
 
     async def sent(client: Client) -> list[Sent]:
@@ -75,7 +78,7 @@ async def _producer_send(
     bodies: list[bytes],
     keys: list[str],
     tags: list[str | None],
-    queue_id: int,
+    queue_id: QueueId,
     broker: str,
 ) -> int:
     """The first queue offset."""

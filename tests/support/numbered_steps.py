@@ -22,7 +22,7 @@ from tests.support.store_machine import encoded
 from tests.support.transaction_steps import TransactionSteps
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_store.engine.append_result import AppendResult
 from trovemq_store.index.trees.producer_sequences import DEPTH
 from trovemq_store.index.trees.producers import Gap
@@ -47,21 +47,21 @@ class Expected:
 class NumberedSteps(TransactionSteps):
     """See the module's text."""
 
-    def append(self, records: list[bytes], topic: str, queue: int, now_ms: int) -> AppendResult:
+    def append(self, records: list[bytes], topic: str, queue: int, now_ms: EpochMs) -> AppendResult:
         """As a producer's send; where trees are off, as one to a topic that is not deduplicated."""
         if self.trees is None:
             return super().append(records, topic, queue, now_ms)
-        data, batch = validated(self.store, records, topic, queue)
+        data, batch = validated(self.store, records, topic, QueueId(queue))
         return self.deduplication.append(
-            data, batch, topic=topic, queue_id=queue, now_ms=now_ms, born_host=BORN_HOST
+            data, batch, topic=topic, queue_id=QueueId(queue), now_ms=now_ms, born_host=BORN_HOST
         )
 
     def refused_without_trees(self, records: list[bytes], topic: str, queue: int) -> None:
         before = self.store.end_offset
-        data, batch = validated(self.store, records, topic, queue)
+        data, batch = validated(self.store, records, topic, QueueId(queue))
         with pytest.raises(TroveError, match="INDEX_DISABLED"):
             self.deduplication.append(
-                data, batch, topic=topic, queue_id=queue, now_ms=self.now, born_host=BORN_HOST
+                data, batch, topic=topic, queue_id=QueueId(queue), now_ms=self.now, born_host=BORN_HOST
             )
         assert self.store.end_offset == before
 

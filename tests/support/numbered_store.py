@@ -9,7 +9,7 @@ from typing import NamedTuple
 from tests.support import deduplicated
 from tests.support.deduplicated import SETTINGS, TOPIC, append_records
 from tests.support.engine import NOW_MS, flush, sent_record
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId
 from trovemq_store.engine.append_result import AppendResult
 from trovemq_store.engine.deduplication import Deduplication
 from trovemq_store.engine.message_store import MessageStore
@@ -43,8 +43,8 @@ def send(
     messages: Sequence[Message],
     *,
     topic: str = TOPIC,
-    queue_id: int = 0,
-    now_ms: int = NOW_MS,
+    queue_id: QueueId = QueueId(0),
+    now_ms: EpochMs = NOW_MS,
 ) -> AppendResult:
     data = bytearray()
     for message in messages:

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.support.damage import contents_of
 from tests.support.engine import SMALL, append, record
 from tests.support.retention import FREE, HOUR_MS, LEASE_MS, WORKERS, Broker
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_proto.records.layout import SYS_FLAG_COMPRESSED
 from trovemq_store.files.memory import MemoryFileSystem
 
@@ -48,7 +48,7 @@ def own_store(root: Path) -> Path:
         broker.receive(WORKERS, count=5)
     broker.deliver_timers()
     _send(broker, "lines", range(150), body_size=600)
-    broker.store.offsets.commit("pullers", "orders", 0, QueueOffset(250), durable=True)
+    broker.store.offsets.commit("pullers", "orders", QueueId(0), QueueOffset(250), durable=True)
     broker.store.flush_projections(index=True)
     broker.save_snapshot()
     assert asyncio.run(broker.task.clean(FREE)) > 0, "the beginning was trimmed"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tests.support.engine import record
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueOffset
 from trovemq_proto.records import RecordBatch, RecordState, patch_batch, scan_run
 from trovemq_proto.records.columns import Buffer
 from trovemq_store.files.files import FileSystem
@@ -19,7 +19,7 @@ STORE_HOST = bytes([10, 0, 0, 1, 0, 0, 0x1F, 0x91])
 
 
 def stored(
-    physical_offset: int, queue_offset: int, store_timestamp: int, body: bytes = b"x", **fields: Any
+    physical_offset: int, queue_offset: int, store_timestamp: EpochMs, body: bytes = b"x", **fields: Any
 ) -> bytes:
     """One record as it stands in the log."""
     data = bytearray(record(body, **fields))

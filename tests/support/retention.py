@@ -15,6 +15,7 @@ from broker.maintenance.retention_task import RetentionTask
 from broker.security.audit_trail import AuditTrail
 from tests.support.engine import NOW_MS, SMALL, flush, send
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.records import Message, decode_message
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import NewRecord
@@ -44,7 +45,7 @@ class Broker:
         self,
         files: FileSystem,
         *,
-        now_ms: int = NOW_MS,
+        now_ms: EpochMs = NOW_MS,
         policy: RetentionPolicy = AT_ONCE,
         settings: StoreSettings = SETTINGS,
         interval_ms: int = 10_000,
@@ -109,13 +110,13 @@ class Broker:
         self.sync()
         return result.offset_msg_ids()[0]
 
-    def schedule(self, body: str, deliver_ms: int) -> None:
-        record = NewRecord("orders", 0, body.encode(), {"UNIQ_KEY": f"id-{body}"}, self.now_ms)
+    def schedule(self, body: str, deliver_ms: EpochMs) -> None:
+        record = NewRecord("orders", QueueId(0), body.encode(), {"UNIQ_KEY": f"id-{body}"}, self.now_ms)
         self.model.timers.schedule(record, deliver_ms, self.now_ms)
         self.sync()
 
     def prepare(self, body: str) -> None:
-        record = NewRecord("orders", 0, body.encode(), {"UNIQ_KEY": f"id-{body}"}, self.now_ms)
+        record = NewRecord("orders", QueueId(0), body.encode(), {"UNIQ_KEY": f"id-{body}"}, self.now_ms)
         self.model.transactions.prepare(record, self.now_ms)
         self.sync()
 
@@ -150,7 +151,7 @@ class Broker:
         return count
 
     def messages(self, topic: str) -> list[Message]:
-        queue = self.store.consume_queues.get(topic, 0)
+        queue = self.store.consume_queues.get(topic, QueueId(0))
         if queue is None:
             return []
         units = queue.units(queue.min_offset, queue.max_offset - queue.min_offset)

@@ -37,7 +37,7 @@ from broker.server.turns import Turns
 from tests.support.engine import NOW_MS, SMALL, open_store
 from tests.support.rpc_context import RpcContext
 from trovemq_daemon.addresses import Address
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2 as service
 from trovemq_store.engine.record_writer import RecordWriter
@@ -138,13 +138,13 @@ class Parts:
         self.ender = Ender(self.rocketmq)
         self.puller = Puller(self.rocketmq)
 
-    def search(self, topic: str, queue_id: int, timestamp: int) -> QueueOffset:
+    def search(self, topic: str, queue_id: QueueId, timestamp: EpochMs) -> QueueOffset:
         return search_offset(self.store, topic, queue_id, timestamp)
 
-    def _moved(self, group: str, topic: str, offsets: Mapping[int, QueueOffset]) -> Mapping[int, int]:
+    def _moved(self, group: str, topic: str, offsets: Mapping[QueueId, QueueOffset]) -> Mapping[QueueId, int]:
         return self.delivery.reset(group, topic, offsets, self.now_ms)
 
-    def clock_ms(self) -> int:
+    def clock_ms(self) -> EpochMs:
         return self.now_ms
 
     def on_messages_available(self, queues: Grown) -> None:
@@ -192,7 +192,7 @@ def message(
     message_id: str = "01AA",
     properties: dict[str, str] | None = None,
     keys: Sequence[str] = (),
-    deliver_ms: int | None = None,
+    deliver_ms: EpochMs | None = None,
     **system: Any,
 ) -> v2.Message:
     """A message as an official client sends it."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.engine import NOW_MS, SMALL, append, open_store, own_properties, record
+from trovemq_proto.positions import QueueId
 from trovemq_proto.records import Message, RecordBatch
 from trovemq_proto.records.layout import SYS_FLAG_COMPRESSED
 from trovemq_spark.archive.manifest import Manifest
@@ -130,14 +131,14 @@ def make_store(directory: Path, seed: int, count: int = 300) -> Path:
         made = record(
             body,
             topic=topic,
-            queue_id=number % 4,
+            queue_id=QueueId(number % 4),
             keys=keys,
             tag=source.choice(["", "paid", "late"]),
             unique_key=source.choice(["", f"U{number:08}", "AaBB"]),
             properties={"region": source.choice(["eu", "us"])} if number % 3 else {},
             sys_flag=flag,
         )
-        append(store, made, topic=topic, queue_id=number % 4, now_ms=now_ms)
+        append(store, made, topic=topic, queue_id=QueueId(number % 4), now_ms=now_ms)
         store.dispatch()
     store.delete_topic("gone", now_ms)
     store.close(now_ms)

@@ -39,6 +39,7 @@ from trovemq_daemon.callback_handlers import CallbackHandler
 from trovemq_daemon.handler_guard import ERROR_METADATA_KEY, HandlerGuard
 from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_daemon.sessions import Sessions
+from trovemq_proto.positions import EpochMs
 from trovemq_proto.rocketmq.v2 import admin_pb2 as v2_admin_pb2
 from trovemq_proto.rocketmq.v2 import service_pb2 as v2_service_pb2
 from trovemq_proto.v1 import (
@@ -114,7 +115,7 @@ class InlineExecutor(ThreadPoolExecutor):
         return future
 
 
-def clock_ms() -> int:
+def clock_ms() -> EpochMs:
     """The loop's own time as epoch ms."""
     return NOW_MS + int(asyncio.get_running_loop().time() * 1_000)
 

@@ -20,7 +20,7 @@ from broker.query.search_offset import search_offset
 from tests.support.engine import NOW_MS
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_proto.records import decode_message
 from trovemq_proto.records.layout import PROPERTY_PRODUCER, PROPERTY_SEQUENCE
 from trovemq_proto.records.priorities import PRIORITY_DEFAULT, PROPERTY_PRIORITY
@@ -40,10 +40,10 @@ class Sent:
     `producer`, `sequence`: its number, where it has one."""
 
     topic: str
-    queue_id: int
+    queue_id: QueueId
     queue_offset: int
     physical_offset: int
-    store_timestamp: int
+    store_timestamp: EpochMs
     offset_msg_id: str
     body: bytes
     keys: str
@@ -104,13 +104,13 @@ class StoreAnswers(RuleBasedStateMachine):
         self.expired: dict[tuple[str, int], int] = {}
         self.expired_whole: dict[tuple[str, int], int] = {}
 
-    def queue(self, topic: str, queue_id: int, end: int) -> list[Sent]:
+    def queue(self, topic: str, queue_id: QueueId, end: int) -> list[Sent]:
         return [m for m in self.sent[:end] if (m.topic, m.queue_id) == (topic, queue_id)]
 
-    def queue_begin(self, topic: str, queue_id: int) -> int:
+    def queue_begin(self, topic: str, queue_id: QueueId) -> int:
         return self.expired.get((topic, queue_id), 0)
 
-    def queue_end(self, topic: str, queue_id: int, end: int) -> int:
+    def queue_end(self, topic: str, queue_id: QueueId, end: int) -> int:
         return self.queue_begin(topic, queue_id) + len(self.queue(topic, queue_id, end))
 
     # --- invariants after each step -------------------------------------------------------------------
@@ -118,16 +118,16 @@ class StoreAnswers(RuleBasedStateMachine):
     def queues_equal_the_model(self) -> None:
         for topic in TOPICS:
             for queue_id in range(QUEUES):
-                expected = self.queue(topic, queue_id, self.visible)
-                begin = self.queue_begin(topic, queue_id)
+                expected = self.queue(topic, QueueId(queue_id), self.visible)
+                begin = self.queue_begin(topic, QueueId(queue_id))
                 assert [m.queue_offset for m in expected] == list(range(begin, begin + len(expected)))
-                self.check_ends(topic, queue_id, expected)
+                self.check_ends(topic, QueueId(queue_id), expected)
                 for m in expected:
                     self.check_at_its_offset(m)
         times = [m.store_timestamp for m in self.sent]
         assert times == sorted(times)
 
-    def check_ends(self, topic: str, queue_id: int, expected: list[Sent]) -> None:
+    def check_ends(self, topic: str, queue_id: QueueId, expected: list[Sent]) -> None:
         queue, begin = self.store.consume_queues.get(topic, queue_id), self.queue_begin(topic, queue_id)
         if queue is None:
             assert not expected
@@ -229,7 +229,7 @@ class StoreAnswers(RuleBasedStateMachine):
         times = [m.store_timestamp for m in queue]
         for timestamp in (message.store_timestamp - 1, message.store_timestamp, message.store_timestamp + 1):
             lower, upper = (
-                search_offset(self.store, message.topic, message.queue_id, timestamp, upper=upper)
+                search_offset(self.store, message.topic, message.queue_id, EpochMs(timestamp), upper=upper)
                 for upper in (False, True)
             )
             begin = self.queue_begin(message.topic, message.queue_id)

@@ -17,7 +17,7 @@ from hypothesis.stateful import initialize, rule
 from tests.support.engine import SMALL, append, flush, open_store, record
 from tests.support.store_answers import GROUPS, QUEUES, TAGS, TOPICS, Sent, StoreAnswers
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_store.engine.message_store import AppendResult, MessageStore
 from trovemq_store.engine.trim import trim_now
 from trovemq_store.files.memory import PAGE_SIZE, SECTOR_SIZE, MemoryFileSystem
@@ -51,10 +51,10 @@ class StoreMachine(StoreAnswers):
         messages = [
             Sent(
                 topic,
-                queue,
+                QueueId(queue),
                 0,
                 0,
-                0,
+                EpochMs(0),
                 "",
                 self.next_body(size),
                 f"k{i} all {'x' * long_key}",
@@ -68,7 +68,7 @@ class StoreMachine(StoreAnswers):
             self.refuse(records, topic, queue)
             return
         result = self.append(records, topic, queue, self.now + clock)
-        assert result.first_queue_offset == self.queue_end(topic, queue, len(self.sent))
+        assert result.first_queue_offset == self.queue_end(topic, QueueId(queue), len(self.sent))
         self.sent += [
             replace(
                 message,
@@ -83,13 +83,13 @@ class StoreMachine(StoreAnswers):
         if self.settings.flush_mode == "async":
             self.visible = len(self.sent)
 
-    def append(self, records: list[bytes], topic: str, queue: int, now_ms: int) -> AppendResult:
-        return append(self.store, *records, topic=topic, queue_id=queue, now_ms=now_ms)
+    def append(self, records: list[bytes], topic: str, queue: int, now_ms: EpochMs) -> AppendResult:
+        return append(self.store, *records, topic=topic, queue_id=QueueId(queue), now_ms=now_ms)
 
     def refuse(self, records: list[bytes], topic: str, queue: int) -> None:
         """More than a segment holds: no trace of it stays."""
         with pytest.raises(TroveError, match="BATCH_SIZE_EXCEEDED"):
-            append(self.store, *records, *records, topic=topic, queue_id=queue, now_ms=self.now)
+            append(self.store, *records, *records, topic=topic, queue_id=QueueId(queue), now_ms=self.now)
 
     @rule(
         count=st.integers(5, 25),
@@ -150,14 +150,15 @@ class StoreMachine(StoreAnswers):
         back=st.integers(0, 3),
     )
     def commit(self, group: str, topic: str, queue: int, back: int) -> None:
-        end = self.queue_end(topic, queue, self.visible)
+        end = self.queue_end(topic, QueueId(queue), self.visible)
         self.committed[group, topic, queue] = max(0, end - back)
-        self.store.offsets.commit(group, topic, queue, QueueOffset(max(0, end - back)))
+        self.store.offsets.commit(group, topic, QueueId(queue), QueueOffset(max(0, end - back)))
 
     @rule(group=st.sampled_from(GROUPS), topic=st.sampled_from(TOPICS))
     def reset_offsets(self, group: str, topic: str) -> None:
         """Back to the beginning; on disk when it returns."""
-        begins = {queue: QueueOffset(self.queue_begin(topic, queue)) for queue in range(QUEUES)}
+        queues = map(QueueId, range(QUEUES))
+        begins = {queue: QueueOffset(self.queue_begin(topic, queue)) for queue in queues}
         self.sync_what_offsets_need()
         self.store.offsets.reset(group, topic, begins)
         self.committed.update({(group, topic, queue): begin for queue, begin in begins.items()})
@@ -195,7 +196,7 @@ class StoreMachine(StoreAnswers):
     def note_stored_offsets(self) -> None:
         """The offsets in the file: none beyond the synced part of the log."""
         self.stored = {
-            key: min(offset, self.queue_end(key[1], key[2], self.durable))
+            key: min(offset, self.queue_end(key[1], QueueId(key[2]), self.durable))
             for key, offset in self.committed.items()
         }
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from tests.support.delivery import Engine
 from tests.support.own_store import write_store
+from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.records import decode_message
 from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.topics.retry_policy import RetryPolicy
@@ -56,7 +57,7 @@ class TracedStore:
             self.engine.now_ms += every_ms
             stored = self.engine.now_ms
             properties = {"UNIQ_KEY": f"id-{len(self.born)}"}
-            record = NewRecord(TOPIC, 0, body, properties, born_timestamp=stored - delay)
+            record = NewRecord(TOPIC, QueueId(0), body, properties, born_timestamp=EpochMs(stored - delay))
             self.engine.writer.append([record], stored)
             self.born.append(stored - delay)
             self.stored.append(stored)

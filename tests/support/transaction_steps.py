@@ -25,6 +25,7 @@ from tests.support.store_answers import QUEUES, TAGS, TOPICS, Sent
 from tests.support.store_machine import encoded
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.records import decode_message, encode_offset_msg_id
 from trovemq_proto.records.hosts import pack_host
 from trovemq_store.files.memory import SECTOR_SIZE
@@ -47,7 +48,7 @@ class Lease:
     """A message in flight. `certain`: no start since then may have forgotten it."""
 
     handle: str
-    until_ms: int
+    until_ms: EpochMs
     certain: bool = True
 
 
@@ -66,7 +67,7 @@ class TransactionSteps(IndexedAnswers):
         }
         for topic in TOPICS:
             for queue_id in range(QUEUES):
-                self.check_consumed(topic, queue_id)
+                self.check_consumed(topic, QueueId(queue_id))
 
     # --- messages -------------------------------------------------------------------------------------
     def new_message(self, topic: str, queue: int, pick: int, size: int) -> Sent:
@@ -77,7 +78,9 @@ class TransactionSteps(IndexedAnswers):
             unique_key = f"u{self.counter}"
         elif pick > IDS and self.sent:
             unique_key = self.sent[-(self.counter * pick) % len(self.sent)].unique_key
-        return Sent(topic, queue, 0, 0, 0, "", body, f"k{pick % 4} all", TAGS[pick % 3], unique_key)
+        return Sent(
+            topic, QueueId(queue), 0, 0, EpochMs(0), "", body, f"k{pick % 4} all", TAGS[pick % 3], unique_key
+        )
 
     def placed(self, message: Sent, place: Place) -> Sent:
         return replace(
@@ -124,9 +127,9 @@ class TransactionSteps(IndexedAnswers):
     @invariant()
     def the_group_consumed_what_transactions_say(self) -> None:
         """One queue a step."""
-        self.check_consumed(TOPICS[self.asked % 2], self.asked // 2 % QUEUES)
+        self.check_consumed(TOPICS[self.asked % 2], QueueId(self.asked // 2 % QUEUES))
 
-    def check_consumed(self, topic: str, queue_id: int) -> None:
+    def check_consumed(self, topic: str, queue_id: QueueId) -> None:
         for m in self.queue(topic, queue_id, self.visible):
             if not m.hit:
                 stands = self.model.delivery.status_of(

@@ -10,6 +10,7 @@ from typing import Any, Self
 from trovemq.receipts import BatchReceipt, PartialBatchError, SendReceipt
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueId
 
 STORED, UNKNOWN_STORED, UNKNOWN_NOT, REFUSED, HALF = "stored", "unknown stored", "unknown", "refused", "half"
 
@@ -39,7 +40,7 @@ class ScriptedProducer:
         *,
         keys: Sequence[str],
         unique_keys: Sequence[str],
-        queue_id: int,
+        queue_id: QueueId,
         broker: str,
         ordering_key: str,
     ) -> list[SendReceipt]:

@@ -28,6 +28,7 @@ from broker.groups.consumer_state import ConsumerState
 from broker.groups.delivery.prepared import Acknowledgement
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_store.engine.deduplication import Deduplication
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import NewRecord
@@ -59,7 +60,7 @@ class AtomicCommits:
         return TransactionRun(transaction_id, self.run_size_max)
 
     def commit(
-        self, run: TransactionRun, acknowledgements: Sequence[Acknowledgement], now_ms: int
+        self, run: TransactionRun, acknowledgements: Sequence[Acknowledgement], now_ms: EpochMs
     ) -> Committed:
         """Appends the run: all of it is in the log when this returns, and must be synced up to `end`.
 
@@ -106,7 +107,7 @@ class AtomicCommits:
         return committed
 
     def _judge(
-        self, run: TransactionRun, queues: Sequence[QueueKey], now_ms: int
+        self, run: TransactionRun, queues: Sequence[QueueKey], now_ms: EpochMs
     ) -> dict[QueueKey, list[bytes]]:
         """The ids of the messages of topics with `deduplicate`, by queue. TroveError TRANSACTION_DUPLICATE
         where one is stored already, or comes twice: a transaction is stored as it is, or not at all."""
@@ -131,7 +132,9 @@ class AtomicCommits:
                 seen.add((topic, unique_id))
         return judged
 
-    def _add_own(self, run: TransactionRun, topic: str, queue_id: int, body: bytes, now_ms: int) -> None:
+    def _add_own(
+        self, run: TransactionRun, topic: str, queue_id: QueueId, body: bytes, now_ms: EpochMs
+    ) -> None:
         record = NewRecord(topic, queue_id, body, born_timestamp=now_ms)
         run.add_own(self._model.writer.encode(record), topic, queue_id)
 

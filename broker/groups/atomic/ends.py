@@ -28,7 +28,7 @@ from typing import Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.layout import PROPERTY_TX_BEGIN, PROPERTY_TX_ID
 from trovemq_proto.records.message import decode_stored
@@ -37,7 +37,7 @@ from trovemq_store.engine.queues import messages_from
 from trovemq_store.engine.transaction_run import RunResult, TransactionRun
 
 ENDS_TOPIC: Final = "rmq_sys_trovemq_transactions"
-ENDS_QUEUE_ID: Final = 0
+ENDS_QUEUE_ID: Final = QueueId(0)
 REMEMBERED_MAX: Final = 4_096
 """Transactions that are remembered, the latest ones."""
 FORMAT: Final = 1
@@ -49,7 +49,7 @@ class StoredMessage:
     """The place of one message of a transaction."""
 
     topic: str
-    queue_id: int
+    queue_id: QueueId
     queue_offset: QueueOffset
     physical_offset: PhysicalOffset
 
@@ -62,7 +62,7 @@ class Committed:
     messages: tuple[StoredMessage, ...]
     """In the order in which they were sent."""
     acknowledged_count: int
-    store_timestamp: int
+    store_timestamp: EpochMs
     store_host: bytes
     end: PhysicalOffset
     repeated: bool = False
@@ -78,7 +78,7 @@ class _End:
     committed_ms: int
 
 
-def encode_end(message_count: int, acknowledged_count: int, now_ms: int) -> bytes:
+def encode_end(message_count: int, acknowledged_count: int, now_ms: EpochMs) -> bytes:
     """The body of a run's last record."""
     return _END.pack(FORMAT, message_count, acknowledged_count, now_ms)
 

@@ -19,6 +19,7 @@ from broker.groups.atomic.ends import Committed
 from broker.groups.delivery.prepared import Acknowledgement
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.run_mark import check_transaction_id
 from trovemq_store.engine.transaction_run import TransactionRun
@@ -56,7 +57,7 @@ class OpenTransactions:
     """
 
     def __init__(
-        self, commits: AtomicCommits, limits: AtomicLimits, check_queue: Callable[[str, int], object]
+        self, commits: AtomicCommits, limits: AtomicLimits, check_queue: Callable[[str, QueueId], object]
     ) -> None:
         self._commits = commits
         self._limits = limits
@@ -97,7 +98,7 @@ class OpenTransactions:
         self,
         transaction: OpenTransaction,
         topic: str,
-        queue_id: int,
+        queue_id: QueueId,
         batch: RecordBatch,
         born_host: bytes | None,
     ) -> None:
@@ -124,7 +125,7 @@ class OpenTransactions:
         transaction.acknowledgements += (Acknowledgement(group, topic, handle) for handle in receipt_handles)
         self._count(transaction, size)
 
-    def commit(self, transaction: OpenTransaction, now_ms: int) -> Committed:
+    def commit(self, transaction: OpenTransaction, now_ms: EpochMs) -> Committed:
         """Ends it: see AtomicCommits.commit(). Where that raises it is rolled back."""
         run = _run_of(transaction)
         try:
@@ -156,7 +157,7 @@ class OpenTransactions:
         text = f"transaction {transaction.transaction_id} was not ended within {transaction.timeout_ms} ms"
         return TroveError(errors.TRANSACTION_TIMED_OUT, text, timeout_ms=transaction.timeout_ms)
 
-    def committed(self, transaction_id: str, now_ms: int) -> Committed:
+    def committed(self, transaction_id: str, now_ms: EpochMs) -> Committed:
         """The result of a committed transaction. TroveError TRANSACTION_NOT_FOUND (with `remembered_ms` where
         older commits are forgotten), RECORD_DAMAGED, TRANSACTION_ILLEGAL."""
         ends = self._commits.ends

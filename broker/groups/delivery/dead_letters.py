@@ -12,6 +12,7 @@ from broker.groups.delivery.context import Context
 from broker.groups.delivery.group_topic import GroupTopic
 from broker.groups.delivery.leases import Lease
 from broker.groups.delivery.queue_state import QueueState
+from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.records.layout import PROPERTY_DEAD_ID, PROPERTY_DEAD_TOPIC
 from trovemq_proto.records.message import decode_stored
 from trovemq_store.engine.record_writer import NewRecord
@@ -24,7 +25,7 @@ def dead_letter_topic(group: str) -> str:
 
 
 def copy_to_dead_letters(
-    context: Context, state: QueueState, topic: str, record: memoryview, deliveries: int, now_ms: int
+    context: Context, state: QueueState, topic: str, record: memoryview, deliveries: int, now_ms: EpochMs
 ) -> None:
     """Appends the copy; `topic` is the original one. TroveError as an append and as ensure_internal()."""
 
@@ -44,7 +45,7 @@ def copy_to_dead_letters(
 
 
 def copy_open_message(
-    context: Context, pair: GroupTopic, state: QueueState, lease: Lease, offset: int, now_ms: int
+    context: Context, pair: GroupTopic, state: QueueState, lease: Lease, offset: int, now_ms: EpochMs
 ) -> None:
     """Appends the copy of a message in flight; one that cannot be read is only counted."""
     record = context.record_of(state, offset)
@@ -58,7 +59,7 @@ def copy_open_message(
 def _dead_letter(context: Context, name: str, topic: str, record: memoryview, deliveries: int) -> NewRecord:
     message = decode_stored(record)
     copy = replace(
-        NewRecord.copy_of(message, name, 0), reconsume_times=max(deliveries, message.reconsume_times)
+        NewRecord.copy_of(message, name, QueueId(0)), reconsume_times=max(deliveries, message.reconsume_times)
     )
     origin = {PROPERTY_DEAD_TOPIC: topic, PROPERTY_DEAD_ID: message.message_id}
     return context.writer.informed(copy.with_properties({"RETRY_TOPIC": None}), origin)

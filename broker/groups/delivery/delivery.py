@@ -36,7 +36,6 @@ from broker.groups.delivery.queue_receiver import QueueReceiver
 from broker.groups.delivery.queue_state import QueueState
 from broker.groups.delivery.renewals import Renewed
 from broker.groups.delivery.request import (
-    ANY_QUEUE,
     RECEIVE_BYTES_MAX,
     Delivered,
     DeliveredRun,
@@ -48,7 +47,7 @@ from broker.groups.delivery.settling import Settling, illegal_duration
 from broker.groups.delivery.snapshotting import DeliveryState
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QUEUE_ORIGIN, PhysicalOffset, QueueOffset
+from trovemq_proto.positions import ANY_QUEUE, QUEUE_ORIGIN, EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import queue_ids
 from trovemq_store.engine.record_writer import RecordWriter
@@ -182,7 +181,7 @@ class Delivery(Settling):
         times = [until for pair in self.context.timed if (until := pair.leases.earliest_ms()) is not None]
         return min(times, default=None)
 
-    def due_pairs(self, now_ms: int) -> list[tuple[str, str]]:
+    def due_pairs(self, now_ms: EpochMs) -> list[tuple[str, str]]:
         """(group, topic) of pairs with messages to deliver since the last call: leases ended, held messages
         are free, or a receive stopped before the end of its queues."""
         now_ms = self.context.lease_time.at(now_ms)
@@ -200,7 +199,7 @@ class Delivery(Settling):
         """The time by which leases end."""
         return self.context.lease_time
 
-    def renew(self, now_ms: int, is_alive: Callable[[str], bool]) -> None:
+    def renew(self, now_ms: EpochMs, is_alive: Callable[[str], bool]) -> None:
         """Extends renewed leases that would end within 10 s; releases those of clients that are gone, and
         those that are older than renewed_total_max_ms."""
         renewals = self.context.renewals
@@ -214,13 +213,13 @@ class Delivery(Settling):
             self._record_changed(entry.state, lease, now_ms)
         renewals.forget_idle()
 
-    def release_client(self, client_id: str, now_ms: int, gone_ms: int | None = None) -> None:
+    def release_client(self, client_id: str, now_ms: EpochMs, gone_ms: EpochMs | None = None) -> None:
         """The client is gone, since gone_ms (None: now): its messages under renewed leases come back
         released_after_ms later."""
         for entry in self.context.renewals.take_client(client_id):
             self._release(entry, now_ms, now_ms if gone_ms is None else gone_ms)
 
-    def confirm_run(self, group: str, topic: str, receipt: str, offsets: range, now_ms: int) -> None:
+    def confirm_run(self, group: str, topic: str, receipt: str, offsets: range, now_ms: EpochMs) -> None:
         """The client has these messages: their leases are renewed from now on. Messages that are settled, and
         a receipt that is void, are skipped. No event says so before the first renewal: most messages are
         settled by then, and after a crash the others are delivered again when their short lease ends."""
@@ -239,7 +238,13 @@ class Delivery(Settling):
                 self.context.note_lease(pair, state, lease)
 
     def release_handles(
-        self, group: str, topic: str, receipt_handles: Sequence[str], now_ms: int, *, counted: bool = False
+        self,
+        group: str,
+        topic: str,
+        receipt_handles: Sequence[str],
+        now_ms: EpochMs,
+        *,
+        counted: bool = False,
     ) -> None:
         """The leases of these messages end after released_after_ms; until then the handles are good. The
         delivery counts as no attempt unless `counted`. Messages that are settled, and handles that are void,
@@ -258,7 +263,7 @@ class Delivery(Settling):
                 entry.lease.attempt, entry.lease.attempt_id = max(0, entry.lease.attempt - 1), ""
             self._release(entry, now_ms, now_ms)
 
-    def _release(self, entry: Renewed, now_ms: int, gone_ms: int) -> None:
+    def _release(self, entry: Renewed, now_ms: EpochMs, gone_ms: EpochMs) -> None:
         entry.lease.renewed = False
         end_ms = max(now_ms, gone_ms + self._settings.released_after_ms)
         entry.lease.until_ms = min(entry.lease.until_ms, end_ms)
@@ -266,7 +271,9 @@ class Delivery(Settling):
         self._record_changed(entry.state, entry.lease, now_ms)
 
     # --- administration ----------------------------------------------------------------------------------
-    def reset(self, group: str, topic: str, offsets: Mapping[int, int], now_ms: int) -> dict[int, int]:
+    def reset(
+        self, group: str, topic: str, offsets: Mapping[QueueId, int], now_ms: EpochMs
+    ) -> dict[QueueId, int]:
         """The group continues at these offsets (queue -> offset). Returns how many messages in flight each
         queue forgets. Queues of which the group has no state are left alone. Does not set the stored
         offsets."""
@@ -285,14 +292,14 @@ class Delivery(Settling):
             self.context.events.flush(now_ms)  # a reset is kept even where the process dies now
         return forgotten
 
-    def forget_group(self, group: str, now_ms: int) -> None:
+    def forget_group(self, group: str, now_ms: EpochMs) -> None:
         """The group was deleted; its stored offsets are not touched. The log has that before the first
         delivery to a group that is recreated under its name, as in forget_topic()."""
         if self.group_topics.forget(group, None):
             self.context.add(Event(EventKind.FORGOTTEN, now_ms, group))
             self._flush_events(now_ms)
 
-    def forget_topic(self, topic: str, now_ms: int) -> None:
+    def forget_topic(self, topic: str, now_ms: EpochMs) -> None:
         """The topic was deleted, for every group. The log has that before the first message of a topic that
         is recreated under its name: else a start would take those for messages that the groups had."""
         forgotten = [group for group in self.group_topics.groups() if self.group_topics.forget(group, topic)]
@@ -301,11 +308,11 @@ class Delivery(Settling):
         if forgotten:
             self._flush_events(now_ms)
 
-    def _flush_events(self, now_ms: int) -> None:
+    def _flush_events(self, now_ms: EpochMs) -> None:
         with suppress(TroveError):  # they still wait then
             self.context.events.flush(now_ms)
 
-    def progress(self, group: str, topic: str, now_ms: int) -> list[QueueProgress]:
+    def progress(self, group: str, topic: str, now_ms: EpochMs) -> list[QueueProgress]:
         """Each queue of the topic (which may be a retry topic). TroveError TOPIC_NOT_FOUND."""
         found = []
         for queue_id in queue_ids(self.context.store, topic):
@@ -326,7 +333,7 @@ class Delivery(Settling):
                 )
         return found
 
-    def next_offset(self, group: str, topic: str, queue_id: int) -> int | None:
+    def next_offset(self, group: str, topic: str, queue_id: QueueId) -> int | None:
         """The first message of the queue that is new to the group; None where it has no state of it."""
         state = self.group_topics.state(group, topic, queue_id)
         return None if state is None else state.next_offset
@@ -335,12 +342,12 @@ class Delivery(Settling):
         self,
         group: str,
         topic: str,
-        queue_id: int,
+        queue_id: QueueId,
         offset: int,
         *,
         message_group: str,
         priority: int,
-        now_ms: int,
+        now_ms: EpochMs,
     ) -> MessageStatus | None:
         """The status of one message in the group; `topic` is where it lies, perhaps a retry topic. None where
         the group has no state of that queue."""
@@ -392,11 +399,11 @@ class Delivery(Settling):
         again."""
         replaying.settle(self.context, self.group_topics)
 
-    def export_to_rocketmq(self, now_ms: int, files: FileSystem) -> None:
+    def export_to_rocketmq(self, now_ms: EpochMs, files: FileSystem) -> None:
         """At a clean stop: leaves the store as RocketMQ expects it. Blocks. Raises as appends do."""
         rocketmq_export.export_to_rocketmq(self.context, self.group_topics, files, now_ms)
 
-    def reappend_live_records_before(self, physical_offset: PhysicalOffset, now_ms: int) -> int:
+    def reappend_live_records_before(self, physical_offset: PhysicalOffset, now_ms: EpochMs) -> int:
         """Appends again each unconsumed message below; returns how many. Raises as appends do."""
         table = self.group_topics
         return reappending.reappend_live_records_before(self.context, table, physical_offset, now_ms)

@@ -14,6 +14,7 @@ from typing import Final
 from broker.groups.delivery.leases import Lease, LeaseHeap
 from broker.groups.delivery.open_messages import LOOSE_MAX
 from broker.groups.delivery.queue_state import QueueState
+from trovemq_proto.positions import EpochMs
 from trovemq_store.events.receipt_handle import HandleReader, SourceKind, handle_seed
 from trovemq_store.events.sources import RETRY_KINDS, source_topic
 from trovemq_store.topics.topics import TopicConfig
@@ -72,7 +73,7 @@ class GroupTopic:
                 state.ready = sorted(offset for offset, lease in state.open.items() if lease.ended)
         self.keyed = False
 
-    def end_leases(self, now_ms: int) -> bool:
+    def end_leases(self, now_ms: EpochMs) -> bool:
         """Makes the messages visible whose time is over. True where there are some."""
         ended = [state.end_due(lease, now_ms) for lease, state in self.leases.pop_until(now_ms)]
         return any(ended)

@@ -18,7 +18,7 @@ from broker.groups.delivery.records import properties_of
 from broker.groups.delivery.starting import start_offset
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_store.engine.queues import queue_ids
 from trovemq_store.events.codec import Event, EventKind
 from trovemq_store.events.receipt_handle import SourceKind
@@ -39,7 +39,7 @@ class GroupTopicTable:
         """None where the group has no state of the topic."""
         return self._pairs.get((group, topic))
 
-    def state(self, group: str, stored_topic: str, queue_id: int) -> QueueState | None:
+    def state(self, group: str, stored_topic: str, queue_id: QueueId) -> QueueState | None:
         return self._states.get((group, stored_topic), {}).get(queue_id)
 
     def states(self) -> Iterator[QueueState]:
@@ -66,7 +66,7 @@ class GroupTopicTable:
         return sorted(self._pairs)
 
     # --- making -----------------------------------------------------------------------------------------
-    def add(self, group: str, stored_topic: str, queue_id: int, offset: int) -> QueueState:
+    def add(self, group: str, stored_topic: str, queue_id: QueueId, offset: int) -> QueueState:
         """A new state: everything below `offset` is consumed."""
         kind, _ = kind_of(group, stored_topic)
         state = QueueState(group, stored_topic, queue_id, kind, offset)
@@ -84,7 +84,7 @@ class GroupTopicTable:
                     pair.add(state)
         return pair
 
-    def for_receive(self, group: SubscriptionGroup, topic: str, now_ms: int) -> GroupTopic:
+    def for_receive(self, group: SubscriptionGroup, topic: str, now_ms: EpochMs) -> GroupTopic:
         """The pair with a state for every queue there is now. TroveError TOPIC_NOT_FOUND, TOPIC_ILLEGAL,
         LIMIT_EXCEEDED."""
         pair = self._pairs.get((group.name, topic))
@@ -106,11 +106,11 @@ class GroupTopicTable:
             pair.drop_keys()
         consume_queues = self._context.store.consume_queues
         for kind, name in zip(RETRY_KINDS, pair.retry_topics, strict=True):
-            if (kind in pair.seen) or consume_queues.get(name, 0) is not None:
+            if (kind in pair.seen) or consume_queues.get(name, QueueId(0)) is not None:
                 self._see_source(pair, kind, name, now_ms)
         return pair
 
-    def _begin(self, group: str, topic: str, now_ms: int) -> GroupTopic:
+    def _begin(self, group: str, topic: str, now_ms: EpochMs) -> GroupTopic:
         queue_ids(self._context.store, topic)  # TOPIC_NOT_FOUND before anything is made
         pair = self.pair(group, topic)
         try:
@@ -120,7 +120,7 @@ class GroupTopicTable:
             raise
         return pair
 
-    def _see_source(self, pair: GroupTopic, kind: SourceKind, name: str, now_ms: int) -> None:
+    def _see_source(self, pair: GroupTopic, kind: SourceKind, name: str, now_ms: EpochMs) -> None:
         """Begins the queues of a source that the pair does not have yet."""
         config = self._context.store.topics.get(name)
         if kind in pair.seen and pair.seen[kind] is config:
@@ -139,7 +139,7 @@ class GroupTopicTable:
         pair.seen[kind] = config
 
     def _start(
-        self, group: str, name: str, queue_id: int, kind: SourceKind, first_time: bool, now_ms: int
+        self, group: str, name: str, queue_id: QueueId, kind: SourceKind, first_time: bool, now_ms: EpochMs
     ) -> QueueState:
         offset = start_offset(self._context, group, name, queue_id, kind, first_time=first_time)
         self._context.store.offsets.commit(group, name, queue_id, QueueOffset(offset))

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from trovemq_proto.positions import EpochMs
+
 PAUSE_MIN_MS: Final = 2_000
 """A busy loop is late by less."""
 GRACE_MAX_MS: Final = 60_000
@@ -30,24 +32,24 @@ class LeaseTime:
 
     def __init__(self, tick_interval_ms: int = 0) -> None:
         self._pause_min_ms = PAUSE_MIN_MS + tick_interval_ms
-        self._seen_ms: int | None = None
-        self._frozen_ms = 0
-        self._thaw_ms = 0
+        self._seen_ms: EpochMs | None = None
+        self._frozen_ms = EpochMs(0)
+        self._thaw_ms = EpochMs(0)
         self.pause_count = 0
         self.paused_ms = 0
         """The longest pause."""
 
-    def tick(self, now_ms: int) -> None:
+    def tick(self, now_ms: EpochMs) -> None:
         """The process runs; to be called each tick_interval_ms, and PAUSE_MIN_MS later at the latest."""
         self._look(now_ms if self._seen_ms is None else self._seen_ms, now_ms)
 
-    def at(self, now_ms: int) -> int:
+    def at(self, now_ms: EpochMs) -> EpochMs:
         """The time by which leases end, at now_ms."""
         if self._seen_ms is not None:
             self._look(self._seen_ms, now_ms)
         return min(now_ms, self._frozen_ms) if now_ms < self._thaw_ms else now_ms
 
-    def _look(self, seen_ms: int, now_ms: int) -> None:
+    def _look(self, seen_ms: EpochMs, now_ms: EpochMs) -> None:
         paused_ms = now_ms - seen_ms
         if paused_ms > self._pause_min_ms:
             if seen_ms >= self._thaw_ms:  # else it paused again before all clients could renew

@@ -19,7 +19,7 @@ from broker.groups.delivery.queue_state import QueueState
 from broker.groups.delivery.records import property_block_of
 from broker.groups.delivery.request import DeliveredRun, ReceiveRequest
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import EpochMs, QueueOffset
 from trovemq_proto.records import parse_properties
 from trovemq_store.events.codec import Event, EventKind
 from trovemq_store.events.receipt_handle import encode_receipt, handle_head
@@ -44,7 +44,7 @@ class Batch:
     )
 
     def __init__(
-        self, request: ReceiveRequest, wanted: int, space: int, units: int, reads: int, until_ms: int
+        self, request: ReceiveRequest, wanted: int, space: int, units: int, reads: int, until_ms: EpochMs
     ) -> None:
         self.request = request
         self.wanted = self._wanted_first = wanted

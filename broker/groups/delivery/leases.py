@@ -14,6 +14,8 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import Final, Generic, TypeVar
 
+from trovemq_proto.positions import EpochMs
+
 _COMPACT_MIN: Final = 256
 _ENTRIES_A_LIVE_LEASE: Final = 2
 
@@ -44,8 +46,8 @@ class Lease:
         attempt: int,
         first: int,
         end: int,
-        until_ms: int,
-        received_ms: int,
+        until_ms: EpochMs,
+        received_ms: EpochMs,
         client_id: str,
         renewed: bool,
         attempt_id: str = "",
@@ -63,7 +65,7 @@ class Lease:
         self.ended = False
         self.live = 0
 
-    def over(self, now_ms: int) -> bool:
+    def over(self, now_ms: EpochMs) -> bool:
         """Whether its messages may be delivered again."""
         return self.ended or (not self.renewed and self.until_ms <= now_ms)
 
@@ -72,7 +74,7 @@ class LeaseHeap(Generic[Owner]):
     """Leases in the order in which they end, each with its owner. Those without live messages are skipped."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Lease, Owner]] = []
+        self._heap: list[tuple[EpochMs, int, Lease, Owner]] = []
         self._count = 0
         self._compact_at = _COMPACT_MIN
 
@@ -89,7 +91,7 @@ class LeaseHeap(Generic[Owner]):
             heapify(self._heap)
             self._compact_at = max(_COMPACT_MIN, _ENTRIES_A_LIVE_LEASE * len(self._heap))
 
-    def earliest_ms(self) -> int | None:
+    def earliest_ms(self) -> EpochMs | None:
         """When the first one ends."""
         heap = self._heap
         while heap:
@@ -98,7 +100,7 @@ class LeaseHeap(Generic[Owner]):
             heappop(heap)
         return None
 
-    def pop_until(self, now_ms: int) -> list[tuple[Lease, Owner]]:
+    def pop_until(self, now_ms: EpochMs) -> list[tuple[Lease, Owner]]:
         """Takes those that end at or before now_ms, earliest first."""
         heap = self._heap
         taken = []
@@ -109,5 +111,5 @@ class LeaseHeap(Generic[Owner]):
         return taken
 
 
-def _stale(until_ms: int, lease: Lease) -> bool:
+def _stale(until_ms: EpochMs, lease: Lease) -> bool:
     return lease.live == 0 or lease.ended or lease.until_ms != until_ms

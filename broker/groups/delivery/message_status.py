@@ -11,6 +11,7 @@ from broker.groups.delivery.leases import Lease
 from broker.groups.delivery.orderly_receiver import message_group_of
 from broker.groups.delivery.priority_receiver import was_skipped
 from broker.groups.delivery.queue_state import QueueState
+from trovemq_proto.positions import EpochMs
 from trovemq_proto.records.priorities import PRIORITY_COUNT
 
 PRIORITIES_READ_MAX: Final = 65_536
@@ -33,7 +34,7 @@ class LeaseView:
     client_id: str
     attempt: int
     received_ms: int
-    until_ms: int
+    until_ms: EpochMs
     renewed: bool
     over: bool
 
@@ -53,7 +54,7 @@ class MessageStatus:
 
 
 def message_status(
-    context: Context, state: QueueState, offset: int, message_group: str, priority: int, now_ms: int
+    context: Context, state: QueueState, offset: int, message_group: str, priority: int, now_ms: EpochMs
 ) -> MessageStatus:
     """`message_group` and `priority`: those of the message."""
     lease = state.open.get(offset)
@@ -90,7 +91,7 @@ def _ahead(context: Context, state: QueueState, offset: int, priority: int) -> i
 
 
 def _lock(
-    context: Context, state: QueueState, offset: int, message_group: str, now_ms: int
+    context: Context, state: QueueState, offset: int, message_group: str, now_ms: EpochMs
 ) -> LeaseView | None:
     """Of the messages in flight of the message group the one with the lowest offset. An orderly group has
     at most `ordered_window_max` messages to look at; their message groups are read where a start has lost
@@ -107,7 +108,7 @@ def _lock(
     return None
 
 
-def _view(offset: int, lease: Lease, now_ms: int) -> LeaseView:
+def _view(offset: int, lease: Lease, now_ms: EpochMs) -> LeaseView:
     return LeaseView(
         offset,
         lease.number,

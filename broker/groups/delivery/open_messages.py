@@ -20,6 +20,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from broker.groups.delivery.by_priority import ByPriority
 from broker.groups.delivery.leases import Lease, LeaseHeap
 from broker.groups.delivery.packed_leases import PackedLeases, Taken, can_pack
+from trovemq_proto.positions import EpochMs
 
 LOOSE_MAX: Final = 16_384
 """Messages of one queue state that are not packed."""
@@ -97,7 +98,7 @@ class OpenMessages(Generic[State]):
         lowest = self.packed.lowest() if self.packed.count else None
         return otherwise if lowest is None else lowest
 
-    def in_flight_count(self, now_ms: int) -> int:
+    def in_flight_count(self, now_ms: EpochMs) -> int:
         """How many could not be delivered again now."""
         leases = set(self.loose.values())
         loose = sum(lease.live for lease in leases if not lease.over(now_ms))

@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 
 from broker.groups.timers.wheel_records import TIME_MAX
+from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_store.files.files import FileSystem
 from trovemq_store.topics.json_file import JsonFile
 from trovemq_store.topics.lax_json import JsonObject
@@ -58,29 +59,29 @@ class OrderInfo(msgspec.Struct):
     def consumed(self, index: int) -> bool:
         return bool(self.cm >> index & 1)
 
-    def visible_ms(self, offset: int) -> int:
+    def visible_ms(self, offset: int) -> EpochMs:
         """When the message may be received again."""
-        return self.ot.get(str(offset), self.popTime + self.i)
+        return EpochMs(self.ot.get(str(offset), self.popTime + self.i))
 
     def deliveries(self, offset: int) -> int:
         return self.oc.get(str(offset), 0) + 1
 
 
-OrderTable = Mapping[tuple[str, str, int], OrderInfo]
+OrderTable = Mapping[tuple[str, str, QueueId], OrderInfo]
 
 
 def load_order_info(files: FileSystem) -> OrderTable:
     """(group, topic, queue id) -> its entry. An entry that cannot be read is left out."""
     document = JsonFile(files, ORDER_INFO_PATH).load() or {}
     table = document.get("table")
-    found: dict[tuple[str, str, int], OrderInfo] = {}
+    found: dict[tuple[str, str, QueueId], OrderInfo] = {}
     for name, queues in table.items() if isinstance(table, dict) else ():
         topic, separator, group = name.partition("@")
         if not separator or not isinstance(queues, dict):
             continue
         for queue_id, value in queues.items():
             try:
-                number, info = int(queue_id), msgspec.convert(value, OrderInfo)
+                number, info = QueueId(int(queue_id)), msgspec.convert(value, OrderInfo)
             except (ValueError, msgspec.ValidationError):
                 continue
             if info.is_plausible:

@@ -32,11 +32,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker.groups.delivery.leases import Lease
+from trovemq_proto.positions import EpochMs
 
 BLOCK_BITS: Final = 5
 BLOCK_SIZE: Final = 1 << BLOCK_BITS
 LEAF_ROWS_MAX: Final = 2_048
-NEVER: Final = (1 << 63) - 1
+NEVER: Final = EpochMs((1 << 63) - 1)
 _ENDED: Final = 1 << 31
 _ATTEMPT_MAX: Final = _ENDED - 1
 _NUMBER_MAX: Final = 0xFFFF_FFFF
@@ -98,7 +99,7 @@ class _Leaf:
         there = self.masks != 0
         ended = (self.facts["attempt"] & _ENDED != 0) & there
         self.ended = int(ended.sum())
-        self.until_ms = int(self.facts["until"][there & ~ended].min(initial=NEVER))
+        self.until_ms = EpochMs(int(self.facts["until"][there & ~ended].min(initial=NEVER)))
 
 
 class PackedLeases:
@@ -113,7 +114,7 @@ class PackedLeases:
         self._clients: dict[str, int] = {}
         self.count = 0
         """Messages."""
-        self.clock = Lease(0, 0, 0, 0, NEVER, 0, "", renewed=False)
+        self.clock = Lease(0, 0, 0, 0, NEVER, EpochMs(0), "", renewed=False)
         """In a LeaseHeap, the entry for all leases here that have not ended."""
 
     # --- in ------------------------------------------------------------------------------------------
@@ -278,7 +279,7 @@ class PackedLeases:
         return not len(rows)
 
     # --- time ----------------------------------------------------------------------------------------
-    def end_until(self, now_ms: int, ended: array[int] | None = None) -> bool:
+    def end_until(self, now_ms: EpochMs, ended: array[int] | None = None) -> bool:
         """The leases that end at or before now_ms have ended; their offsets are added to `ended`. True where
         there are some."""
         some = False
@@ -342,7 +343,7 @@ class PackedLeases:
         found = self._find(offset)
         return found is not None and bool(self._leaves[found[0]].facts["attempt"].item(found[1]) & _ENDED)
 
-    def ended_count(self, now_ms: int) -> int:
+    def ended_count(self, now_ms: EpochMs) -> int:
         """How many messages could be delivered again."""
         count = 0
         for leaf in self._leaves:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from broker.groups.delivery.group_topic import GroupTopic
 from broker.groups.delivery.leases import Lease
 from broker.groups.delivery.queue_state import QueueState
+from trovemq_proto.positions import EpochMs
 from trovemq_store.events.codec import Event, EventKind
 
 
@@ -26,13 +27,13 @@ class PreparedAcknowledgement(NamedTuple):
     lease: Lease
     offset: int
 
-    def event(self, now_ms: int) -> Event:
+    def event(self, now_ms: EpochMs) -> Event:
         """The event for the log."""
         offsets = range(self.offset, self.offset + 1)
         return settled_event(EventKind.ACKNOWLEDGED, self.state, self.lease, offsets, now_ms)
 
 
-def settled_event(kind: EventKind, state: QueueState, lease: Lease, offsets: range, now_ms: int) -> Event:
+def settled_event(kind: EventKind, state: QueueState, lease: Lease, offsets: range, now_ms: EpochMs) -> Event:
     """Messages that were open under the lease are consumed, in the way that `kind` says."""
     return Event(
         kind,

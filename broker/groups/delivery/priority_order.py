@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from broker.groups.delivery.records import RecordReader, properties_of
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.priorities import PRIORITY_COUNT, PRIORITY_DEFAULT, priority_of
 from trovemq_proto.records.priority_columns import priorities_of
@@ -58,16 +58,16 @@ class PriorityOrder(Protocol):
     units_read: int
     """Since the start, by catch_up()."""
 
-    def catch_up(self, topic: str, queue_id: int, from_offset: int, units_max: int) -> bool:
+    def catch_up(self, topic: str, queue_id: QueueId, from_offset: int, units_max: int) -> bool:
         """Whether everything visible from from_offset on is known; reads on in the queue, by about
         units_max."""
         ...
 
-    def next_offset(self, topic: str, queue_id: int, priority: int, from_offset: int) -> int | None:
+    def next_offset(self, topic: str, queue_id: QueueId, priority: int, from_offset: int) -> int | None:
         """The first queue offset >= from_offset of a visible message of that priority."""
         ...
 
-    def count(self, topic: str, queue_id: int, priority: int, begin: int, end: int) -> int:
+    def count(self, topic: str, queue_id: QueueId, priority: int, begin: int, end: int) -> int:
         """Visible messages of that priority with begin <= offset < end."""
         ...
 
@@ -113,15 +113,15 @@ class PriorityQueues:
         self._records = records
         self._tree = store.trees.order if store.trees is not None else None
         self.units_read = 0
-        self._queues: dict[tuple[str, int], _Queue] = {}
-        self._ranges: dict[tuple[str, int], _Range] = {}
+        self._queues: dict[tuple[str, QueueId], _Queue] = {}
+        self._ranges: dict[tuple[str, QueueId], _Range] = {}
 
     @property
     def entry_count(self) -> int:
         """Messages that are in memory, of all queues."""
         return sum(len(entries) for queue in self._queues.values() for entries in queue.arrays)
 
-    def catch_up(self, topic: str, queue_id: int, from_offset: int, units_max: int) -> bool:
+    def catch_up(self, topic: str, queue_id: QueueId, from_offset: int, units_max: int) -> bool:
         queue = self._store.consume_queues.get(topic, queue_id)
         if queue is None:
             self._queues.pop((topic, queue_id), None)
@@ -144,7 +144,7 @@ class PriorityQueues:
             units_max -= self._read_on(known, min(units_max, STEP_MAX))
         return known.end >= queue.max_offset
 
-    def next_offset(self, topic: str, queue_id: int, priority: int, from_offset: int) -> int | None:
+    def next_offset(self, topic: str, queue_id: QueueId, priority: int, from_offset: int) -> int | None:
         known = self._queues.get((topic, queue_id))
         if known is None:
             return None
@@ -161,7 +161,7 @@ class PriorityQueues:
         at = bisect_left(entries, from_offset)
         return entries[at] if at < len(entries) else None
 
-    def count(self, topic: str, queue_id: int, priority: int, begin: int, end: int) -> int:
+    def count(self, topic: str, queue_id: QueueId, priority: int, begin: int, end: int) -> int:
         known = self._queues.get((topic, queue_id))
         if known is None:
             return 0

@@ -34,7 +34,7 @@ from broker.groups.delivery.priority_order import PriorityOrder
 from broker.groups.delivery.queue_receiver import QueueReceiver
 from broker.groups.delivery.queue_state import QueueState
 from broker.groups.delivery.records import properties_of
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import EpochMs, QueueOffset
 from trovemq_proto.records.priorities import PRIORITY_COUNT, PRIORITY_DEFAULT, priority_of
 from trovemq_store.engine.queues import BLANK_UNIT_SIZE, readable_units
 from trovemq_store.events.codec import Event, EventKind
@@ -211,7 +211,7 @@ class PriorityReceiver(QueueReceiver):
             order.waiting_count = waiting_count(self._places, state)
 
 
-def _order_of(context: Context, state: QueueState, now_ms: int) -> ByPriority:
+def _order_of(context: Context, state: QueueState, now_ms: EpochMs) -> ByPriority:
     """The state's order, begun now where the queue was not received by priority before."""
     if state.order is None:
         state.order = ByPriority(state.next_offset)
@@ -220,7 +220,7 @@ def _order_of(context: Context, state: QueueState, now_ms: int) -> ByPriority:
     return state.order
 
 
-def _record_passed(context: Context, state: QueueState, priority: int, now_ms: int) -> None:
+def _record_passed(context: Context, state: QueueState, priority: int, now_ms: EpochMs) -> None:
     assert state.order is not None
     context.add(
         Event(
@@ -269,7 +269,7 @@ def waiting_of(places: PriorityOrder, state: QueueState) -> int:
     return order.waiting_count
 
 
-def receive_in_log_order(context: Context, state: QueueState, now_ms: int) -> None:
+def receive_in_log_order(context: Context, state: QueueState, now_ms: EpochMs) -> None:
     """The topic is not of `order = priority` any more, or the group has become orderly: messages that wait
     below next_offset are held, and go first; later ones are received in the queue's own order."""
     order, places = state.order, context.priority_order

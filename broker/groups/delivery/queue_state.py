@@ -35,7 +35,7 @@ from broker.groups.delivery.leases import Lease
 from broker.groups.delivery.open_messages import OpenMessages
 from broker.groups.delivery.packed_leases import BLOCK_BITS, BLOCK_SIZE
 from broker.groups.delivery.sequence_set import SequenceSet
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId
 from trovemq_store.events.receipt_handle import SourceKind
 
 
@@ -60,7 +60,7 @@ class QueueState:
         "unblocked",
     )
 
-    def __init__(self, group: str, topic: str, queue_id: int, kind: SourceKind, offset: int) -> None:
+    def __init__(self, group: str, topic: str, queue_id: QueueId, kind: SourceKind, offset: int) -> None:
         self.group = group
         self.topic = topic
         self.queue_id = queue_id
@@ -154,7 +154,7 @@ class QueueState:
             if self.open.loose.get(offset) is lease:
                 heappush(self.ready, offset)
 
-    def end_due(self, lease: Lease, now_ms: int) -> bool:
+    def end_due(self, lease: Lease, now_ms: EpochMs) -> bool:
         """The same for an entry that a heap returned at now_ms: a lease, or the clock of packed ones. True
         where messages may be delivered again."""
         if lease is not self.open.packed.clock:

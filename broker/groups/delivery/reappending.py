@@ -16,17 +16,17 @@ from broker.groups.delivery.context import Context
 from broker.groups.delivery.group_topics import GroupTopicTable
 from broker.groups.delivery.queue_state import QueueState
 from broker.groups.delivery.retry_reappending import carried_copy, carry_unread, lowest_unread, unread_before
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId
 from trovemq_store.events.codec import Event, EventKind
 from trovemq_store.files.fault_points import fault_point
 
 CARRIED_TOPIC: Final = "rmq_sys_trovemq_carried"
-CARRIED_QUEUE_ID: Final = 0
+CARRIED_QUEUE_ID: Final = QueueId(0)
 _BATCH: Final = 64
 
 
 def reappend_live_records_before(
-    context: Context, pairs: GroupTopicTable, physical_offset: PhysicalOffset, now_ms: int
+    context: Context, pairs: GroupTopicTable, physical_offset: PhysicalOffset, now_ms: EpochMs
 ) -> int:
     """Appends again every pending record below physical_offset; returns how many. Raises as appends do;
     records that were carried by then stay carried."""
@@ -81,7 +81,7 @@ def _outstanding_records(
     return found
 
 
-def _carry(context: Context, state: QueueState, offsets: list[int], now_ms: int) -> int:
+def _carry(context: Context, state: QueueState, offsets: list[int], now_ms: EpochMs) -> int:
     context.store.topics.ensure_internal(CARRIED_TOPIC, 1, now_ms=now_ms)
     copies, carried = [], []
     for offset in offsets:

@@ -17,10 +17,11 @@ from collections.abc import Sequence
 from broker.groups.delivery.delivery import Delivery
 from broker.groups.delivery.request import Delivered
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 
 
 def return_messages(
-    delivery: Delivery, group: str, topic: str, delivered: Sequence[Delivered], written: int, now_ms: int
+    delivery: Delivery, group: str, topic: str, delivered: Sequence[Delivered], written: int, now_ms: EpochMs
 ) -> None:
     """`delivered` are the messages of one receive, the first `written` of which went to the client."""
     for one in delivered[written:]:

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from broker.groups.delivery.group_topic import GroupTopic
 from broker.groups.delivery.leases import Lease, LeaseHeap
 from broker.groups.delivery.queue_state import QueueState
+from trovemq_proto.positions import EpochMs
 
 _CLIENTS_MIN: Final = 256
 
@@ -40,12 +41,12 @@ class Renewals:
             entries = self._clients[lease.client_id] = [one for one in entries if _alive(one.lease)]
             self._prune_at[lease.client_id] = max(64, 2 * len(entries))
 
-    def extend(self, entry: Renewed, until_ms: int) -> None:
+    def extend(self, entry: Renewed, until_ms: EpochMs) -> None:
         """The lease lasts longer; its receipt handles stay as they are."""
         entry.lease.until_ms = until_ms
         self._heap.push(entry.lease, entry)
 
-    def due(self, until_ms: int) -> list[Renewed]:
+    def due(self, until_ms: EpochMs) -> list[Renewed]:
         """Takes those that would end at or before until_ms: each is to be extended or released."""
         return [entry for _, entry in self._heap.pop_until(until_ms) if entry.lease.renewed]
 

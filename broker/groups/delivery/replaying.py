@@ -11,7 +11,7 @@ from broker.groups.delivery.context import Context
 from broker.groups.delivery.group_topics import GroupTopicTable
 from broker.groups.delivery.leases import Lease
 from broker.groups.delivery.queue_state import QueueState
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset
 from trovemq_store.events.codec import Event, EventKind
 from trovemq_store.events.receipt_handle import SourceKind
 from trovemq_store.events.sources import kind_of
@@ -53,13 +53,13 @@ def apply(pairs: GroupTopicTable, event: Event) -> None:
         state.moved[event.offset] = PhysicalOffset(event.physical_offset)
 
 
-def _lease_of(event: Event, received_ms: int) -> Lease:
+def _lease_of(event: Event, received_ms: EpochMs) -> Lease:
     return Lease(
         event.lease,
         event.attempt,
         event.offset,
         event.offset + event.count,
-        event.until,
+        EpochMs(event.until),
         received_ms,
         event.client_id,
         event.renewed,
@@ -102,7 +102,7 @@ def _change(state: QueueState, event: Event) -> None:
     leases = {id(lease): lease for offset in offsets if (lease := state.open.get(offset)) is not None}
     same = [lease for lease in leases.values() if lease.number == event.lease]
     for lease in same:
-        lease.until_ms, lease.renewed, lease.attempt = event.until, event.renewed, event.attempt
+        lease.until_ms, lease.renewed, lease.attempt = EpochMs(event.until), event.renewed, event.attempt
     if not same and len(leases) == 1:
         (before,) = leases.values()
         state.hand_out(_lease_of(event, before.received_ms), offsets)

@@ -9,11 +9,10 @@ from itertools import repeat
 from typing import Final, NamedTuple
 
 from broker.groups.filters.filter import TAKE_ALL, Filter
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import ANY_QUEUE, EpochMs, QueueId, QueueOffset
 from trovemq_proto.receipts import handles_of
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
-ANY_QUEUE = -1
 RECEIVE_BYTES_MAX: Final = 4 << 20
 """Of one receive; a single message may be larger."""
 
@@ -28,11 +27,11 @@ class ReceiveRequest:
 
     group: SubscriptionGroup
     topic: str
-    queue_id: int = ANY_QUEUE
+    queue_id: QueueId = ANY_QUEUE
     filter: Filter = TAKE_ALL
     count_max: int = 32
     invisible_ms: int
-    now_ms: int
+    now_ms: EpochMs
     client_id: str = ""
     renewed: bool = False
     confirmed: bool = True
@@ -56,11 +55,11 @@ class Delivered(NamedTuple):
 
     record: memoryview
     topic: str
-    queue_id: int
+    queue_id: QueueId
     queue_offset: QueueOffset
     attempt: int
     receipt_handle: str
-    until_ms: int
+    until_ms: EpochMs
 
 
 _new_delivered = partial(tuple.__new__, Delivered)
@@ -76,11 +75,11 @@ class DeliveredRun:
     size: int
     """Bytes of the records."""
     topic: str
-    queue_id: int
+    queue_id: QueueId
     first_offset: QueueOffset
     attempt: int
     receipt: str
-    until_ms: int
+    until_ms: EpochMs
 
     @property
     def offsets(self) -> range:
@@ -111,7 +110,7 @@ class QueueProgress:
     """How far a group has come in one queue. `committed`: everything below is consumed (None: it never read
     the queue); `next_offset`: the next message that is new to it; in_flight_count: delivered, not settled."""
 
-    queue_id: int
+    queue_id: QueueId
     committed: QueueOffset | None
     next_offset: QueueOffset
     in_flight_count: int

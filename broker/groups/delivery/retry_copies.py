@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from broker.groups.delivery.context import Context
 from broker.groups.timers.wheel_records import WHEEL_TOPIC, delayed_record
+from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.records.check import is_plausible_topic
 from trovemq_proto.records.message import decode_stored
 from trovemq_store.engine.record_writer import NewRecord
@@ -27,9 +28,9 @@ def retry_copy(
     record: memoryview,
     *,
     deliveries: int,
-    received_ms: int,
-    visible_ms: int,
-    now_ms: int,
+    received_ms: EpochMs,
+    visible_ms: EpochMs,
+    now_ms: EpochMs,
 ) -> NewRecord | None:
     """The copy to append; makes the topics that it needs. A classic retry that says no topic (""), or none
     that could be one, stays a classic retry. None where the record cannot be copied. TroveError as
@@ -43,9 +44,9 @@ def retry_copy(
 
 
 class _Times(NamedTuple):
-    received_ms: int
-    visible_ms: int
-    now_ms: int
+    received_ms: EpochMs
+    visible_ms: EpochMs
+    now_ms: EpochMs
 
 
 def _retry_copy(
@@ -57,7 +58,7 @@ def _retry_copy(
         name = source_topic(SourceKind.CLASSIC_RETRY, group, topic)
     context.store.topics.ensure_internal(name, 1, now_ms=now_ms)
     message = decode_stored(record)
-    copy = replace(NewRecord.copy_of(message, name, 0), reconsume_times=deliveries)
+    copy = replace(NewRecord.copy_of(message, name, QueueId(0)), reconsume_times=deliveries)
     first_pop = message.properties.get(FIRST_POP_TIME_PROPERTY) or str(received_ms)
     copy = context.writer.informed(copy, {FIRST_POP_TIME_PROPERTY: first_pop})
     if visible_ms <= max(

@@ -13,7 +13,7 @@ from typing import Final
 from broker.groups.delivery.context import Context
 from broker.groups.delivery.group_topics import GroupTopicTable
 from broker.groups.delivery.queue_state import QueueState
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records.message import decode_stored
 from trovemq_store.engine.queues import messages_from
 from trovemq_store.engine.record_writer import NewRecord
@@ -25,7 +25,7 @@ _BATCH: Final = 64
 
 
 def carry_unread(
-    context: Context, pairs: GroupTopicTable, physical_offset: PhysicalOffset, now_ms: int
+    context: Context, pairs: GroupTopicTable, physical_offset: PhysicalOffset, now_ms: EpochMs
 ) -> int:
     """Appends again the unread retries below; how many. Raises as appends do; records that were carried by
     then stay carried."""
@@ -46,7 +46,9 @@ def carry_unread(
     return count
 
 
-def carried_copy(context: Context, record: bytes | memoryview, topic: str, queue_id: int) -> NewRecord | None:
+def carried_copy(
+    context: Context, record: bytes | memoryview, topic: str, queue_id: QueueId
+) -> NewRecord | None:
     """The record for that queue; None where it cannot be copied."""
 
     def made() -> NewRecord:
@@ -108,7 +110,7 @@ def _groups(context: Context, name: str) -> set[str]:
 
 
 def _read_up_to(
-    context: Context, queue: ConsumeQueue, state: QueueState | None, begin: int, end: int, now_ms: int
+    context: Context, queue: ConsumeQueue, state: QueueState | None, begin: int, end: int, now_ms: EpochMs
 ) -> None:
     if state is None:
         for group in _groups(context, queue.topic):

@@ -20,7 +20,7 @@ import msgspec
 
 from broker.groups.timers.wheel_records import WHEEL_QUEUE_ID, WHEEL_TOPIC
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_proto.records import Message, decode_message, java_hash
 from trovemq_proto.records.check import is_plausible_topic
 from trovemq_proto.records.layout import PROPERTY_REAL_TOPIC
@@ -38,10 +38,10 @@ class CheckPoint(msgspec.Struct, frozen=True):
     """Messages that one pop receive took from one queue."""
 
     t: str
-    q: int
+    q: QueueId
     c: str
     so: int
-    pt: int
+    pt: EpochMs
     it: int
     n: int = 0
     bm: int = 0
@@ -52,7 +52,7 @@ class CheckPoint(msgspec.Struct, frozen=True):
         return self.c, self.t, self.q, self.so, self.pt
 
     @property
-    def revive_ms(self) -> int:
+    def revive_ms(self) -> EpochMs:
         return self.pt + self.it
 
     @property
@@ -68,10 +68,10 @@ class CheckPoint(msgspec.Struct, frozen=True):
 
 class _Ack(msgspec.Struct):
     t: str
-    q: int
+    q: QueueId
     c: str
     so: int
-    pt: int
+    pt: EpochMs
     ao: int = -1
     aol: list[int] | None = None
 
@@ -100,7 +100,7 @@ class ReviveLog:
                     self._read(message, pending=offset in waiting)
 
     @staticmethod
-    def queues(store: MessageStore) -> list[tuple[str, int]]:
+    def queues(store: MessageStore) -> list[tuple[str, QueueId]]:
         """(topic, queue id) of every revive queue that has messages."""
         topics = [topic for topic in store.consume_queues.topics() if topic.startswith(REVIVE_PREFIX)]
         return [(topic, queue.queue_id) for topic in topics for queue in store.consume_queues.queues(topic)]
@@ -142,7 +142,7 @@ def pass_revive_log(store: MessageStore) -> None:
         store.offsets.commit(REVIVE_GROUP, topic, queue_id, end)
 
 
-def _tagged(store: MessageStore, topic: str, queue_id: int, begin: int) -> Iterator[tuple[int, Message]]:
+def _tagged(store: MessageStore, topic: str, queue_id: QueueId, begin: int) -> Iterator[tuple[int, Message]]:
     """(queue offset, message) of the messages with one of the log's tags, from `begin` on."""
     queue = store.consume_queues.get(topic, queue_id)
     if queue is None:

@@ -21,6 +21,7 @@ from broker.groups.delivery.queue_receiver import first_attempt
 from broker.groups.delivery.queue_state import QueueState
 from broker.groups.delivery.retry_copies import retry_copy
 from broker.groups.delivery.revive_log import pass_revive_log
+from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.events.codec import Event, EventKind
 from trovemq_store.events.receipt_handle import SourceKind
@@ -31,9 +32,9 @@ from trovemq_store.files.files import FileSystem
 _BATCH: Final = 64
 
 
-def export_to_rocketmq(context: Context, pairs: GroupTopicTable, files: FileSystem, now_ms: int) -> None:
+def export_to_rocketmq(context: Context, pairs: GroupTopicTable, files: FileSystem, now_ms: EpochMs) -> None:
     """Raises as appends do; messages that were exported by then stay exported."""
-    orderly: dict[tuple[str, str, int], OrderInfo] = {}
+    orderly: dict[tuple[str, str, QueueId], OrderInfo] = {}
     for state in list(pairs.states()):
         if context.is_orderly(state.group) and state.kind is SourceKind.TOPIC:
             if state.open:
@@ -47,7 +48,7 @@ def export_to_rocketmq(context: Context, pairs: GroupTopicTable, files: FileSyst
     pass_revive_log(context.store)
 
 
-def _copy_all(context: Context, state: QueueState, now_ms: int) -> None:
+def _copy_all(context: Context, state: QueueState, now_ms: EpochMs) -> None:
     outstanding = state.outstanding_offsets()
     for begin in range(0, len(outstanding), _BATCH):
         part = outstanding[begin : begin + _BATCH]
@@ -61,7 +62,7 @@ def _copy_all(context: Context, state: QueueState, now_ms: int) -> None:
         context.events.flush(now_ms)  # were this stop cut short, no more than these would come twice
 
 
-def _copy(context: Context, state: QueueState, offset: int, now_ms: int) -> NewRecord | None:
+def _copy(context: Context, state: QueueState, offset: int, now_ms: EpochMs) -> NewRecord | None:
     record = context.record_of(state, offset)
     if record is None:
         context.damaged_count += 1
@@ -82,7 +83,7 @@ def _copy(context: Context, state: QueueState, offset: int, now_ms: int) -> NewR
     )
 
 
-def _retried(context: Context, state: QueueState, offset: int, now_ms: int) -> None:
+def _retried(context: Context, state: QueueState, offset: int, now_ms: EpochMs) -> None:
     last_lease = state.next_lease - 1
     state.ended_lease = last_lease
     state.settle(offset)
@@ -99,7 +100,7 @@ def _retried(context: Context, state: QueueState, offset: int, now_ms: int) -> N
     )
 
 
-def _order_info(state: QueueState, now_ms: int) -> OrderInfo:
+def _order_info(state: QueueState, now_ms: EpochMs) -> OrderInfo:
     """The first offsets from committed on; those that are held count as visible."""
     first, end = state.committed, min(state.next_offset, state.committed + OFFSETS_MAX)
     info = OrderInfo(popTime=now_ms, i=0, o=[first, *range(1, end - first)], l=now_ms)

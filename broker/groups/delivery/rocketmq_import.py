@@ -21,7 +21,7 @@ from broker.groups.delivery.queue_state import QueueState
 from broker.groups.delivery.records import properties_of, reconsume_times_of
 from broker.groups.delivery.retry_copies import retry_copy
 from broker.groups.delivery.revive_log import CheckPoint, ReviveLog, pass_revive_log
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.events.codec import Event, EventKind
 from trovemq_store.events.receipt_handle import SourceKind
@@ -30,7 +30,7 @@ from trovemq_store.files.files import FileSystem
 
 
 def import_from_rocketmq(
-    delivery: Delivery, store: MessageStore, files: FileSystem, waiting: Collection[int], now_ms: int
+    delivery: Delivery, store: MessageStore, files: FileSystem, waiting: Collection[int], now_ms: EpochMs
 ) -> None:
     """Call after the events were replayed and before settle(). `waiting`: offsets in the wheel's queue of all
     that waits for a revive topic; it need not wait any more afterwards. Raises as appends do; call it again
@@ -52,9 +52,9 @@ def _take_order_info(
     pairs: GroupTopicTable,
     group: str,
     topic: str,
-    queue_id: int,
+    queue_id: QueueId,
     info: OrderInfo,
-    now_ms: int,
+    now_ms: EpochMs,
 ) -> None:
     """The unconsumed messages of the entry are in flight, under a lease for which no handle exists."""
     queue = context.store.consume_queues.get(topic, queue_id)
@@ -88,7 +88,7 @@ def _take_order_info(
         state.look_past(offsets[-1] + 1)
 
 
-def _lease_out(context: Context, state: QueueState, offset: int, info: OrderInfo, now_ms: int) -> None:
+def _lease_out(context: Context, state: QueueState, offset: int, info: OrderInfo, now_ms: EpochMs) -> None:
     number, until_ms = state.take_lease_number(), info.visible_ms(offset)
     attempt = info.deliveries(offset)
     lease = Lease(number, attempt, offset, offset + 1, until_ms, now_ms, "", renewed=False)
@@ -108,7 +108,7 @@ def _lease_out(context: Context, state: QueueState, offset: int, info: OrderInfo
     )
 
 
-def _revive(context: Context, point: CheckPoint, offsets: list[int], now_ms: int) -> None:
+def _revive(context: Context, point: CheckPoint, offsets: list[int], now_ms: EpochMs) -> None:
     """Retry messages for the unacknowledged messages of a check point, visible when RocketMQ would have
     revived it."""
     queue = context.store.consume_queues.get(point.t, point.q)

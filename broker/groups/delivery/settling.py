@@ -22,6 +22,7 @@ from broker.groups.delivery.priority_receiver import was_skipped
 from broker.groups.delivery.queue_state import QueueState
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_store.events.codec import Event, EventKind
 from trovemq_store.events.receipt_handle import (
     HandleHead,
@@ -46,7 +47,7 @@ class Settling:
         self.group_topics = group_topics
         self._settings = settings
 
-    def acknowledge(self, group: str, topic: str, receipt_handle: str, now_ms: int) -> None:
+    def acknowledge(self, group: str, topic: str, receipt_handle: str, now_ms: EpochMs) -> None:
         """The message is consumed; once more for the same handle while it lasts is fine.
 
         TroveError RECEIPT_HANDLE_ILLEGAL.
@@ -57,7 +58,7 @@ class Settling:
             self._settle(pair, state, EventKind.ACKNOWLEDGED, lease, range(offset, offset + 1), now_ms)
 
     def acknowledge_many(
-        self, group: str, topic: str, receipt_handles: Sequence[str], now_ms: int
+        self, group: str, topic: str, receipt_handles: Sequence[str], now_ms: EpochMs
     ) -> list[TroveError | None]:
         """acknowledge() for several; None or the error of each. Neighbours under one lease cost little."""
         results: list[TroveError | None] = []
@@ -92,7 +93,7 @@ class Settling:
         return results
 
     def acknowledge_run(
-        self, group: str, topic: str, receipt: str, offsets: range, now_ms: int
+        self, group: str, topic: str, receipt: str, offsets: range, now_ms: EpochMs
     ) -> list[RefusedOffset]:
         """acknowledge() for neighbours under one receipt; those that are refused. TroveError
         RECEIPT_HANDLE_ILLEGAL where the receipt is none of this group and topic."""
@@ -119,7 +120,7 @@ class Settling:
         topic: str,
         receipt_handle: str,
         invisible_ms: int,
-        now_ms: int,
+        now_ms: EpochMs,
         *,
         suspend: bool = False,
     ) -> str:
@@ -141,7 +142,7 @@ class Settling:
         receipt: str,
         offsets: range,
         invisible_ms: int,
-        now_ms: int,
+        now_ms: EpochMs,
         *,
         suspend: bool = False,
     ) -> list[RefusedOffset]:
@@ -168,7 +169,7 @@ class Settling:
         state: QueueState,
         head: HandleHead,
         offset: int,
-        now_ms: int,
+        now_ms: EpochMs,
         invisible_ms: int,
         *,
         suspend: bool,
@@ -192,7 +193,7 @@ class Settling:
         self._record_changed(state, lease, now_ms)
         return lease
 
-    def _record_changed(self, state: QueueState, lease: Lease, now_ms: int) -> None:
+    def _record_changed(self, state: QueueState, lease: Lease, now_ms: EpochMs) -> None:
         """The lease is new, or has another end."""
         self.context.add(
             Event(
@@ -211,7 +212,9 @@ class Settling:
             )
         )
 
-    def dead_letter(self, group: str, topic: str, handle: str, now_ms: int, attempts_min: int = 0) -> bool:
+    def dead_letter(
+        self, group: str, topic: str, handle: str, now_ms: EpochMs, attempts_min: int = 0
+    ) -> bool:
         """Copies the message to `%DLQ%group`; it is then consumed. Once more for the same handle is fine.
 
         False where it was delivered less often than attempts_min. TroveError RECEIPT_HANDLE_ILLEGAL, and the
@@ -243,7 +246,7 @@ class Settling:
             raise illegal_handle("is of a group that has nothing of this topic")
         return pair
 
-    def _open_lease(self, state: QueueState, head: HandleHead, offset: int, now_ms: int) -> Lease | None:
+    def _open_lease(self, state: QueueState, head: HandleHead, offset: int, now_ms: EpochMs) -> Lease | None:
         """The lease of the handle; None where the message is consumed and the handle would last."""
         lease = state.open.get(offset)
         now_ms = self.context.lease_time.at(now_ms)
@@ -264,7 +267,13 @@ class Settling:
         return lease
 
     def _settle(
-        self, pair: GroupTopic, state: QueueState, kind: EventKind, lease: Lease, offsets: range, now_ms: int
+        self,
+        pair: GroupTopic,
+        state: QueueState,
+        kind: EventKind,
+        lease: Lease,
+        offsets: range,
+        now_ms: EpochMs,
     ) -> None:
         """Messages that are open under the lease are consumed."""
         self._consume(pair, state, lease, offsets)
@@ -286,7 +295,7 @@ class Settling:
 
     # --- acknowledgements of an atomic transaction ---------------------------------------------------------
     def prepare_acknowledgements(
-        self, acknowledgements: Sequence[Acknowledgement], now_ms: int
+        self, acknowledgements: Sequence[Acknowledgement], now_ms: EpochMs
     ) -> list[PreparedAcknowledgement]:
         """The future effect of consume_prepared(); nothing has changed yet. Messages that are consumed
         already, by a handle that would last, and handles that come twice are left out.

@@ -10,7 +10,7 @@ from broker.groups.delivery.by_priority import ByPriority
 from broker.groups.delivery.group_topics import GroupTopicTable
 from broker.groups.delivery.leases import Lease
 from broker.groups.delivery.queue_state import QueueState
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId
 
 
 class LeaseSnapshot(msgspec.Struct, array_like=True):
@@ -18,9 +18,9 @@ class LeaseSnapshot(msgspec.Struct, array_like=True):
 
     number: int
     attempt: int
-    until_ms: int
-    granted_until_ms: int
-    received_ms: int
+    until_ms: EpochMs
+    granted_until_ms: EpochMs
+    received_ms: EpochMs
     client_id: str
     renewed: bool
     ended: bool
@@ -30,7 +30,7 @@ class LeaseSnapshot(msgspec.Struct, array_like=True):
 class QueueSnapshot(msgspec.Struct, array_like=True):
     group: str
     topic: str
-    queue_id: int
+    queue_id: QueueId
     committed: int
     next_offset: int
     next_lease: int

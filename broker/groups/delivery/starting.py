@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from broker.groups.delivery.context import Context
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_store.engine.queues import readable_units
 from trovemq_store.events.receipt_handle import SourceKind
 
 
 def start_offset(
-    context: Context, group: str, topic: str, queue_id: int, kind: SourceKind, *, first_time: bool
+    context: Context, group: str, topic: str, queue_id: QueueId, kind: SourceKind, *, first_time: bool
 ) -> int:
     """The group's stored offset where there is one, else by ConsumerSettings.new_group_start.
 

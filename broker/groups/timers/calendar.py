@@ -30,6 +30,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from trovemq_proto.positions import EpochMs
+
 Rows = NDArray[np.void]
 Mask = NDArray[np.bool_]
 
@@ -53,7 +55,7 @@ RUNS_MAX: Final = 8
 _NONE: Final = np.empty(0, ROW_DTYPE)
 
 
-def slot_of(deliver_ms: int) -> int:
+def slot_of(deliver_ms: EpochMs) -> int:
     return (deliver_ms - 1) // SLOT_MS
 
 
@@ -176,7 +178,7 @@ class Calendar:
         times += [time for time in (self._slots.earliest_ms, self._hours.earliest_ms) if time is not None]
         return min(times, default=None)
 
-    def take_due(self, now_ms: int, count_max: int) -> Rows:
+    def take_due(self, now_ms: EpochMs, count_max: int) -> Rows:
         """Removes and returns up to count_max rows whose time has come, in the order of time, then of source
         and offset."""
         taken: list[Rows] = []
@@ -199,12 +201,12 @@ class Calendar:
             self._count(rows, 1)
             self._add_run(rows)
 
-    def _open(self, now_ms: int, count: int) -> None:
+    def _open(self, now_ms: EpochMs, count: int) -> None:
         """Makes a run of slots that have come, until no slot that is left has rows for the next `count`."""
         slot_now = slot_of(now_ms)
         heads = [head for head in self._heads(now_ms, count) if len(head)]
         ready = sum(map(len, heads))
-        last_slot = max((slot_of(int(head[-1]["deliver_ms"])) for head in heads), default=-1)
+        last_slot = max((slot_of(EpochMs(int(head[-1]["deliver_ms"]))) for head in heads), default=-1)
         opened: list[Rows] = []
         while True:
             hour, slot = self._hours.first, self._slots.first
@@ -219,7 +221,7 @@ class Calendar:
         if opened:
             self._add_run(_sorted(np.concatenate(opened)))
 
-    def _heads(self, now_ms: int, count: int) -> list[Rows]:
+    def _heads(self, now_ms: EpochMs, count: int) -> list[Rows]:
         """Of each run the first `count` rows that are due."""
         heads = [run[:count] for run in self._runs]
         return [head[: np.searchsorted(head["deliver_ms"], now_ms, "right")] for head in heads]
@@ -233,7 +235,7 @@ class Calendar:
             self._runs.sort(key=len, reverse=True)  # the longest stays as it is
             self._runs[1:] = [_sorted(np.concatenate(self._runs[1:]))]
 
-    def _take_from_runs(self, now_ms: int, count_max: int) -> Rows:
+    def _take_from_runs(self, now_ms: EpochMs, count_max: int) -> Rows:
         heads = self._heads(now_ms, count_max)
         if not sum(map(len, heads)):
             return _NONE

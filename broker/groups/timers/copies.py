@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from broker.groups.timers.wheel_records import DEQUEUE_MS, ENQUEUE_MS, NOT_COPIED_FLAGS, PROPERTIES_SPACE_MAX
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId
 from trovemq_proto.records.check import crc_matches
 from trovemq_proto.records.encode import encode_record
 from trovemq_proto.records.fields import read_fields
@@ -41,8 +41,8 @@ class Target(NamedTuple):
 
 
 def delivered_copy(
-    record: memoryview, physical_offset: PhysicalOffset, target: Target, now_ms: int, *, annotated: bool
-) -> tuple[int, bytes] | None:
+    record: memoryview, physical_offset: PhysicalOffset, target: Target, now_ms: EpochMs, *, annotated: bool
+) -> tuple[QueueId, bytes] | None:
     """(queue id, the copy's bytes) of the record that lies there; None where it is damaged.
 
     annotated: the copy has the times of its store and of its delivery, where there is space.
@@ -63,7 +63,7 @@ def delivered_copy(
         block = _with_times(block, header[_STORE_MS], now_ms)
     # A record that was stored without the CRC property may have no space for it: its copy goes without.
     append_property_crc = target.append_property_crc and len(block) <= PROPERTIES_SPACE_MAX
-    queue = int(queue_id) % target.queue_count
+    queue = QueueId(int(queue_id) % target.queue_count)
     return queue, encode_record(
         target.topic,
         data[fields.body_position : fields.body_position + fields.body_size],
@@ -81,7 +81,7 @@ def delivered_copy(
     )
 
 
-def _with_times(block: bytes, stored_ms: int, now_ms: int) -> bytes:
+def _with_times(block: bytes, stored_ms: int, now_ms: EpochMs) -> bytes:
     """They inform, and no more: a block without space stays as it is."""
     changes = {DEQUEUE_MS: str(now_ms)}
     if value_of(block, ENQUEUE_MS) is None:

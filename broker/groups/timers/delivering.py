@@ -20,7 +20,7 @@ from broker.groups.timers.calendar import Rows
 from broker.groups.timers.copies import Target, delivered_copy
 from broker.groups.timers.sources import WHEEL_SOURCE, Sources
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId
 from trovemq_proto.records import RecordBatch
 from trovemq_store.engine.copy_failures import OF_THE_RECORD
 from trovemq_store.engine.message_store import MessageStore
@@ -47,14 +47,19 @@ class _Part:
     """Copies that go into the log in one write."""
 
     topic: str
-    queue_id: int
+    queue_id: QueueId
     indexes: list[int] = field(default_factory=list)
     data: bytearray = field(default_factory=bytearray)
     records: list[memoryview] = field(default_factory=list)
 
 
 def deliver(
-    store: MessageStore, writer: RecordWriter, sources: Sources, topics: list[str], rows: Rows, now_ms: int
+    store: MessageStore,
+    writer: RecordWriter,
+    sources: Sources,
+    topics: list[str],
+    rows: Rows,
+    now_ms: EpochMs,
 ) -> Turn:
     """Delivers rows from the first on, as many as a turn takes; `topics` by the numbers in the rows. Raises
     nothing that an append raises."""
@@ -66,7 +71,7 @@ def deliver(
     return turn
 
 
-def _append(writer: RecordWriter, part: _Part, now_ms: int, turn: Turn) -> TroveError | None:
+def _append(writer: RecordWriter, part: _Part, now_ms: EpochMs, turn: Turn) -> TroveError | None:
     """The refusal, where it may be temporary. A copy that is refused for its content is kept out; the others
     of its part are then appended one by one."""
     batch = RecordBatch.split(part.data, topic=part.topic)
@@ -99,12 +104,12 @@ def _parts(
     sources: Sources,
     topics: list[str],
     rows: Rows,
-    now_ms: int,
+    now_ms: EpochMs,
     turn: Turn,
 ) -> list[_Part]:
     part_size_max = min(store.settings.batch_size_max, store.settings.commit_log_file_size // 2)
     targets = {number: _target(store, writer, topics[number]) for number in set(rows["topic"].tolist())}
-    open_parts: dict[tuple[str, int], _Part] = {}
+    open_parts: dict[tuple[str, QueueId], _Part] = {}
     parts: list[_Part] = []
     left = TURN_BYTES_MAX
     for index, (number, source, physical_offset, size) in enumerate(_places(sources, rows)):

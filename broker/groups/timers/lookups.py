@@ -10,7 +10,7 @@ import numpy as np
 from broker.groups.timers.calendar import WAITS, slot_of
 from broker.groups.timers.sources import queue_of, source_of
 from broker.groups.timers.waiting_table import WaitingTable
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_proto.records.layout import QUEUE_ID_AT
 
 
@@ -18,10 +18,10 @@ from trovemq_proto.records.layout import QUEUE_ID_AT
 class PendingTimer:
     """A message that waits: when it is delivered (epoch ms), and where its record lies."""
 
-    deliver_ms: int
+    deliver_ms: EpochMs
     topic: str
     """The wheel topic or the schedule topic."""
-    queue_id: int
+    queue_id: QueueId
     queue_offset: QueueOffset
 
 
@@ -31,7 +31,7 @@ class DelayedMessage:
 
     record: memoryview
     unique_key: str
-    deliver_ms: int
+    deliver_ms: EpochMs
 
 
 def pending_of_topic(table: WaitingTable, topic: str) -> Iterator[PendingTimer]:
@@ -41,11 +41,13 @@ def pending_of_topic(table: WaitingTable, topic: str) -> Iterator[PendingTimer]:
         for row in block[(block["state"] == WAITS) & (block["topic"] == number)]:
             waiting_topic, queue_id = queue_of(int(row["source"]))
             yield PendingTimer(
-                int(row["deliver_ms"]), waiting_topic, queue_id, QueueOffset(int(row["offset"]))
+                EpochMs(int(row["deliver_ms"])), waiting_topic, queue_id, QueueOffset(int(row["offset"]))
             )
 
 
-def waiting_until(table: WaitingTable, topic: str, queue_id: int, queue_offset: QueueOffset) -> int | None:
+def waiting_until(
+    table: WaitingTable, topic: str, queue_id: QueueId, queue_offset: QueueOffset
+) -> EpochMs | None:
     """When the message whose record lies there is delivered (epoch ms); None where none waits there."""
     source = source_of(topic, queue_id)
     waiting = table.sources.waiting(source, queue_offset) if source is not None else None
@@ -58,7 +60,7 @@ def waiting_message(
     table: WaitingTable, topic: str, waiting_topic: str, record: memoryview, queue_offset: QueueOffset
 ) -> DelayedMessage | None:
     """None where it waits no more, or for another topic."""
-    queue_id = int.from_bytes(record[QUEUE_ID_AT : QUEUE_ID_AT + 4], signed=True)
+    queue_id = QueueId(int.from_bytes(record[QUEUE_ID_AT : QUEUE_ID_AT + 4], signed=True))
     source = source_of(waiting_topic, queue_id)
     waiting = table.sources.waiting(source, queue_offset) if source is not None else None
     if source is None or waiting is None or waiting.topic != topic:
@@ -68,7 +70,7 @@ def waiting_message(
     return DelayedMessage(record, waiting.unique_key, waiting.deliver_ms)
 
 
-def _waits(table: WaitingTable, source: int, offset: int, deliver_ms: int) -> bool:
+def _waits(table: WaitingTable, source: int, offset: int, deliver_ms: EpochMs) -> bool:
     return any(
         np.any((block["offset"] == offset) & (block["source"] == source) & (block["state"] == WAITS))
         for block in table.calendar.blocks_at(slot_of(deliver_ms))

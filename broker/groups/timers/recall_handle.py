@@ -20,6 +20,7 @@ from typing import Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 
 VERSION: Final = "v1"
 HANDLE_SIZE_MAX: Final = 2_048
@@ -31,11 +32,11 @@ _DELIVER_MS_MAX: Final = (1 << 63) - 1
 class RecallHandle:
     topic: str
     broker: str
-    deliver_ms: int
+    deliver_ms: EpochMs
     message_id: str
 
 
-def encode_recall_handle(topic: str, broker: str, deliver_ms: int, message_id: str) -> str:
+def encode_recall_handle(topic: str, broker: str, deliver_ms: EpochMs, message_id: str) -> str:
     """The handle as text. No part is empty or has a space."""
     parts = (VERSION, topic, broker, str(deliver_ms), message_id)
     assert all(part and " " not in part for part in parts), "a part is empty or has a space"
@@ -56,7 +57,7 @@ def decode_recall_handle(handle: str) -> RecallHandle:
     _, topic, broker, deliver_ms, message_id = parts
     if not (deliver_ms.isascii() and deliver_ms.isdigit() and int(deliver_ms) <= _DELIVER_MS_MAX):
         raise _illegal("names no time")
-    return RecallHandle(topic, broker, int(deliver_ms), message_id)
+    return RecallHandle(topic, broker, EpochMs(int(deliver_ms)), message_id)
 
 
 def _illegal(what: str) -> TroveError:

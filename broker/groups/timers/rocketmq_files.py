@@ -55,7 +55,7 @@ from numpy.typing import NDArray
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QUEUE_ORIGIN, QueueOffset
+from trovemq_proto.positions import QUEUE_ORIGIN, EpochMs, QueueOffset
 from trovemq_store.files.files import FileSystem
 from trovemq_store.topics.json_file import JsonFile
 from trovemq_store.topics.lax_json import JsonObject, integer_member, object_member
@@ -112,7 +112,7 @@ class TimerCheck:
     queue_offset: QueueOffset = QUEUE_ORIGIN
     master_queue_offset: QueueOffset = QUEUE_ORIGIN
     state_version: int = 0
-    timestamp: int = 0
+    timestamp: EpochMs = EpochMs(0)
     counter: int = 0
 
 
@@ -268,7 +268,7 @@ class DelayOffsets:
         except ValueError as error:
             raise TroveError(errors.STORE_FAILED, f"{DELAY_OFFSET_PATH}: {error}") from error
 
-    def save(self, by_level: dict[int, int], now_ms: int) -> None:
+    def save(self, by_level: dict[int, int], now_ms: EpochMs) -> None:
         """Durable when it returns; not written where nothing changed. TroveError DISK_FULL, STORE_FAILED."""
         if by_level == self.by_level:
             return

@@ -43,7 +43,7 @@ from broker.groups.timers.rocketmq_files import (
     unit_positions,
 )
 from broker.groups.timers.sources import WHEEL_SOURCE, Sources, queue_of, source_of
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueOffset
 from trovemq_proto.records.hashes import java_hash
 from trovemq_proto.records.layout import SCHEDULE_TOPIC
 from trovemq_store.engine.message_store import MessageStore
@@ -122,7 +122,7 @@ def export_to_rocketmq(
     rows: Rows,
     topics: list[str],
     positions: dict[int, int],
-    now_ms: int,
+    now_ms: EpochMs,
     log_file_size_configured: int,
 ) -> None:
     """Writes RocketMQ's files: rows wait (sorted by source and offset), and so does everything after
@@ -228,7 +228,7 @@ def _chain(units: Units, positions: Int64s) -> NDArray[np.void]:
 
 
 def _export_levels(
-    store: MessageStore, files: FileSystem, rows: Rows, positions: dict[int, int], now_ms: int
+    store: MessageStore, files: FileSystem, rows: Rows, positions: dict[int, int], now_ms: EpochMs
 ) -> None:
     delay_offsets = DelayOffsets(files)
     by_level = dict(delay_offsets.by_level)

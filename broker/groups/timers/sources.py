@@ -17,7 +17,7 @@ from broker.groups.timers.wheel_records import (
     read_waiting,
 )
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records.layout import SCHEDULE_TOPIC
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import BLANK_UNIT_SIZE, UNITS_STEP, readable_units
@@ -30,12 +30,12 @@ SCHEDULE_QUEUES_MAX: Final = 1_024
 Int64s = NDArray[np.int64]
 
 
-def queue_of(source: int) -> tuple[str, int]:
+def queue_of(source: int) -> tuple[str, QueueId]:
     """(topic, queue id) of a source."""
-    return (WHEEL_TOPIC, WHEEL_QUEUE_ID) if source == WHEEL_SOURCE else (SCHEDULE_TOPIC, source - 1)
+    return (WHEEL_TOPIC, WHEEL_QUEUE_ID) if source == WHEEL_SOURCE else (SCHEDULE_TOPIC, QueueId(source - 1))
 
 
-def source_of(topic: str, queue_id: int) -> int | None:
+def source_of(topic: str, queue_id: QueueId) -> int | None:
     """None where no messages wait in that queue."""
     if topic == WHEEL_TOPIC and queue_id == WHEEL_QUEUE_ID:
         return WHEEL_SOURCE

@@ -41,7 +41,7 @@ from broker.groups.timers.wheel_records import (
 )
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import PROPERTY_UNIQ_KEY
 from trovemq_proto.records.layout import PROPERTY_TIMER_DELIVER_MS, SCHEDULE_TOPIC
 from trovemq_store.engine.deduplication import withdraw
@@ -96,7 +96,7 @@ class Timers:
         return 0 if number is None else self._table.calendar.waiting_of(number)
 
     # --- sending and recalling ------------------------------------------------------------------------
-    def schedule(self, record: NewRecord, deliver_ms: int, now_ms: int) -> AppendResult:
+    def schedule(self, record: NewRecord, deliver_ms: EpochMs, now_ms: EpochMs) -> AppendResult:
         """Stores the record to be delivered at deliver_ms (epoch ms) to its topic and queue; straight there
         where that time has come.
 
@@ -137,13 +137,15 @@ class Timers:
         self.enqueued[record.topic] += 1
         return result
 
-    def _append_to_wheel(self, record: NewRecord, now_ms: int, *, internal: bool = True) -> AppendResult:
+    def _append_to_wheel(self, record: NewRecord, now_ms: EpochMs, *, internal: bool = True) -> AppendResult:
         fault_point("timers.before_wheel")
         (result,) = self._writer.append([record], now_ms, internal=internal)
         self._wheel_end = result.first_queue_offset + 1
         return result
 
-    def recall(self, topic: str, deliver_ms: int, unique_key: str, now_ms: int) -> AppendResult | None:
+    def recall(
+        self, topic: str, deliver_ms: EpochMs, unique_key: str, now_ms: EpochMs
+    ) -> AppendResult | None:
         """The waiting message is not delivered. None where it was recalled before, else the place of the
         delete marker: the recall is durable when the log is synced up to its end.
 
@@ -169,7 +171,7 @@ class Timers:
         self.recalled_count += 1
         return result
 
-    def due_ms_at(self, physical_offset: PhysicalOffset) -> int | None:
+    def due_ms_at(self, physical_offset: PhysicalOffset) -> EpochMs | None:
         """When the message is to be delivered that waits (or has waited) in the record there, which may not
         be synced yet; None where no such record is. StorageError."""
         size = int.from_bytes(self._store.read(physical_offset, 4))
@@ -185,7 +187,7 @@ class Timers:
         """When deliver_due() has something to do next, or a little earlier; None while nothing waits."""
         return self._table.calendar.next_ms if self.pending_count else None
 
-    def deliver_due(self, now_ms: int) -> int:
+    def deliver_due(self, now_ms: EpochMs) -> int:
         """Delivers due messages, up to timer_batch_max, in the order of their times; returns how many are
         finished. More may be due.
 
@@ -211,13 +213,13 @@ class Timers:
             raise turn.error
         return len(turn.ended)
 
-    def _say_ended(self, rows: Rows, now_ms: int) -> None:
+    def _say_ended(self, rows: Rows, now_ms: EpochMs) -> None:
         """Events for these rows, one for each run of offsets."""
         rows = rows[np.lexsort((rows["offset"], rows["source"]))]
         for source, begin, end in _runs(zip(rows["source"].tolist(), rows["offset"].tolist(), strict=True)):
             self._say_range_ended(source, begin, end, now_ms)
 
-    def _say_range_ended(self, source: int, begin: int, end: int, now_ms: int) -> None:
+    def _say_range_ended(self, source: int, begin: int, end: int, now_ms: EpochMs) -> None:
         topic, queue_id = queue_of(source)
         event = Event(
             EventKind.TIMER_ENDED, now_ms, topic=topic, queue_id=queue_id, offset=begin, count=end - begin
@@ -234,12 +236,12 @@ class Timers:
         """The record of the wheel topic or a schedule queue, if it waits, and for that real topic."""
         return waiting_message(self._table, topic, waiting_topic, record, queue_offset)
 
-    def status_of(self, topic: str, queue_id: int, queue_offset: QueueOffset) -> int | None:
+    def status_of(self, topic: str, queue_id: QueueId, queue_offset: QueueOffset) -> int | None:
         """When the message whose record lies there (in the wheel topic or a schedule queue) is delivered
         (epoch ms); None where none waits there."""
         return waiting_until(self._table, topic, queue_id, queue_offset)
 
-    def forget_topic(self, topic: str, now_ms: int) -> int:
+    def forget_topic(self, topic: str, now_ms: EpochMs) -> int:
         """Messages that wait for a topic that was deleted are not delivered; how many."""
         number = self._table.topic_number(topic)
         count = 0
@@ -262,7 +264,7 @@ class Timers:
         units = [self._table.sources.unit(source, offset) for source, offset in lowest.items()]
         return min((unit[0] for unit in units if unit is not None), default=None)
 
-    def reappend_live_records_before(self, physical_offset: PhysicalOffset, now_ms: int) -> int:
+    def reappend_live_records_before(self, physical_offset: PhysicalOffset, now_ms: EpochMs) -> int:
         """Appends every waiting message whose record lies below once more to the wheel topic, as RocketMQ
         rolls its timers; how many. TroveError as an append: those before it are carried."""
         bounds = self._bounds(physical_offset)
@@ -291,7 +293,7 @@ class Timers:
             bounds[source] = queue.lower_bound(physical_offset) if queue is not None else 0
         return bounds
 
-    def _carry(self, block: Rows, index: int, now_ms: int) -> None:
+    def _carry(self, block: Rows, index: int, now_ms: EpochMs) -> None:
         record = self._table.sources.record(int(block[index]["source"]), int(block[index]["offset"]))
         copy = None if record is None else self._rolled(record)
         if copy is not None:
@@ -332,7 +334,7 @@ class Timers:
                 self._table.calendar.end(block, ended & (block["source"] == source))
         self._ended = EndedOffsets()
 
-    def import_from_rocketmq(self, files: FileSystem, now_ms: int) -> None:
+    def import_from_rocketmq(self, files: FileSystem, now_ms: EpochMs) -> None:
         """Continues where RocketMQ stopped, by its files. Instead of restore(). StorageError; TroveError
         STORE_FAILED."""
         outstanding = rocketmq_transfer.import_from_rocketmq(self._store, files)
@@ -345,7 +347,7 @@ class Timers:
             self._table.positions[source] = position
         self.catch_up()
 
-    def export_to_rocketmq(self, files: FileSystem, now_ms: int) -> None:
+    def export_to_rocketmq(self, files: FileSystem, now_ms: EpochMs) -> None:
         """Writes RocketMQ's files, so that it continues where we stop. Blocks. StorageError; TroveError
         DISK_FULL, STORE_FAILED."""
         self.catch_up()

@@ -19,7 +19,7 @@ from broker.groups.timers.calendar import ROW_DTYPE, WAITS, Calendar, Mask, Rows
 from broker.groups.timers.recalled import RecalledKeys
 from broker.groups.timers.sources import Sources, queue_of
 from broker.groups.timers.wheel_records import Waiting
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import EpochMs, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import BLANK_UNIT_SIZE, UNITS_STEP, UNREADABLE_UNIT_SIZE, readable_units
 
@@ -128,7 +128,7 @@ class WaitingTable:
         for block in self.calendar.blocks_at(slot):
             for index in np.flatnonzero(self.alike(block, topic, unique_key)).tolist():
                 row = block[index]
-                if slot_of(int(row["deliver_ms"])) != slot:
+                if slot_of(EpochMs(int(row["deliver_ms"]))) != slot:
                     continue
                 waiting = self.sources.waiting(int(row["source"]), int(row["offset"]))
                 if waiting is not None and waiting.unique_key == unique_key:

@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.records import PROPERTY_TAGS, PROPERTY_UNIQ_KEY, parse_properties
 from trovemq_proto.records.check import crc_matches
 from trovemq_proto.records.fields import read_fields
@@ -43,7 +44,7 @@ from trovemq_proto.records.property_block import without
 from trovemq_store.engine.record_writer import NewRecord
 
 WHEEL_TOPIC: Final = "rmq_sys_wheel_timer"
-WHEEL_QUEUE_ID: Final = 0
+WHEEL_QUEUE_ID: Final = QueueId(0)
 
 ROLL_TIMES: Final = "TIMER_ROLL_TIMES"
 ENQUEUE_MS: Final = "TIMER_ENQUEUE_MS"
@@ -53,7 +54,7 @@ RECALL_TAG: Final = "_RECALL_TAG_"
 
 PRECISION_MS: Final = 1_000
 """Of RocketMQ's wheel (timerPrecisionMs)."""
-TIME_MAX: Final = (1 << 53) - 1
+TIME_MAX: Final = EpochMs((1 << 53) - 1)
 """A later time in a record is not believed."""
 _MARKER_BODY: Final = b"0"
 PROPERTIES_SPACE_MAX: Final = PROPERTIES_SIZE_MAX - CRC_PROPERTY_SIZE
@@ -65,14 +66,14 @@ class Waiting(NamedTuple):
     """The delivery of a record in the wheel topic or a schedule queue."""
 
     topic: str
-    queue_id: int
-    deliver_ms: int
+    queue_id: QueueId
+    deliver_ms: EpochMs
     unique_key: str
     roll_times: int
     deleted_unique_key: str  # of a delete marker
 
 
-def wheel_out_ms(deliver_ms: int) -> int:
+def wheel_out_ms(deliver_ms: EpochMs) -> int:
     """TIMER_OUT_MS of a message that is to be delivered not before deliver_ms: the last second before it.
 
     RocketMQ empties the slot of a second when that second is over.
@@ -80,7 +81,7 @@ def wheel_out_ms(deliver_ms: int) -> int:
     return (deliver_ms - 1) // PRECISION_MS * PRECISION_MS
 
 
-def delayed_record(record: NewRecord, deliver_ms: int, now_ms: int) -> NewRecord:
+def delayed_record(record: NewRecord, deliver_ms: EpochMs, now_ms: EpochMs) -> NewRecord:
     """The record as it waits in the wheel topic; delivered at deliver_ms (epoch ms) to record.topic and
     record.queue_id. A time before now_ms counts as now_ms."""
     deliver_ms = max(deliver_ms, now_ms)
@@ -95,7 +96,9 @@ def delayed_record(record: NewRecord, deliver_ms: int, now_ms: int) -> NewRecord
     return replace(waiting, topic=WHEEL_TOPIC, queue_id=WHEEL_QUEUE_ID)
 
 
-def delete_marker(topic: str, queue_id: int, deliver_ms: int, unique_key: str, now_ms: int) -> NewRecord:
+def delete_marker(
+    topic: str, queue_id: QueueId, deliver_ms: EpochMs, unique_key: str, now_ms: EpochMs
+) -> NewRecord:
     """The record by which RocketMQ (and we, after a start) know that a message of that slot is not to be
     delivered."""
     properties = {
@@ -114,9 +117,9 @@ class WaitingRecord(NamedTuple):
     body: bytes
     properties: dict[str, str]
     property_size: int
-    born_timestamp: int
+    born_timestamp: EpochMs
     born_host: bytes
-    store_timestamp: int
+    store_timestamp: EpochMs
     flag: int
     sys_flag: int
     reconsume_times: int
@@ -141,7 +144,7 @@ class WaitingRecord(NamedTuple):
         )
         if self.property_size + added <= PROPERTIES_SPACE_MAX:  # they inform, and no more
             copy = copy.with_properties(changes)
-        return delayed_record(copy, self.waiting.deliver_ms, 0)
+        return delayed_record(copy, self.waiting.deliver_ms, EpochMs(0))
 
 
 def read_record(record: memoryview, schedule_ms: int | None = None) -> WaitingRecord | None:
@@ -192,8 +195,8 @@ def waiting_of(properties: Mapping[str, str], schedule_ms: int | None = None) ->
         return None
     return Waiting(
         topic,
-        queue_id,
-        deliver_ms,
+        QueueId(queue_id),
+        EpochMs(deliver_ms),
         properties.get(PROPERTY_UNIQ_KEY, ""),
         _integer(properties, ROLL_TIMES) or 0,
         properties.get(DELETED_UNIQUE_KEY, "") if schedule_ms is None else "",

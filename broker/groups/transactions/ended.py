@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from broker.groups.transactions.records import GIVEN_UP_TOPIC, TRANSACTION_QUEUE_ID, HalfMessage
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import LOG_ORIGIN
+from trovemq_proto.positions import LOG_ORIGIN, QueueId
 from trovemq_proto.records import Message, decode_stored
 from trovemq_proto.records.layout import (
     PROPERTY_REAL_TOPIC,
@@ -54,7 +54,7 @@ def _found(store: MessageStore, half: HalfMessage, topic: str) -> Iterator[Messa
 
 
 def _committed_by_reading(store: MessageStore, halves: Iterable[HalfMessage]) -> set[int]:
-    queues: dict[tuple[str, int], dict[str, HalfMessage]] = defaultdict(dict)
+    queues: dict[tuple[str, QueueId], dict[str, HalfMessage]] = defaultdict(dict)
     for half in halves:
         queues[half.topic, half.queue_id][half.transaction_id] = half
     found: set[int] = set()
@@ -78,7 +78,7 @@ def _given_up_by_reading(store: MessageStore, halves: Sequence[HalfMessage]) -> 
 
 
 def _written_since(
-    store: MessageStore, topic: str, queue_id: int, halves: Iterable[HalfMessage]
+    store: MessageStore, topic: str, queue_id: QueueId, halves: Iterable[HalfMessage]
 ) -> Iterator[Message]:
     """The queue's messages that lie after the oldest of the halves; all of them where one was moved."""
     queue = store.consume_queues.get(topic, queue_id)

@@ -15,6 +15,7 @@ from typing import Final
 
 from broker.groups.consumer_settings import ConsumerSettings
 from broker.groups.transactions.records import HalfMessage
+from trovemq_proto.positions import EpochMs
 
 ENDED_KEPT_MAX: Final = 1_024
 
@@ -102,7 +103,7 @@ class OpenHalves:
             heapq.heappop(self._due)
         return None
 
-    def take_due(self, now_ms: int) -> HalfMessage | None:
+    def take_due(self, now_ms: EpochMs) -> HalfMessage | None:
         """The one whose check is due longest; it must be scheduled again, or removed."""
         due_ms = self.next_due_ms()
         if due_ms is None or due_ms > now_ms:

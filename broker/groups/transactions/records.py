@@ -27,7 +27,7 @@ from typing import Final
 
 import msgspec
 
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import PROPERTY_TAGS, PROPERTY_UNIQ_KEY, PROPERTY_WAIT, Message
 from trovemq_proto.records.layout import (
     PROPERTY_CRC,
@@ -44,7 +44,7 @@ from trovemq_store.engine.record_writer import NewRecord
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 GIVEN_UP_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
-TRANSACTION_QUEUE_ID: Final = 0
+TRANSACTION_QUEUE_ID: Final = QueueId(0)
 """The one queue of each of these topics."""
 OP_BODY_SIZE_MAX: Final = 4_096
 
@@ -78,7 +78,7 @@ class HalfMessage(msgspec.Struct, array_like=True):
     physical_offset: PhysicalOffset
     size: int
     topic: str
-    queue_id: int
+    queue_id: QueueId
     transaction_id: str
     op_offset: QueueOffset
     prepared_ms: int
@@ -125,7 +125,7 @@ def read_half(message: Message, offset: QueueOffset, op_offset: QueueOffset) -> 
         message.physical_offset,
         message.store_size,
         topic,
-        queue_id,
+        QueueId(queue_id),
         transaction_id,
         op_offset,
         message.store_timestamp,
@@ -140,7 +140,7 @@ def real_message(half: Message) -> Message:
     """The half message as its producer sent it: real topic and queue."""
     properties = dict(half.properties)
     topic, queue_id = properties.pop(PROPERTY_REAL_TOPIC), properties.pop(PROPERTY_REAL_QUEUE_ID)
-    return replace(half, topic=topic, queue_id=int(queue_id), properties=properties)
+    return replace(half, topic=topic, queue_id=QueueId(int(queue_id)), properties=properties)
 
 
 def commit_record(half: Message) -> NewRecord:
@@ -168,7 +168,7 @@ def _checked(half: Message, topic: str, checks: int) -> NewRecord:
 
 
 def op_records(
-    halves: Iterable[HalfMessage], now_ms: int, withdrawn: Container[int] = frozenset()
+    halves: Iterable[HalfMessage], now_ms: EpochMs, withdrawn: Container[int] = frozenset()
 ) -> Iterator[tuple[NewRecord, list[HalfMessage]]]:
     """Op records that name these halves, each with those it names, in order. Of the queue offsets
     `withdrawn` each has a record of its own, which says whose id is free again."""
@@ -188,7 +188,7 @@ def op_records(
         yield _op_record(bytes(body), now_ms), named
 
 
-def _op_record(body: bytes, now_ms: int, more: Mapping[str, str] = MappingProxyType({})) -> NewRecord:
+def _op_record(body: bytes, now_ms: EpochMs, more: Mapping[str, str] = MappingProxyType({})) -> NewRecord:
     properties = {**_OP_PROPERTIES, **more}
     return NewRecord(OP_TOPIC, TRANSACTION_QUEUE_ID, body, properties, born_timestamp=now_ms)
 

@@ -42,7 +42,7 @@ from broker.groups.transactions.records import (
 )
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QUEUE_ORIGIN, PhysicalOffset, QueueOffset
+from trovemq_proto.positions import QUEUE_ORIGIN, EpochMs, PhysicalOffset, QueueOffset
 from trovemq_proto.records import PROPERTY_UNIQ_KEY, Message, decode_stored
 from trovemq_store.engine.deduplication import withdraw
 from trovemq_store.engine.message_store import AppendResult, MessageStore
@@ -136,7 +136,7 @@ class Transactions:
 
     # --- producers ----------------------------------------------------------------------------------
     def prepare(
-        self, record: NewRecord, now_ms: int, *, client_id: str = "", immunity_ms: int = 0
+        self, record: NewRecord, now_ms: EpochMs, *, client_id: str = "", immunity_ms: int = 0
     ) -> AppendResult:
         """Stores the record as a half message, invisible before end(); its UNIQ_KEY is the transaction id. A
         second one of the same topic and id takes the first one's place.
@@ -175,7 +175,7 @@ class Transactions:
             self._name([replaced], now_ms)
         return result
 
-    def end(self, transaction_id: str, topic: str, commit: bool, now_ms: int) -> AppendResult | None:
+    def end(self, transaction_id: str, topic: str, commit: bool, now_ms: EpochMs) -> AppendResult | None:
         """Commits or rolls back. The result is that of the committed message, None of a rollback.
 
         TroveError TRANSACTION_ILLEGAL (unknown, or ended before), TOPIC_NOT_FOUND (deleted meanwhile), and
@@ -200,7 +200,7 @@ class Transactions:
         (self.committed if commit else self.rolled_back)[topic] += 1
         return result
 
-    def _append(self, record: NewRecord, now_ms: int, *, internal: bool = True) -> AppendResult:
+    def _append(self, record: NewRecord, now_ms: EpochMs, *, internal: bool = True) -> AppendResult:
         self._is_appending = True  # a listener of the append may call catch_up(), and the caller is not done
         try:
             (result,) = self._writer.append([record], now_ms, internal=internal)
@@ -214,12 +214,12 @@ class Transactions:
             record = self._store.read(half.physical_offset, half.size)
         return decode_stored(record)
 
-    def _end(self, halves: list[HalfMessage], now_ms: int) -> None:
+    def _end(self, halves: list[HalfMessage], now_ms: EpochMs) -> None:
         for half in halves:
             self._open.remove(half)
         self._name(halves, now_ms)
 
-    def _name(self, halves: list[HalfMessage], now_ms: int) -> None:
+    def _name(self, halves: list[HalfMessage], now_ms: EpochMs) -> None:
         """Ended halves go into op records. Transactions that cannot be written now are written with the next
         one: they have ended all the same, and must not end twice."""
         self._unnamed += halves
@@ -243,7 +243,7 @@ class Transactions:
         """When due_checks() has something to do next; None where nothing is open."""
         return self._open.next_due_ms()
 
-    def due_checks(self, now_ms: int) -> list[OpenTransaction]:
+    def due_checks(self, now_ms: EpochMs) -> list[OpenTransaction]:
         """The transactions to be asked about now, the longest due first, each counted as checked.
 
         At most CHECKS_PER_TURN_MAX a call: next_check_ms() then is not in the future. Those that have been
@@ -261,7 +261,7 @@ class Transactions:
                 asked.append(checked)
         return asked
 
-    def _check(self, half: HalfMessage, now_ms: int) -> OpenTransaction | None:
+    def _check(self, half: HalfMessage, now_ms: EpochMs) -> OpenTransaction | None:
         self._open.count_check(half, half.checks + 1, now_ms)
         self._events.add(
             Event(
@@ -279,7 +279,7 @@ class Transactions:
             return None  # damaged, as scrub reports: it cannot be asked about, only given up
         return OpenTransaction(half.topic, half.transaction_id, half.client_id, message)
 
-    def _give_up(self, half: HalfMessage, now_ms: int) -> None:
+    def _give_up(self, half: HalfMessage, now_ms: EpochMs) -> None:
         try:
             message = self._message(half)
         except TroveError:
@@ -401,7 +401,7 @@ class Transactions:
         self.restore(None)
         self.settle()
 
-    def export_to_rocketmq(self, now_ms: int) -> None:
+    def export_to_rocketmq(self, now_ms: EpochMs) -> None:
         """Before a clean stop: the positions from which RocketMQ continues. They may be below transactions
         that have ended; the op records from there on name those."""
         if self._unnamed:
@@ -433,7 +433,7 @@ class Transactions:
         """The physical offsets of the open halves below."""
         return (half.physical_offset for half in self._open.all() if half.physical_offset < physical_offset)
 
-    def reappend_live_records_before(self, physical_offset: PhysicalOffset, now_ms: int) -> int:
+    def reappend_live_records_before(self, physical_offset: PhysicalOffset, now_ms: EpochMs) -> int:
         """Appends open halves that lie below again, at the end of their topic. Returns how many.
 
         TroveError as MessageStore.append; those carried before it are carried.
@@ -447,7 +447,7 @@ class Transactions:
             count += 1
         return count
 
-    def _carry(self, half: HalfMessage, now_ms: int) -> None:
+    def _carry(self, half: HalfMessage, now_ms: EpochMs) -> None:
         try:
             message = self._message(half)
         except TroveError:

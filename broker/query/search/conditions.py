@@ -14,12 +14,13 @@ from typing import Final, TypeAlias
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_proto.records import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
 from trovemq_proto.records.keys import key_word, keys_with_spaces
 from trovemq_proto.records.layout import PROPERTY_KEY_SIZES
 from trovemq_store.index.trees.layout import KEY, PROPERTY, TAG, UNIQUE_KEY
 
-TIME_MAX: Final = (1 << 63) - 1
+TIME_MAX: Final = EpochMs((1 << 63) - 1)
 VALUE_SIZE_MAX: Final = 32_767
 CONDITIONS_MAX: Final = 64
 DEPTH_MAX: Final = 8
@@ -105,8 +106,8 @@ class SearchQuery:
 
     topic: str
     where: Condition = EVERYTHING
-    begin: int = 0
-    end: int = TIME_MAX
+    begin: EpochMs = EpochMs(0)
+    end: EpochMs = TIME_MAX
     newest_first: bool = True
 
     def check(self) -> None:
@@ -133,7 +134,7 @@ class SearchQuery:
         """Whether not every time will do."""
         return self.begin > 0 or self.end < TIME_MAX
 
-    def in_time(self, timestamp: int) -> bool:
+    def in_time(self, timestamp: EpochMs) -> bool:
         return self.begin <= timestamp <= self.end
 
     def properties(self) -> set[str]:

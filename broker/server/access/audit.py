@@ -27,7 +27,7 @@ from trovemq_daemon.minute_log import Level, MinuteLog
 from trovemq_proto import audit, errors
 from trovemq_proto.audit import AUDIT_TOPIC, AuditRecord
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset
 from trovemq_proto.rocketmq.v2.definition_pb2 import Code
 
 OK: Final = "OK"
@@ -49,7 +49,7 @@ _NAMES: Final = ("access_key", "subject", "number", "actions", "resource")
 class AuditLog:
     """Of one broker."""
 
-    def __init__(self, clock_ms: Callable[[], int]) -> None:
+    def __init__(self, clock_ms: Callable[[], EpochMs]) -> None:
         self._clock_ms = clock_ms
         self._log: Final = MinuteLog()
         self._durable: Callable[[PhysicalOffset], Awaitable[None]] | None = None

@@ -37,6 +37,7 @@ from trovemq_proto import errors
 from trovemq_proto.audit import AUDIT_TOPIC
 from trovemq_proto.authentication.calls import METADATA_KEY
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 
 AUTHORIZATION_KEY: Final = "authorization"
 DATE_KEY: Final = "x-mq-date-time"
@@ -118,7 +119,7 @@ class Gate:
         *,
         authorization: bool,
         cluster: str,
-        clock_ms: Callable[[], int],
+        clock_ms: Callable[[], EpochMs],
         certificates: bool = False,
     ) -> None:
         """`certificates`: a client's certificate says who it is."""
@@ -293,7 +294,7 @@ class Gate:
             self.quotas.set(self._table.state.quotas)
         return self.quotas
 
-    def now_ms(self) -> int:
+    def now_ms(self) -> EpochMs:
         return self._clock_ms()
 
     # --- the log --------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from trovemq_daemon.users import User, check_access_key, check_secret, new_user,
 from trovemq_proto import errors
 from trovemq_proto.authentication.scram import SALT_SIZE
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_proto.v1 import security_pb2, security_pb2_grpc
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -40,7 +41,7 @@ class SecurityParts:
     changes: SecurityChanges
     sessions: Sessions
     broker: str
-    clock_ms: Callable[[], int]
+    clock_ms: Callable[[], EpochMs]
     quotas: Callable[[], Quotas] = Quotas
     """The quotas' accounts."""
     logged_in: Callable[[str, str, str], None] = lambda _user, _source, _outcome: None

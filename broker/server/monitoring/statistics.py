@@ -22,6 +22,7 @@ from broker.server.native.reply_stream import OpenStreams
 from broker.server.native.search_service import SearchCounters
 from broker.server.native.store_service import StoreCounters
 from broker.server.rocketmq.clients import ClientRegistry
+from trovemq_proto.positions import EpochMs
 from trovemq_store.engine.deduplication import Deduplication
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.steps import Steps, finished
@@ -50,7 +51,7 @@ class StatisticsParts:
     atomic: OpenTransactions
     store_service: StoreCounters
     drained: Callable[[], bool]
-    clock_ms: Callable[[], int]
+    clock_ms: Callable[[], EpochMs]
 
 
 class BrokerStatistics:

@@ -15,7 +15,7 @@ from broker.server.monitoring.traffic import Traffic
 from broker.server.turns import Turns
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.v1 import admin_pb2, admin_pb2_grpc, common_pb2
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import queue_ids, queue_range, topic_not_found
@@ -132,7 +132,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             options=option_texts(config.attributes) if config is not None else {},
         )
 
-    def _queue(self, topic: str, queue_id: int) -> admin_pb2.TopicQueue:
+    def _queue(self, topic: str, queue_id: QueueId) -> admin_pb2.TopicQueue:
         low, high = queue_range(self._store, topic, queue_id)
         return admin_pb2.TopicQueue(
             queue_id=queue_id,
@@ -141,7 +141,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             last_store_timestamp=self._last_store_timestamp(topic, queue_id, low, high),
         )
 
-    def _last_store_timestamp(self, topic: str, queue_id: int, low: int, high: int) -> int:
+    def _last_store_timestamp(self, topic: str, queue_id: QueueId, low: int, high: int) -> int:
         queue = self._store.consume_queues.get(topic, queue_id)
         if queue is None or high <= low:
             return 0
@@ -153,20 +153,20 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.CommitOffsetRequest, _context: Context
     ) -> admin_pb2.CommitOffsetReply:
         await self._offsets.commit(
-            request.group, request.topic, request.queue_id, QueueOffset(request.offset)
+            request.group, request.topic, QueueId(request.queue_id), QueueOffset(request.offset)
         )
         return admin_pb2.CommitOffsetReply()
 
     async def GetOffset(  # noqa: N802
         self, request: admin_pb2.GetOffsetRequest, _context: Context
     ) -> admin_pb2.GetOffsetReply:
-        offset = self._offsets.get(request.group, request.topic, request.queue_id)
+        offset = self._offsets.get(request.group, request.topic, QueueId(request.queue_id))
         return admin_pb2.GetOffsetReply(offset=NO_OFFSET if offset is None else offset)
 
     async def ResetOffset(  # noqa: N802
         self, request: admin_pb2.ResetOffsetRequest, _context: Context
     ) -> admin_pb2.ResetOffsetReply:
-        queue_id = request.queue_id if request.HasField("queue_id") else None
+        queue_id = QueueId(request.queue_id) if request.HasField("queue_id") else None
         entries = await self._offsets.reset(request.group, request.topic, queue_id, _reset_target(request))
         return admin_pb2.ResetOffsetReply(
             entries=[
@@ -201,7 +201,7 @@ def _wire_hold(hold: TopicHold) -> admin_pb2.TopicHold:
 def _reset_target(request: admin_pb2.ResetOffsetRequest) -> ResetTarget:
     match request.WhichOneof("target"):
         case "timestamp":
-            return ResetTarget(timestamp=request.timestamp)
+            return ResetTarget(timestamp=EpochMs(request.timestamp))
         case "offset":
             return ResetTarget(offset=QueueOffset(request.offset))
         case "to_min" if request.to_min:

@@ -15,7 +15,7 @@ from broker.produce.outgoing import OutgoingMessage
 from broker.server.native.frames import write_with_records
 from trovemq_daemon.handler_guard import error_to_wire
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_proto.records import pack_host
 from trovemq_proto.records.layout import QUEUE_OFFSET_AT
 from trovemq_proto.v1 import common_pb2, message_pb2
@@ -105,14 +105,14 @@ def outgoing_message(message: message_pb2.OutgoingMessage) -> OutgoingMessage:
         unique_key=message.unique_key,
         properties=dict(message.properties),
         flag=message.flag,
-        born_timestamp=message.born_timestamp,
+        born_timestamp=EpochMs(message.born_timestamp),
     )
 
 
 def pull_request(request: message_pb2.FetchRequest) -> PullRequest:
     return PullRequest(
         request.topic,
-        request.queue_id,
+        QueueId(request.queue_id),
         QueueOffset(request.offset),
         request.messages_max,
         request.bytes_max,

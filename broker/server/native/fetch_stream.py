@@ -18,7 +18,7 @@ from broker.server.refused_message import RefusedMessage
 from trovemq_daemon.reply_budget import ReplyBudget
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_proto.v1 import message_pb2
 
 
@@ -74,7 +74,7 @@ class FetchWait:
         self._parts.traffic.answered("Fetch", response, self._started, waited=self._waited)
 
     @property
-    def queue(self) -> tuple[str, int]:
+    def queue(self) -> tuple[str, QueueId]:
         return self._request.topic, self._request.queue_id
 
 

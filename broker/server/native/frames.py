@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from trovemq_daemon.varints import read_varint
+from trovemq_proto.positions import QueueId
 from trovemq_proto.v1 import consumer_pb2, message_pb2
 
 RECORDS_TAG: Final = b"\x1a"
@@ -39,7 +40,7 @@ class AppendFrame:
 
     frame_id: int = 0
     topic: str = ""
-    queue_id: int = 0
+    queue_id: QueueId = QueueId(0)
     records: memoryview | bytes = b""
     one_way: bool = False
     fault: str = ""  # the fault of the frame itself; the fields above are then as far as it was read
@@ -86,7 +87,7 @@ def _set_number(frame: AppendFrame, field: int, value: int) -> None:
         frame.frame_id = value - (1 << 64) if value >> 63 else value
     elif field == 3:
         value &= 0xFFFFFFFF
-        frame.queue_id = value - (1 << 32) if value >> 31 else value
+        frame.queue_id = QueueId(value - (1 << 32) if value >> 31 else value)
     elif field == 5:
         frame.one_way = bool(value)
 

@@ -9,7 +9,7 @@ from broker.groups.group_lag import QueueLag
 from broker.server.rocketmq.clients import Client
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import EpochMs, QueueOffset
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.v1 import group_pb2
 from trovemq_store.topics.retry_policy import DEFAULT_RETRY_POLICY, RetryPolicy
@@ -90,7 +90,7 @@ def reset_target(request: group_pb2.ResetGroupRequest) -> ResetTarget:
     """TroveError REQUEST_ILLEGAL where there is none."""
     match request.WhichOneof("target"):
         case "timestamp":
-            return ResetTarget(timestamp=request.timestamp)
+            return ResetTarget(timestamp=EpochMs(request.timestamp))
         case "offset":
             return ResetTarget(offset=QueueOffset(request.offset))
         case "to_min" if request.to_min:

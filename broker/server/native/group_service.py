@@ -36,7 +36,7 @@ from broker.server.turns import Turns
 from broker.track.delayed import delayed_messages
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import Message, decode_stored
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.v1 import group_pb2, group_pb2_grpc
@@ -66,7 +66,7 @@ class GroupServiceParts:
     commands: ClientCommands
     durable: Callable[[PhysicalOffset], Awaitable[None]]
     turns: Turns
-    clock_ms: Callable[[], int]
+    clock_ms: Callable[[], EpochMs]
 
 
 class GroupService(group_pb2_grpc.GroupServiceServicer):
@@ -201,7 +201,7 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
     async def ResetGroup(  # noqa: N802
         self, request: group_pb2.ResetGroupRequest, _context: Context
     ) -> group_pb2.ResetGroupReply:
-        queue_id = request.queue_id if request.HasField("queue_id") else None
+        queue_id = QueueId(request.queue_id) if request.HasField("queue_id") else None
         target, offsets = reset_target(request), self._parts.offsets
         check_group_name(request.group)
         group, topic, only_new = request.group, request.topic, request.only_new
@@ -264,7 +264,7 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
             return error
         return None
 
-    def _messages_of(self, topic: str, unique_key: str, begin: int) -> Iterator[Message]:
+    def _messages_of(self, topic: str, unique_key: str, begin: EpochMs) -> Iterator[Message]:
         """The visible messages of that key stored since, newest first; none where there is no index."""
         query = KeyQuery(topic, unique_key, KeyType.UNIQUE, begin)
         try:
@@ -323,7 +323,7 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
             complete=found.complete,
         )
 
-    def _recall_handle(self, topic: str, deliver_ms: int, unique_key: str) -> str:
+    def _recall_handle(self, topic: str, deliver_ms: EpochMs, unique_key: str) -> str:
         if not unique_key or " " in unique_key:
             return ""
         return encode_recall_handle(topic, self._store.settings.broker, deliver_ms, unique_key)

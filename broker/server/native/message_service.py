@@ -19,6 +19,7 @@ from trovemq_daemon.callback_handlers import Answer, CallbackHandler, answer_int
 from trovemq_daemon.request_bounds import bounded
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.v1 import message_pb2
 
 SERVICE_NAME: Final = message_pb2.DESCRIPTOR.services_by_name["MessageService"].full_name
@@ -29,7 +30,7 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 class MessageService:
     def __init__(
-        self, append: AppendParts, fetch: FetchParts, coalescer: Coalescer, clock_ms: Callable[[], int]
+        self, append: AppendParts, fetch: FetchParts, coalescer: Coalescer, clock_ms: Callable[[], EpochMs]
     ) -> None:
         self._append = append
         self._fetch = fetch
@@ -152,7 +153,7 @@ class MessageService:
             raise TroveError(errors.REQUEST_ILLEGAL, f"{count} messages, the limit is {SEND_MESSAGES_MAX}")
         self._coalescer.begin(
             request.topic,
-            request.queue_id,
+            QueueId(request.queue_id),
             [outgoing_message(message) for message in request.messages],
             done,
             born_host=born_host_of(context.peer()),

@@ -19,7 +19,7 @@ from broker.server.native.convert import moved_offsets
 from broker.server.turns import Turns
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_proto.v1 import query_pb2, query_pb2_grpc
 from trovemq_store.engine.message_store import MessageStore
 
@@ -63,7 +63,7 @@ class QueryService(query_pb2_grpc.QueryServiceServicer):
                 case "location":
                     place = request.location
                     found = get_message_at(
-                        self._store, place.topic, place.queue_id, QueueOffset(place.queue_offset)
+                        self._store, place.topic, QueueId(place.queue_id), QueueOffset(place.queue_offset)
                     )
                 case _:
                     raise TroveError(errors.REQUEST_ILLEGAL, "give an id or a location")
@@ -97,14 +97,18 @@ class QueryService(query_pb2_grpc.QueryServiceServicer):
         self, request: query_pb2.SearchOffsetRequest, _context: Context
     ) -> query_pb2.SearchOffsetReply:
         offset = search_offset(
-            self._store, request.topic, request.queue_id, request.timestamp, upper=request.upper
+            self._store,
+            request.topic,
+            QueueId(request.queue_id),
+            EpochMs(request.timestamp),
+            upper=request.upper,
         )
         return query_pb2.SearchOffsetReply(offset=offset)
 
     async def QueueOffsets(  # noqa: N802
         self, request: query_pb2.QueueOffsetsRequest, _context: Context
     ) -> query_pb2.QueueOffsetsReply:
-        found = queue_offsets(self._store, request.topic, list(request.queue_ids))
+        found = queue_offsets(self._store, request.topic, list(map(QueueId, request.queue_ids)))
         return query_pb2.QueueOffsetsReply(
             queues=[
                 query_pb2.QueueOffsets(queue_id=queue_id, min_offset=low, max_offset=high)
@@ -128,7 +132,9 @@ def _key_query(request: query_pb2.QueryByKeyRequest) -> KeyQuery:
     key_type = _KEY_TYPE.get(request.type)
     if key_type is None:
         raise TroveError(errors.REQUEST_ILLEGAL, f"key type {request.type} is unknown", field="type")
-    return KeyQuery(request.topic, request.key, key_type, request.begin, request.end or TIME_MAX)
+    return KeyQuery(
+        request.topic, request.key, key_type, EpochMs(request.begin), EpochMs(request.end or TIME_MAX)
+    )
 
 
 def _page(page: QueryPage, notes: list[str] | None) -> query_pb2.QueryPage:

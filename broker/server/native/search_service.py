@@ -26,6 +26,7 @@ from broker.server.native.convert import moved_offsets
 from broker.server.turns import Turns
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_proto.v1 import search_pb2, search_pb2_grpc
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.index.trees.layout import KEY, PROPERTY, TAG, UNIQUE_KEY
@@ -123,8 +124,8 @@ class _Totals:
 
 def _query(request: search_pb2.SearchRequest) -> SearchQuery:
     where = _condition(request.where, DEPTH_MAX + 1) if request.HasField("where") else EVERYTHING
-    end = request.end or TIME_MAX
-    return SearchQuery(request.topic, where, request.begin, end, not request.oldest_first)
+    begin, end = EpochMs(request.begin), EpochMs(request.end or TIME_MAX)
+    return SearchQuery(request.topic, where, begin, end, not request.oldest_first)
 
 
 def _condition(condition: search_pb2.SearchCondition, depth: int) -> Condition:

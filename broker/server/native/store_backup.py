@@ -10,6 +10,7 @@ from typing import Final
 
 from broker.server.pace import REPORT_S, Pace
 from trovemq_daemon.threads import run_in_thread
+from trovemq_proto.positions import EpochMs
 from trovemq_proto.v1 import store_pb2
 from trovemq_store.backup.capture import Capture, capture_log, queue_steps
 from trovemq_store.backup.writer import BackupWriter
@@ -27,7 +28,7 @@ class BackupRun:
         self,
         store: MessageStore,
         changing: asyncio.Lock,
-        clock_ms: Callable[[], int],
+        clock_ms: Callable[[], EpochMs],
         read: Callable[[int], None],
     ) -> None:
         self._store = store

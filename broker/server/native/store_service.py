@@ -23,6 +23,7 @@ from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_proto.v1 import store_pb2, store_pb2_grpc
 from trovemq_store.backup.copying import storage_error
 from trovemq_store.backup.writer import BackupWriter, checked_target
@@ -63,7 +64,7 @@ class StoreService(store_pb2_grpc.StoreServiceServicer):
         store: MessageStore,
         root: Path,
         changing: asyncio.Lock,
-        clock_ms: Callable[[], int],
+        clock_ms: Callable[[], EpochMs],
         backup_root: Path | None = None,
     ) -> None:
         self._backup_root = backup_root

@@ -21,7 +21,7 @@ from broker.track.message_tracker import MessageTrack, MessageTracker
 from broker.track.timeline import TrackEvent
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.v1 import biography_pb2, biography_pb2_grpc
 from trovemq_store.engine.message_store import MessageStore
 
@@ -41,7 +41,7 @@ class TrackParts:
     durable: Callable[[PhysicalOffset], Awaitable[None]]
     one_more: Callable[[], AbstractContextManager[None]]
     turns: Turns
-    clock_ms: Callable[[], int]
+    clock_ms: Callable[[], EpochMs]
 
 
 class TrackService(biography_pb2_grpc.BiographyServiceServicer):
@@ -95,7 +95,7 @@ def _identifier(request: biography_pb2.BiographyRequest) -> str | Location:
             return request.id
         case "location":
             place = request.location
-            return Location(place.topic, place.queue_id, QueueOffset(place.queue_offset))
+            return Location(place.topic, QueueId(place.queue_id), QueueOffset(place.queue_offset))
         case _:
             raise TroveError(errors.REQUEST_ILLEGAL, "give an id or a location")
 

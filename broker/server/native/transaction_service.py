@@ -26,6 +26,7 @@ from trovemq_daemon.logging import get_logger
 from trovemq_daemon.request_bounds import bounded
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.v1 import transaction_pb2
 
 SERVICE_NAME: Final = transaction_pb2.DESCRIPTOR.services_by_name["TransactionService"].full_name
@@ -42,7 +43,7 @@ class TransactionParts:
     group_commit: GroupCommit
     traffic: Traffic
     broker: str
-    clock_ms: Callable[[], int]
+    clock_ms: Callable[[], EpochMs]
 
 
 class TransactionService:
@@ -162,9 +163,9 @@ class TransactionService:
         if kind == "messages":
             messages = frame.messages
             _, batch = self._parts.appender.checked_batch(
-                messages.topic, messages.queue_id, messages.records, of_open_transaction=True
+                messages.topic, QueueId(messages.queue_id), messages.records, of_open_transaction=True
             )
-            transactions.add(opened, messages.topic, messages.queue_id, batch, born_host)
+            transactions.add(opened, messages.topic, QueueId(messages.queue_id), batch, born_host)
         elif kind == "acknowledgements":
             given = frame.acknowledgements
             transactions.acknowledge(opened, given.group, given.topic, given.receipt_handles)

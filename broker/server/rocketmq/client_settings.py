@@ -32,6 +32,7 @@ from broker.server.rocketmq.resources import group_name, topic_to_read
 from broker.server.rocketmq.status import METADATA_VALUE_SIZE_MAX, Context, ProtocolError, metadata_value
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_store.topics.subscription_groups import RetryPolicy, SubscriptionGroup
 
@@ -81,7 +82,7 @@ def duration(ms: int) -> Duration:
 
 
 def accept_settings(
-    settings: v2.Settings, context: Context, rules: SettingsRules, now_ms: int
+    settings: v2.Settings, context: Context, rules: SettingsRules, now_ms: EpochMs
 ) -> tuple[ClientDescription, v2.Settings]:
     """The client's new description, and the settings to answer with.
 
@@ -151,7 +152,7 @@ def _published(publishing: v2.Publishing) -> frozenset[str]:
     return frozenset(topic_to_read(topic) for topic in publishing.topics)
 
 
-def _subscribed(subscription: v2.Subscription, now_ms: int) -> dict[str, Subscription]:
+def _subscribed(subscription: v2.Subscription, now_ms: EpochMs) -> dict[str, Subscription]:
     _check_topic_count(len(subscription.subscriptions))
     return {
         topic_to_read(entry.topic): filter_of(entry.expression, now_ms)
@@ -159,7 +160,7 @@ def _subscribed(subscription: v2.Subscription, now_ms: int) -> dict[str, Subscri
     }
 
 
-def filter_of(expression: v2.FilterExpression, now_ms: int) -> Subscription:
+def filter_of(expression: v2.FilterExpression, now_ms: EpochMs) -> Subscription:
     """The filter as it is kept for operators. Raises TroveError FILTER_ILLEGAL where it is too long; it is
     parsed when messages are received."""
     if len(expression.expression) > EXPRESSION_SIZE_MAX:

@@ -28,6 +28,7 @@ from typing import Final, Protocol
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 
@@ -41,7 +42,7 @@ HALF_TOPICS_MAX: Final = 1_024  # of one client
 SUBSCRIPTIONS_MAX: Final = 65_536
 EXPRESSIONS_LENGTH_MAX: Final = 16 << 20  # characters of the subscriptions that are kept
 
-GoneListener = Callable[[str, int, int], None]
+GoneListener = Callable[[str, EpochMs, EpochMs], None]
 
 
 class ClientStream(Protocol):
@@ -91,7 +92,7 @@ class ClientDescription:
 class Client:
     """One known client; read it, and change it by the registry only."""
 
-    def __init__(self, client_id: str, description: ClientDescription, now_ms: int) -> None:
+    def __init__(self, client_id: str, description: ClientDescription, now_ms: EpochMs) -> None:
         self.client_id: Final = client_id
         self.description = description
         self.last_heartbeat_ms = now_ms
@@ -113,7 +114,7 @@ class Client:
     def is_producer(self) -> bool:
         return self.description.client_type == v2.PRODUCER
 
-    def is_alive(self, now_ms: int, expiry_ms: int = EXPIRY_MS) -> bool:
+    def is_alive(self, now_ms: EpochMs, expiry_ms: int = EXPIRY_MS) -> bool:
         if now_ms - self.last_heartbeat_ms > expiry_ms:
             return False
         late_ms = BROKEN_LATE_MS if self.stream_broke else 0
@@ -158,7 +159,7 @@ class ClientRegistry:
     def get(self, client_id: str) -> Client | None:
         return self._clients.get(client_id)
 
-    def is_alive(self, client_id: str, now_ms: int) -> bool:
+    def is_alive(self, client_id: str, now_ms: EpochMs) -> bool:
         client = self._clients.get(client_id)
         return client is not None and client.is_alive(now_ms, self._expiry_ms)
 
@@ -197,7 +198,7 @@ class ClientRegistry:
         }
 
     # --- events of clients --------------------------------------------------------------------------
-    def settle(self, client_id: str, description: ClientDescription, now_ms: int) -> Client:
+    def settle(self, client_id: str, description: ClientDescription, now_ms: EpochMs) -> Client:
         """A client's settings came: the first ones, or others. Raises TroveError LIMIT_EXCEEDED."""
         client = self._clients.get(client_id)
         self._terminated.pop(client_id, None)
@@ -216,7 +217,7 @@ class ClientRegistry:
             self.subscribed(description.group, topic, subscription)
         return client
 
-    def heard(self, client_id: str, now_ms: int) -> Client:
+    def heard(self, client_id: str, now_ms: EpochMs) -> Client:
         """A heartbeat, or anything that is as good as one. Raises TroveError CLIENT_UNKNOWN."""
         client = self._clients.get(client_id)
         if client is None:
@@ -267,7 +268,7 @@ class ClientRegistry:
         if len(streams) > STREAMS_MAX:
             streams.pop(0).close()
 
-    def detach(self, client_id: str, stream: ClientStream, now_ms: int, *, broke: bool = False) -> None:
+    def detach(self, client_id: str, stream: ClientStream, now_ms: EpochMs, *, broke: bool = False) -> None:
         """The stream is over; `broke`: without an end by the client. The client stays known for a while."""
         client = self._clients.get(client_id)
         streams = client.streams if client is not None else []
@@ -291,7 +292,7 @@ class ClientRegistry:
         finally:
             client.receives.discard(call)
 
-    def terminate(self, client_id: str, now_ms: int) -> None:
+    def terminate(self, client_id: str, now_ms: EpochMs) -> None:
         """The client says that it ends. Raises TroveError CLIENT_UNKNOWN."""
         if client_id not in self._clients:
             raise TroveError(errors.CLIENT_UNKNOWN)
@@ -300,15 +301,15 @@ class ClientRegistry:
         if len(self._terminated) > self.clients_max:
             self._terminated.popitem(last=False)
 
-    def expire(self, now_ms: int) -> list[str]:
+    def expire(self, now_ms: EpochMs) -> list[str]:
         """Forgets the clients that are gone; call every second or so. Their ids."""
         return self._expire(self._clients, now_ms)
 
-    def expire_broken(self, now_ms: int) -> list[str]:
+    def expire_broken(self, now_ms: EpochMs) -> list[str]:
         """expire() of those alone whose stream broke; call some times a second."""
         return self._expire(self._broken, now_ms)
 
-    def _expire(self, client_ids: Iterable[str], now_ms: int) -> list[str]:
+    def _expire(self, client_ids: Iterable[str], now_ms: EpochMs) -> list[str]:
         gone = [name for name in client_ids if not self._clients[name].is_alive(now_ms, self._expiry_ms)]
         for client_id in gone:
             client = self._clients[client_id]
@@ -321,7 +322,7 @@ class ClientRegistry:
             self._drop_subscription(key)
 
     # --- inside -------------------------------------------------------------------------------------
-    def _forget(self, client_id: str, now_ms: int, gone_ms: int) -> None:
+    def _forget(self, client_id: str, now_ms: EpochMs, gone_ms: EpochMs) -> None:
         client = self._clients[client_id]
         self._unindex(client)
         self._broken.pop(client_id, None)

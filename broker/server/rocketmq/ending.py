@@ -11,6 +11,7 @@ from broker.server.rocketmq.resources import message_types, topic_to_send
 from broker.server.rocketmq.status import OK_STATUS, Context
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 from trovemq_store.engine.message_store import AppendResult
@@ -61,7 +62,7 @@ class Ender:
         await self._written(lambda now_ms: timers.recall(topic, handle.deliver_ms, handle.message_id, now_ms))
         return service_pb2.RecallMessageResponse(status=OK_STATUS, message_id=handle.message_id)
 
-    async def _written(self, write: Callable[[int], AppendResult | None]) -> None:
+    async def _written(self, write: Callable[[EpochMs], AppendResult | None]) -> None:
         """Returns when the records are as durable as an acknowledged message."""
         parts = self._parts
         if parts.group_commit.full:

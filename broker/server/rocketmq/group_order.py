@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from trovemq_daemon.logging import get_logger
+from trovemq_proto.positions import EpochMs
 from trovemq_store.topics.subscription_groups import SubscriptionGroup, SubscriptionGroups
 from trovemq_store.topics.topics import TopicTable
 
@@ -43,7 +44,7 @@ class GroupOrder:
         self._fifo_orderly = fifo_orderly
         self._warned: set[tuple[str, str]] = set()
 
-    def for_use(self, name: str, topics: Iterable[str], now_ms: int) -> SubscriptionGroup:
+    def for_use(self, name: str, topics: Iterable[str], now_ms: EpochMs) -> SubscriptionGroup:
         """The group, which reads these topics; made where it is new. As SubscriptionGroups.for_use()."""
         group = self._groups.get(name)
         fifo = fifo_topics(self._topics, topics)

@@ -16,7 +16,7 @@ from broker.server.rocketmq.resources import group_name, topic_to_read
 from broker.server.rocketmq.status import OK_STATUS, Context
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_proto.rocketmq.v2 import admin_pb2
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_store.engine.queues import find_queue, queue_ids, queue_range
@@ -66,7 +66,7 @@ class GroupViews:
         await self._parts.offsets.reset(group_name(request.group), topic_to_read(request.topic), None, target)
         return admin_pb2.ResetGroupOffsetResponse(status=OK_STATUS)
 
-    def committed(self, group: str) -> Iterator[tuple[str, int, int]]:
+    def committed(self, group: str) -> Iterator[tuple[str, QueueId, QueueOffset]]:
         """(topic, queue id, committed offset) of every queue that the group has read."""
         for topic in self._topics(group, ()):
             for queue_id, offset in self._committed(group, topic):
@@ -90,7 +90,7 @@ class GroupViews:
     def _exists(self, topic: str) -> bool:
         return topic in self._parts.store.topics or bool(self._parts.store.consume_queues.queues(topic))
 
-    def _committed(self, group: str, topic: str) -> list[tuple[int, int | None]]:
+    def _committed(self, group: str, topic: str) -> list[tuple[QueueId, QueueOffset | None]]:
         """Of every queue, sorted; None for one that the group never read."""
         rows = self._parts.delivery.progress(group, topic, self._parts.clock_ms())
         progress = {entry.queue_id: entry.committed for entry in rows}
@@ -110,7 +110,7 @@ class GroupViews:
             return []  # the filter cannot be parsed: the client has the error, and gets nothing
 
     def _time_span(
-        self, topic: str, queue_id: int, committed: int | None, now_ms: int
+        self, topic: str, queue_id: QueueId, committed: int | None, now_ms: EpochMs
     ) -> admin_pb2.QueryTimeSpanResponse.QueueTimeSpan:
         low, high = queue_range(self._parts.store, topic, queue_id)
         at = low if committed is None else max(low, committed)
@@ -123,7 +123,7 @@ class GroupViews:
             delay_time_ms=max(0, now_ms - consume_ms) if consume_ms else 0,
         )
 
-    def _time_at(self, topic: str, queue_id: int, offset: int) -> int:
+    def _time_at(self, topic: str, queue_id: QueueId, offset: int) -> int:
         queue = find_queue(self._parts.store, topic, queue_id)
         assert queue is not None, "a queue with a range is there"
         return self._parts.store.store_timestamp_at(queue.unit(QueueOffset(offset))[0]) or 0

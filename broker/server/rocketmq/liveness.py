@@ -8,6 +8,7 @@ from typing import Final
 from broker.server.rocketmq.clients import ClientRegistry
 from broker.server.rocketmq.status import OK_STATUS, Context, ProtocolError, client_id_of
 from trovemq_proto import errors
+from trovemq_proto.positions import EpochMs
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 
@@ -18,7 +19,7 @@ class Liveness:
     """The group in these requests is not looked at: a client's settings name it, and some clients leave it
     out here."""
 
-    def __init__(self, registry: ClientRegistry, clock_ms: Callable[[], int]) -> None:
+    def __init__(self, registry: ClientRegistry, clock_ms: Callable[[], EpochMs]) -> None:
         self._registry = registry
         self._clock_ms = clock_ms
 

@@ -22,7 +22,7 @@ from broker.produce.outgoing import OutgoingMessage
 from broker.server.native.convert import born_host_of
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import (
     PROPERTY_DELAY,
     PROPERTY_KEYS,
@@ -75,9 +75,9 @@ _MD5: Final = v2.MD5
 Record = bytes | bytearray | memoryview
 
 
-def timestamp_ms(timestamp: Timestamp) -> int:
+def timestamp_ms(timestamp: Timestamp) -> EpochMs:
     """Epoch ms."""
-    return timestamp.seconds * 1000 + timestamp.nanos // 1_000_000
+    return EpochMs(timestamp.seconds * 1000 + timestamp.nanos // 1_000_000)
 
 
 def duration_ms(duration: Duration) -> int:
@@ -99,7 +99,7 @@ def received(delivered: Delivered, topic: v2.Resource | None = None) -> bytes:
     return response.SerializeToString()
 
 
-def message_of(record: Record, topic: str, queue_id: int, queue_offset: QueueOffset) -> v2.Message:
+def message_of(record: Record, topic: str, queue_id: QueueId, queue_offset: QueueOffset) -> v2.Message:
     """A message outside of a delivery (a command to a client, a pull): without handle, attempt 1."""
     message = v2.Message()
     fill_message(message, record, topic, queue_id, queue_offset)
@@ -114,7 +114,7 @@ def inflated_size_max(stored_size: int) -> int:
 
 
 def fill_message(
-    message: v2.Message, record: Record, topic: str, queue_id: int, queue_offset: QueueOffset
+    message: v2.Message, record: Record, topic: str, queue_id: QueueId, queue_offset: QueueOffset
 ) -> None:
     """Fills in all that the record says. `record` is one that the store has checked; `topic`, `queue_id` and
     `queue_offset` are those that the consumer is to see."""
@@ -236,7 +236,7 @@ def outgoing(message: v2.Message, body_size_max: int) -> OutgoingMessage:
         unique_key=system.message_id,
         # the stored form has no empty names and values
         properties={name: value for name, value in message.user_properties.items() if name and value},
-        born_timestamp=born_ms if 0 < born_ms <= BORN_MS_MAX else 0,
+        born_timestamp=born_ms if 0 < born_ms <= BORN_MS_MAX else EpochMs(0),
         system_properties=_system_properties(system),
     )
 

@@ -22,6 +22,7 @@ from broker.server.rocketmq.commands import ClientCommands
 from broker.server.turns import Turns
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.logging import LogLevel
+from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.topics.subscription_groups import SubscriptionGroups
 
@@ -54,7 +55,7 @@ class RocketmqParts:
     long_polls: LongPolls
     waits: ReceiveWaits
     offsets: OffsetKeeper
-    search: Callable[[str, int, int], int]
+    search: Callable[[str, QueueId, EpochMs], QueueOffset]
     registry: ClientRegistry
     commands: ClientCommands
     traffic: Traffic
@@ -62,7 +63,7 @@ class RocketmqParts:
     broker: str
     advertised: Address
     version: str
-    clock_ms: Callable[[], int]
+    clock_ms: Callable[[], EpochMs]
     next_message_id: Callable[[], str]
     set_log_level: Callable[[LogLevel], None]
     offers_writes: Callable[[], bool] = always

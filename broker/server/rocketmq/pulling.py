@@ -29,7 +29,7 @@ from broker.server.rocketmq.resources import group_name, topic_to_read
 from broker.server.rocketmq.status import OK_STATUS, Context
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_proto.records import RecordBatch, parse_properties
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
@@ -61,7 +61,7 @@ class Puller:
         filter_ = read_filter(request.filter_expression)
         wanted = PullRequest(
             topic,
-            request.message_queue.id,
+            QueueId(request.message_queue.id),
             QueueOffset(request.offset),
             min(max(request.batch_size, 0) or PULL_COUNT_DEFAULT, PULL_COUNT_MAX),
             0 if filter_.takes_all else FILTERED_BYTES_MAX,
@@ -110,7 +110,7 @@ class Puller:
     ) -> service_pb2.UpdateOffsetResponse:
         """UpdateOffset: on disk before the reply."""
         topic, group = self._topic(request.message_queue), self._check_group(request.group)
-        queue_id = request.message_queue.id
+        queue_id = QueueId(request.message_queue.id)
         await self._parts.offsets.commit(group, topic, queue_id, QueueOffset(request.offset))
         return service_pb2.UpdateOffsetResponse(status=OK_STATUS)
 
@@ -119,7 +119,7 @@ class Puller:
     ) -> service_pb2.GetOffsetResponse:
         """GetOffset. Raises OFFSET_NOT_FOUND where the group has none for the queue."""
         topic, group = self._topic(request.message_queue), group_name(request.group)
-        offset = self._parts.offsets.get(group, topic, request.message_queue.id)
+        offset = self._parts.offsets.get(group, topic, QueueId(request.message_queue.id))
         if offset is None:
             raise TroveError(errors.OFFSET_NOT_FOUND)
         return service_pb2.GetOffsetResponse(status=OK_STATUS, offset=offset)
@@ -128,7 +128,7 @@ class Puller:
         self, request: service_pb2.QueryOffsetRequest, _context: Context
     ) -> service_pb2.QueryOffsetResponse:
         """QueryOffset: of the queue's first message, after its last, or of the first at or after a time."""
-        topic, queue_id = self._topic(request.message_queue), request.message_queue.id
+        topic, queue_id = self._topic(request.message_queue), QueueId(request.message_queue.id)
         low, high = queue_range(self._parts.store, topic, queue_id)
         policy = request.query_offset_policy
         if policy == v2.BEGINNING:

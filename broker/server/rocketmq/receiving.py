@@ -36,6 +36,7 @@ from broker.server.rocketmq.status import (
 )
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 from trovemq_store.engine.message_store import MessageStore
@@ -167,7 +168,7 @@ class Receiver:
             )
         return invisible_ms
 
-    def _remember(self, group: str, topic: str, filter_: Filter, now_ms: int) -> None:
+    def _remember(self, group: str, topic: str, filter_: Filter, now_ms: EpochMs) -> None:
         """The group's subscription is known even of clients that have not sent their settings."""
         clients = self._parts.registry
         known = clients.subscription(group, topic)

@@ -32,6 +32,7 @@ from broker.server.rocketmq.status import OK_STATUS, Context
 from trovemq_daemon.addresses import Address
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import ANY_QUEUE, QueueId
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 from trovemq_store.engine.message_store import MessageStore
@@ -40,7 +41,6 @@ from trovemq_store.topics.subscription_groups import SubscriptionGroup
 from trovemq_store.topics.topics import PERM_READ, PERM_WRITE, TopicConfig
 
 MASTER_ID: Final = 0
-ANY_QUEUE: Final = -1
 
 _PERMISSIONS: Final = {
     0: v2.NONE,
@@ -93,7 +93,7 @@ class Routes:
                     broker=broker,
                     accept_message_types=types,
                 )
-                for queue_id in range(max(config.queue_count, config.write_queue_count))
+                for queue_id in map(QueueId, range(max(config.queue_count, config.write_queue_count)))
             ],
         )
 
@@ -111,7 +111,7 @@ class Routes:
         if not config.readable or not config.queue_count:
             raise TroveError(errors.PERMISSION_MISSING, f"no queue of topic {name} can be read", topic=name)
         orderly = self._parts.group_for_use(group, (name,)).orderly
-        numbers = range(config.queue_count) if orderly else (ANY_QUEUE,)
+        numbers = list(map(QueueId, range(config.queue_count))) if orderly else [ANY_QUEUE]
         types = message_types(config)
         return service_pb2.QueryAssignmentResponse(
             status=OK_STATUS,
@@ -129,7 +129,7 @@ class Routes:
             ],
         )
 
-    def _permission(self, config: TopicConfig, queue_id: int) -> v2.Permission:
+    def _permission(self, config: TopicConfig, queue_id: QueueId) -> v2.Permission:
         """ANY_QUEUE has the topic's permission."""
         bits = config.perm & PERM_READ if queue_id < config.queue_count else 0
         if queue_id < config.write_queue_count and self._parts.offers_writes():

@@ -22,6 +22,7 @@ from broker.server.rocketmq.status import OK_STATUS, Context, client_id_of, stat
 from trovemq_daemon.callback_handlers import Answer, answer_into
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import ANY_QUEUE, EpochMs, QueueId
 from trovemq_proto.records.hashes import group_queue
 from trovemq_proto.records.layout import PROPERTY_TIMER_DELIVER_MS
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
@@ -111,10 +112,10 @@ class Sender:
                 parts.traffic.refused(error.symbol)
             answer(_answer(messages, [Stored(result, index, error=error) for index in range(len(ready))]))
 
-        send.begin_append(ready, -1, stored)
+        send.begin_append(ready, ANY_QUEUE, stored)
 
     # --- checks -------------------------------------------------------------------------------------
-    def _check(self, messages: Sequence[v2.Message], now_ms: int) -> str:
+    def _check(self, messages: Sequence[v2.Message], now_ms: EpochMs) -> str:
         """The topic of all messages, each of which is legal by itself."""
         if not messages:
             raise TroveError(errors.BATCH_ILLEGAL, "a send needs at least one message")
@@ -171,7 +172,7 @@ class _Send:
     """One request that has passed all checks."""
 
     def __init__(
-        self, parts: RocketmqParts, topic: str, config: TopicConfig, context: Context, now_ms: int
+        self, parts: RocketmqParts, topic: str, config: TopicConfig, context: Context, now_ms: EpochMs
     ) -> None:
         self._parts = parts
         self._topic = topic
@@ -183,7 +184,7 @@ class _Send:
     async def store_one(self, message: v2.Message, ready: OutgoingMessage, kind: v2.MessageType) -> Stored:
         """Of a message that is not plain. Raises TroveError: nothing was stored."""
         group = message.system_properties.message_group
-        queue_id = group_queue(group, self._queue_count) if group else -1
+        queue_id = QueueId(group_queue(group, self._queue_count)) if group else ANY_QUEUE
         if kind == v2.TRANSACTION:
             return self._prepare(message, ready, queue_id)
         if kind == v2.DELAY:
@@ -221,7 +222,7 @@ class _Send:
         return [await self.store_one(message, ready, kind)]
 
     async def _store_together(self, ready: list[OutgoingMessage]) -> list[Stored]:
-        result = await self._append(ready, -1)
+        result = await self._append(ready, ANY_QUEUE)
         return [Stored(result, index) for index in range(len(ready))]
 
     async def _guarded(self, storing: Coroutine[Any, Any, list[Stored]], count: int) -> list[Stored]:
@@ -232,7 +233,7 @@ class _Send:
             self._parts.traffic.refused(error.symbol)
             return [Stored(None, error=error)] * count
 
-    async def _append(self, ready: Sequence[OutgoingMessage], queue_id: int) -> AppendResult:
+    async def _append(self, ready: Sequence[OutgoingMessage], queue_id: QueueId) -> AppendResult:
         appended: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
         self.begin_append(ready, queue_id, answer_into(appended))
         return await appended
@@ -240,7 +241,7 @@ class _Send:
     def begin_append(
         self,
         ready: Sequence[OutgoingMessage],
-        queue_id: int,
+        queue_id: QueueId,
         done: Callable[[AppendResult | Exception], None],
     ) -> None:
         """`done` gets the result, or the reason why nothing was stored. Raises TroveError instead."""
@@ -265,7 +266,7 @@ class _Send:
             checked=True,
         )
 
-    def _prepare(self, message: v2.Message, ready: OutgoingMessage, queue_id: int) -> Stored:
+    def _prepare(self, message: v2.Message, ready: OutgoingMessage, queue_id: QueueId) -> Stored:
         client_id = client_id_of(self._context)
         immunity_ms = duration_ms(message.system_properties.orphaned_transaction_recovery_duration)
         record = self._record(ready, queue_id)
@@ -277,7 +278,7 @@ class _Send:
         self._parts.registry.sent_half(client_id, self._topic)
         return Stored(result)
 
-    def _schedule(self, ready: OutgoingMessage, queue_id: int, deliver_ms: int) -> Stored:
+    def _schedule(self, ready: OutgoingMessage, queue_id: QueueId, deliver_ms: EpochMs) -> Stored:
         record = self._record(ready, queue_id)
         timers = self._parts.timers
         result = self._written(ready.unique_key, lambda: timers.schedule(record, deliver_ms, self._now_ms))
@@ -287,12 +288,12 @@ class _Send:
         handle = encode_recall_handle(self._topic, self._parts.broker, due_ms, ready.unique_key)
         return Stored(result, recall_handle=handle)
 
-    def _due_ms_of_original(self, result: AppendResult) -> int | None:
+    def _due_ms_of_original(self, result: AppendResult) -> EpochMs | None:
         """Of a duplicate: the original is the one that can be recalled. None where that was not delayed."""
         with storage_errors("the original cannot be read", errors.UNKNOWN_ERROR):
             return self._parts.timers.due_ms_at(result.physical_offset)
 
-    def _record(self, ready: OutgoingMessage, queue_id: int) -> NewRecord:
+    def _record(self, ready: OutgoingMessage, queue_id: QueueId) -> NewRecord:
         return NewRecord(
             self._topic,
             self._parts.coalescer.shared_queue(self._topic) if queue_id < 0 else queue_id,

@@ -43,6 +43,7 @@ from broker.server.rocketmq.status import (
 from trovemq_daemon.grpc_transport import is_end
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2.service_pb2 import TelemetryCommand
 
@@ -58,7 +59,7 @@ class TelemetryParts:
     registry: ClientRegistry
     commands: ClientCommands
     rules: SettingsRules
-    clock_ms: Callable[[], int]
+    clock_ms: Callable[[], EpochMs]
     settings_wait_s: float = SETTINGS_WAIT_S
 
 

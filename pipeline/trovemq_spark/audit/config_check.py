@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from trovemq_proto.positions import EpochMs
 from trovemq_spark.audit.found import FoundList
 from trovemq_spark.audit.place_files import as_file_system
 from trovemq_spark.audit.store import AuditedStore
@@ -58,4 +59,4 @@ def _check_checkpoint(store: AuditedStore, last_store_timestamp: int, found: Fou
     if size != checkpoint.FILE_SIZE:
         found.add(checkpoint.PATH, 0, f"has {size} bytes, not {checkpoint.FILE_SIZE}")
     if last_store_timestamp:
-        check_checkpoint(found, saved, last_store_timestamp, note=not store.clean)
+        check_checkpoint(found, saved, EpochMs(last_store_timestamp), note=not store.clean)

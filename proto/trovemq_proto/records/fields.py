@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import EpochMs, QueueOffset
 from trovemq_proto.records.layout import (
     BODY_AT,
     MAGIC_AT,
@@ -51,12 +51,12 @@ class RecordFields(NamedTuple):
     property_size: int
 
 
-def store_timestamp(data: Bytes, position: int, sys_flag: int | None = None) -> int:
+def store_timestamp(data: Bytes, position: int, sys_flag: int | None = None) -> EpochMs:
     """STORETIMESTAMP, epoch ms, of the record at `position`; its sys flag is read where it is not given."""
     if sys_flag is None:
         (sys_flag,) = _INT.unpack_from(data, position + SYS_FLAG_AT)
     (timestamp,) = _LONG.unpack_from(data, position + STORE_TIMESTAMP_AT + born_shift(sys_flag))
-    return int(timestamp)
+    return EpochMs(timestamp)
 
 
 def read_fields(

@@ -8,7 +8,7 @@ from hashlib import sha256
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records.check import crc_matches
 from trovemq_proto.records.compression import inflate_body
 from trovemq_proto.records.fields import RecordFields, read_fields
@@ -43,15 +43,15 @@ class Message:
     """
 
     topic: str
-    queue_id: int
+    queue_id: QueueId
     queue_offset: QueueOffset
     physical_offset: PhysicalOffset
     store_size: int
     flag: int
     sys_flag: int
-    born_timestamp: int
+    born_timestamp: EpochMs
     born_host: str
-    store_timestamp: int
+    store_timestamp: EpochMs
     store_host: str
     reconsume_times: int
     prepared_transaction_offset: int

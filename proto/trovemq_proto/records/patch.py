@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.fields import SMALL_BATCH_MAX, RecordFields
 from trovemq_proto.records.geometry import sliding
@@ -40,7 +40,7 @@ def patch_batch(
     *,
     first_queue_offset: QueueOffset,
     physical_offset: PhysicalOffset,
-    store_timestamp: int,
+    store_timestamp: EpochMs,
     store_host: bytes,
     born_host: bytes | None,
     append_property_crc: bool,
@@ -92,7 +92,7 @@ def _patch_all(
     batch: RecordBatch,
     first_queue_offset: QueueOffset,
     physical_offset: PhysicalOffset,
-    store_timestamp: int,
+    store_timestamp: EpochMs,
     store_host: bytes,
     born_host: bytes | None,
 ) -> None:
@@ -124,7 +124,7 @@ def _patch_record(
     row: RecordFields,
     queue_offset: int,
     physical_offset: int,
-    store_timestamp: int,
+    store_timestamp: EpochMs,
     store_host: bytes,
     born_host: bytes | None,
 ) -> None:

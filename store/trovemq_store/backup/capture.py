@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueId
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.index.consume_queue import ROOT_DIRECTORY, UNIT_SIZE
 from trovemq_store.log import state
@@ -32,7 +32,7 @@ class QueueFiles:
     """One queue: (path, bytes that are written) of each file, oldest first, and its end as a queue offset."""
 
     topic: str
-    queue_id: int
+    queue_id: QueueId
     end: int
     files: tuple[tuple[str, int], ...]
 

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueId
 from trovemq_proto.records import RecordBatch
 from trovemq_store.check.layouts import IndexView, Records
 from trovemq_store.log.projection import DispatchBatch
@@ -74,9 +74,9 @@ class CheckedStore(Protocol):
         """(path, byte offset in the file) of a place in the log."""
         ...
 
-    def queue(self, topic: str, queue_id: int) -> QueueUnits | None: ...
+    def queue(self, topic: str, queue_id: QueueId) -> QueueUnits | None: ...
 
-    def queue_keys(self) -> Iterable[tuple[str, int]]:
+    def queue_keys(self) -> Iterable[tuple[str, QueueId]]:
         """(topic, queue id) of every queue that there is; in a live store some may go and come meanwhile."""
         ...
 

@@ -25,6 +25,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from trovemq_proto.positions import QueueId
 from trovemq_store.files.files import FileSystem
 from trovemq_store.index.consume_queue import ROOT_DIRECTORY as CONSUME_QUEUE_DIRECTORY
 from trovemq_store.index.consume_queue import UNIT_DTYPE, UNIT_SIZE
@@ -68,7 +69,7 @@ class QueueView:
     """The units of one queue. `end` is one past the last written unit, as RocketMQ finds it
     (docs/store-format.md, "End of a queue")."""
 
-    def __init__(self, topic: str, queue_id: int, files: list[QueueFile]) -> None:
+    def __init__(self, topic: str, queue_id: QueueId, files: list[QueueFile]) -> None:
         self.topic = topic
         self.queue_id = queue_id
         self._files = files
@@ -154,7 +155,7 @@ def read_queues(files: FileSystem) -> Iterator[QueueView]:
     """Every queue that has files, by topic and queue id."""
     for topic in files.list(CONSUME_QUEUE_DIRECTORY):
         names = files.list(f"{CONSUME_QUEUE_DIRECTORY}/{topic}")
-        for queue_id in sorted(int(name) for name in names if name.isdecimal()):
+        for queue_id in sorted(QueueId(int(name)) for name in names if name.isdecimal()):
             yield read_queue(files, topic, queue_id)
 
 
@@ -165,7 +166,7 @@ def _readable_view(files: FileSystem, path: str) -> memoryview:
     return file.view()
 
 
-def read_queue(files: FileSystem, topic: str, queue_id: int) -> QueueView:
+def read_queue(files: FileSystem, topic: str, queue_id: QueueId) -> QueueView:
     directory = f"{CONSUME_QUEUE_DIRECTORY}/{topic}/{queue_id}"
     found = []
     for name in files.list(directory):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueOffset
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import RecordBatch
 from trovemq_store.check import layouts
 from trovemq_store.check.checked_store import OpenIndex
@@ -86,11 +86,11 @@ class LiveStore:
     def log_place(self, physical_offset: PhysicalOffset) -> tuple[str, int]:
         return log_place(self._store.settings.commit_log_file_size, physical_offset)
 
-    def queue(self, topic: str, queue_id: int) -> LiveQueue | None:
+    def queue(self, topic: str, queue_id: QueueId) -> LiveQueue | None:
         queue = self._store.consume_queues.get(topic, queue_id)
         return None if queue is None else LiveQueue(queue, self._store.settings.consume_queue_file_size)
 
-    def queue_keys(self) -> Iterator[tuple[str, int]]:
+    def queue_keys(self) -> Iterator[tuple[str, QueueId]]:
         queues = self._store.consume_queues
         return ((topic, queue.queue_id) for topic in queues.topics() for queue in queues.queues(topic))
 

@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from trovemq_proto.positions import EpochMs
 from trovemq_store.check.findings import Findings
 from trovemq_store.files.files import File
 from trovemq_store.log import checkpoint
@@ -35,7 +36,9 @@ def written_bytes(file: File, begin: int) -> int:
     )
 
 
-def check_checkpoint(findings: Findings, saved: Checkpoint, last_store_timestamp: int, *, note: bool) -> None:
+def check_checkpoint(
+    findings: Findings, saved: Checkpoint, last_store_timestamp: EpochMs, *, note: bool
+) -> None:
     """last_store_timestamp: of the log's last record, epoch ms."""
     for name, timestamp, at in (
         ("physicMsgTimestamp", saved.physic_msg_timestamp, 0),

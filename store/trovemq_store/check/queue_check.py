@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueId
 from trovemq_store.check.checked_store import CheckedStore, QueueUnits
 from trovemq_store.check.findings import Findings
 from trovemq_store.check.layouts import Records
@@ -56,7 +56,7 @@ class QueueCheck:
         self._store = store
         self._begun_at = begun_at
         self._findings = findings
-        self._seen: dict[tuple[str, int], _Seen] = {}
+        self._seen: dict[tuple[str, QueueId], _Seen] = {}
         self._unknown = UnknownPlaces()
         self.unit_count = 0
 
@@ -76,7 +76,7 @@ class QueueCheck:
         """Units of records below may be there, and need not."""
         return max(self._store.min_offset, self._store.deleted_below(topic))
 
-    def _compare(self, key: tuple[str, int], offsets: Int64s, expected: Records) -> None:
+    def _compare(self, key: tuple[str, QueueId], offsets: Int64s, expected: Records) -> None:
         kept = expected["physical_offset"] >= self._floor(key[0])  # trimmed or deleted meanwhile
         if not kept.all():
             offsets, expected = offsets[kept], expected[kept]
@@ -121,7 +121,7 @@ class QueueCheck:
             if queue is not None:
                 yield from self._check_surplus(queue, self._seen.get(key), end)
 
-    def _check_missing(self, key: tuple[str, int], seen: _Seen) -> None:
+    def _check_missing(self, key: tuple[str, QueueId], seen: _Seen) -> None:
         topic, queue_id = key
         queue = self._store.queue(topic, queue_id)
         queue_end = 0 if queue is None else queue.end

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueId
 from trovemq_store.check.findings import EACH_MAX, Findings
 from trovemq_store.check.layouts import Records
 from trovemq_store.index.consume_queue import BLANK_SIZE, UNIT_DTYPE
@@ -74,7 +74,7 @@ def units_of(run: DispatchBatch) -> Records:
     return units
 
 
-def by_queue(run: DispatchBatch) -> Iterator[tuple[tuple[str, int], Int64s]]:
+def by_queue(run: DispatchBatch) -> Iterator[tuple[tuple[str, QueueId], Int64s]]:
     """((topic, queue id), indexes of its records that get a unit, in log order) for each queue of a run."""
     wanted = np.zeros(len(run.records), np.bool_)
     wanted[unit_indexes(run)] = True

@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset
 from trovemq_store.check.layouts import QueueView
 from trovemq_store.check.queue_rules import unit_indexes
 from trovemq_store.check.store_view import StoreView
@@ -199,7 +199,7 @@ class _Repair:
         unflushed = 0
         for found in reader:
             run = replace(found, alive=view.deletions.alive_mask(found.records, found.physical_offset))
-            self._names.now_ms = max(self._names.now_ms, int(run.records.store_timestamps[-1]))
+            self._names.now_ms = max(self._names.now_ms, EpochMs(int(run.records.store_timestamps[-1])))
             fault_point("repair.before_run")
             self._apply(queues, index, run)
             unflushed += run.records.nbytes

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from numpy import bool_
 from numpy.typing import NDArray
 
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId
 from trovemq_proto.records import RecordBatch
 from trovemq_store.check import layouts
 from trovemq_store.check.checked_store import LogStep, OpenIndex
@@ -44,10 +44,10 @@ class StoppedStore:
     def log_place(self, physical_offset: PhysicalOffset) -> tuple[str, int]:
         return self._view.log_place(physical_offset)
 
-    def queue(self, topic: str, queue_id: int) -> QueueView | None:
+    def queue(self, topic: str, queue_id: QueueId) -> QueueView | None:
         return self._queues.get((topic, queue_id))
 
-    def queue_keys(self) -> Iterable[tuple[str, int]]:
+    def queue_keys(self) -> Iterable[tuple[str, QueueId]]:
         return self._queues
 
 
@@ -60,7 +60,9 @@ def log_steps(view: StoreView, scan: LogScan) -> Iterator[LogStep]:
     for run in reader:
         yield from (LogStep(damage=damage) for damage in reader.damages[passed:])
         passed = len(reader.damages)
-        scan.last_store_timestamp = max(scan.last_store_timestamp, int(run.records.store_timestamps.max()))
+        scan.last_store_timestamp = max(
+            scan.last_store_timestamp, EpochMs(int(run.records.store_timestamps.max()))
+        )
         yield LogStep(run=run)
     yield from (LogStep(damage=damage) for damage in reader.damages[passed:])
     yield from (LogStep(unfinished=run) for run in reader.unfinished)

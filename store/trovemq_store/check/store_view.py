@@ -17,7 +17,7 @@ import numpy as np
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
+from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset
 from trovemq_proto.records import RECORD_SIZE_MIN, Message, RecordState, check_record, scan_run
 from trovemq_store.check import layouts
 from trovemq_store.check.layouts import QueueView
@@ -47,7 +47,7 @@ class LogScan:
     end: PhysicalOffset = LOG_ORIGIN
     record_count: int = 0
     dead_count: int = 0
-    last_store_timestamp: int = 0
+    last_store_timestamp: EpochMs = EpochMs(0)
     damages: list[Damage] = field(default_factory=list)
     unreadable: list[tuple[PhysicalOffset, str]] = field(default_factory=list)
     """Physical offsets of well-formed records whose body cannot be had, and why."""
@@ -114,7 +114,7 @@ class StoreView:
             scan.record_count += len(run.records)
             scan.dead_count += 0 if run.alive is None else int(np.count_nonzero(~run.alive))
             scan.last_store_timestamp = max(
-                scan.last_store_timestamp, int(run.records.store_timestamps.max())
+                scan.last_store_timestamp, EpochMs(int(run.records.store_timestamps.max()))
             )
             yield run
         scan.end = max(reader.position, self.log.min_offset)

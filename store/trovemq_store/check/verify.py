@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset
 from trovemq_store.check.findings import Findings
 from trovemq_store.check.log_rules import check_checkpoint, report_tail
 from trovemq_store.check.stopped_store import StoppedStore, log_steps, open_index
@@ -32,7 +32,7 @@ class Summary:
     records_of_deleted_topics: int
     bytes_cut: int
     damaged_bytes: int
-    last_store_timestamp: int
+    last_store_timestamp: EpochMs
     queues: int
     findings: int
     notes: int

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueOffset
+from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset, QueueOffset
 from trovemq_proto.records.ids import encode_offset_msg_id
 from trovemq_store.index.trees.producers import Gap
 from trovemq_store.index.trees.unique_ids import Place
@@ -35,7 +35,7 @@ class AppendResult(NamedTuple):
     status: AppendStatus
     physical_offset: PhysicalOffset
     bytes_written: int
-    store_timestamp: int
+    store_timestamp: EpochMs
     first_queue_offset: QueueOffset
     record_count: int
     store_host: bytes

@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records.fields import read_fields
 from trovemq_proto.records.layout import PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, RECORD_SIZE_MIN
 
@@ -46,7 +46,7 @@ class CopyFailure:
     purpose: str
     physical_offset: PhysicalOffset
     topic: str
-    queue_id: int
+    queue_id: QueueId
     queue_offset: QueueOffset
     reason: str
 
@@ -95,7 +95,7 @@ class CopyFailures:
 
 def _failure(purpose: str, record: bytes, reason: str) -> CopyFailure:
     if len(record) < RECORD_SIZE_MIN:
-        return CopyFailure(purpose, PhysicalOffset(-1), "", -1, QueueOffset(-1), reason)
+        return CopyFailure(purpose, PhysicalOffset(-1), "", QueueId(-1), QueueOffset(-1), reason)
     fields = read_fields(record, 0, len(record))
     topic = (
         b"" if fields is None else record[fields.topic_position : fields.topic_position + fields.topic_size]
@@ -104,7 +104,7 @@ def _failure(purpose: str, record: bytes, reason: str) -> CopyFailure:
         purpose,
         PhysicalOffset(_integer(record, PHYSICAL_OFFSET_AT, 8)),
         topic.decode("utf-8", "replace"),
-        _integer(record, QUEUE_ID_AT, 4),
+        QueueId(_integer(record, QUEUE_ID_AT, 4)),
         QueueOffset(_integer(record, QUEUE_OFFSET_AT, 8)),
         reason,
     )

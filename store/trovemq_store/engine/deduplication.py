@@ -22,7 +22,7 @@ import numpy as np
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueOffset
+from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.hosts import pack_host
 from trovemq_store.engine.append_result import AppendResult, only_duplicates
@@ -75,8 +75,8 @@ class Deduplication:
         batch: RecordBatch,
         *,
         topic: str,
-        queue_id: int,
-        now_ms: int,
+        queue_id: QueueId,
+        now_ms: EpochMs,
         born_host: bytes | None,
     ) -> AppendResult:
         """MessageStore.append() for a producer's own send.
@@ -115,7 +115,7 @@ class Deduplication:
         return self._answered(topic, ids, dedup, (result, _places(result, queue_id, kept)))
 
     def append_if_absent(
-        self, topic: str, unique_id: bytes, now_ms: int, write: Callable[[], AppendResult]
+        self, topic: str, unique_id: bytes, now_ms: EpochMs, write: Callable[[], AppendResult]
     ) -> AppendResult:
         """write() stores one message of that topic and id somewhere; it is not called for a duplicate."""
         window_ms = self._store.topics.options(topic).deduplicate_ms
@@ -129,7 +129,7 @@ class Deduplication:
         trees.unique_ids.remember(topic, [unique_id], [result.physical_offset], result.end)
         return result
 
-    def known(self, topic: str, ids: list[bytes], now_ms: int) -> Mapping[bytes, Known]:
+    def known(self, topic: str, ids: list[bytes], now_ms: EpochMs) -> Mapping[bytes, Known]:
         """Those ids of the topic that may not be stored again now. Raises as append()."""
         window_ms = self._store.topics.options(topic).deduplicate_ms
         return self._known(self._judge(topic, len(ids)), topic, window_ms, ids, now_ms) if window_ms else {}
@@ -151,7 +151,7 @@ class Deduplication:
         for counts in (self.duplicates, self.missing, self.filled):
             counts.pop(topic, None)
 
-    def next_sequence(self, topic: str, producer: bytes, now_ms: int) -> int:
+    def next_sequence(self, topic: str, producer: bytes, now_ms: EpochMs) -> int:
         """The sequence number of the next message of that producer id. Raises as append(), and
         TOPIC_NOT_FOUND, REQUEST_ILLEGAL, PRODUCER_SEQUENCE_ILLEGAL."""
         check_producer_id(producer)
@@ -168,7 +168,7 @@ class Deduplication:
             raise TroveError(errors.PRODUCER_SEQUENCE_ILLEGAL, text)
         return found
 
-    def _now(self, now_ms: int) -> int:
+    def _now(self, now_ms: EpochMs) -> EpochMs:
         return max(now_ms, self._store.last_store_timestamp)
 
     def _judge(self, topic: str, count: int) -> StoreTrees:
@@ -186,7 +186,7 @@ class Deduplication:
         return trees
 
     def _known(
-        self, trees: StoreTrees, topic: str, window_ms: int, ids: list[bytes], now_ms: int
+        self, trees: StoreTrees, topic: str, window_ms: int, ids: list[bytes], now_ms: EpochMs
     ) -> dict[bytes, Known]:
         with storage_errors(_UNREAD, errors.UNKNOWN_ERROR):
             return trees.unique_ids.find(topic, window_ms, ids, self._now(now_ms))
@@ -198,7 +198,7 @@ class Deduplication:
         window_ms: int,
         ids: list[bytes],
         numbered: list[SequencedRecord],
-        now_ms: int,
+        now_ms: EpochMs,
     ) -> DedupResult:
         """By id first, then the remaining messages by number."""
         by_id = self._known(trees, topic, window_ms, ids, now_ms)
@@ -291,7 +291,7 @@ def _repeats(ids: list[bytes]) -> dict[int, int]:
     return found
 
 
-def _places(result: AppendResult, queue_id: int, kept: list[int]) -> dict[int, Place]:
+def _places(result: AppendResult, queue_id: QueueId, kept: list[int]) -> dict[int, Place]:
     offsets = result.physical_offset + result.positions.astype(np.int64)
     return {
         index: Place(

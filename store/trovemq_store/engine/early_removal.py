@@ -22,6 +22,7 @@ from typing import Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_store.files.files import FileSystem
 from trovemq_store.files.paths import parent_directory
 from trovemq_store.topics.json_file import JsonFile
@@ -35,8 +36,8 @@ FORMAT_VERSION: Final = 1
 class Removed:
     """See the table above; 0 and 0 where nothing lacks."""
 
-    newest_ms: int = 0
-    until_ms: int = 0
+    newest_ms: EpochMs = EpochMs(0)
+    until_ms: EpochMs = EpochMs(0)
 
     def __bool__(self) -> bool:
         return self.until_ms > 0
@@ -73,9 +74,9 @@ class EarlyRemoval:
         newest_ms, until_ms = document.get("newest"), document.get("until")
         if version != FORMAT_VERSION or not (isinstance(newest_ms, int) and isinstance(until_ms, int)):
             raise TroveError(errors.STORE_FAILED, f"{PATH} is damaged", file=PATH)
-        return cls(files, Removed(newest_ms, until_ms))
+        return cls(files, Removed(EpochMs(newest_ms), EpochMs(until_ms)))
 
-    def note(self, newest_ms: int, until_ms: int) -> None:
+    def note(self, newest_ms: EpochMs, until_ms: EpochMs) -> None:
         """Durable when it returns; may block. TroveError as JsonFile.save; then nothing has changed."""
         known = self.removed
         removed = Removed(max(known.newest_ms, newest_ms), max(known.until_ms, until_ms))
@@ -89,7 +90,7 @@ class EarlyRemoval:
         _file(self._files).save(document)
         self.removed = removed
 
-    def forget_at(self, now_ms: int) -> None:
+    def forget_at(self, now_ms: EpochMs) -> None:
         """Where retention would have removed it all by now, nothing lacks. May block. StorageError."""
         if not self.removed or now_ms < self.removed.until_ms:
             return

@@ -18,7 +18,7 @@ from typing import Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.hosts import pack_host
 from trovemq_proto.records.patch import patch_batch
@@ -81,7 +81,7 @@ class MessageStore(StoreReading):
         self.last_store_timestamp = opened.last_store_timestamp
         self._marked_failed = False
         self._store_host = pack_host(opened.settings.store_host)
-        self._next_offsets: dict[tuple[str, int], QueueOffset] = {}
+        self._next_offsets: dict[tuple[str, QueueId], QueueOffset] = {}
         self._flushed_timestamp = opened.last_store_timestamp
         self.removal_holds = 0
         self.trees: StoreTrees | None = None
@@ -94,7 +94,7 @@ class MessageStore(StoreReading):
 
     @classmethod
     def open(
-        cls, files: FileSystem, settings: StoreSettings, now_ms: int, *, process_id: int = 0
+        cls, files: FileSystem, settings: StoreSettings, now_ms: EpochMs, *, process_id: int = 0
     ) -> MessageStore:
         """Locks, recovers and opens. `process_id` is written to `abort`.
 
@@ -153,8 +153,8 @@ class MessageStore(StoreReading):
         batch: RecordBatch,
         *,
         topic: str,
-        queue_id: int,
-        now_ms: int,
+        queue_id: QueueId,
+        now_ms: EpochMs,
         born_host: bytes | None,
         internal: bool = False,
     ) -> AppendResult:
@@ -202,7 +202,7 @@ class MessageStore(StoreReading):
             patched.positions,
         )
 
-    def append_run(self, run: TransactionRun, now_ms: int) -> RunResult:
+    def append_run(self, run: TransactionRun, now_ms: EpochMs) -> RunResult:
         """Appends an atomic transaction's records as one run within one segment. Never syncs.
 
         Who was asked has checked topics and queues, as for append(). The run is the store's from then on.
@@ -226,7 +226,7 @@ class MessageStore(StoreReading):
         self._write(run.data, patched, physical_offset, timestamp, next_offsets)
         return RunResult(physical_offset, self._log.end, timestamp, self._store_host, firsts)
 
-    def _next_timestamp(self, now_ms: int) -> int:
+    def _next_timestamp(self, now_ms: EpochMs) -> EpochMs:
         return max(now_ms, self.last_store_timestamp)
 
     def _write(
@@ -234,8 +234,8 @@ class MessageStore(StoreReading):
         data: Buffer,
         patched: RecordBatch,
         physical_offset: PhysicalOffset,
-        timestamp: int,
-        next_offsets: Mapping[tuple[str, int], QueueOffset],
+        timestamp: EpochMs,
+        next_offsets: Mapping[tuple[str, QueueId], QueueOffset],
     ) -> None:
         """All of it at once, or nothing."""
         assert timestamp >= self.last_store_timestamp, "store times never go back"
@@ -275,7 +275,7 @@ class MessageStore(StoreReading):
             )
         return physical_offset
 
-    def _next_queue_offset(self, topic: str, queue_id: int) -> QueueOffset:
+    def _next_queue_offset(self, topic: str, queue_id: QueueId) -> QueueOffset:
         known = self._next_offsets.get((topic, queue_id))
         return self.consume_queues.next_offset(topic, queue_id) if known is None else known
 
@@ -326,7 +326,7 @@ class MessageStore(StoreReading):
         """The sync that would cover everything appended so far; None where nothing is dirty."""
         return self._log.begin_flush(self.last_store_timestamp)
 
-    def finish_flush(self, work: FlushWork) -> list[tuple[str, int]]:
+    def finish_flush(self, work: FlushWork) -> list[tuple[str, QueueId]]:
         """Call on the engine's thread after run(): moves flushed_offset and dispatches the records that
         became visible.
 
@@ -344,7 +344,7 @@ class MessageStore(StoreReading):
             self._flushed_timestamp = max(self._flushed_timestamp, work.store_timestamp)
         return grown
 
-    def dispatch(self) -> list[tuple[str, int]]:
+    def dispatch(self) -> list[tuple[str, QueueId]]:
         """Carries every record that may be visible to the projections (async mode: call after append).
 
         Returns the (topic, queue_id) pairs that grew. A consume queue that cannot be written (a full disk)
@@ -405,10 +405,10 @@ class MessageStore(StoreReading):
         return self._checkpoint.position
 
     def _window_begin(self, window_ms: int) -> PhysicalOffset:
-        return self.lowest_offset_at(self.last_store_timestamp - window_ms)
+        return self.lowest_offset_at(EpochMs(self.last_store_timestamp - window_ms))
 
     # --- topics -------------------------------------------------------------------------------------
-    def delete_topic(self, topic: str, now_ms: int) -> PhysicalOffset:
+    def delete_topic(self, topic: str, now_ms: EpochMs) -> PhysicalOffset:
         """Forgets the topic's records up to now; durable before it returns.
 
         Returns the physical offset of the deletion. TroveError TOPIC_NOT_FOUND, TOPIC_ILLEGAL, DISK_FULL.
@@ -421,7 +421,7 @@ class MessageStore(StoreReading):
         self.offsets.persist()
         return work.physical_offset
 
-    def begin_delete_topic(self, topic: str, now_ms: int) -> TopicDeletion:
+    def begin_delete_topic(self, topic: str, now_ms: EpochMs) -> TopicDeletion:
         """delete_topic() for callers that may not block: run() in another thread, then
         finish_delete_topic() here.
 
@@ -450,7 +450,7 @@ class MessageStore(StoreReading):
             self.mark_failed()  # a file that stays would be in the way of a new topic of that name
             raise TroveError(errors.STORE_FAILED, f"files of {topic} cannot be removed: {error}") from error
 
-    def _synced_queue_end(self, topic: str, queue_id: int) -> QueueOffset:
+    def _synced_queue_end(self, topic: str, queue_id: QueueId) -> QueueOffset:
         """How far consumer offsets of a queue may be stored: no message below may be lost by a power cut."""
         queue = self.consume_queues.get(topic, queue_id)
         if queue is None:
@@ -476,7 +476,7 @@ class MessageStore(StoreReading):
         return StoreTrim(self.files, self._log, self.consume_queues, self.key_index, physical_offset)
 
     # --- stop ---------------------------------------------------------------------------------------
-    def close(self, now_ms: int) -> None:
+    def close(self, now_ms: EpochMs) -> None:
         """Clean shutdown: everything flushed, marks written, `abort` removed, lock released.
 
         After a failure nothing is marked clean: the next start recovers.

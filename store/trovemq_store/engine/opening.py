@@ -27,7 +27,7 @@ import msgspec
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueOffset
+from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records.check import RecordState
 from trovemq_proto.records.fields import read_fields
 from trovemq_proto.records.layout import (
@@ -100,7 +100,7 @@ class OpenedStore:
     dispatcher: Dispatcher
     checkpoint: Checkpoint
     saved: StoreState | None
-    last_store_timestamp: int
+    last_store_timestamp: EpochMs
     report: RecoveryReport
 
 
@@ -108,7 +108,7 @@ class OpenedStore:
 class IndexFileNames:
     """Names of new index files: `now_ms`, kept current by the store, as `yyyyMMddHHmmssSSS` in UTC."""
 
-    now_ms: int = 0
+    now_ms: EpochMs = EpochMs(0)
 
     def __call__(self) -> str:
         seconds, milliseconds = divmod(self.now_ms, 1000)
@@ -225,7 +225,7 @@ class _Opening:
             last_store_timestamp=max(
                 _last_store_timestamp(log, queues),
                 found.last_store_timestamp,
-                self._marks.physic_msg_timestamp,
+                EpochMs(self._marks.physic_msg_timestamp),
             ),
             report=RecoveryReport(
                 self._clean,
@@ -399,7 +399,7 @@ class _Opening:
         queues.allow_gaps(0)
         return begin, found
 
-    def _short_queues(self) -> Iterator[tuple[str, int, QueueOffset]]:
+    def _short_queues(self) -> Iterator[tuple[str, QueueId, QueueOffset]]:
         """(topic, queue id, end) of the queues that reached up to `end` and do not any more."""
         for topic, queues in self._saved_queue_ends.items():
             if self._deletions.deleted_below(topic) > 0:
@@ -468,7 +468,7 @@ def _move(projection: Projection, position: PhysicalOffset) -> None:
         projection.apply(DispatchBatch(NO_RECORDS, position, position))
 
 
-def _last_store_timestamp(log: CommitLog, consume_queues: ConsumeQueues) -> int:
+def _last_store_timestamp(log: CommitLog, consume_queues: ConsumeQueues) -> EpochMs:
     """STORETIMESTAMP of the last record that has a unit; 0 where there is none."""
     last = LOG_ORIGIN
     for topic in consume_queues.topics():
@@ -476,7 +476,7 @@ def _last_store_timestamp(log: CommitLog, consume_queues: ConsumeQueues) -> int:
             if queue.max_offset == queue.min_offset:
                 continue
             last = max(last, queue.unit(QueueOffset(queue.max_offset - 1))[0])
-    return log.store_timestamp_at(last) or 0
+    return log.store_timestamp_at(last) or EpochMs(0)
 
 
 def log_runs(log: CommitLog) -> LogRuns:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QUEUE_ORIGIN, QueueOffset
+from trovemq_proto.positions import QUEUE_ORIGIN, QueueId, QueueOffset
 from trovemq_proto.records import Message, decode_stored
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import StorageError
@@ -27,17 +27,17 @@ BLANK_UNIT_SIZE: Final = 0x7FFFFFFF
 UNREADABLE_UNIT_SIZE: Final = 0  # readable_units() uses it: no record is that small
 
 
-def queue_ids(store: MessageStore, topic: str) -> list[int]:
+def queue_ids(store: MessageStore, topic: str) -> list[QueueId]:
     """Every queue of the topic, sorted. Raises TroveError TOPIC_NOT_FOUND."""
     config = store.topics.get(topic)
     used = {queue.queue_id for queue in store.consume_queues.queues(topic)}
     if config is None and not used:
         raise topic_not_found(topic)
     count = max(config.queue_count, config.write_queue_count) if config is not None else 0
-    return sorted(used.union(range(count)))
+    return sorted(used.union(map(QueueId, range(count))))
 
 
-def find_queue(store: MessageStore, topic: str, queue_id: int) -> ConsumeQueue | None:
+def find_queue(store: MessageStore, topic: str, queue_id: QueueId) -> ConsumeQueue | None:
     """The queue, or None where it is there and has had no message yet.
 
     Raises TroveError TOPIC_NOT_FOUND, QUEUE_NOT_FOUND.
@@ -54,7 +54,7 @@ def find_queue(store: MessageStore, topic: str, queue_id: int) -> ConsumeQueue |
     return queue
 
 
-def queue_range(store: MessageStore, topic: str, queue_id: int) -> tuple[QueueOffset, QueueOffset]:
+def queue_range(store: MessageStore, topic: str, queue_id: QueueId) -> tuple[QueueOffset, QueueOffset]:
     """(min, max) queue offset; (0, 0) of an empty queue. Raises as find_queue does."""
     queue = find_queue(store, topic, queue_id)
     return (queue.min_offset, queue.max_offset) if queue is not None else (QUEUE_ORIGIN, QUEUE_ORIGIN)
@@ -82,7 +82,7 @@ def readable_units(queue: ConsumeQueue, offset: QueueOffset, count: int) -> NDAr
 
 
 def messages_from(
-    store: MessageStore, topic: str, queue_id: int, begin: QueueOffset, end: QueueOffset | None = None
+    store: MessageStore, topic: str, queue_id: QueueId, begin: QueueOffset, end: QueueOffset | None = None
 ) -> Iterator[tuple[QueueOffset, Message]]:
     """(queue offset, message) of every visible, undamaged message of the queue from `begin` on, up to `end`
     (without it: the queue's end now), with its stored body. For the broker's own topics: one message at a

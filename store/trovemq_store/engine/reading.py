@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.check import RecordState, check_record
 from trovemq_proto.records.layout import RECORD_SIZE_MIN
@@ -100,7 +100,7 @@ class StoreReading:
             return False
         return True
 
-    def store_timestamp_at(self, physical_offset: PhysicalOffset) -> int | None:
+    def store_timestamp_at(self, physical_offset: PhysicalOffset) -> EpochMs | None:
         """STORETIMESTAMP of the record there without checking the rest; None where it cannot be one."""
         if not self.min_offset <= physical_offset < self._log.end:
             return None
@@ -126,7 +126,7 @@ class StoreReading:
             alive = self._deletions.alive_mask(run.records, run.physical_offset)
             yield run.physical_offset, run.records, alive
 
-    def lowest_offset_at(self, timestamp: int) -> PhysicalOffset:
+    def lowest_offset_at(self, timestamp: EpochMs) -> PhysicalOffset:
         """A safe lower bound: no record below this physical offset has STORETIMESTAMP >= timestamp."""
         lowest = self.min_offset
         for segment in self._log.segments:

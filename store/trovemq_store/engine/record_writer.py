@@ -17,7 +17,7 @@ from typing import Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import (
     Message,
     RecordBatch,
@@ -50,10 +50,10 @@ class NewRecord:
     copy, the property block that is written; `properties` are its decoded form."""
 
     topic: str
-    queue_id: int
+    queue_id: QueueId
     body: bytes
     properties: Mapping[str, str] = field(default_factory=dict)
-    born_timestamp: int = 0
+    born_timestamp: EpochMs = EpochMs(0)
     born_host: bytes = _NO_HOST
     flag: int = 0
     sys_flag: int = 0
@@ -62,7 +62,7 @@ class NewRecord:
     block: bytes | None = None
 
     @classmethod
-    def copy_of(cls, message: Message, topic: str, queue_id: int) -> NewRecord:
+    def copy_of(cls, message: Message, topic: str, queue_id: QueueId) -> NewRecord:
         """The message under another topic and queue, everything else as it is stored; no transaction type."""
         properties = {name: value for name, value in message.properties.items() if name != PROPERTY_CRC}
         return cls(
@@ -124,7 +124,7 @@ class RecordWriter:
         return record
 
     def append(
-        self, records: Sequence[NewRecord], now_ms: int, *, internal: bool = True
+        self, records: Sequence[NewRecord], now_ms: EpochMs, *, internal: bool = True
     ) -> list[AppendResult]:
         """One result a record, in order. Runs of one topic and queue become one append each. internal: False
         for a user's message, which a full disk refuses.
@@ -147,7 +147,7 @@ class RecordWriter:
         return results
 
     def _append_run(
-        self, topic: str, queue_id: int, records: Sequence[NewRecord], now_ms: int, internal: bool
+        self, topic: str, queue_id: QueueId, records: Sequence[NewRecord], now_ms: EpochMs, internal: bool
     ) -> list[AppendResult]:
         results: list[AppendResult] = []
         part = bytearray()
@@ -163,7 +163,7 @@ class RecordWriter:
         return results + self._append_part(topic, queue_id, part, count, now_ms, internal)
 
     def _append_part(
-        self, topic: str, queue_id: int, data: bytearray, count: int, now_ms: int, internal: bool
+        self, topic: str, queue_id: QueueId, data: bytearray, count: int, now_ms: EpochMs, internal: bool
     ) -> list[AppendResult]:
         batch = RecordBatch.split(data, topic=topic)
         assert len(batch) == count, "each encoded record is one record"
@@ -175,10 +175,10 @@ class RecordWriter:
     def append_batch(
         self,
         topic: str,
-        queue_id: int,
+        queue_id: QueueId,
         data: bytearray,
         batch: RecordBatch,
-        now_ms: int,
+        now_ms: EpochMs,
         *,
         internal: bool = True,
     ) -> AppendResult:

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueOffset
+from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_store.engine.opening import last_indexed_offset
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem
@@ -23,7 +23,7 @@ from trovemq_store.settings import StoreSettings
 INDEX_FLUSH_EVERY: Final = 10
 """One in this many flushes syncs the key index too; its slots are scattered over many pages."""
 
-QueueEnds = dict[str, dict[int, QueueOffset]]
+QueueEnds = dict[str, dict[QueueId, QueueOffset]]
 """topic -> queue id -> max queue offset."""
 
 
@@ -50,7 +50,9 @@ class StoreCheckpoint:
         self.position = LOG_ORIGIN
         """Physical offset: a restart scans the log from here, or from further on."""
 
-    def flush(self, log_end: PhysicalOffset, timestamp: int, queue_ends: QueueEnds, *, index: bool) -> None:
+    def flush(
+        self, log_end: PhysicalOffset, timestamp: EpochMs, queue_ends: QueueEnds, *, index: bool
+    ) -> None:
         """Consume queues, now and then the index (always where `index`), and then the marks.
 
         log_end, timestamp: the log is on disk up to here, and its last record was stored then; queue_ends: of
@@ -70,7 +72,7 @@ class StoreCheckpoint:
         self.save(log_end, timestamp, queue_ends if few else {})
 
     def save(
-        self, log_end: PhysicalOffset, timestamp: int, queue_ends: QueueEnds, *, stopped: bool = False
+        self, log_end: PhysicalOffset, timestamp: EpochMs, queue_ends: QueueEnds, *, stopped: bool = False
     ) -> None:
         """Writes both files. stopped: the store is closed, and its index files count as they are."""
         # A projection may be ahead of the log's sync (async mode): its saved position must not be.

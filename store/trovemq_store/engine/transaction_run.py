@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.patch import patch_batch
 from trovemq_proto.records.run_mark import (
@@ -35,7 +35,7 @@ MESSAGES_MAX: Final = 4_096
 """Of one transaction."""
 RUN_SEGMENT_SHARE: Final = 4
 
-QueueKey = tuple[str, int]
+QueueKey = tuple[str, QueueId]
 
 
 def run_size_max(commit_log_file_size: int) -> int:
@@ -49,7 +49,7 @@ class RunResult:
 
     physical_offset: PhysicalOffset
     end: PhysicalOffset
-    store_timestamp: int
+    store_timestamp: EpochMs
     store_host: bytes
     first_queue_offsets: Mapping[QueueKey, QueueOffset]
 
@@ -76,7 +76,7 @@ class TransactionRun:
         """(topic, queue id) of all records, in the order of first appearance."""
         return list(self._indexes)
 
-    def add(self, batch: RecordBatch, topic: str, queue_id: int, born_host: bytes | None = None) -> None:
+    def add(self, batch: RecordBatch, topic: str, queue_id: QueueId, born_host: bytes | None = None) -> None:
         """Adds messages: a validated batch (validate_batch's result) of that topic and queue.
 
         TroveError TRANSACTION_SIZE_EXCEEDED, PROPERTIES_SIZE_EXCEEDED.
@@ -88,11 +88,11 @@ class TransactionRun:
         self._add(batch, topic, queue_id, born_host)
         self.message_count = count
 
-    def add_own(self, record: bytes, topic: str, queue_id: int) -> None:
+    def add_own(self, record: bytes, topic: str, queue_id: QueueId) -> None:
         """Adds a record of the broker's own, after the messages."""
         self._add(RecordBatch.split(record, topic=topic), topic, queue_id, None)
 
-    def _add(self, batch: RecordBatch, topic: str, queue_id: int, born_host: bytes | None) -> None:
+    def _add(self, batch: RecordBatch, topic: str, queue_id: QueueId, born_host: bytes | None) -> None:
         records: list[bytes] = []
         ends: list[int] = []
         at, number = len(self.data), len(self._sizes)
@@ -132,7 +132,7 @@ class TransactionRun:
         physical_offset: PhysicalOffset,
         first_queue_offsets: Mapping[QueueKey, QueueOffset],
         *,
-        store_timestamp: int,
+        store_timestamp: EpochMs,
         store_host: bytes,
         append_property_crc: bool,
     ) -> RecordBatch:

@@ -40,6 +40,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from trovemq_proto.positions import EpochMs, QueueId
+
 EVENTS_TOPIC: Final = "rmq_sys_trovemq_delivery"
 FORMAT: Final = 1
 EVENTS_MAX: Final = 4_096
@@ -97,10 +99,10 @@ class Event:
     """One event; fields that its kind does not use are zero."""
 
     kind: EventKind
-    time_ms: int
+    time_ms: EpochMs
     group: str = ""
     topic: str = ""
-    queue_id: int = 0
+    queue_id: QueueId = QueueId(0)
     offset: int = 0
     count: int = 1
     until: int = 0

@@ -17,14 +17,14 @@ from typing import Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import messages_from
 from trovemq_store.engine.record_writer import NewRecord, RecordWriter
 from trovemq_store.events.codec import EVENTS_MAX, EVENTS_TOPIC, Event, decode_events, encode_events
 from trovemq_store.files.fault_points import fault_point
 
-EVENTS_QUEUE_ID: Final = 0
+EVENTS_QUEUE_ID: Final = QueueId(0)
 PENDING_MAX: Final = 32 * EVENTS_MAX
 """Events that may wait (for a full disk) before no more messages are delivered."""
 
@@ -62,7 +62,7 @@ class EventLog:
         if len(self._pending) >= PENDING_MAX:
             raise TroveError(errors.LIMIT_EXCEEDED, f"{len(self._pending)} events wait for the disk")
 
-    def flush(self, now_ms: int) -> None:
+    def flush(self, now_ms: EpochMs) -> None:
         """Appends the pending events. TroveError as MessageStore.append: then they are still pending."""
         while self._pending:
             part = self._pending[:EVENTS_MAX]

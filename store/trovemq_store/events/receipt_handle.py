@@ -35,6 +35,7 @@ from zlib_ng.zlib_ng import crc32
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.receipts import handle_of
 
 HEAD_SIZE_MAX: Final = 96
@@ -56,7 +57,7 @@ class HandleHead(NamedTuple):
     """The common part of the handles of one lease."""
 
     kind: SourceKind
-    queue_id: int
+    queue_id: QueueId
     lease: int
     granted_until_ms: int
     renewed: bool
@@ -67,7 +68,7 @@ def handle_seed(group: str, topic: str) -> int:
     return crc32(f"{group}\0{topic}".encode("utf-8", "replace"))
 
 
-def handle_head(kind: int, queue_id: int, lease: int, granted_until_ms: int, renewed: bool) -> str:
+def handle_head(kind: int, queue_id: QueueId, lease: int, granted_until_ms: int, renewed: bool) -> str:
     """The part that the handles of one lease share."""
     return f"{kind:x}.{queue_id:x}.{lease:x}.{granted_until_ms:x}.{renewed:d}"
 
@@ -88,7 +89,7 @@ class HandleReader:
         self._seed = seed
         self._text = ""
         self._check = 0
-        self._head = HandleHead(SourceKind.TOPIC, 0, 0, 0, False)
+        self._head = HandleHead(SourceKind.TOPIC, QueueId(0), 0, EpochMs(0), False)
 
     def read(self, handle: str) -> tuple[HandleHead, int]:
         """The lease and the queue offset; the very same head object for handles of one lease in a row.
@@ -125,7 +126,11 @@ class HandleReader:
             raise ValueError(text[:HEAD_SIZE_MAX])
         kind, queue_id, lease, until, renewed = text.split(".")
         self._head = HandleHead(
-            _KINDS[int(kind, 16)], int(queue_id, 16), int(lease, 16), int(until, 16), renewed == "1"
+            _KINDS[int(kind, 16)],
+            QueueId(int(queue_id, 16)),
+            int(lease, 16),
+            EpochMs(int(until, 16)),
+            renewed == "1",
         )
         self._check = crc32(f"{text}.".encode(), self._seed)
         self._text = text

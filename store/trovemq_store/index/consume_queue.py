@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import LOG_ORIGIN, QUEUE_ORIGIN, PhysicalOffset, QueueOffset
+from trovemq_proto.positions import LOG_ORIGIN, QUEUE_ORIGIN, PhysicalOffset, QueueId, QueueOffset
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import File, FileSystem
 from trovemq_store.index.dirty_files import DirtyFiles
@@ -72,7 +72,7 @@ class ConsumeQueue:
     def __init__(
         self,
         topic: str,
-        queue_id: int,
+        queue_id: QueueId,
         files: FileSystem,
         open_files: OpenFiles,
         dirty: DirtyFiles,

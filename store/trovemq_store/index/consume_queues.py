@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import LOG_ORIGIN, QUEUE_ORIGIN, PhysicalOffset, QueueOffset
+from trovemq_proto.positions import LOG_ORIGIN, QUEUE_ORIGIN, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records.index_entries import plain_tags_code
 from trovemq_proto.records.layout import (
     QUEUE_ID_AT,
@@ -68,7 +68,7 @@ class QueueGap:
     """`count` messages from `offset` on whose records are lost: blanks replace them."""
 
     topic: str
-    queue_id: int
+    queue_id: QueueId
     offset: QueueOffset
     count: int
 
@@ -83,8 +83,8 @@ class ConsumeQueues:
         self._file_size = settings.consume_queue_file_size
         self._open_files = OpenFiles(files)
         self._dirty = DirtyFiles(files)
-        self._queues: dict[str, dict[int, ConsumeQueue]] = {}
-        self._grown: dict[tuple[str, int], None] = {}
+        self._queues: dict[str, dict[QueueId, ConsumeQueue]] = {}
+        self._grown: dict[tuple[str, QueueId], None] = {}
         self._gap_units_max = 0
         self._rebuilding = False
         self.gaps: list[QueueGap] = []
@@ -136,18 +136,18 @@ class ConsumeQueues:
             position = max((queue.last_physical_end for queue in self._all()), default=LOG_ORIGIN)
         self._position = self._synced_position = max(LOG_ORIGIN, position)
 
-    def _listed_queues(self) -> Iterator[tuple[str, int]]:
+    def _listed_queues(self) -> Iterator[tuple[str, QueueId]]:
         for topic in self._files.list(ROOT_DIRECTORY):
             for name in self._files.list(f"{ROOT_DIRECTORY}/{topic}") if self._is_directory(topic) else ():
                 is_number = name.isascii() and name.isdigit() and str(int(name)) == name
                 if is_number and self._is_directory(f"{topic}/{name}"):
-                    yield topic, int(name)
+                    yield topic, QueueId(int(name))
 
     def _is_directory(self, name: str) -> bool:
         return self._files.is_directory(f"{ROOT_DIRECTORY}/{name}")
 
     # --- reading ------------------------------------------------------------------------------------
-    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+    def get(self, topic: str, queue_id: QueueId) -> ConsumeQueue | None:
         return self._queues.get(topic, {}).get(queue_id)
 
     def queues(self, topic: str) -> list[ConsumeQueue]:
@@ -160,7 +160,7 @@ class ConsumeQueues:
     def topics(self) -> list[str]:
         return sorted(self._queues)
 
-    def next_offset(self, topic: str, queue_id: int) -> QueueOffset:
+    def next_offset(self, topic: str, queue_id: QueueId) -> QueueOffset:
         """The queue offset of the next message that is dispatched."""
         queue = self.get(topic, queue_id)
         return queue.max_offset if queue else QUEUE_ORIGIN
@@ -170,7 +170,7 @@ class ConsumeQueues:
         """Queues that have ever had a message."""
         return sum(map(len, self._queues.values()))
 
-    def take_grown(self) -> list[tuple[str, int]]:
+    def take_grown(self) -> list[tuple[str, QueueId]]:
         """The (topic, queue id) pairs that got units since the last call."""
         grown = list(self._grown)
         self._grown.clear()
@@ -211,7 +211,7 @@ class ConsumeQueues:
             self.gaps.append(QueueGap(queue.topic, queue.queue_id, begin, offset - begin))
 
     def place_lost(
-        self, topic: str, queue_id: int, end: QueueOffset, physical_offset: PhysicalOffset, size: int
+        self, topic: str, queue_id: QueueId, end: QueueOffset, physical_offset: PhysicalOffset, size: int
     ) -> None:
         """The queue had messages up to offset `end`, and the records of the last ones are lost: a unit that
         points to the damaged place (`size` bytes) keeps their offsets from being given again."""
@@ -278,7 +278,7 @@ class ConsumeQueues:
         if self._is_directory(topic) and not self._files.list(f"{ROOT_DIRECTORY}/{topic}"):
             self._files.remove_directory(f"{ROOT_DIRECTORY}/{topic}")
 
-    def delete_queue(self, topic: str, queue_id: int) -> None:
+    def delete_queue(self, topic: str, queue_id: QueueId) -> None:
         """Removes one queue and its files."""
         self._queues[topic].pop(queue_id).delete()
         if not self._queues[topic]:
@@ -396,7 +396,7 @@ class ConsumeQueues:
             begin = PhysicalOffset(int(unit["physical_offset"]))
             self.misplaced.append((begin, PhysicalOffset(begin + int(unit["size"]))))
 
-    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+    def _queue(self, topic: str, queue_id: QueueId) -> ConsumeQueue:
         queues = self._queues.setdefault(topic, {})
         queue = queues.get(queue_id)
         if queue is None:
@@ -421,16 +421,16 @@ def _units(batch: DispatchBatch) -> NDArray[np.void]:
 
 def _by_queue(
     queue_ids: NDArray[np.int32], indexes: NDArray[np.int64]
-) -> Iterator[tuple[int, NDArray[np.int64]]]:
+) -> Iterator[tuple[QueueId, NDArray[np.int64]]]:
     """The indexes of each queue id, in order."""
     if not len(indexes):
         return
     ids = queue_ids[indexes]
     if (ids == ids[0]).all():
-        yield int(ids[0]), indexes
+        yield QueueId(int(ids[0])), indexes
         return
     order = np.argsort(ids, kind="stable")
     ids = ids[order]
     starts = np.flatnonzero(np.r_[True, ids[1:] != ids[:-1]]).tolist()
     for start, end in zip(starts, [*starts[1:], len(ids)], strict=True):
-        yield int(ids[start]), indexes[order[start:end]]
+        yield QueueId(int(ids[start])), indexes[order[start:end]]

@@ -38,7 +38,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
+from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem, StorageError, WritableMap
 
@@ -87,8 +87,8 @@ def read_header(files: FileSystem, path: str) -> tuple[int, int, PhysicalOffset,
 class IndexFile:
     """An open index file. Times in epoch ms; `count` is the number of the next free item."""
 
-    begin_timestamp: int
-    end_timestamp: int
+    begin_timestamp: EpochMs
+    end_timestamp: EpochMs
     begin_physical: PhysicalOffset
     end_physical: PhysicalOffset
     hash_slot_count: int
@@ -127,7 +127,7 @@ class IndexFile:
     def continue_from(self, full_file: IndexFile) -> None:
         """Makes this empty file the one after a full file (see the quirk above). Raises StorageError."""
         assert self.count == 1, "only an empty file can be begun"
-        self.begin_timestamp = self.end_timestamp = max(0, full_file.end_timestamp)
+        self.begin_timestamp = self.end_timestamp = max(EpochMs(0), full_file.end_timestamp)
         self.begin_physical = self.end_physical = max(LOG_ORIGIN, full_file.end_physical)
         self._write_header()
 
@@ -184,7 +184,7 @@ class IndexFile:
             slot = key_hash % self._slot_count
             previous = slots[slot] if slot in slots else self.newest_item(slot)
             seconds = min(max(0, (timestamp - begin) // 1000), _SECONDS_MAX) if begin > 0 else 0
-            begin = timestamp if number == 1 else begin
+            begin = EpochMs(timestamp) if number == 1 else begin
             items += _ITEM.pack(key_hash, phy, seconds, previous)
             slots[slot] = number
             begun += previous == 0
@@ -249,8 +249,8 @@ class IndexFile:
         )
 
     def _set_header(self, header: _Header) -> None:
-        self.begin_timestamp = header[0]
-        self.end_timestamp = header[1]
+        self.begin_timestamp = EpochMs(header[0])
+        self.end_timestamp = EpochMs(header[1])
         self.begin_physical = header[2]
         self.end_physical = header[3]
         self.hash_slot_count = header[4]
@@ -307,7 +307,7 @@ class IndexFile:
         """Others were begun after it, or its last item is known to be good: see expect_count()."""
         self.expect_count(self._item_count)
 
-    def truncate_to(self, physical_offset: PhysicalOffset, end_timestamp: int | None) -> None:
+    def truncate_to(self, physical_offset: PhysicalOffset, end_timestamp: EpochMs | None) -> None:
         """Cuts the items of records at or after physical_offset; slots and header are made new from the rest.
 
         Nothing but the items below physical_offset is believed, and of the header the begin, which
@@ -322,7 +322,7 @@ class IndexFile:
             self.end_timestamp = self.end_timestamp if end_timestamp is None else end_timestamp
             self.begin_physical, self.end_physical = self.item(1)[1], last_physical
         else:
-            self.begin_timestamp = self.end_timestamp = 0
+            self.begin_timestamp = self.end_timestamp = EpochMs(0)
             self.begin_physical = self.end_physical = LOG_ORIGIN
         self._rebuild(count)
 

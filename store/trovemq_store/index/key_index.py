@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
+from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset
 from trovemq_proto.records.fields import store_timestamp
 from trovemq_proto.records.index_entries import plain_index_hashes
 from trovemq_store.files.fault_points import fault_point
@@ -83,7 +83,7 @@ class KeyIndex:
         self,
         trusted_position: PhysicalOffset | None,
         *,
-        store_timestamp_at: Callable[[PhysicalOffset], int | None] = lambda _: None,
+        store_timestamp_at: Callable[[PhysicalOffset], EpochMs | None] = lambda _: None,
         log_begin: PhysicalOffset = LOG_ORIGIN,
     ) -> None:
         """Opens the files on disk. Where a file is gone that had keys of records at or after log_begin, the
@@ -433,7 +433,7 @@ class KeyIndex:
         return name
 
     def _cut(
-        self, physical_offset: PhysicalOffset, store_timestamp_at: Callable[[PhysicalOffset], int | None]
+        self, physical_offset: PhysicalOffset, store_timestamp_at: Callable[[PhysicalOffset], EpochMs | None]
     ) -> None:
         """Leaves the items of records below physical_offset; a file that was full below it is left alone."""
         files = self._index_files

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueOffset
 from trovemq_store.index.consume_queue import ConsumeQueue
 
 _UNREADABLE = -1
@@ -28,7 +28,7 @@ class _Span(NamedTuple):
 
 def search_offset(
     queue: ConsumeQueue,
-    timestamp: int,
+    timestamp: EpochMs,
     upper: bool,
     store_timestamp_at: Callable[[PhysicalOffset], int | None],
     min_physical_offset: PhysicalOffset,
@@ -48,7 +48,7 @@ class _Search:
     def __init__(
         self,
         queue: ConsumeQueue,
-        timestamp: int,
+        timestamp: EpochMs,
         upper: bool,
         store_timestamp_at: Callable[[PhysicalOffset], int | None],
         min_physical_offset: PhysicalOffset,

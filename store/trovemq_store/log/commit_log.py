@@ -22,7 +22,7 @@ from contextlib import suppress
 from enum import Enum
 
 from trovemq_proto import errors
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
+from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset
 from trovemq_proto.records import BLANK_SIZE, blank_record
 from trovemq_proto.records.fields import store_timestamp
 from trovemq_proto.records.layout import STORE_TIMESTAMP_END
@@ -46,7 +46,12 @@ class FlushWork:
     """One group commit: the files to sync, captured when it began. Everything below `end` is then on disk."""
 
     def __init__(
-        self, files: FileSystem, segments: list[Segment], new_names: bool, end: PhysicalOffset, timestamp: int
+        self,
+        files: FileSystem,
+        segments: list[Segment],
+        new_names: bool,
+        end: PhysicalOffset,
+        timestamp: EpochMs,
     ):
         self._files = files
         self._segments = segments
@@ -140,7 +145,7 @@ class CommitLog:
             self._dirty_end = self.end
 
     # --- flush --------------------------------------------------------------------------------------
-    def begin_flush(self, store_timestamp: int) -> FlushWork | None:
+    def begin_flush(self, store_timestamp: EpochMs) -> FlushWork | None:
         """The sync that covers everything appended so far, whose last record has `store_timestamp`."""
         if self.flushed_offset == self.end:
             return None
@@ -177,7 +182,7 @@ class CommitLog:
             segment.file.check_readable(begin, begin + size)
         return segment.file.view()[begin : begin + size]
 
-    def store_timestamp_at(self, physical_offset: PhysicalOffset) -> int | None:
+    def store_timestamp_at(self, physical_offset: PhysicalOffset) -> EpochMs | None:
         """STORETIMESTAMP of the record there, unchecked; None where the log has no such place."""
         record = self.read(physical_offset, STORE_TIMESTAMP_END)
         return store_timestamp(record, 0) if len(record) else None

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import PhysicalOffset, QueueId, QueueOffset
 from trovemq_store.log.reader import Damage
 
 PLACES_MAX: Final = 4096
@@ -26,8 +26,8 @@ class DamageCounts:
         self.bytes: Counter[str] = Counter()
         self.on_new: Callable[[PhysicalOffset, int, str], None] = lambda physical_offset, size, state: None
         self._places: set[PhysicalOffset] = set()
-        self.on_new_unit: Callable[[str, int, QueueOffset], None] = lambda topic, queue_id, queue_offset: None
-        self._units: set[tuple[str, int, QueueOffset]] = set()
+        self.on_new_unit: Callable[[str, QueueId, QueueOffset], None] = lambda topic, queue_id, offset: None
+        self._units: set[tuple[str, QueueId, QueueOffset]] = set()
         for damage in found:
             self._count(damage.physical_offset, damage.end - damage.physical_offset, damage.state.value)
 
@@ -37,7 +37,7 @@ class DamageCounts:
             self._count(physical_offset, size, state)
             self.on_new(physical_offset, size, state)
 
-    def met_unit(self, topic: str, queue_id: int, queue_offset: QueueOffset) -> None:
+    def met_unit(self, topic: str, queue_id: QueueId, queue_offset: QueueOffset) -> None:
         """The disk does not give a unit of a consume queue: its message is skipped."""
         unit = (topic, queue_id, queue_offset)
         if unit not in self._units and len(self._units) < PLACES_MAX:

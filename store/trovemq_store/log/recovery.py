@@ -21,7 +21,7 @@ from typing import Final
 
 import numpy as np
 
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset
 from trovemq_proto.records.check import RecordState, check_record
 from trovemq_proto.records.fields import store_timestamp
 from trovemq_store.files.fault_points import fault_point
@@ -43,7 +43,7 @@ class RecoveredLog:
 
     end: PhysicalOffset
     records: int
-    last_store_timestamp: int
+    last_store_timestamp: EpochMs
     damages: Sequence[Damage]
     unfinished: tuple[UnfinishedRun, ...] = ()
     cut: UnfinishedRun | None = None
@@ -61,13 +61,13 @@ def scan_log(
     """Reads from `begin` to the log's end, calling `apply` with each run, and how many bytes of damage were
     skipped before it. runs_sealed: see WholeRuns."""
     runs = WholeRuns(LogReader(log, max(begin, log.min_offset), known_end), sealed=runs_sealed)
-    records = timestamp = 0
+    records, timestamp = 0, EpochMs(0)
     end = begin
     for run in runs:
         assert run.physical_offset + int(run.records.positions[0]) >= end, "runs come in log order"
         end = run.end
         records += len(run.records)
-        timestamp = max(timestamp, int(run.records.store_timestamps[-1]))
+        timestamp = max(timestamp, EpochMs(int(run.records.store_timestamps[-1])))
         apply(run, runs.damaged_bytes)
     assert runs.position >= end, "no record lies behind the log's end"
     return RecoveredLog(runs.position, records, timestamp, runs.damages, tuple(runs.unfinished), runs.cut)

@@ -25,7 +25,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
+from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset
 
 HOUR_MS: Final = 3_600_000
 
@@ -71,7 +71,7 @@ class ClosedSegment:
 
     start: PhysicalOffset
     end: PhysicalOffset
-    last_stored_ms: int
+    last_stored_ms: EpochMs
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Decision:
     count: int = 0
     forced: int = 0
     pressed: bool = False
-    newest_early_ms: int = 0
+    newest_early_ms: EpochMs = EpochMs(0)
 
 
 def is_disk_full(policy: RetentionPolicy, disk: DiskUse) -> bool:
@@ -99,7 +99,7 @@ def decide(
     *,
     min_offset: PhysicalOffset,
     hour: int,
-    now_ms: int,
+    now_ms: EpochMs,
     held_from: PhysicalOffset | None = None,
     free_to: PhysicalOffset = LOG_ORIGIN,
 ) -> Decision:
@@ -109,7 +109,7 @@ def decide(
     to_free = 0
     if policy.forcible_enable:
         to_free = disk.above(min(policy.forcible_percent, policy.warning_percent))
-    end, count, forced, freed, newest_early_ms = min_offset, 0, 0, 0, 0
+    end, count, forced, freed, newest_early_ms = min_offset, 0, 0, 0, EpochMs(0)
     if not due and not to_free and free_to <= min_offset:
         return Decision(end)
     for segment in closed:

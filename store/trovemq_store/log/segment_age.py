@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset
 from trovemq_proto.records.check import RecordState
 from trovemq_proto.records.scan import scan_run
 from trovemq_store.files.files import FileSystem
@@ -24,11 +24,11 @@ def closed_segments(files: FileSystem, segments: list[Segment]) -> Iterator[Clos
     for segment in segments:
         if segment.last_stored_ms is None:
             found = last_store_timestamp(segment)
-            segment.last_stored_ms = files.modified_ms(segment.file.path) if found is None else found
+            segment.last_stored_ms = EpochMs(files.modified_ms(segment.file.path)) if found is None else found
         yield ClosedSegment(segment.start, segment.end, segment.last_stored_ms)
 
 
-def last_store_timestamp(segment: Segment) -> int | None:
+def last_store_timestamp(segment: Segment) -> EpochMs | None:
     """STORETIMESTAMP of the last good record; None where there is none."""
     size, end = _WINDOW_SIZE, segment.end
     while end > segment.start:
@@ -40,10 +40,10 @@ def last_store_timestamp(segment: Segment) -> int | None:
     return None
 
 
-def _last_from(segment: Segment, begin: PhysicalOffset) -> int | None:
+def _last_from(segment: Segment, begin: PhysicalOffset) -> EpochMs | None:
     """Of the records that begin at or after `begin`."""
     view = segment.file.view()
-    last: int | None = None
+    last: EpochMs | None = None
     at = find_record(segment, begin)
     while at < segment.end:
         run, position, state = scan_run(
@@ -55,7 +55,7 @@ def _last_from(segment: Segment, begin: PhysicalOffset) -> int | None:
             bytes_max=RUN_BYTES_MAX,
         )
         assert len(run), "a good record begins here"
-        last = int(run.store_timestamps[-1])
+        last = EpochMs(int(run.store_timestamps[-1]))
         at = segment.offset_at(position)
         if state is RecordState.BLANK:
             break

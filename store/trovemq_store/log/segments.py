@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
+from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import File, FileSystem, StorageError
 
@@ -41,7 +41,7 @@ class Segment:
 
     start: PhysicalOffset
     file: File
-    last_stored_ms: int | None = None
+    last_stored_ms: EpochMs | None = None
     """STORETIMESTAMP of its last record, once it was read and nothing more is written to it."""
 
     @property

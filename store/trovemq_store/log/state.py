@@ -31,7 +31,7 @@ import msgspec
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueOffset
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueId, QueueOffset
 from trovemq_store.files.files import FileSystem
 from trovemq_store.files.sealed_json import check_seal, seal
 from trovemq_store.settings import StoreSettings
@@ -57,8 +57,8 @@ class StoreState(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     key_index_position: PhysicalOffset
     key_index_last_offset: int = NO_INDEX
     key_index_closed: bool = False
-    queue_ends: dict[str, dict[int, QueueOffset]] = {}
-    queue_begins: dict[str, dict[int, QueueOffset]] = {}
+    queue_ends: dict[str, dict[QueueId, QueueOffset]] = {}
+    queue_begins: dict[str, dict[QueueId, QueueOffset]] = {}
     log_begin: PhysicalOffset = LOG_ORIGIN
     runs_sealed: bool = False
 

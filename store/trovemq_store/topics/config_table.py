@@ -17,6 +17,7 @@ from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_store.topics.json_file import ADVICE
 from trovemq_store.topics.lax_json import JsonObject, integer_member, object_member
 
@@ -193,7 +194,7 @@ class ConfigTable(ABC, Generic[ConfigT]):
         return Changed(after.name, before, after, value)
 
     def _begin(
-        self, name: str, parts: Sequence[Changed[ConfigT]], now_ms: int | None, *, versions: int = 1
+        self, name: str, parts: Sequence[Changed[ConfigT]], now_ms: EpochMs | None, *, versions: int = 1
     ) -> Change[ConfigT]:
         """A change that counts as `versions` versions."""
         if self._change is not None:
@@ -209,10 +210,10 @@ class ConfigTable(ABC, Generic[ConfigT]):
         self._change = Change(name, parts, save, version)
         return self._change
 
-    def _begin_put(self, before: ConfigT | None, after: ConfigT, now_ms: int | None) -> Change[ConfigT]:
+    def _begin_put(self, before: ConfigT | None, after: ConfigT, now_ms: EpochMs | None) -> Change[ConfigT]:
         return self._begin(after.name, [self._put(before, after)], now_ms)
 
-    def _begin_delete(self, before: ConfigT, now_ms: int | None) -> Change[ConfigT]:
+    def _begin_delete(self, before: ConfigT, now_ms: EpochMs | None) -> Change[ConfigT]:
         """The entry is gone from here on; it is back where run() fails."""
         change = self._begin(before.name, [Changed(before.name, before, None, None)], now_ms)
         del self._configs[before.name]

@@ -20,7 +20,7 @@ from typing import Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueOffset
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueId, QueueOffset
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem
 from trovemq_store.topics import lax_json
@@ -33,7 +33,7 @@ GROUP_COUNT_MAX: Final = 10_000
 ENTRY_COUNT_MAX: Final = 1_000_000
 OFFSET_MAX: Final = QueueOffset(2**63 - 1)
 
-OffsetLimit = Callable[[str, int], QueueOffset]
+OffsetLimit = Callable[[str, QueueId], QueueOffset]
 
 
 class PersistWork:
@@ -64,7 +64,7 @@ class ConsumerOffsets:
             name: value for name, value in document.items() if name not in ("groupTopicMap", "offsetTable")
         }
         self._unknown: JsonObject = {}
-        self._table: dict[tuple[str, str], dict[int, QueueOffset]] = {}
+        self._table: dict[tuple[str, str], dict[QueueId, QueueOffset]] = {}
         self._group_count_max = group_count_max
         self._topic_counts: dict[str, int] = {}
         self._entry_count = 0
@@ -92,17 +92,17 @@ class ConsumerOffsets:
     def __len__(self) -> int:
         return self._entry_count
 
-    def get(self, group: str, topic: str, queue_id: int) -> QueueOffset | None:
+    def get(self, group: str, topic: str, queue_id: QueueId) -> QueueOffset | None:
         """The next queue offset to consume; None where the group has none for this queue."""
         return self._table.get((topic, group), {}).get(queue_id)
 
-    def entries(self) -> Iterator[tuple[str, str, int, QueueOffset]]:
+    def entries(self) -> Iterator[tuple[str, str, QueueId, QueueOffset]]:
         """(group, topic, queue id, offset), sorted."""
         for (topic, group), queues in sorted(self._table.items(), key=lambda item: (item[0][1], item[0][0])):
             for queue_id in sorted(queues):
                 yield group, topic, queue_id, queues[queue_id]
 
-    def of(self, group: str, topic: str) -> list[tuple[int, QueueOffset]]:
+    def of(self, group: str, topic: str) -> list[tuple[QueueId, QueueOffset]]:
         """(queue id, offset) of each queue that the group has an offset of, sorted."""
         return sorted(self._table.get((topic, group), {}).items())
 
@@ -115,7 +115,7 @@ class ConsumerOffsets:
         return [(group, topic) for topic, group in self._table]
 
     def commit(
-        self, group: str, topic: str, queue_id: int, offset: QueueOffset, *, durable: bool = False
+        self, group: str, topic: str, queue_id: QueueId, offset: QueueOffset, *, durable: bool = False
     ) -> None:
         """Sets the offset, forwards or back; with `durable` it is on disk before the call returns.
 
@@ -138,7 +138,7 @@ class ConsumerOffsets:
                 self._restore(group, topic, queue_id, before)
                 raise
 
-    def reset(self, group: str, topic: str, offsets: Mapping[int, QueueOffset]) -> None:
+    def reset(self, group: str, topic: str, offsets: Mapping[QueueId, QueueOffset]) -> None:
         """Sets several queues' offsets at once; durable. Raises as commit()."""
         before = {queue_id: self.get(group, topic, queue_id) for queue_id in offsets}
         try:
@@ -150,7 +150,7 @@ class ConsumerOffsets:
                 self._restore(group, topic, queue_id, offset_before)
             raise
 
-    def cap(self, topic: str, queue_id: int, offset_max: QueueOffset) -> None:
+    def cap(self, topic: str, queue_id: QueueId, offset_max: QueueOffset) -> None:
         """After recovery: no group's offset of the queue stays above its end."""
         for (owner, group), queues in self._table.items():
             if owner == topic and queues.get(queue_id, 0) > offset_max:
@@ -208,10 +208,10 @@ class ConsumerOffsets:
             work.run()
             self.finish_persist(work)
 
-    def _limited(self, topic: str, queue_id: int, offset: QueueOffset) -> QueueOffset:
+    def _limited(self, topic: str, queue_id: QueueId, offset: QueueOffset) -> QueueOffset:
         return offset if self.limit is None else min(offset, self.limit(topic, queue_id))
 
-    def _set(self, group: str, topic: str, queue_id: int, offset: QueueOffset) -> None:
+    def _set(self, group: str, topic: str, queue_id: QueueId, offset: QueueOffset) -> None:
         assert 0 <= offset <= OFFSET_MAX, "the caller checked it"
         queues = self._table.get((topic, group))
         if queues is None or queue_id not in queues:
@@ -224,7 +224,7 @@ class ConsumerOffsets:
         queues[queue_id] = offset
         self._change += 1
 
-    def _restore(self, group: str, topic: str, queue_id: int, before: QueueOffset | None) -> None:
+    def _restore(self, group: str, topic: str, queue_id: QueueId, before: QueueOffset | None) -> None:
         """Undoes a change that could not be saved."""
         queues = self._table.get((topic, group))
         if queues is None or queues.get(queue_id) == before:
@@ -265,7 +265,7 @@ class ConsumerOffsets:
                 self._unknown[name] = queues
                 continue
             self._table[topic, group] = {
-                int(queue_id): _offset(name, value) for queue_id, value in queues.items()
+                QueueId(int(queue_id)): _offset(name, value) for queue_id, value in queues.items()
             }
             self._entry_count += len(queues)
             self._count_topic(group, 1)

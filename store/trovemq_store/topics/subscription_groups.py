@@ -23,6 +23,7 @@ from typing import Any, Final, TypedDict, Unpack
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem
 from trovemq_store.topics.config_table import Change, Changed, ConfigTable, read_table
@@ -184,7 +185,7 @@ class SubscriptionGroups(ConfigTable[SubscriptionGroup]):
         return frozenset(self._unsaved)
 
     def for_use(
-        self, name: str, *, auto_create: bool, now_ms: int, orderly: bool = False
+        self, name: str, *, auto_create: bool, now_ms: EpochMs, orderly: bool = False
     ) -> SubscriptionGroup:
         """The group; with `auto_create` an unknown one is made with defaults except `orderly`, in memory, and
         is `unsaved` until the next save. TroveError GROUP_NOT_FOUND, GROUP_ILLEGAL, LIMIT_EXCEEDED."""
@@ -201,13 +202,13 @@ class SubscriptionGroups(ConfigTable[SubscriptionGroup]):
         self._notify()
         return group
 
-    def create(self, group: SubscriptionGroup, *, now_ms: int | None = None) -> SubscriptionGroup:
+    def create(self, group: SubscriptionGroup, *, now_ms: EpochMs | None = None) -> SubscriptionGroup:
         """Makes the group. TroveError GROUP_ILLEGAL, GROUP_EXISTS, REQUEST_ILLEGAL, LIMIT_EXCEEDED,
         DISK_FULL, STORE_FAILED, SERVICE_NOT_AVAILABLE."""
         self._carry_out(self.begin_create(group, now_ms=now_ms))
         return self.require(group.name)
 
-    def begin_create(self, group: SubscriptionGroup, *, now_ms: int | None = None) -> GroupChange:
+    def begin_create(self, group: SubscriptionGroup, *, now_ms: EpochMs | None = None) -> GroupChange:
         """The group is there after finish(). Raises as create(), except for errors of the file."""
         group.check()
         if group.name in self._configs:
@@ -216,14 +217,14 @@ class SubscriptionGroups(ConfigTable[SubscriptionGroup]):
         return self._begin_put(None, group, now_ms)
 
     def alter(
-        self, name: str, *, now_ms: int | None = None, **wanted: Unpack[GroupAlteration]
+        self, name: str, *, now_ms: EpochMs | None = None, **wanted: Unpack[GroupAlteration]
     ) -> SubscriptionGroup:
         """Changes the given values. TroveError as create(), and GROUP_NOT_FOUND."""
         self._carry_out(self.begin_alter(name, now_ms=now_ms, **wanted))
         return self.require(name)
 
     def begin_alter(
-        self, name: str, *, now_ms: int | None = None, **wanted: Unpack[GroupAlteration]
+        self, name: str, *, now_ms: EpochMs | None = None, **wanted: Unpack[GroupAlteration]
     ) -> GroupChange | None:
         """None where nothing is to be changed. Raises as alter(), except for errors of the file."""
         before = self.require(name)
@@ -234,11 +235,11 @@ class SubscriptionGroups(ConfigTable[SubscriptionGroup]):
         after.check()
         return self._begin_put(before, after, now_ms)
 
-    def delete(self, name: str, *, now_ms: int | None = None) -> None:
+    def delete(self, name: str, *, now_ms: EpochMs | None = None) -> None:
         """Forgets the group. TroveError GROUP_NOT_FOUND; GROUP_ILLEGAL for one of RocketMQ's own."""
         self._carry_out(self.begin_delete(name, now_ms=now_ms))
 
-    def begin_delete(self, name: str, *, now_ms: int | None = None) -> GroupChange:
+    def begin_delete(self, name: str, *, now_ms: EpochMs | None = None) -> GroupChange:
         """The group is gone from here on; it is back where run() fails."""
         before = self.require(name)
         if before.system:
@@ -247,13 +248,13 @@ class SubscriptionGroups(ConfigTable[SubscriptionGroup]):
         self._unsaved.discard(name)
         return change
 
-    def save_work(self, *, now_ms: int | None = None) -> GroupChange | None:
+    def save_work(self, *, now_ms: EpochMs | None = None) -> GroupChange | None:
         """Saves the groups that were created by use; None where there are none, or a change is under way."""
         if not self._unsaved or self._change is not None:
             return None
         return self._begin("", [], now_ms)
 
-    def persist(self, *, now_ms: int | None = None) -> None:
+    def persist(self, *, now_ms: EpochMs | None = None) -> None:
         """save_work(), here and now. TroveError DISK_FULL, STORE_FAILED."""
         self._carry_out(self.save_work(now_ms=now_ms))
 
@@ -267,7 +268,7 @@ class SubscriptionGroups(ConfigTable[SubscriptionGroup]):
         self,
         name: str,
         parts: Sequence[Changed[SubscriptionGroup]],
-        now_ms: int | None,
+        now_ms: EpochMs | None,
         *,
         versions: int = 1,
     ) -> GroupChange:

@@ -19,6 +19,7 @@ from typing import Final, TypedDict, Unpack
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_store.files.files import FileSystem
 from trovemq_store.topics.config_table import Change, Changed, ConfigTable, read_table
 from trovemq_store.topics.lax_json import JsonObject, integer_member, object_member
@@ -178,7 +179,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         message_type: str = "NORMAL",
         *,
         options: Mapping[str, str] = NO_OPTIONS,
-        now_ms: int | None = None,
+        now_ms: EpochMs | None = None,
     ) -> TopicConfig:
         """Makes a topic of 1 to 1024 queues. TroveError TOPIC_ILLEGAL, TOPIC_EXISTS, REQUEST_ILLEGAL,
         MESSAGE_TYPE_UNSUPPORTED, TOPIC_OPTION_ILLEGAL, LIMIT_EXCEEDED, DISK_FULL, STORE_FAILED,
@@ -188,7 +189,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         return config
 
     def begin_create_all(
-        self, wanted: Sequence[NewTopic], *, now_ms: int | None = None
+        self, wanted: Sequence[NewTopic], *, now_ms: EpochMs | None = None
     ) -> tuple[TopicChange | None, list[TroveError | None]]:
         """Creates several topics in one change, None where none is left to create. The list has, for each
         wanted topic, the error with which create() would refuse it. TroveError SERVICE_NOT_AVAILABLE."""
@@ -222,7 +223,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         config = TopicConfig(name, queue_count, queue_count).with_message_type(wanted.message_type)
         return config.with_options(wanted.options)
 
-    def ensure_internal(self, name: str, queue_count: int, *, now_ms: int | None = None) -> TopicConfig:
+    def ensure_internal(self, name: str, queue_count: int, *, now_ms: EpochMs | None = None) -> TopicConfig:
         """A topic of the broker's own (a retry, dead-letter or system topic), made where it is missing.
 
         Blocks while the file is written. TroveError LIMIT_EXCEEDED, DISK_FULL, STORE_FAILED,
@@ -231,7 +232,9 @@ class TopicTable(ConfigTable[TopicConfig]):
         self._carry_out(self.begin_internal(name, queue_count, now_ms=now_ms))
         return self.require(name)
 
-    def begin_internal(self, name: str, queue_count: int, *, now_ms: int | None = None) -> TopicChange | None:
+    def begin_internal(
+        self, name: str, queue_count: int, *, now_ms: EpochMs | None = None
+    ) -> TopicChange | None:
         """ensure_internal() for callers that may not block: run() in another thread, then finish(). None
         where the topic is there. TroveError LIMIT_EXCEEDED, SERVICE_NOT_AVAILABLE."""
         assert self._is_system(name), f"{name} is not a topic of the broker's own"
@@ -241,7 +244,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         return self._begin_put(None, TopicConfig(name, queue_count, queue_count), now_ms)
 
     def alter(
-        self, name: str, *, now_ms: int | None = None, **wanted: Unpack[TopicAlteration]
+        self, name: str, *, now_ms: EpochMs | None = None, **wanted: Unpack[TopicAlteration]
     ) -> TopicConfig:
         """Changes the given values; queues are only ever added. TroveError as create(), and
         TOPIC_NOT_FOUND."""
@@ -249,7 +252,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         return self.require(name)
 
     def begin_alter(
-        self, name: str, *, now_ms: int | None = None, **wanted: Unpack[TopicAlteration]
+        self, name: str, *, now_ms: EpochMs | None = None, **wanted: Unpack[TopicAlteration]
     ) -> TopicChange | None:
         """None where nothing is to be changed. Raises as alter(), except for errors of the file."""
         before = self.require(name)
@@ -278,11 +281,11 @@ class TopicTable(ConfigTable[TopicConfig]):
         if self._is_system(name) and not name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
             raise TroveError(errors.TOPIC_ILLEGAL, f"topic {name} is the broker's own", topic=name)
 
-    def delete(self, name: str, *, now_ms: int | None = None) -> None:
+    def delete(self, name: str, *, now_ms: EpochMs | None = None) -> None:
         """Forgets the topic. TroveError TOPIC_NOT_FOUND; TOPIC_ILLEGAL for one that the broker needs."""
         self._carry_out(self.begin_delete(name, now_ms=now_ms))
 
-    def begin_delete(self, name: str, *, now_ms: int | None = None) -> TopicChange:
+    def begin_delete(self, name: str, *, now_ms: EpochMs | None = None) -> TopicChange:
         """The topic is gone from here on, so that nothing is sent to it; it is back where run() fails."""
         self.check_deletable(name)
         return self._begin_delete(self._configs[name], now_ms)

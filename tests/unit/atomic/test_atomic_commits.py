@@ -16,7 +16,7 @@ from tests.support.atomic import GROUP, SEGMENT, AtomicStore, batch_of, body_of
 from tests.support.engine import flush, read_queue, send, sent_record, validated
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
-from trovemq_proto.positions import LOG_ORIGIN
+from trovemq_proto.positions import LOG_ORIGIN, EpochMs, QueueId
 from trovemq_store.engine.transaction_run import MESSAGES_MAX, TransactionRun
 from trovemq_store.events.codec import EVENTS_TOPIC
 from trovemq_store.files.faulty import FaultyFileSystem, fail_always, fail_at
@@ -82,15 +82,15 @@ def test_acknowledgements_count_once_and_for_good(atomic: AtomicStore) -> None:
     atomic.flush()
     atomic.commit("u", [], [second])  # once more, while the handle would last
     assert atomic.check_all_or_none() >= {"t"}
-    atomic.model.delivery.acknowledge(GROUP, "feed", first.receipt_handle, atomic.now_ms - 10**6)
-    assert atomic.store.offsets.get(GROUP, "feed", 0) == 2
+    atomic.model.delivery.acknowledge(GROUP, "feed", first.receipt_handle, EpochMs(atomic.now_ms - 10**6))
+    assert atomic.store.offsets.get(GROUP, "feed", QueueId(0)) == 2
 
 
 def test_an_acknowledgement_waits_for_its_transaction_to_be_on_disk(atomic: AtomicStore) -> None:
     atomic.feed(b"1")
     delivered = atomic.receive()
     committed = atomic.commit("t", [("orders", 0, b"x")], delivered)
-    assert atomic.store.offsets.get(GROUP, "feed", 0) == 1
+    assert atomic.store.offsets.get(GROUP, "feed", QueueId(0)) == 1
     assert atomic.store.offsets.log_needed >= committed.end > atomic.store.flushed_offset
 
 
@@ -145,14 +145,16 @@ def test_what_is_refused_has_written_nothing(atomic: AtomicStore) -> None:
 
 def test_it_has_at_most_4096_messages_and_as_many_acknowledgements(atomic: AtomicStore) -> None:
     run = TransactionRun("t", 1 << 30)
-    full = batch_of("orders", 0, [b"x"] * MESSAGES_MAX, SEGMENT)
-    run.add(full, "orders", 0)
+    full = batch_of("orders", QueueId(0), [b"x"] * MESSAGES_MAX, SEGMENT)
+    run.add(full, "orders", QueueId(0))
     with pytest.raises(TroveError) as many:
-        run.add(batch_of("orders", 0, [b"x"], SEGMENT), "orders", 0)
+        run.add(batch_of("orders", QueueId(0), [b"x"], SEGMENT), "orders", QueueId(0))
     assert many.value.spec is errors.TRANSACTION_SIZE_EXCEEDED
     assert (len(run), run.message_count) == (MESSAGES_MAX, MESSAGES_MAX)
     with pytest.raises(TroveError) as acknowledged:
-        atomic.commits.commit(atomic.commits.new_run("t"), [Acknowledgement("g", "feed", "h")] * 4_097, 1)
+        atomic.commits.commit(
+            atomic.commits.new_run("t"), [Acknowledgement("g", "feed", "h")] * 4_097, EpochMs(1)
+        )
     assert acknowledged.value.spec is errors.TRANSACTION_SIZE_EXCEEDED
 
 
@@ -165,7 +167,7 @@ def test_an_id_that_its_topic_has_already_refuses_the_whole_transaction() -> Non
     assert refusal(atomic, "v", [("once", 0, b"c"), ("once", 1, b"c")]) is errors.TRANSACTION_DUPLICATE
     atomic.commit("w", [("once", 0, b"c"), ("orders", 0, b"a")])
     atomic.flush()
-    assert [m.body for m in read_queue(atomic.store, "once", 0)] == [b"a", b"c"]
+    assert [m.body for m in read_queue(atomic.store, "once", QueueId(0))] == [b"a", b"c"]
 
 
 def test_a_numbered_message_for_a_deduplicated_topic_fails_its_transaction() -> None:
@@ -176,9 +178,9 @@ def test_a_numbered_message_for_a_deduplicated_topic_fails_its_transaction() -> 
     number = {"TROVEMQ_PRODUCER": "p", "TROVEMQ_SEQUENCE": "0"}
     run = atomic.commits.new_run("t")
     numbered = sent_record(b"x", topic="once", properties=number)
-    run.add(validated(atomic.store, [numbered], "once", 0)[1], "once", 0)
+    run.add(validated(atomic.store, [numbered], "once", QueueId(0))[1], "once", QueueId(0))
     with pytest.raises(TroveError) as caught:
-        atomic.commits.commit(run, [], 1)
+        atomic.commits.commit(run, [], EpochMs(1))
     assert caught.value.spec is errors.PRODUCER_SEQUENCE_ILLEGAL
     assert atomic.store.end_offset == before
 
@@ -319,4 +321,4 @@ def test_any_transactions_and_restarts_leave_what_a_model_says(
     flush(atomic.store)
     assert atomic.check_all_or_none() == expected
     for (topic, queue_id), bodies in queues.items():
-        assert [message.body for message in read_queue(atomic.store, topic, queue_id)] == bodies
+        assert [message.body for message in read_queue(atomic.store, topic, QueueId(queue_id))] == bodies

@@ -13,7 +13,7 @@ from tests.support.backups import back_up, fill, queues, refuse_restore, restore
 from tests.support.engine import NOW_MS, SMALL_SYNC, flush, open_store, scan_bodies, send
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_store.backup.capture import capture_log, queue_steps
 from trovemq_store.backup.manifest import MANIFEST_NAME, STORE_NAME, FileEntry, load_manifest
 from trovemq_store.backup.restore import restore
@@ -29,7 +29,7 @@ def test_a_restored_store_has_what_was_synced(
     store: MessageStore, root: Path, tmp_path: Path, link: bool
 ) -> None:
     expected, offsets = queues(store), store.end_offset
-    store.offsets.commit("billing", "orders", 0, QueueOffset(7))
+    store.offsets.commit("billing", "orders", QueueId(0), QueueOffset(7))
     store.offsets.persist()
     writer = back_up(store, root, tmp_path / "backup", link=link, after_capture=lambda: fill(store, 30, 500))
     assert (writer.linked_files > 2) == link
@@ -37,7 +37,7 @@ def test_a_restored_store_has_what_was_synced(
     assert queues(copy) == expected
     assert copy.end_offset == offsets
     assert copy.topics.names() == ["gone", "orders"]
-    assert copy.offsets.get("billing", "orders", 0) == 7
+    assert copy.offsets.get("billing", "orders", QueueId(0)) == 7
     assert copy.key_index is not None
     copy.catch_up(1 << 20)
     assert copy.key_index.position == offsets
@@ -103,7 +103,7 @@ def test_a_queue_whose_messages_are_all_gone_keeps_its_place(root: Path, tmp_pat
     back_up(store, root, tmp_path / "backup")
     copy = restored(tmp_path)
     assert copy.min_offset == store.min_offset
-    assert copy.consume_queues.next_offset("rare", 0) == 1
+    assert copy.consume_queues.next_offset("rare", QueueId(0)) == 1
     assert queues(copy) == queues(store)
     store.close(NOW_MS)
     copy.close(NOW_MS)

@@ -10,7 +10,7 @@ from broker.groups.dead_letters import DeadLetters
 from tests.support.engine import NOW_MS, open_store, own_properties, read_queue
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_proto.records import Message
 from trovemq_proto.records.internal_properties import INTERNAL_PROPERTIES
 from trovemq_store.engine.message_store import MessageStore
@@ -18,7 +18,7 @@ from trovemq_store.engine.record_writer import NewRecord, RecordWriter
 from trovemq_store.files.memory import MemoryFileSystem
 
 DEAD = "%DLQ%billing"
-LATER = NOW_MS + 1_000
+LATER = EpochMs(NOW_MS + 1_000)
 ORIGIN = {"DLQ_ORIGIN_TOPIC": "orders"}
 
 
@@ -26,10 +26,10 @@ def bury(store: MessageStore, properties: Mapping[str, str], body: bytes = b"bad
     store.topics.ensure_internal(DEAD, 1)
     letter = NewRecord(
         DEAD,
-        0,
+        QueueId(0),
         body,
         properties,
-        born_timestamp=NOW_MS - 9,
+        born_timestamp=EpochMs(NOW_MS - 9),
         born_host=bytes([10, 0, 0, 9, 0, 0, 0, 80]),
         reconsume_times=16,
     )
@@ -39,7 +39,9 @@ def bury(store: MessageStore, properties: Mapping[str, str], body: bytes = b"bad
 
 def letters_of(store: MessageStore) -> DeadLetters:
     def found(topic: str, unique_key: str, begin: int) -> list[Message]:
-        messages = [message for queue_id in range(4) for message in read_queue(store, topic, queue_id)]
+        messages = [
+            message for queue_id in range(4) for message in read_queue(store, topic, QueueId(queue_id))
+        ]
         wanted = [m for m in messages if m.unique_key == unique_key and m.store_timestamp >= begin]
         return sorted(wanted, key=lambda message: -message.physical_offset)
 
@@ -47,14 +49,14 @@ def letters_of(store: MessageStore) -> DeadLetters:
 
 
 def resend(store: MessageStore, offset: int = 0) -> Message:
-    before = {queue_id: len(read_queue(store, "orders", queue_id)) for queue_id in range(4)}
+    before = {queue_id: len(read_queue(store, "orders", QueueId(queue_id))) for queue_id in range(4)}
     sent = letters_of(store).resend("billing", QueueOffset(offset), LATER)
     store.dispatch()
     assert sent.topic == "orders"
     (message,) = [
         message
         for queue_id in range(4)
-        for message in read_queue(store, "orders", queue_id)[before[queue_id] :]
+        for message in read_queue(store, "orders", QueueId(queue_id))[before[queue_id] :]
     ]
     assert (sent.offset_msg_id, sent.again) == (message.offset_msg_id, False)
     return message
@@ -107,7 +109,7 @@ def test_an_ordered_message_goes_to_its_first_queue_or_its_groups() -> None:
     for number in range(5):
         bury(store, ORIGIN | {"UNIQ_KEY": str(number), "__SHARDINGKEY": "customer-7"})
     for number, queue_id in ((0, 3), (1, 2)):
-        first = NewRecord("orders", queue_id, b"first", {"UNIQ_KEY": str(number)})
+        first = NewRecord("orders", QueueId(queue_id), b"first", {"UNIQ_KEY": str(number)})
         RecordWriter(store, lambda: None).append([first], NOW_MS)
     store.dispatch()
     assert [resend(store, offset).queue_id for offset in (0, 1)] == [3, 2]

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from broker.groups.delivery.request import Delivered
 from broker.groups.group_backlog import GroupBacklog, backlog_steps
 from tests.support.delivery import LEASE_MS, Engine
+from trovemq_proto.positions import QueueId
 from trovemq_store.engine.steps import finished
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
@@ -39,7 +40,7 @@ def test_what_is_ready_is_what_the_next_receives_get(taken: list[tuple[str, int]
     for name, value in taken:
         if name == "send":
             for number in range(sent, sent + value):
-                engine.send(f"m{number}", queue_id=number % 2)
+                engine.send(f"m{number}", queue_id=QueueId(number % 2))
             sent += value
         elif name == "receive":
             held += engine.receive(count=value)

@@ -17,7 +17,7 @@ from broker.groups.group_lag import GroupLags, Position, QueueLag, Work, queue_l
 from tests.support.engine import NOW_MS, SMALL, append, open_store, record, send
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
 
@@ -30,9 +30,9 @@ def lag_of(
     position: Position,
     filters: Sequence[Filter] = (),
     work: Work | None = None,
-    now_ms: int = NOW_MS,
+    now_ms: EpochMs = NOW_MS,
 ) -> QueueLag:
-    steps = queue_lag(store, "orders", 0, position, filters, now_ms, work or Work())
+    steps = queue_lag(store, "orders", QueueId(0), position, filters, now_ms, work or Work())
     while True:
         try:
             next(steps)
@@ -126,7 +126,13 @@ def test_work_is_shared_by_all_queues_of_an_answer(monkeypatch: pytest.MonkeyPat
 def test_an_answer_yields_between_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_lag, "RECORDS_STEP", 4)
     steps = queue_lag(
-        filled(["a"] * 30), "orders", 0, Position(QueueOffset(0), QueueOffset(0)), [DEAR], NOW_MS, Work()
+        filled(["a"] * 30),
+        "orders",
+        QueueId(0),
+        Position(QueueOffset(0), QueueOffset(0)),
+        [DEAR],
+        NOW_MS,
+        Work(),
     )
     assert sum(1 for _ in steps) == 8
 
@@ -147,7 +153,7 @@ def lags_of(
 
 def test_a_group_without_delivery_state_stands_where_its_offsets_say() -> None:
     store = filled(["paid"] * 5)
-    store.offsets.commit("g", "orders", 0, QueueOffset(2))
+    store.offsets.commit("g", "orders", QueueId(0), QueueOffset(2))
     first, second, *_ = lags_of(store, ["orders"])
     assert (first.queue_id, first.position, first.lag) == (0, Position(QueueOffset(2), QueueOffset(2)), 3)
     assert (second.queue_id, second.position) == (1, Position(None, QueueOffset(0)))
@@ -155,8 +161,10 @@ def test_a_group_without_delivery_state_stands_where_its_offsets_say() -> None:
 
 def test_what_delivery_says_counts_before_the_stored_offset() -> None:
     store = filled(["paid"] * 5)
-    store.offsets.commit("g", "orders", 0, QueueOffset(1))
-    lags = lags_of(store, ["orders"], lambda *_: [QueueProgress(0, QueueOffset(1), QueueOffset(4), 2)])
+    store.offsets.commit("g", "orders", QueueId(0), QueueOffset(1))
+    lags = lags_of(
+        store, ["orders"], lambda *_: [QueueProgress(QueueId(0), QueueOffset(1), QueueOffset(4), 2)]
+    )
     assert (lags[0].position, lags[0].lag) == (Position(QueueOffset(1), QueueOffset(4), 2), 3)
 
 
@@ -172,7 +180,9 @@ def test_retry_topics_have_rows_of_their_own_and_no_filter() -> None:
 def test_messages_that_were_returned_are_not_in_flight() -> None:
     store = filled(["paid"] * 5)
     (lag, *_) = lags_of(
-        store, ["orders"], lambda *_: [QueueProgress(0, QueueOffset(1), QueueOffset(4), 3, visible_count=2)]
+        store,
+        ["orders"],
+        lambda *_: [QueueProgress(QueueId(0), QueueOffset(1), QueueOffset(4), 3, visible_count=2)],
     )
     assert (lag.position.in_flight, lag.position.held, lag.lag) == (1, 2, 4)
 
@@ -209,5 +219,5 @@ def test_a_lag_by_properties_read_256_large_messages_in_one_step() -> None:
     for _ in range(32):
         send(store, b"x", properties=properties)
     taken = [parse_filter("sql", "p1 = 'w'")]
-    steps = queue_lag(store, "orders", 0, Position(None, QueueOffset(0)), taken, NOW_MS, Work())
+    steps = queue_lag(store, "orders", QueueId(0), Position(None, QueueOffset(0)), taken, NOW_MS, Work())
     assert sum(1 for _ in steps) >= 10

@@ -13,6 +13,7 @@ from broker.groups.lag import lag_steps
 from tests.support.delivery import ROOMY
 from tests.support.engine import NOW_MS, send
 from tests.unit.delivery.test_rocketmq_import_of_wheel import store_of_rocketmq
+from trovemq_proto.positions import EpochMs
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.steps import finished
 from trovemq_store.files.memory import MemoryFileSystem
@@ -26,7 +27,7 @@ WORKERS = SubscriptionGroup("workers")
 class Run:
     """One run of a broker; `now_ms` is its clock."""
 
-    def __init__(self, files: MemoryFileSystem, now_ms: int) -> None:
+    def __init__(self, files: MemoryFileSystem, now_ms: EpochMs) -> None:
         self.files, self.now_ms = files, now_ms
         self.store = MessageStore.open(files, STORE_SETTINGS, now_ms, process_id=7)
         self.model = ConsumerState.open(self.store, files, SETTINGS, now_ms)

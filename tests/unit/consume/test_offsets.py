@@ -12,7 +12,7 @@ from broker.fetch.offsets import OffsetKeeper, ResetEntry, ResetTarget
 from broker.query.search_offset import search_offset
 from tests.support.engine import NOW_MS, flush, open_store, send
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import FileSystem, StorageError
 from trovemq_store.files.memory import MemoryFileSystem
@@ -31,11 +31,11 @@ class Bench:
         )
 
     async def sync_log(self, end: int) -> None:
-        assert ConsumerOffsets.load(self.files).get("g", "orders", 0) != 3, "the log is synced first"
+        assert ConsumerOffsets.load(self.files).get("g", "orders", QueueId(0)) != 3, "the log is synced first"
         self.syncs.append(end)
         flush(self.store)
 
-    def on_disk(self, queue_id: int = 0) -> int | None:
+    def on_disk(self, queue_id: QueueId = QueueId(0)) -> int | None:
         return ConsumerOffsets.load(self.files).get("g", "orders", queue_id)
 
 
@@ -44,11 +44,11 @@ async def test_a_commit_is_on_disk_and_after_the_log() -> None:
     bench = Bench()
     for number in range(3):
         send(bench.store, b"x", now_ms=NOW_MS + number)
-    await bench.keeper.commit("g", "orders", 0, QueueOffset(3))
+    await bench.keeper.commit("g", "orders", QueueId(0), QueueOffset(3))
     assert bench.syncs == [bench.store.end_offset]
     assert bench.store.flushed_offset == bench.store.end_offset
-    assert (bench.keeper.get("g", "orders", 0), bench.on_disk()) == (3, 3)
-    await bench.keeper.commit("g", "orders", 0, QueueOffset(1))
+    assert (bench.keeper.get("g", "orders", QueueId(0)), bench.on_disk()) == (3, 3)
+    await bench.keeper.commit("g", "orders", QueueId(0), QueueOffset(1))
     assert len(bench.syncs) == 1, "no sync for offsets that are on disk already"
     assert bench.on_disk() == 1
 
@@ -66,7 +66,7 @@ async def test_a_commit_is_on_disk_and_after_the_log() -> None:
         ("a b", "orders", 0, 0, "GROUP_ILLEGAL"),
     ],
 )
-async def test_refusals(group: str, topic: str, queue_id: int, offset: int, symbol: str) -> None:
+async def test_refusals(group: str, topic: str, queue_id: QueueId, offset: int, symbol: str) -> None:
     bench = Bench()
     send(bench.store, b"x")
     with pytest.raises(TroveError) as caught:
@@ -82,7 +82,7 @@ async def test_resets() -> None:
         send(bench.store, b"x", now_ms=NOW_MS + number * 1_000)
     send(bench.store, b"x", queue_id=2)
     flush(bench.store)
-    await bench.keeper.commit("g", "orders", 0, QueueOffset(2))
+    await bench.keeper.commit("g", "orders", QueueId(0), QueueOffset(2))
     entries = await bench.keeper.reset("g", "orders", None, ResetTarget(to_max=True))
     assert [(e.queue_id, e.offset_before, e.offset) for e in entries] == [
         (0, 2, 5),
@@ -93,17 +93,17 @@ async def test_resets() -> None:
     for target, expected in (
         (ResetTarget(timestamp=NOW_MS + 2_500), 3),
         (ResetTarget(timestamp=NOW_MS + 99_000), 5),
-        (ResetTarget(timestamp=0), 0),
+        (ResetTarget(timestamp=EpochMs(0)), 0),
         (ResetTarget(offset=QueueOffset(4)), 4),
         (ResetTarget(to_min=True), 0),
     ):
-        (entry,) = await bench.keeper.reset("g", "orders", 0, target)
+        (entry,) = await bench.keeper.reset("g", "orders", QueueId(0), target)
         assert entry.offset == expected == bench.on_disk()
     with pytest.raises(TroveError, match="OFFSET_OUT_OF_RANGE"):
         await bench.keeper.reset("g", "orders", None, ResetTarget(offset=QueueOffset(4)))
-    assert bench.on_disk(2) == 1, "where one queue refuses, none is set"
+    assert bench.on_disk(QueueId(2)) == 1, "where one queue refuses, none is set"
     with pytest.raises(TroveError, match="REQUEST_ILLEGAL"):
-        await bench.keeper.reset("g", "orders", 0, ResetTarget())
+        await bench.keeper.reset("g", "orders", QueueId(0), ResetTarget())
 
 
 @pytest.mark.asyncio
@@ -113,11 +113,11 @@ async def test_commits_at_once_are_all_on_disk_when_they_return() -> None:
         send(bench.store, b"x", queue_id=queue_id)
     flush(bench.store)
 
-    async def commit(queue_id: int) -> None:
+    async def commit(queue_id: QueueId) -> None:
         await bench.keeper.commit("g", "orders", queue_id, QueueOffset(1))
         assert bench.on_disk(queue_id) == 1
 
-    await asyncio.gather(*(commit(queue_id) for queue_id in range(4)))
+    await asyncio.gather(*(commit(QueueId(queue_id)) for queue_id in range(4)))
 
 
 @pytest.mark.asyncio
@@ -134,7 +134,7 @@ async def test_a_full_disk_is_said_and_the_next_write_completes_it(
     with monkeypatch.context() as patch:
         patch.setattr(MemoryFileSystem, "write_atomic", full)
         with pytest.raises(TroveError, match="DISK_FULL"):
-            await bench.keeper.commit("g", "orders", 0, QueueOffset(1))
+            await bench.keeper.commit("g", "orders", QueueId(0), QueueOffset(1))
     assert bench.on_disk() is None
     await bench.keeper.persist()
     assert bench.on_disk() == 1
@@ -145,15 +145,18 @@ async def test_a_preview_tells_what_a_reset_would_do_and_sets_nothing() -> None:
     bench = Bench()
     for number in range(3):
         send(bench.store, b"x", now_ms=NOW_MS + number)
-    bench.store.offsets.commit("g", "orders", 0, QueueOffset(1))
+    bench.store.offsets.commit("g", "orders", QueueId(0), QueueOffset(1))
     target = ResetTarget(timestamp=NOW_MS + 2)
     planned = bench.keeper.preview("g", "orders", None, target)
-    assert planned[0] == ResetEntry(0, QueueOffset(1), QueueOffset(2))
-    assert (bench.keeper.get("g", "orders", 0), bench.keeper.get("g", "orders", 1)) == (1, None)
+    assert planned[0] == ResetEntry(QueueId(0), QueueOffset(1), QueueOffset(2))
+    assert (bench.keeper.get("g", "orders", QueueId(0)), bench.keeper.get("g", "orders", QueueId(1))) == (
+        1,
+        None,
+    )
     assert bench.on_disk() is None
     assert await bench.keeper.reset("g", "orders", None, target) == planned
     with pytest.raises(TroveError, match="OFFSET_OUT_OF_RANGE"):
-        bench.keeper.preview("g", "orders", 0, ResetTarget(offset=QueueOffset(4)))
+        bench.keeper.preview("g", "orders", QueueId(0), ResetTarget(offset=QueueOffset(4)))
 
 
 @pytest.mark.asyncio
@@ -161,13 +164,13 @@ async def test_only_new_leaves_queues_with_an_offset_alone() -> None:
     bench = Bench()
     for queue_id in (0, 1):
         send(bench.store, b"x", queue_id=queue_id)
-    bench.store.offsets.commit("g", "orders", 0, QueueOffset(0))
+    bench.store.offsets.commit("g", "orders", QueueId(0), QueueOffset(0))
     target = ResetTarget(to_max=True)
     planned = bench.keeper.preview("g", "orders", None, target, only_new=True)
     assert [(entry.queue_id, entry.offset) for entry in planned] == [(1, 1), (2, 0), (3, 0)]
     assert await bench.keeper.reset("g", "orders", None, target, only_new=True) == planned
     assert await bench.keeper.reset("g", "orders", None, ResetTarget(to_min=True), only_new=True) == []
-    assert [bench.keeper.get("g", "orders", queue_id) for queue_id in range(3)] == [0, 1, 0]
+    assert [bench.keeper.get("g", "orders", QueueId(queue_id)) for queue_id in range(3)] == [0, 1, 0]
 
 
 @pytest.mark.asyncio
@@ -176,35 +179,35 @@ async def test_a_member_that_reads_while_another_asks_only_new_keeps_its_offset(
     send(bench.store, b"x")
 
     async def read_meanwhile(end: int) -> None:
-        bench.store.offsets.commit("g", "orders", 0, QueueOffset(0))
+        bench.store.offsets.commit("g", "orders", QueueId(0), QueueOffset(0))
         flush(bench.store)
 
     keeper = OffsetKeeper(bench.store, read_meanwhile, lambda *_: QueueOffset(0))
-    assert await keeper.reset("g", "orders", 0, ResetTarget(to_max=True), only_new=True) == []
-    assert keeper.get("g", "orders", 0) == 0
+    assert await keeper.reset("g", "orders", QueueId(0), ResetTarget(to_max=True), only_new=True) == []
+    assert keeper.get("g", "orders", QueueId(0)) == 0
 
 
 @pytest.mark.asyncio
 async def test_delivery_hears_of_every_offset_set_and_says_what_it_forgets() -> None:
     bench = Bench()
-    told: list[tuple[str, str, dict[int, int], int | None]] = []
+    calls: list[tuple[str, str, dict[QueueId, QueueOffset], int | None]] = []
 
-    def moved(group: str, topic: str, offsets: Mapping[int, QueueOffset]) -> Mapping[int, int]:
-        told.append((group, topic, dict(offsets), bench.store.offsets.get(group, topic, 0)))
-        return {0: 5}
+    def moved(group: str, topic: str, offsets: Mapping[QueueId, QueueOffset]) -> Mapping[QueueId, int]:
+        calls.append((group, topic, dict(offsets), bench.store.offsets.get(group, topic, QueueId(0))))
+        return {QueueId(0): 5}
 
     bench.keeper = OffsetKeeper(bench.store, bench.sync_log, lambda *_: QueueOffset(0), moved)
     send(bench.store, b"x")
-    await bench.keeper.commit("g", "orders", 0, QueueOffset(1))
+    await bench.keeper.commit("g", "orders", QueueId(0), QueueOffset(1))
     entries = await bench.keeper.reset("g", "orders", None, ResetTarget(to_min=True))
-    assert told == [
+    assert calls == [
         ("g", "orders", {0: 1}, None),
         ("g", "orders", {0: 0, 1: 0, 2: 0, 3: 0}, 1),
     ], "before the offset is stored: nothing that delivery does may come after it"
     assert [entry.in_flight for entry in entries] == [5, 0, 0, 0]
     with pytest.raises(TroveError):
-        await bench.keeper.reset("g", "orders", 0, ResetTarget(offset=QueueOffset(9)))
-    assert len(told) == 2, "a reset that is refused is told to nobody"
+        await bench.keeper.reset("g", "orders", QueueId(0), ResetTarget(offset=QueueOffset(9)))
+    assert len(calls) == 2, "a refused reset calls nobody"
 
 
 @pytest.mark.asyncio
@@ -215,11 +218,11 @@ async def test_a_power_cut_lost_dead_letters_whose_originals_counted_as_consumed
     flush(bench.store)
     copy = send(bench.store, b"dead letter", queue_id=1)
     bench.store.offsets.needs_log(copy.end)
-    bench.store.offsets.commit("g", "orders", 0, QueueOffset(1))
+    bench.store.offsets.commit("g", "orders", QueueId(0), QueueOffset(1))
     await bench.keeper.persist()
     assert bench.syncs == [copy.end]
     assert bench.store.flushed_offset >= copy.end
     assert bench.on_disk() == 1
-    bench.store.offsets.commit("g", "orders", 0, QueueOffset(0))
+    bench.store.offsets.commit("g", "orders", QueueId(0), QueueOffset(0))
     await bench.keeper.persist()
     assert len(bench.syncs) == 1

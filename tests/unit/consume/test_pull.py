@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from broker.fetch.pull import Puller, PullRequest, PullResult, PullSettings
 from tests.support.engine import NOW_MS, append, open_store, record, send
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_proto.records import Message, decode_message
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
@@ -56,7 +56,9 @@ def written_store() -> MessageStore:
     for number in range(60):
         tag = ("paid", "Aa", "BB")[number % 3]  # Aa and BB have one hash
         send(opened, b"%03d" % number + bytes(number * 7), queue_id=0, tag=tag, unique_key=f"U{number}")
-        append(opened, record(b"x", queue_id=1), record(b"y", queue_id=1), queue_id=1)
+        append(
+            opened, record(b"x", queue_id=QueueId(1)), record(b"y", queue_id=QueueId(1)), queue_id=QueueId(1)
+        )
         opened.dispatch()
     return opened
 
@@ -70,7 +72,7 @@ def store() -> MessageStore:
 
 
 def test_everything_comes_once_and_in_order(store: MessageStore) -> None:
-    found, pulls = read_all(store, PullRequest("orders", 0, QueueOffset(0)))
+    found, pulls = read_all(store, PullRequest("orders", QueueId(0), QueueOffset(0)))
     assert [message.queue_offset for message in found] == list(range(60))
     assert [message.body[:3] for message in found] == [b"%03d" % number for number in range(60)]
     assert pulls > 1
@@ -86,7 +88,7 @@ def test_everything_comes_once_and_in_order(store: MessageStore) -> None:
 def test_limits_and_tags_never_lose_a_message(
     offset: int, messages_max: int, bytes_max: int, tags: set[str]
 ) -> None:
-    request = PullRequest("orders", 0, QueueOffset(offset), messages_max, bytes_max, tuple(tags))
+    request = PullRequest("orders", QueueId(0), QueueOffset(offset), messages_max, bytes_max, tuple(tags))
     found, _ = read_all(SHARED, request)
     assert [message.queue_offset for message in found] == [
         number for number in range(offset, 60) if not tags or ("paid", "Aa", "BB")[number % 3] in tags
@@ -100,7 +102,7 @@ def test_limits_and_tags_never_lose_a_message(
 @given(offset=st.integers(30, 60), messages_max=st.integers(0, 40), bytes_max=st.integers(0, 10_000))
 @pytest.mark.parametrize("queue_id", [0, 1])
 def test_a_few_messages_are_read_as_many_are(
-    queue_id: int, offset: int, messages_max: int, bytes_max: int
+    queue_id: QueueId, offset: int, messages_max: int, bytes_max: int
 ) -> None:
     request = PullRequest("orders", queue_id, QueueOffset(offset + 60 * queue_id), messages_max, bytes_max)
     reader = puller(SHARED)
@@ -114,33 +116,33 @@ def test_neighbours_in_the_log_come_as_one_slice() -> None:
     opened = open_store(MemoryFileSystem())
     append(opened, *(record(b"body%d" % i) for i in range(10)))
     opened.dispatch()
-    result = puller(opened).pull(PullRequest("orders", 0, QueueOffset(0)))
+    result = puller(opened).pull(PullRequest("orders", QueueId(0), QueueOffset(0)))
     assert (len(result.slices), result.message_count) == (1, 10)
 
 
 def test_at_the_end_nothing_comes(store: MessageStore) -> None:
-    result = puller(store).pull(PullRequest("orders", 0, QueueOffset(60)))
+    result = puller(store).pull(PullRequest("orders", QueueId(0), QueueOffset(60)))
     assert result.at_end
     assert (result.next_offset, result.min_offset, result.max_offset) == (60, 0, 60)
 
 
 def test_a_queue_to_which_nothing_was_written_is_empty(store: MessageStore) -> None:
-    result = puller(store).pull(PullRequest("empty", 3, QueueOffset(0)))
+    result = puller(store).pull(PullRequest("empty", QueueId(3), QueueOffset(0)))
     assert (result.at_end, result.next_offset, result.max_offset) == (True, 0, 0)
 
 
 @pytest.mark.parametrize(
     ("request_", "symbol"),
     [
-        (PullRequest("orders", 0, QueueOffset(-1)), "OFFSET_OUT_OF_RANGE"),
-        (PullRequest("orders", 0, QueueOffset(61)), "OFFSET_OUT_OF_RANGE"),
-        (PullRequest("empty", 0, QueueOffset(1)), "OFFSET_OUT_OF_RANGE"),
-        (PullRequest("orders", 4, QueueOffset(0)), "QUEUE_NOT_FOUND"),
-        (PullRequest("orders", -1, QueueOffset(0)), "QUEUE_NOT_FOUND"),
-        (PullRequest("no such", 0, QueueOffset(0)), "TOPIC_NOT_FOUND"),
-        (PullRequest("orders", 0, QueueOffset(0), messages_max=-1), "REQUEST_ILLEGAL"),
-        (PullRequest("orders", 0, QueueOffset(0), bytes_max=-1), "REQUEST_ILLEGAL"),
-        (PullRequest("orders", 0, QueueOffset(0), tags=("t",) * 65), "REQUEST_ILLEGAL"),
+        (PullRequest("orders", QueueId(0), QueueOffset(-1)), "OFFSET_OUT_OF_RANGE"),
+        (PullRequest("orders", QueueId(0), QueueOffset(61)), "OFFSET_OUT_OF_RANGE"),
+        (PullRequest("empty", QueueId(0), QueueOffset(1)), "OFFSET_OUT_OF_RANGE"),
+        (PullRequest("orders", QueueId(4), QueueOffset(0)), "QUEUE_NOT_FOUND"),
+        (PullRequest("orders", QueueId(-1), QueueOffset(0)), "QUEUE_NOT_FOUND"),
+        (PullRequest("no such", QueueId(0), QueueOffset(0)), "TOPIC_NOT_FOUND"),
+        (PullRequest("orders", QueueId(0), QueueOffset(0), messages_max=-1), "REQUEST_ILLEGAL"),
+        (PullRequest("orders", QueueId(0), QueueOffset(0), bytes_max=-1), "REQUEST_ILLEGAL"),
+        (PullRequest("orders", QueueId(0), QueueOffset(0), tags=("t",) * 65), "REQUEST_ILLEGAL"),
     ],
 )
 def test_refusals(store: MessageStore, request_: PullRequest, symbol: str) -> None:
@@ -154,9 +156,12 @@ def test_refusals(store: MessageStore, request_: PullRequest, symbol: str) -> No
 
 def test_a_topic_that_only_the_store_knows_can_be_read(store: MessageStore) -> None:
     store.topics.delete("orders")
-    assert puller(store).pull(PullRequest("orders", 0, QueueOffset(0), messages_max=1)).message_count == 1
+    assert (
+        puller(store).pull(PullRequest("orders", QueueId(0), QueueOffset(0), messages_max=1)).message_count
+        == 1
+    )
     with pytest.raises(TroveError, match="QUEUE_NOT_FOUND"):
-        puller(store).pull(PullRequest("orders", 7, QueueOffset(0)))
+        puller(store).pull(PullRequest("orders", QueueId(7), QueueOffset(0)))
 
 
 def reopened_with_damage(at: str) -> MessageStore:
@@ -174,7 +179,7 @@ def reopened_with_damage(at: str) -> MessageStore:
 
 @pytest.mark.parametrize("at", ["body", "size", "physical offset"])
 def test_a_damaged_record_is_left_out_and_named(at: str) -> None:
-    result = puller(reopened_with_damage(at)).pull(PullRequest("orders", 0, QueueOffset(0)))
+    result = puller(reopened_with_damage(at)).pull(PullRequest("orders", QueueId(0), QueueOffset(0)))
     assert result.damaged_offsets == (5,)
     assert [message.queue_offset for message in messages(result)] == [0, 1, 2, 3, 4, 6, 7, 8, 9]
     assert result.next_offset == 10
@@ -182,20 +187,20 @@ def test_a_damaged_record_is_left_out_and_named(at: str) -> None:
 
 def test_a_pull_of_the_damaged_record_alone_comes_further() -> None:
     result = puller(reopened_with_damage("body")).pull(
-        PullRequest("orders", 0, QueueOffset(5), messages_max=1)
+        PullRequest("orders", QueueId(0), QueueOffset(5), messages_max=1)
     )
     assert (result.message_count, result.damaged_offsets, result.next_offset) == (0, (5,), 6)
     assert not result.at_end
 
 
 def test_queue_offsets_come_only_where_the_records_say_something_else(store: MessageStore) -> None:
-    assert puller(store).pull(PullRequest("orders", 1, QueueOffset(3))).queue_offsets == b""
-    queue = store.consume_queues.get("orders", 1)
+    assert puller(store).pull(PullRequest("orders", QueueId(1), QueueOffset(3))).queue_offsets == b""
+    queue = store.consume_queues.get("orders", QueueId(1))
     assert queue is not None
     queue.append(
         queue.max_offset, queue.units(QueueOffset(0), 1).astype(UNIT_DTYPE)
     )  # a second unit for one record
-    result = puller(store).pull(PullRequest("orders", 1, QueueOffset(queue.max_offset - 2)))
+    result = puller(store).pull(PullRequest("orders", QueueId(1), QueueOffset(queue.max_offset - 2)))
     assert [message.queue_offset for message in messages(result)] == [queue.max_offset - 2, 0]
     expected = [queue.max_offset - 2, queue.max_offset - 1]
     assert np.frombuffer(result.queue_offsets, "<i8").tolist() == expected
@@ -221,7 +226,7 @@ def test_the_last_message_by_itself_is_read_as_any_other(
         log = files.open("commitlog/" + "0" * 20)
         position = result.physical_offset + PLACES[at]
         log.write(position, bytes([log.view()[position] ^ 1]))
-    pulled = reader.pull(PullRequest("orders", 0, QueueOffset(2)))
+    pulled = reader.pull(PullRequest("orders", QueueId(0), QueueOffset(2)))
     assert (pulled.next_offset, pulled.min_offset, pulled.max_offset) == (3, 0, 3)
     if at == "nothing":
         assert [message.body for message in messages(pulled)] == [b"002"]

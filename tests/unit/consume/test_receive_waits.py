@@ -9,6 +9,7 @@ import pytest
 from broker.groups.receive_waits import ReceiveWaits
 from tests.support.fake_loop import run, turns
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueId
 
 
 class Pollers:
@@ -38,10 +39,10 @@ def test_growth_wakes_one_waiter_of_each_group() -> None:
             polls.poll(name, group)
         polls.poll("other", "a", "others")
         await turns()
-        polls.waits.on_messages_available([("orders", 3)])
+        polls.waits.on_messages_available([("orders", QueueId(3))])
         await turns()
         assert polls.looks == ["a1", "b1"]
-        polls.waits.on_messages_available([("nobody", 0)])
+        polls.waits.on_messages_available([("nobody", QueueId(0))])
         await turns()
         assert polls.looks == ["a1", "b1"]
 
@@ -58,7 +59,7 @@ def test_who_got_nothing_keeps_its_place() -> None:
             polls.waits.wake(("g", "orders"))
             await turns()
         assert polls.looks == ["first", "first"]
-        polls.waits.on_messages_available([("orders", 0), ("orders", 1)])
+        polls.waits.on_messages_available([("orders", QueueId(0)), ("orders", QueueId(1))])
         await turns()
         assert polls.looks[2:] == ["first", "second"], "two queues grew: two look"
 
@@ -72,7 +73,7 @@ def test_retry_topics_of_every_form_wake_the_group() -> None:
         polls.poll("theirs", "g2")
         await turns()
         for topic in ("%RETRY%g_orders", "%RETRY%g+orders", "%RETRY%g", "%RETRY%g_others"):
-            polls.waits.on_messages_available([(topic, 0)])
+            polls.waits.on_messages_available([(topic, QueueId(0))])
             await turns()
         assert polls.looks == ["mine"] * 3
 
@@ -106,7 +107,7 @@ def test_the_time_is_over_when_it_is_over() -> None:
         assert loop.time() == pytest.approx(7.5)
         assert polls.looks == ["b"]
         assert len(polls.waits) == 0
-        polls.waits.on_messages_available([("orders", 0)])  # nobody is left
+        polls.waits.on_messages_available([("orders", QueueId(0))])  # nobody is left
 
     run(scene())
 
@@ -156,7 +157,7 @@ def test_a_thousand_idle_polls_do_nothing() -> None:
             polls.poll(str(number), f"group-{number % 10}", seconds=20.0)
         await turns()
         assert len(polls.waits) == 1_000
-        polls.waits.on_messages_available([("orders", 0)])
+        polls.waits.on_messages_available([("orders", QueueId(0))])
         await turns()
         assert len(polls.looks) == 10
         await asyncio.gather(*polls.tasks.values())

@@ -14,7 +14,7 @@ from broker.groups.timers.wheel_records import WHEEL_TOPIC
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from tests.unit.delivery.test_rocketmq_import import revive_record
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.events.sources import kind_of
 from trovemq_store.files.faulty import FaultyFileSystem
@@ -37,7 +37,7 @@ def retry(engine: Engine, body: str, topic: str = "", *, times: int = 1, tag: st
     properties = {"RETRY_TOPIC": topic, "TAGS": tag}
     record = NewRecord(
         CLASSIC,
-        0,
+        QueueId(0),
         body.encode(),
         {name: value for name, value in properties.items() if value},
         reconsume_times=times,
@@ -105,7 +105,7 @@ def test_a_queue_of_others_messages_is_read_no_further_than_the_limit() -> None:
     for body, topic in (("b0", "bills"), ("b1", "bills"), ("b2", "bills"), ("a0", "orders")):
         retry(engine, body, topic)
     assert engine.receive() == []
-    assert len(engine.delivery.group_topics.state("workers", CLASSIC, 0).held) == 2  # type: ignore[union-attr]
+    assert len(engine.delivery.group_topics.state("workers", CLASSIC, QueueId(0)).held) == 2  # type: ignore[union-attr]
     engine.ack(*engine.receive(topic="bills"), topic="bills")
     assert bodies(engine.receive()) == ["a0"]
 
@@ -129,7 +129,9 @@ def test_one_refused_dead_letter_of_a_receive_stands_for_the_other_queues() -> N
     engine = with_bills()
     engine.groups.create(SubscriptionGroup("workers", retry_max=0))
     engine.store.topics.ensure_internal("%RETRY%workers+orders", 1)
-    engine.writer.append([NewRecord("%RETRY%workers+orders", 0, b"v2", {}, reconsume_times=1)], engine.now_ms)
+    engine.writer.append(
+        [NewRecord("%RETRY%workers+orders", QueueId(0), b"v2", {}, reconsume_times=1)], engine.now_ms
+    )
     retry(engine, "a", "orders")
     engine.store.mark_failed()
     assert engine.receive() == []
@@ -145,7 +147,7 @@ def test_a_reset_of_the_retry_topic_wakes_every_topic_of_the_group() -> None:
     engine.ack(*engine.receive())
     assert engine.receive(topic="bills") == []
     engine.receive("others")
-    assert engine.delivery.reset("workers", CLASSIC, {0: 0}, engine.now_ms) == {0: 0}
+    assert engine.delivery.reset("workers", CLASSIC, {QueueId(0): 0}, engine.now_ms) == {0: 0}
     assert engine.delivery.due_pairs(engine.now_ms) == [("workers", "bills"), ("workers", "orders")]
     assert bodies(engine.receive()) == ["a"]
 
@@ -241,7 +243,7 @@ def test_what_a_stored_topic_is_to_a_group(name: str, expected: tuple[int, str])
 def test_a_check_point_of_a_classic_retry_is_of_the_topic_that_it_names() -> None:
     engine = with_bills()
     retry(engine, "b", "bills", times=2)
-    engine.store.offsets.commit("workers", CLASSIC, 0, QueueOffset(1))
+    engine.store.offsets.commit("workers", CLASSIC, QueueId(0), QueueOffset(1))
     revive_record(engine, "ck", t=CLASSIC, n=1, it=500)
     import_from_rocketmq(engine.delivery, engine.store, engine.files, (), engine.now_ms)
     (again,) = engine.receive(topic="bills")

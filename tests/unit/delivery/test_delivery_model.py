@@ -16,6 +16,7 @@ from tests.support.delivery import LEASE_MS, ROOMY, Engine
 from tests.support.engine import flush
 from tests.support.trials import SOAK
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueId
 from trovemq_proto.records import decode_message
 from trovemq_store.events.receipt_handle import encode_receipt
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
@@ -66,7 +67,9 @@ class DeliveryMachine(RuleBasedStateMachine):
     @rule(queue_id=st.integers(0, QUEUES - 1), keys=st.lists(st.sampled_from("abc"), min_size=1, max_size=6))
     def send(self, queue_id: int, keys: list[str]) -> None:
         for key in keys:
-            offset = self.engine.send(f"{queue_id}-{len(self.keys[queue_id])}", queue_id=queue_id, key=key)
+            offset = self.engine.send(
+                f"{queue_id}-{len(self.keys[queue_id])}", queue_id=QueueId(queue_id), key=key
+            )
             assert offset == len(self.keys[queue_id])
             self.keys[queue_id].append(key)
 
@@ -266,7 +269,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.engine.store.offsets.persist()
         for group in GROUPS:
             for queue_id in range(QUEUES):
-                self.stored[group, queue_id] = self.engine.committed(group, queue_id=queue_id) or 0
+                self.stored[group, queue_id] = self.engine.committed(group, queue_id=QueueId(queue_id)) or 0
 
     @rule(flushed=st.booleans())
     def crash(self, flushed: bool) -> None:
@@ -297,7 +300,7 @@ class DeliveryMachine(RuleBasedStateMachine):
             for queue_id, keys in enumerate(self.keys):
                 done = [self.model.of(group, queue_id, offset).done for offset in range(len(keys))]
                 first = done.index(False) if False in done else len(done)
-                assert (self.engine.committed(group, queue_id=queue_id) or 0) <= first
+                assert (self.engine.committed(group, queue_id=QueueId(queue_id)) or 0) <= first
 
     @invariant()
     def in_flight_is_what_was_handed_out_and_is_not_consumed(self) -> None:
@@ -323,7 +326,7 @@ class DeliveryMachine(RuleBasedStateMachine):
                     state.done = True
             for queue_id, keys in enumerate(self.keys):
                 assert all(self.model.of(group, queue_id, offset).done for offset in range(len(keys)))
-                assert (self.engine.committed(group, queue_id=queue_id) or 0) == len(keys)
+                assert (self.engine.committed(group, queue_id=QueueId(queue_id)) or 0) == len(keys)
 
 
 TestDeliveryModel = pytest.mark.slow(DeliveryMachine.TestCase)

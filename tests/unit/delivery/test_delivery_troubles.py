@@ -13,6 +13,7 @@ from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from tests.support.engine import send
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_proto.records.layout import PROPERTIES_SIZE_MAX
 from trovemq_store.events import event_log
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
@@ -24,7 +25,7 @@ def full_disk(engine: Engine) -> Iterator[list[int]]:
     refused: list[int] = []
     append = engine.writer.append
 
-    def refuse(_records: Any, now_ms: int) -> Any:
+    def refuse(_records: Any, now_ms: EpochMs) -> Any:
         refused.append(now_ms)
         raise TroveError(errors.DISK_FULL)
 

@@ -12,7 +12,7 @@ from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from tests.support.engine import flush
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 
@@ -117,8 +117,8 @@ def test_a_reset_forgets_what_is_in_flight(engine: Engine) -> None:
     sent(engine, 4)
     got = engine.receive()
     engine.ack(got[0])
-    assert engine.delivery.reset("workers", "orders", {0: 2, 7: 1}, engine.now_ms) == {0: 3}
-    engine.store.offsets.commit("workers", "orders", 0, QueueOffset(2))
+    assert engine.delivery.reset("workers", "orders", {QueueId(0): 2, QueueId(7): 1}, engine.now_ms) == {0: 3}
+    engine.store.offsets.commit("workers", "orders", QueueId(0), QueueOffset(2))
     assert engine.delivery.due_pairs(engine.now_ms) == [("workers", "orders")]
     with pytest.raises(TroveError, match="RECEIPT_HANDLE_ILLEGAL"):
         engine.ack(got[1])

@@ -9,6 +9,7 @@ import pytest
 from broker.groups.delivery.leases import Lease, LeaseHeap
 from broker.groups.delivery.renewals import Renewals
 from tests.support.delivery import LEASE_MS, Engine, bodies
+from trovemq_proto.positions import EpochMs
 
 
 @pytest.fixture
@@ -23,17 +24,17 @@ def sent(engine: Engine, count: int) -> None:
 
 def test_leases_that_ended_or_moved_do_not_fill_the_memory() -> None:
     heap: LeaseHeap[str] = LeaseHeap()
-    lasting = Lease(0, 1, 0, 1, 50, 0, "c", renewed=False)
+    lasting = Lease(0, 1, 0, 1, EpochMs(50), EpochMs(0), "c", renewed=False)
     lasting.live = 1
     heap.push(lasting, "lasting")
-    moving = Lease(1, 1, 1, 2, 0, 0, "c", renewed=True)
+    moving = Lease(1, 1, 1, 2, EpochMs(0), EpochMs(0), "c", renewed=True)
     moving.live = 1
     for until_ms in range(100_000):
-        moving.until_ms = until_ms
+        moving.until_ms = EpochMs(until_ms)
         heap.push(moving, "moving")
     assert len(heap) < 10_000
     assert heap.earliest_ms() == 50
-    assert [owner for _, owner in heap.pop_until(200_000)] == ["lasting", "moving"]
+    assert [owner for _, owner in heap.pop_until(EpochMs(200_000))] == ["lasting", "moving"]
 
 
 def test_expired_renewed_leases_and_idle_clients_are_forgotten(engine: Engine) -> None:

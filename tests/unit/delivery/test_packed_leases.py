@@ -27,6 +27,7 @@ from tests.support.trials import SOAK
 from tests.unit.delivery.test_delivery_model import DeliveryMachine
 from tests.unit.delivery.test_priority_model import PriorityMachine
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_store.events.receipt_handle import SourceKind
 
 MANY = 1_000_000
@@ -67,7 +68,9 @@ def test_a_million_unacknowledged_messages_of_a_group_fit_in_64_mib(pattern: str
     tracemalloc.start(1)
     try:
         both = GroupTopic("workers", "orders")
-        states = [QueueState("workers", "orders", number, SourceKind.TOPIC, 0) for number in range(4)]
+        states = [
+            QueueState("workers", "orders", QueueId(number), SourceKind.TOPIC, 0) for number in range(4)
+        ]
         for state in states:
             both.add(state)
             state.order = ByPriority(0) if by_priority else None
@@ -98,7 +101,7 @@ def test_a_million_unacknowledged_messages_of_a_group_fit_in_64_mib(pattern: str
     assert peak + 1.2 * each * (MANY - packed) < BYTES_MAX, "all further ones become rows"
 
 
-def change(both: GroupTopic, state: QueueState, offset: int, now_ms: int) -> None:
+def change(both: GroupTopic, state: QueueState, offset: int, now_ms: EpochMs) -> None:
     """As Delivery.change_invisible() does it."""
     before = state.open.get(offset)
     assert before is not None
@@ -142,7 +145,16 @@ def test_packed_leases_are_the_leases_that_were_packed(data: st.DataObject) -> N
                 offsets = sorted(set(data.draw(st.lists(st.sampled_from(free), max_size=40)) if free else []))
                 if offsets:
                     until_ms = data.draw(st.integers(0, 50))
-                    lease = Lease(number, number % 5, first, first + 70, until_ms, 7, f"c{number % 3}", False)
+                    lease = Lease(
+                        number,
+                        number % 5,
+                        first,
+                        first + 70,
+                        EpochMs(until_ms),
+                        EpochMs(7),
+                        f"c{number % 3}",
+                        False,
+                    )
                     packed.add([(lease, offsets)])
                     model.update(dict.fromkeys(offsets, lease))
             elif what == "take":
@@ -156,7 +168,7 @@ def test_packed_leases_are_the_leases_that_were_packed(data: st.DataObject) -> N
                 now_ms = data.draw(st.integers(0, 50))
                 due = [one for one in model.values() if not one.ended and one.until_ms <= now_ms]
                 found_ended = array("q")
-                assert packed.end_until(now_ms, found_ended) == bool(due)
+                assert packed.end_until(EpochMs(now_ms), found_ended) == bool(due)
                 assert sorted(found_ended) == sorted(offset for offset in model if model[offset] in due)
                 for lease in due:
                     lease.ended = True
@@ -181,7 +193,9 @@ def test_packed_leases_are_the_leases_that_were_packed(data: st.DataObject) -> N
             open_ends = [lease.until_ms for lease in model.values() if not lease.ended]
             assert bool(packed.clock.live) >= bool(open_ends)
             assert packed.clock.until_ms <= min(open_ends, default=packed_leases.NEVER)
-            assert packed.ended_count(20) == sum(one.ended or one.until_ms <= 20 for one in model.values())
+            assert packed.ended_count(EpochMs(20)) == sum(
+                one.ended or one.until_ms <= 20 for one in model.values()
+            )
         for offsets, number, attempt, until_ms, received_ms, client_id, is_ended in leases_of(packed):
             for offset in offsets:
                 one = model.pop(offset)
@@ -195,7 +209,14 @@ def test_names_of_clients_that_have_nothing_are_forgotten() -> None:
     packed = PackedLeases()
     with patch.object(packed_leases, "_CLIENTS_MIN", 4):
         for number in range(200):
-            packed.add([(Lease(1, 1, number, number + 1, 9, 9, f"client {number}", False), [number])])
+            packed.add(
+                [
+                    (
+                        Lease(1, 1, number, number + 1, EpochMs(9), EpochMs(9), f"client {number}", False),
+                        [number],
+                    )
+                ]
+            )
             if number >= 2:
                 packed.take(number - 2)
     assert len(packed.save()[0]) < 20
@@ -203,17 +224,17 @@ def test_names_of_clients_that_have_nothing_are_forgotten() -> None:
 
 
 def test_a_lease_that_a_row_cannot_say_is_not_packed() -> None:
-    assert can_pack(Lease(1, 1, 0, 1, 9, 9, "c", renewed=False))
-    assert not can_pack(Lease(1, 1, 0, 1, 9, 9, "c", renewed=True))
-    assert not can_pack(Lease(1 << 32, 1, 0, 1, 9, 9, "c", renewed=False))
-    released = Lease(1, 1, 0, 1, 9, 9, "c", renewed=False)
-    released.until_ms = 8
+    assert can_pack(Lease(1, 1, 0, 1, EpochMs(9), EpochMs(9), "c", renewed=False))
+    assert not can_pack(Lease(1, 1, 0, 1, EpochMs(9), EpochMs(9), "c", renewed=True))
+    assert not can_pack(Lease(1 << 32, 1, 0, 1, EpochMs(9), EpochMs(9), "c", renewed=False))
+    released = Lease(1, 1, 0, 1, EpochMs(9), EpochMs(9), "c", renewed=False)
+    released.until_ms = EpochMs(8)
     assert not can_pack(released)
 
 
 def test_rows_of_a_snapshot_that_name_nothing_are_refused() -> None:
     packed = PackedLeases()
-    packed.add([(Lease(1, 1, 0, 1, 9, 9, "c", renewed=False), [0])])
+    packed.add([(Lease(1, 1, 0, 1, EpochMs(9), EpochMs(9), "c", renewed=False), [0])])
     _, leaves = packed.save()
     with pytest.raises(ValueError, match="client"):
         PackedLeases().restore([], leaves)
@@ -225,7 +246,7 @@ def engine_with(count: int, queue_count: int = 2) -> Engine:
         ConsumerSettings(new_group_start="begin", in_flight_max=1_000_000), queue_count=queue_count
     )
     for number in range(count):
-        engine.send(f"m{number}", queue_id=number % queue_count)
+        engine.send(f"m{number}", queue_id=QueueId(number % queue_count))
     return engine
 
 
@@ -277,7 +298,7 @@ def test_out_of_order_acknowledgements_survive_a_restart_as_equal_ranges(seed: i
     assert len(again) == len(left)
     assert {one.attempt for one in again} == {2}
     engine.ack(*again)
-    assert [engine.committed(queue_id=number) for number in range(2)] == [150, 150]
+    assert [engine.committed(queue_id=QueueId(number)) for number in range(2)] == [150, 150]
 
 
 @pytest.mark.usefixtures("small")
@@ -380,7 +401,7 @@ def test_packed_messages_can_be_changed_and_acknowledged_many_at_once() -> None:
 def test_a_reset_forgets_what_is_packed() -> None:
     engine = engine_with(40, queue_count=1)
     got = [one for _ in range(40) for one in engine.receive(count=1)]
-    assert engine.delivery.reset("workers", "orders", {0: 0}, engine.now_ms) == {0: 40}
+    assert engine.delivery.reset("workers", "orders", {QueueId(0): 0}, engine.now_ms) == {0: 40}
     assert engine.delivery.in_flight_count == 0
     engine.now_ms += LEASE_MS
     assert engine.delivery.due_pairs(engine.now_ms) == [("workers", "orders")], "only for the reset's sake"

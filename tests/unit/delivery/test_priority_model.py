@@ -15,6 +15,7 @@ from broker.groups.consumer_settings import ConsumerSettings
 from broker.groups.delivery import priority_order
 from tests.support.delivery import LEASE_MS, ROOMY, Engine
 from tests.support.engine import flush, send
+from trovemq_proto.positions import EpochMs
 from trovemq_proto.records import decode_message
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
@@ -30,7 +31,7 @@ class State:
     """One message and one group."""
 
     attempt: int = 0
-    until_ms: int = 0
+    until_ms: EpochMs = EpochMs(0)
     handle: str = ""
     done: bool = False
 
@@ -49,7 +50,7 @@ class Model:
     def in_flight(self) -> int:
         return sum(1 for state in self.states.values() if state.attempt and not state.done)
 
-    def next(self, priorities: list[int], now_ms: int, new_allowed: bool) -> int | None:
+    def next(self, priorities: list[int], now_ms: EpochMs, new_allowed: bool) -> int | None:
         """The offset that must be delivered now."""
         visible = [
             (-priority, offset)

@@ -13,7 +13,7 @@ from broker.groups.filters.filter import parse_filter
 from tests.support.delivery import LEASE_MS, ROOMY, Engine, attempts, bodies
 from tests.support.engine import flush, send
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueId
 from trovemq_proto.records import decode_message
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
@@ -263,7 +263,7 @@ def test_a_reset_and_a_deleted_topic_start_over() -> None:
     for number in range(6):
         put(target, f"{number}", number)
     target.ack(*target.receive(count=3))
-    target.delivery.reset("workers", "orders", {0: 2}, target.now_ms)
+    target.delivery.reset("workers", "orders", {QueueId(0): 2}, target.now_ms)
     assert all_of(target) == ["5", "4", "3", "2"]
     target.store.delete_topic("orders", target.now_ms)
     target.delivery.forget_topic("orders", target.now_ms)
@@ -288,15 +288,15 @@ def test_messages_beyond_one_step_are_all_put_in_order() -> None:
     for number in range(300):
         put(target, f"{number}", number % 10)
     places = target.delivery.context.priority_order
-    assert not places.catch_up("orders", 0, 0, 100)
-    assert places.catch_up("orders", 0, 0, 1_000)
-    assert [places.count("orders", 0, priority, 0, 300) for priority in range(10)] == [30] * 10
-    assert places.count("orders", 0, 3, 100, 200) == 10
-    assert places.next_offset("orders", 0, 3, 104) == 113
-    assert places.next_offset("orders", 0, 3, 299) is None
-    assert places.next_offset("nowhere", 0, 3, 0) is None
-    assert places.count("nowhere", 0, 3, 0, 9) == 0
-    assert places.catch_up("nowhere", 0, 0, 1)
+    assert not places.catch_up("orders", QueueId(0), 0, 100)
+    assert places.catch_up("orders", QueueId(0), 0, 1_000)
+    assert [places.count("orders", QueueId(0), priority, 0, 300) for priority in range(10)] == [30] * 10
+    assert places.count("orders", QueueId(0), 3, 100, 200) == 10
+    assert places.next_offset("orders", QueueId(0), 3, 104) == 113
+    assert places.next_offset("orders", QueueId(0), 3, 299) is None
+    assert places.next_offset("nowhere", QueueId(0), 3, 0) is None
+    assert places.count("nowhere", QueueId(0), 3, 0, 9) == 0
+    assert places.catch_up("nowhere", QueueId(0), 0, 1)
 
 
 @pytest.fixture
@@ -343,8 +343,8 @@ def test_memory_goes_when_the_tree_has_it(with_trees: Engine, monkeypatch: pytes
     target.store.catch_up_trees()
     assert bodies(target.receive(count=1)) == ["3"]
     assert places_of(target).entry_count == 0
-    assert places_of(target).count("orders", 0, 1, 0, 20) == 10
-    assert places_of(target).count("orders", 0, 0, 3, 9) == 3
+    assert places_of(target).count("orders", QueueId(0), 1, 0, 20) == 10
+    assert places_of(target).count("orders", QueueId(0), 0, 3, 9) == 3
 
 
 def test_what_the_tree_lacks_is_read_from_the_queue(with_trees: Engine) -> None:

@@ -12,6 +12,7 @@ from broker.groups.delivery import priority_waiting
 from broker.groups.delivery.priority_waiting import waiting_steps
 from tests.support.delivery import LEASE_MS, ROOMY, Engine
 from tests.support.engine import flush, send
+from trovemq_proto.positions import QueueId
 from trovemq_store.engine.steps import finished
 
 KEY = ("workers", "orders")
@@ -27,7 +28,7 @@ def engine(*, trees: bool, queue_count: int = 1) -> Engine:
     return made
 
 
-def put(target: Engine, priority: int, queue_id: int = 0) -> None:
+def put(target: Engine, priority: int, queue_id: QueueId = QueueId(0)) -> None:
     properties = {"_SYS_MSG_PRIORITY_": str(priority)}
     send(target.store, b"x", target.now_ms, queue_id=queue_id, properties=properties)
 
@@ -52,7 +53,7 @@ def test_what_waits_is_what_was_sent_and_not_handed_out(seed: int, monkeypatch: 
         if what == "send":
             for _ in range(rng.randrange(1, 12)):
                 queue_id, priority = rng.randrange(2), rng.randrange(10)
-                put(target, priority, queue_id)
+                put(target, priority, QueueId(queue_id))
                 sent[queue_id].append(priority)
         elif what == "receive":
             for one in target.receive(count=rng.randrange(1, 9)):
@@ -65,7 +66,7 @@ def test_what_waits_is_what_was_sent_and_not_handed_out(seed: int, monkeypatch: 
             target.now_ms += LEASE_MS
         elif what == "reset" and rng.random() < 0.3:
             offset = rng.randrange(len(sent[0]) + 1)
-            target.delivery.reset("workers", "orders", {0: offset}, target.now_ms)
+            target.delivery.reset("workers", "orders", {QueueId(0): offset}, target.now_ms)
             handed[0] = set(range(offset))
         elif what == "restart" and rng.random() < 0.5:
             target.restart()

@@ -10,7 +10,7 @@ from broker.groups.filters.filter import parse_filter
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.index.consume_queue import BLANK_UNIT
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
@@ -38,7 +38,7 @@ def spoil_queue(engine: Engine, offset: int, unit: bytes) -> None:
 def test_retries_are_not_starved_by_a_topic_that_has_always_more(engine: Engine) -> None:
     for topic in (POP_RETRY, POP_RETRY_V2):
         engine.store.topics.ensure_internal(topic, 1)
-        record = NewRecord(topic, 0, topic[-7:].encode(), {}, reconsume_times=1)
+        record = NewRecord(topic, QueueId(0), topic[-7:].encode(), {}, reconsume_times=1)
         engine.writer.append([record], engine.now_ms)
     sent(engine, 12)
     turns = [bodies(engine.receive(count=1))[0] for _ in range(10)]
@@ -63,7 +63,7 @@ def test_a_message_too_large_for_a_batch_leaves_space_for_another_queue(
     monkeypatch.setattr(delivery_module, "RECEIVE_BYTES_MAX", 2_000)
     engine = Engine(queue_count=3)
     for queue_id, body in ((1, "a"), (2, "b" * 1_900), (0, "c")):
-        engine.send(body, queue_id=queue_id)
+        engine.send(body, queue_id=QueueId(queue_id))
     assert [body[0] for body in bodies(engine.receive())] == ["a", "c"]
     assert [body[0] for body in bodies(engine.receive())] == ["b"]
 
@@ -174,8 +174,8 @@ def test_a_message_that_was_settled_while_it_was_ready_does_not_come_again(engin
     kept = engine.delivery.change_invisible("workers", "orders", handle, 5_000, engine.now_ms)
     engine.now_ms += 1
     assert engine.delivery.due_pairs(engine.now_ms) == [("workers", "orders")]
-    engine.store.offsets.commit("workers", "orders", 0, QueueOffset(2))
-    state = engine.delivery.group_topics.state("workers", "orders", 0)
+    engine.store.offsets.commit("workers", "orders", QueueId(0), QueueOffset(2))
+    state = engine.delivery.group_topics.state("workers", "orders", QueueId(0))
     assert state is not None
     state.drop_below(2)  # as a stored offset that is further does at a start
     assert bodies(engine.receive()) == ["m2"]

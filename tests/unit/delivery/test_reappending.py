@@ -11,7 +11,7 @@ from tests.support.delivery import LEASE_MS, ROOMY, Engine, bodies
 from tests.support.engine import flush
 from tests.unit.delivery.test_delivery_troubles import full_disk
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueId
 from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.files.faulty import FaultyFileSystem
 from trovemq_store.files.memory import MemoryFileSystem
@@ -33,7 +33,7 @@ def sent(engine: Engine, count: int) -> None:
 def retries(engine: Engine, *bodies_: str) -> list[int]:
     """Where they lie."""
     engine.store.topics.ensure_internal(RETRY, 1)
-    records = [NewRecord(RETRY, 0, body.encode(), {}, reconsume_times=1) for body in bodies_]
+    records = [NewRecord(RETRY, QueueId(0), body.encode(), {}, reconsume_times=1) for body in bodies_]
     return [result.physical_offset for result in engine.writer.append(records, engine.now_ms)]
 
 
@@ -133,7 +133,7 @@ def test_units_of_a_retry_queue_that_name_no_record_carry_nothing(engine: Engine
     blank = (0).to_bytes(8) + b"\x7f\xff\xff\xff" + bytes(8)
     engine.files._files[f"consumequeue/{RETRY}/0/{0:020d}"].data[20:40] = blank
     engine.files._files[f"consumequeue/{RETRY}/0/{0:020d}"].data[60:68] = (places[3] + 1).to_bytes(8)
-    queue = engine.store.consume_queues.get(RETRY, 0)
+    queue = engine.store.consume_queues.get(RETRY, QueueId(0))
     assert queue is not None
     queue._forget_known()  # the last unit is known without a look at the file
     end = engine.store.end_offset

@@ -13,7 +13,7 @@ from broker.groups.filters.filter import parse_filter
 from broker.groups.timers.wheel_records import WHEEL_TOPIC
 from broker.groups.transactions.records import HALF_TOPIC
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.events.codec import Event, EventKind
@@ -84,7 +84,7 @@ def test_a_stored_offset_beyond_the_queue_is_cut_too() -> None:
     engine.receive(count=3)
     state = engine.delivery.snapshot()
     after = with_messages(2)
-    after.store.offsets.commit("workers", "orders", 0, QueueOffset(3))
+    after.store.offsets.commit("workers", "orders", QueueId(0), QueueOffset(3))
     after.delivery.restore(state)
     after.delivery.settle()
     assert after.committed() == 2
@@ -98,7 +98,9 @@ def test_an_event_of_a_lease_that_is_not_known_any_more_changes_nothing() -> Non
     engine.events.flush(engine.now_ms)
     for kind in (EventKind.CHANGED, EventKind.MOVED, EventKind.HELD):
         count = 1 if kind is EventKind.HELD else 2
-        engine.events.add(Event(kind, engine.now_ms, "workers", "orders", 0, 0, count, until=9, lease=7))
+        engine.events.add(
+            Event(kind, engine.now_ms, "workers", "orders", QueueId(0), 0, count, until=9, lease=7)
+        )
     engine.crash(flushed=True)
     assert engine.delivery.in_flight_count == 0
     assert bodies(engine.receive()) == ["m2"]
@@ -132,19 +134,19 @@ def test_what_others_put_into_system_topics_is_read_as_their_queues_grow() -> No
     model = ConsumerState.open(engine.store, engine.files, ConsumerSettings(), engine.now_ms)
     half = {"REAL_TOPIC": "orders", "REAL_QID": "0", "UNIQ_KEY": "A"}
     timer = half | {"TIMER_OUT_MS": str(engine.now_ms + 9_000)}
-    engine.writer.append([NewRecord(HALF_TOPIC, 0, b"half", half)], engine.now_ms)
-    engine.writer.append([NewRecord(WHEEL_TOPIC, 0, b"timer", timer)], engine.now_ms)
-    model.on_messages_available([("orders", 0)])
+    engine.writer.append([NewRecord(HALF_TOPIC, QueueId(0), b"half", half)], engine.now_ms)
+    engine.writer.append([NewRecord(WHEEL_TOPIC, QueueId(0), b"timer", timer)], engine.now_ms)
+    model.on_messages_available([("orders", QueueId(0))])
     assert (model.transactions.open_count, model.timers.pending_count) == (0, 0)
-    model.on_messages_available([(HALF_TOPIC, 0)])
-    model.on_messages_available([(WHEEL_TOPIC, 0)])
+    model.on_messages_available([(HALF_TOPIC, QueueId(0))])
+    model.on_messages_available([(WHEEL_TOPIC, QueueId(0))])
     assert (model.transactions.open_count, model.timers.pending_count) == (1, 1)
 
 
 def test_each_space_gets_its_own_events_after_a_kill() -> None:
     engine = with_messages(1)
     model = ConsumerState.open(engine.store, engine.files, ConsumerSettings(), engine.now_ms)
-    record = NewRecord("orders", 0, b"body", {"UNIQ_KEY": "A"})
+    record = NewRecord("orders", QueueId(0), b"body", {"UNIQ_KEY": "A"})
     model.transactions.prepare(record, engine.now_ms)
     model.timers.schedule(record, engine.now_ms + 10, engine.now_ms)
     engine.store.dispatch()
@@ -167,6 +169,6 @@ def test_a_reset_while_a_receive_waits_for_a_full_group() -> None:
         engine.send(f"m{number}")
     first = engine.receive(count=2)
     assert engine.receive() == []
-    assert engine.delivery.reset("workers", "orders", {0: 3}, engine.now_ms) == {0: 2}
+    assert engine.delivery.reset("workers", "orders", {QueueId(0): 3}, engine.now_ms) == {0: 2}
     assert bodies(engine.receive()) == ["m3"]
     assert len(first) == 2

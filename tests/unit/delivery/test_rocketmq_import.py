@@ -14,7 +14,7 @@ from broker.groups.delivery.rocketmq_import import import_from_rocketmq
 from broker.groups.timers.wheel_records import WHEEL_TOPIC
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from tests.support.golden import load_manifest, settings_of, unpack
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_proto.records import decode_message
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import NewRecord, RecordWriter
@@ -71,7 +71,7 @@ def test_what_the_order_info_says_to_be_in_flight_waits_for_its_time(engine: Eng
     engine.groups.create(SubscriptionGroup("workers", orderly=True))
     for number in range(5):
         engine.send(f"m{number}", key="a")
-    engine.store.offsets.commit("workers", "orders", 0, QueueOffset(1))
+    engine.store.offsets.commit("workers", "orders", QueueId(0), QueueOffset(1))
     until_ms = engine.now_ms + 5_000
     entry = {"popTime": until_ms - 60_000, "i": 60_000, "o": [1, 1, 2], "oc": {"1": 2}, "cm": 2}
     document = {"table": {"orders@workers": {"0": entry}}}
@@ -89,7 +89,7 @@ def test_order_info_that_does_not_fit_the_offset_is_skipped(engine: Engine) -> N
     engine.groups.create(SubscriptionGroup("workers", orderly=True))
     for number in range(3):
         engine.send(f"m{number}", key="a")
-    engine.store.offsets.commit("workers", "orders", 0, QueueOffset(2))
+    engine.store.offsets.commit("workers", "orders", QueueId(0), QueueOffset(2))
     entry = {"popTime": engine.now_ms, "i": 60_000, "o": [0, 1], "cm": 0}
     document = {"table": {"orders@workers": {"0": entry, "x": entry, "1": []}, "noGroup": {}}}
     engine.files.write_atomic("config/consumerOrderInfo.json", json.dumps(document).encode())
@@ -107,7 +107,7 @@ def revive_record(engine: Engine, tag: str, **body: object) -> None:
         "t": "orders",
         **body,
     }
-    record = NewRecord(REVIVE_TOPIC, 0, json.dumps(value).encode(), {"TAGS": tag})
+    record = NewRecord(REVIVE_TOPIC, QueueId(0), json.dumps(value).encode(), {"TAGS": tag})
     engine.store.topics.ensure_internal(REVIVE_TOPIC, 8)
     engine.writer.append([record], engine.now_ms)
 
@@ -115,7 +115,7 @@ def revive_record(engine: Engine, tag: str, **body: object) -> None:
 def test_a_pending_check_point_brings_back_what_was_not_acknowledged(engine: Engine) -> None:
     for number in range(6):
         engine.send(f"m{number}")
-    engine.store.offsets.commit("workers", "orders", 0, QueueOffset(6))
+    engine.store.offsets.commit("workers", "orders", QueueId(0), QueueOffset(6))
     revive_record(engine, "ck", bm=0b10, d=[0, 1, 3, 4], n=4, it=60_000)
     revive_record(engine, "ack", ao=3)
     import_from_rocketmq(engine.delivery, engine.store, engine.files, (), engine.now_ms)
@@ -132,9 +132,9 @@ def test_a_pending_check_point_brings_back_what_was_not_acknowledged(engine: Eng
 
 def test_a_check_point_that_was_revived_is_not_looked_at(engine: Engine) -> None:
     engine.send("m0")
-    engine.store.offsets.commit("workers", "orders", 0, QueueOffset(1))
+    engine.store.offsets.commit("workers", "orders", QueueId(0), QueueOffset(1))
     revive_record(engine, "ck", n=1, it=500)
-    engine.store.offsets.commit("CID_RMQ_SYS_REVIVE_GROUP", REVIVE_TOPIC, 0, QueueOffset(1))
+    engine.store.offsets.commit("CID_RMQ_SYS_REVIVE_GROUP", REVIVE_TOPIC, QueueId(0), QueueOffset(1))
     import_from_rocketmq(engine.delivery, engine.store, engine.files, (), engine.now_ms)
     assert engine.receive() == []
 
@@ -143,7 +143,9 @@ def test_classic_retries_go_to_the_topic_that_they_came_from(engine: Engine) -> 
     engine.store.topics.create("bills", queue_count=1)
     engine.store.topics.ensure_internal("%RETRY%workers", 1)
     for topic in ("orders", "bills", "orders"):
-        record = NewRecord("%RETRY%workers", 0, topic.encode(), {"RETRY_TOPIC": topic}, reconsume_times=3)
+        record = NewRecord(
+            "%RETRY%workers", QueueId(0), topic.encode(), {"RETRY_TOPIC": topic}, reconsume_times=3
+        )
         engine.writer.append([record], engine.now_ms)
     orders = engine.receive()
     assert bodies(orders) == ["orders", "orders"]

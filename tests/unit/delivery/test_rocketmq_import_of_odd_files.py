@@ -10,7 +10,7 @@ from broker.groups.delivery.rocketmq_import import import_from_rocketmq
 from broker.groups.timers.wheel_records import WHEEL_QUEUE_ID, WHEEL_TOPIC
 from tests.support.delivery import Engine, attempts, bodies
 from tests.unit.delivery.test_rocketmq_import import REVIVE_TOPIC, revive_record
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
@@ -40,7 +40,7 @@ def entry(engine: Engine, offsets: list[int], **more: object) -> dict[str, objec
 # --- order info ---------------------------------------------------------------------------------------
 def test_order_info_of_a_group_without_order_does_not_hold_anything_back(engine: Engine) -> None:
     engine.groups.create(SubscriptionGroup("workers"))
-    engine.store.offsets.commit("workers", "orders", 0, QueueOffset(1))
+    engine.store.offsets.commit("workers", "orders", QueueId(0), QueueOffset(1))
     write_order_info(engine, orders_at_workers={"0": entry(engine, [1])})
     take(engine)
     assert bodies(engine.receive()) == ["m1", "m2", "m3", "m4", "m5"]
@@ -63,7 +63,7 @@ def test_order_info_that_says_of_nothing_there_is_skipped(
 ) -> None:
     engine.groups.create(SubscriptionGroup("workers", orderly=True))
     if stored is not None:
-        engine.store.offsets.commit("workers", topic, 0, QueueOffset(stored))
+        engine.store.offsets.commit("workers", topic, QueueId(0), QueueOffset(stored))
     write_order_info(engine, **{f"{topic}_at_workers": {"0": entry(engine, offsets)}})
     take(engine)
     got = engine.receive()
@@ -86,7 +86,7 @@ def test_an_order_info_number_no_event_can_say_kept_the_broker_from_start(
     engine: Engine, more: dict[str, object]
 ) -> None:
     engine.groups.create(SubscriptionGroup("workers", orderly=True))
-    engine.store.offsets.commit("workers", "orders", 0, QueueOffset(1))
+    engine.store.offsets.commit("workers", "orders", QueueId(0), QueueOffset(1))
     write_order_info(engine, orders_at_workers={"0": entry(engine, [1]) | more})
     take(engine)
     engine.events.flush(engine.now_ms)
@@ -95,7 +95,7 @@ def test_an_order_info_number_no_event_can_say_kept_the_broker_from_start(
 
 def test_consumed_messages_at_the_end_of_an_entry_do_not_come_again(engine: Engine) -> None:
     engine.groups.create(SubscriptionGroup("workers", orderly=True))
-    engine.store.offsets.commit("workers", "orders", 0, QueueOffset(1))
+    engine.store.offsets.commit("workers", "orders", QueueId(0), QueueOffset(1))
     write_order_info(engine, orders_at_workers={"0": entry(engine, [1, 1, 2, 3], cm=0b1100)})
     take(engine)
     engine.crash(flushed=True)
@@ -107,7 +107,7 @@ def test_consumed_messages_at_the_end_of_an_entry_do_not_come_again(engine: Engi
 # --- the revive log -----------------------------------------------------------------------------------
 def raw_revive(engine: Engine, tag: str, body: bytes, topic: str = REVIVE_TOPIC) -> int:
     engine.store.topics.ensure_internal(topic, 1)
-    (result,) = engine.writer.append([NewRecord(topic, 0, body, {"TAGS": tag})], engine.now_ms)
+    (result,) = engine.writer.append([NewRecord(topic, QueueId(0), body, {"TAGS": tag})], engine.now_ms)
     return result.physical_offset
 
 
@@ -116,7 +116,7 @@ def test_records_of_the_revive_log_that_say_nothing_are_skipped(engine: Engine) 
     raw_revive(engine, "ack", b"[]")
     raw_revive(engine, "other", b"{}")
     raw_revive(engine, "Aa", b"{}")
-    engine.store.offsets.commit("workers", "orders", 0, QueueOffset(6))
+    engine.store.offsets.commit("workers", "orders", QueueId(0), QueueOffset(6))
     revive_record(engine, "ck", so=2, n=1, it=500)
     take(engine)
     got = engine.receive()
@@ -128,7 +128,7 @@ def test_records_of_the_revive_log_that_say_nothing_are_skipped(engine: Engine) 
 def test_a_check_point_that_rocketmq_cannot_have_written_is_skipped(
     engine: Engine, body: dict[str, object]
 ) -> None:
-    engine.store.offsets.commit("workers", "orders", 0, QueueOffset(6))
+    engine.store.offsets.commit("workers", "orders", QueueId(0), QueueOffset(6))
     revive_record(engine, "ck", it=500, **body)
     take(engine)
     assert engine.receive() == []
@@ -139,7 +139,7 @@ def test_a_tag_with_the_hash_of_a_check_points_is_none(engine: Engine) -> None:
     """Java's hash of "dL" is that of "ck", and queues know tags by their hashes."""
     body = {"c": "workers", "t": "orders", "q": 0, "so": 0, "pt": 1, "it": 1, "n": 1}
     raw_revive(engine, "dL", json.dumps(body).encode())
-    engine.store.offsets.commit("workers", "orders", 0, QueueOffset(6))
+    engine.store.offsets.commit("workers", "orders", QueueId(0), QueueOffset(6))
     take(engine)
     assert engine.receive() == []
 
@@ -151,14 +151,14 @@ def test_a_damaged_check_point_and_a_damaged_message_are_skipped(engine: Engine)
     engine.send("behind")
     engine.spoil(bad)
     engine.spoil(size)
-    engine.store.offsets.commit("workers", "orders", 0, QueueOffset(7))
+    engine.store.offsets.commit("workers", "orders", QueueId(0), QueueOffset(7))
     take(engine)
     assert bodies(engine.receive()) == ["m0", "m2"]
     assert engine.delivery.damaged_count == 1
 
 
 def test_a_check_point_of_what_is_not_there_brings_nothing_back(engine: Engine) -> None:
-    engine.store.offsets.commit("workers", "orders", 0, QueueOffset(6))
+    engine.store.offsets.commit("workers", "orders", QueueId(0), QueueOffset(6))
     revive_record(engine, "ck", so=40, n=2, it=500)
     revive_record(engine, "ck", t="gone", n=2, it=500)
     revive_record(engine, "ck", so=5, n=1, pt=engine.now_ms, it=500)
@@ -169,7 +169,7 @@ def test_a_check_point_of_what_is_not_there_brings_nothing_back(engine: Engine) 
 
 
 def test_units_of_the_revive_log_that_name_no_record_are_nothing(engine: Engine) -> None:
-    engine.store.offsets.commit("workers", "orders", 0, QueueOffset(6))
+    engine.store.offsets.commit("workers", "orders", QueueId(0), QueueOffset(6))
     for offset in (0, 1, 2):
         revive_record(engine, "ck", so=offset, n=1, it=500)
     path = f"consumequeue/{REVIVE_TOPIC}/0/{0:020d}"
@@ -194,7 +194,7 @@ def wheel_record(engine: Engine, tag: str, **body: object) -> int:
 
 
 def test_of_the_wheel_only_what_still_waits_is_pending(engine: Engine) -> None:
-    engine.store.offsets.commit("workers", "orders", 0, QueueOffset(6))
+    engine.store.offsets.commit("workers", "orders", QueueId(0), QueueOffset(6))
     wheel_record(engine, "ck", so=0, n=1, it=1)
     waits = wheel_record(engine, "ck", so=1, n=2, it=1)
     wheel_record(engine, "ack", so=1, ao=2)
@@ -208,10 +208,10 @@ def test_of_the_wheel_only_what_still_waits_is_pending(engine: Engine) -> None:
 
 def test_a_passed_check_point_from_the_timing_wheel_is_not_revived(engine: Engine) -> None:
     """It waits in the wheel as far as we know, and RocketMQ has read it from the revive topic."""
-    engine.store.offsets.commit("workers", "orders", 0, QueueOffset(6))
+    engine.store.offsets.commit("workers", "orders", QueueId(0), QueueOffset(6))
     waits = wheel_record(engine, "ck", so=0, n=1, it=1)
     revive_record(engine, "ck", so=0, n=1, it=1, pt=engine.now_ms)
-    engine.store.offsets.commit("CID_RMQ_SYS_REVIVE_GROUP", REVIVE_TOPIC, 0, QueueOffset(1))
+    engine.store.offsets.commit("CID_RMQ_SYS_REVIVE_GROUP", REVIVE_TOPIC, QueueId(0), QueueOffset(1))
     take(engine, waiting=(waits,))
     engine.now_ms += 10
     assert engine.receive() == []

@@ -12,7 +12,7 @@ from broker.groups.timers.wheel_records import WHEEL_TOPIC, delayed_record
 from tests.support.delivery import ROOMY
 from tests.support.engine import NOW_MS, flush, read_queue
 from tests.unit.timers.rocketmq import RocketMqTimers
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_proto.records import decode_message
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import NewRecord, RecordWriter
@@ -23,14 +23,16 @@ SETTINGS = ConsumerSettings(new_group_start="begin", timer_log_file_size=1_000)
 STORE_SETTINGS = replace(ROOMY, flush_mode="async")
 REVIVE_TOPIC = "rmq_sys_REVIVE_LOG_DefaultCluster"
 RETRY_TOPIC = "%RETRY%workers_orders"
-DUE_MS = NOW_MS + 59_000
+DUE_MS = EpochMs(NOW_MS + 59_000)
 DAY_MS = 86_400_000
 
 
 def wait_for_revival(store: MessageStore, tag: str, **body: object) -> None:
     """As RocketMQ's pop puts it into the wheel."""
     value = {"bn": "broker-a", "c": "workers", "pt": NOW_MS - 1_000, "q": 0, "so": 0, "t": "orders", **body}
-    record = NewRecord(REVIVE_TOPIC, 0, json.dumps(value).encode(), {"TAGS": tag, "UNIQ_KEY": f"{tag}{body}"})
+    record = NewRecord(
+        REVIVE_TOPIC, QueueId(0), json.dumps(value).encode(), {"TAGS": tag, "UNIQ_KEY": f"{tag}{body}"}
+    )
     RecordWriter(store, lambda: None).append([delayed_record(record, DUE_MS, NOW_MS)], NOW_MS)
 
 
@@ -42,10 +44,10 @@ def store_of_rocketmq() -> MemoryFileSystem:
     store.topics.ensure_internal(WHEEL_TOPIC, 1)
     store.topics.ensure_internal(REVIVE_TOPIC, 8)
     for number in range(4):
-        record = NewRecord("orders", 0, b"m%d" % number, {"UNIQ_KEY": f"U{number}"})
+        record = NewRecord("orders", QueueId(0), b"m%d" % number, {"UNIQ_KEY": f"U{number}"})
         RecordWriter(store, lambda: None).append([record], NOW_MS)
     store.dispatch()
-    store.offsets.commit("workers", "orders", 0, QueueOffset(4))
+    store.offsets.commit("workers", "orders", QueueId(0), QueueOffset(4))
     wait_for_revival(store, "ck", n=4, bm=0, d=[0, 1, 2, 3], it=60_000)
     wait_for_revival(store, "ack", ao=2)
     flush(store)
@@ -56,12 +58,12 @@ def store_of_rocketmq() -> MemoryFileSystem:
 class Run:
     """One run of our broker."""
 
-    def __init__(self, files: MemoryFileSystem, now_ms: int) -> None:
+    def __init__(self, files: MemoryFileSystem, now_ms: EpochMs) -> None:
         self.files, self.now_ms = files, now_ms
         self.store = MessageStore.open(files, STORE_SETTINGS, now_ms, process_id=7)
         self.model = ConsumerState.open(self.store, files, SETTINGS, now_ms)
 
-    def deliver_timers(self, now_ms: int) -> None:
+    def deliver_timers(self, now_ms: EpochMs) -> None:
         self.now_ms = now_ms
         while self.model.timers.deliver_due(now_ms):
             self.store.dispatch()
@@ -86,7 +88,7 @@ class Run:
 def test_a_check_point_of_the_wheel_comes_back_once_and_at_its_time() -> None:
     run = Run(store_of_rocketmq(), NOW_MS)
     assert run.waiting() == {RETRY_TOPIC: 3}, "neither the check point nor the acknowledgement"
-    run.deliver_timers(DUE_MS - 1)
+    run.deliver_timers(EpochMs(DUE_MS - 1))
     assert run.bodies() == []
     run.deliver_timers(DUE_MS)
     got = run.receive()
@@ -116,7 +118,7 @@ def test_a_check_point_that_was_taken_over_is_not_taken_over_again() -> None:
     run.now_ms = NOW_MS + 2_000
     run.stop()
     store = MessageStore.open(files, STORE_SETTINGS, NOW_MS + 3_000, process_id=7)
-    RecordWriter(store, lambda: None).append([NewRecord("orders", 0, b"new")], NOW_MS + 3_000)
+    RecordWriter(store, lambda: None).append([NewRecord("orders", QueueId(0), b"new")], NOW_MS + 3_000)
     flush(store)
     store.close(NOW_MS + 3_000)
     run = Run(files, NOW_MS + 4_000)

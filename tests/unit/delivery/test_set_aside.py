@@ -7,7 +7,7 @@ import pytest
 from tests.support.delivery import LEASE_MS, Engine, bodies
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_proto.records import encode_record
 from trovemq_store.engine.copy_failures import KNOWN_MAX, CopyFailures
 from trovemq_store.events.receipt_handle import SourceKind
@@ -23,7 +23,7 @@ ORDERLY = SubscriptionGroup(
 def broken(engine: Engine) -> None:
     """A first message whose record goes bad in memory, where the process's own records are not checked."""
     engine.send("A", key="a")
-    ((at, _, _),) = engine.store.consume_queues.get("orders", 0).units(QueueOffset(0), 1).tolist()  # type: ignore[union-attr]
+    ((at, _, _),) = engine.store.consume_queues.get("orders", QueueId(0)).units(QueueOffset(0), 1).tolist()  # type: ignore[union-attr]
     engine.send("B", key="a")
     engine.files._files[f"commitlog/{0:020d}"].data[at + 88] ^= 0xFF
 

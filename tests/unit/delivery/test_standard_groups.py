@@ -12,7 +12,7 @@ from broker.groups.filters.filter import parse_filter
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_proto.receipts import handle_of, handles_of
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
@@ -204,7 +204,7 @@ def test_a_receive_from_what_is_not_there_is_refused(engine: Engine) -> None:
     with pytest.raises(TroveError, match="TOPIC_NOT_FOUND"):
         engine.receive(topic="nothing")
     with pytest.raises(TroveError, match="QUEUE_NOT_FOUND"):
-        engine.receive(queue_id=9)
+        engine.receive(queue_id=QueueId(9))
     with pytest.raises(TroveError, match="REQUEST_ILLEGAL"):
         engine.receive(count=0)
     with pytest.raises(TroveError, match="TOPIC_ILLEGAL"):
@@ -265,17 +265,17 @@ def test_queues_take_turns(engine: Engine) -> None:
     engine = Engine(queue_count=4)
     for queue_id in range(4):
         for number in range(10):
-            engine.send(f"{queue_id}-{number}", queue_id=queue_id)
+            engine.send(f"{queue_id}-{number}", queue_id=QueueId(queue_id))
     seen = [engine.receive(count=5)[0].queue_id for _ in range(8)]
     assert sorted(seen) == [0, 0, 1, 1, 2, 2, 3, 3]
-    assert bodies(engine.receive(queue_id=2)) == []
+    assert bodies(engine.receive(queue_id=QueueId(2))) == []
 
 
 def test_a_named_queue_alone_is_read(engine: Engine) -> None:
     engine = Engine(queue_count=2)
-    engine.send("zero", queue_id=0)
-    engine.send("one", queue_id=1)
-    assert bodies(engine.receive(queue_id=1)) == ["one"]
+    engine.send("zero", queue_id=QueueId(0))
+    engine.send("one", queue_id=QueueId(1))
+    assert bodies(engine.receive(queue_id=QueueId(1))) == ["one"]
 
 
 def test_too_many_in_flight_give_nothing_new(engine: Engine) -> None:
@@ -297,7 +297,7 @@ def test_due_pairs_names_a_pair_once_a_time_is_over(engine: Engine) -> None:
     engine.receive("others", invisible_ms=2 * LEASE_MS, count=1)
     assert engine.delivery.next_visible_ms("workers", "orders") == engine.now_ms + LEASE_MS
     assert engine.delivery.next_due_ms() == engine.now_ms + LEASE_MS
-    assert engine.delivery.due_pairs(engine.now_ms + LEASE_MS - 1) == []
+    assert engine.delivery.due_pairs(EpochMs(engine.now_ms + LEASE_MS - 1)) == []
     assert engine.delivery.due_pairs(engine.now_ms + LEASE_MS) == [("workers", "orders")]
     assert engine.delivery.due_pairs(engine.now_ms + LEASE_MS) == []
     assert engine.delivery.next_visible_ms("workers", "orders") is None
@@ -323,7 +323,7 @@ def test_a_new_group_starts_at_the_last_message_of_a_queue_not_recent() -> None:
 
 def test_a_stored_offset_wins_over_the_setting(engine: Engine) -> None:
     sent(engine, 3)
-    engine.store.offsets.commit("workers", "orders", 0, QueueOffset(2))
+    engine.store.offsets.commit("workers", "orders", QueueId(0), QueueOffset(2))
     assert bodies(engine.receive()) == ["m2"]
 
 
@@ -331,7 +331,7 @@ def test_a_queue_added_later_is_read_from_its_beginning() -> None:
     engine = Engine(ConsumerSettings(new_group_start="end"))
     assert engine.receive() == []
     engine.store.topics.alter("orders", queue_count=2)
-    engine.send("x", queue_id=1)
+    engine.send("x", queue_id=QueueId(1))
     assert bodies(engine.receive()) == ["x"]
 
 
@@ -352,7 +352,7 @@ def test_acknowledging_many_does_as_one_by_one(engine: Engine) -> None:
 def test_a_damaged_record_is_skipped_and_counted(engine: Engine) -> None:
     sent(engine, 3)
     engine.crash()  # from now on the records are older than the process: their CRC counts
-    at = engine.store.consume_queues.get("orders", 0).unit(QueueOffset(1))[0]  # type: ignore[union-attr]
+    at = engine.store.consume_queues.get("orders", QueueId(0)).unit(QueueOffset(1))[0]  # type: ignore[union-attr]
     content = engine.files._files["commitlog/00000000000000000000"]
     content.data[at + 90] ^= 0xFF
     got = engine.receive()

@@ -20,6 +20,7 @@ from tests.support.engine import (
     send,
 )
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueId
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.trim import trim_now
 from trovemq_store.files.faulty import FaultyFileSystem, fail_at
@@ -151,7 +152,7 @@ def test_a_queue_of_expired_records_continues_its_offsets_when_rebuilt() -> None
     # A start that makes all queues again notes this first, and was killed then.
     state.save(killed, msgspec.structs.replace(saved, consume_queue_position=0, queue_ends={}))
     again = MessageStore.open(killed, SMALL, NOW_MS)
-    assert again.consume_queues.next_offset("idle", 0) == 5
+    assert again.consume_queues.next_offset("idle", QueueId(0)) == 5
     assert send(again, b"next", topic="idle").first_queue_offset == 5
 
 

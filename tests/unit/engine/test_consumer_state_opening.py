@@ -8,12 +8,12 @@ from broker.groups.consumer_settings import ConsumerSettings
 from broker.groups.consumer_state import SNAPSHOT_PATH, ConsumerState
 from broker.groups.delivery.delivery import Delivered, ReceiveRequest
 from tests.support.engine import NOW_MS, open_store, send
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
 
 INVISIBLE_MS = 30_000
-AFTER_MS = NOW_MS + INVISIBLE_MS
+AFTER_MS = EpochMs(NOW_MS + INVISIBLE_MS)
 
 
 def open_model(files: MemoryFileSystem) -> tuple[MessageStore, ConsumerState]:
@@ -21,7 +21,7 @@ def open_model(files: MemoryFileSystem) -> tuple[MessageStore, ConsumerState]:
     return store, ConsumerState.open(store, files, ConsumerSettings(), NOW_MS)
 
 
-def receive(model: ConsumerState, now_ms: int = NOW_MS) -> list[Delivered]:
+def receive(model: ConsumerState, now_ms: EpochMs = NOW_MS) -> list[Delivered]:
     group = model.groups.for_use("group", auto_create=True, now_ms=now_ms)
     request = ReceiveRequest(group=group, topic="orders", invisible_ms=INVISIBLE_MS, now_ms=now_ms)
     return model.delivery.receive(request)
@@ -103,7 +103,7 @@ def test_a_log_that_continued_after_our_stop_was_rocketmqs() -> None:
     stop(store, model)
     foreign = open_store(files)
     send(foreign, b"-c")
-    foreign.offsets.commit("group", "orders", 0, QueueOffset(1))  # somebody went back
+    foreign.offsets.commit("group", "orders", QueueId(0), QueueOffset(1))  # somebody went back
     foreign.close(NOW_MS)
     _, again = open_model(files)
     assert bodies(receive(again)) == [b"b", b"c"]

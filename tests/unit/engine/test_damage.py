@@ -25,7 +25,7 @@ from tests.support.engine import (
 )
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_proto.records.layout import QUEUE_OFFSET_AT
 from trovemq_store.engine.message_store import AppendResult, MessageStore
 from trovemq_store.files.faulty import FaultyFileSystem, fail_always
@@ -55,7 +55,7 @@ def remove_tree(files: MemoryFileSystem, directory: str) -> None:
         files.remove(path)
 
 
-def queue_of(store: MessageStore, queue_id: int) -> dict[int, bytes]:
+def queue_of(store: MessageStore, queue_id: QueueId) -> dict[int, bytes]:
     """First body byte by queue offset, of all that can be read."""
     queue = store.consume_queues.get("orders", queue_id)
     assert queue is not None
@@ -69,7 +69,7 @@ def queue_of(store: MessageStore, queue_id: int) -> dict[int, bytes]:
     return found
 
 
-def expected_queue(queue_id: int, lost: set[int], count: int = 40) -> dict[int, bytes]:
+def expected_queue(queue_id: QueueId, lost: set[int], count: int = 40) -> dict[int, bytes]:
     return {i // 2: bytes([i]) for i in range(queue_id, count, 2) if i not in lost}
 
 
@@ -97,14 +97,14 @@ def test_a_damaged_record_and_lost_queues_leave_other_messages_offsets(
     for _ in range(3):
         store = MessageStore.open(files, SMALL, NOW_MS)
         for queue_id in (0, 1):
-            assert queue_of(store, queue_id) == expected_queue(queue_id, lost)
+            assert queue_of(store, QueueId(queue_id)) == expected_queue(QueueId(queue_id), lost)
         files = files.after_process_kill()
     store = MessageStore.open(files, SMALL, NOW_MS)
     assert send(store, b"next", NOW_MS + 99, queue_id=0).first_queue_offset == 20
     store.close(NOW_MS)
     again = MessageStore.open(files, SMALL, NOW_MS)
     assert again.recovery.clean
-    assert queue_of(again, 1) == expected_queue(1, lost)
+    assert queue_of(again, QueueId(1)) == expected_queue(QueueId(1), lost)
 
 
 def test_what_was_damaged_is_reported_and_readers_skip_the_blanks() -> None:
@@ -120,12 +120,12 @@ def test_what_was_damaged_is_reported_and_readers_skip_the_blanks() -> None:
     ]
     assert [(gap.queue_id, gap.offset, gap.count) for gap in store.recovery.gaps] == [(0, 2, 3)]
     with pytest.raises(TroveError, match="MESSAGE_NOT_FOUND"):
-        get_message_at(store, "orders", 0, QueueOffset(3))
-    pulled = Puller(store, PullSettings()).pull(PullRequest("orders", 0, QueueOffset(1)))
+        get_message_at(store, "orders", QueueId(0), QueueOffset(3))
+    pulled = Puller(store, PullSettings()).pull(PullRequest("orders", QueueId(0), QueueOffset(1)))
     assert (pulled.message_count, pulled.next_offset, pulled.damaged_offsets) == (17 - 1, 20, ())
     for i in range(0, 40, 2):
-        lower = search_offset(store, "orders", 0, NOW_MS + i)
-        upper = search_offset(store, "orders", 0, NOW_MS + i, upper=True)
+        lower = search_offset(store, "orders", QueueId(0), NOW_MS + i)
+        upper = search_offset(store, "orders", QueueId(0), NOW_MS + i, upper=True)
         assert lower == (5 if i in (4, 6, 8) else i // 2)
         assert upper == (1 if i in (4, 6, 8) else i // 2)
 
@@ -139,7 +139,7 @@ def test_a_damaged_queue_offset_costs_no_other_message(wrong: int) -> None:
     remove_tree(files, "consumequeue")
     store = MessageStore.open(files, SMALL, NOW_MS)
     for queue_id in (0, 1):
-        assert queue_of(store, queue_id) == expected_queue(queue_id, {20})
+        assert queue_of(store, QueueId(queue_id)) == expected_queue(QueueId(queue_id), {20})
 
 
 def test_a_record_within_a_damaged_records_body_is_not_a_record() -> None:
@@ -172,7 +172,7 @@ def test_projections_that_are_gone_are_rebuilt_after_any_stop(removed: str, stop
     for _ in range(2):  # a rebuild that was interrupted begins again
         store = MessageStore.open(files, SMALL, NOW_MS)
         for queue_id in (0, 1):
-            assert queue_of(store, queue_id) == expected_queue(queue_id, set())
+            assert queue_of(store, QueueId(queue_id)) == expected_queue(QueueId(queue_id), set())
         while store.catch_up(1 << 20):
             pass
         assert store.key_index is not None
@@ -217,10 +217,10 @@ def test_queues_of_a_log_without_its_first_segments_begin_with_the_log() -> None
     files.remove("commitlog/00000000000000000000")
     store = MessageStore.open(files, SMALL, NOW_MS)
     for queue_id in (0, 1):
-        queue = store.consume_queues.get("orders", queue_id)
+        queue = store.consume_queues.get("orders", QueueId(queue_id))
         assert queue is not None
         assert queue.min_offset > 0
-        assert list(queue_of(store, queue_id)) == list(range(queue.min_offset, 20))
+        assert list(queue_of(store, QueueId(queue_id))) == list(range(queue.min_offset, 20))
 
 
 def test_no_short_file_can_be_left_in_the_commit_log() -> None:
@@ -291,11 +291,17 @@ def test_consumer_offsets_are_stored_only_as_far_as_the_log_is_synced() -> None:
     send(store, b"synced")
     flush(store)
     send(store, b"not synced")
-    store.offsets.commit("billing", "orders", 0, QueueOffset(2), durable=True)
-    assert MessageStore.open(files.after_power_cut(), SMALL, NOW_MS).offsets.get("billing", "orders", 0) == 1
+    store.offsets.commit("billing", "orders", QueueId(0), QueueOffset(2), durable=True)
+    assert (
+        MessageStore.open(files.after_power_cut(), SMALL, NOW_MS).offsets.get("billing", "orders", QueueId(0))
+        == 1
+    )
     flush(store)
     store.offsets.persist()
-    assert MessageStore.open(files.after_power_cut(), SMALL, NOW_MS).offsets.get("billing", "orders", 0) == 2
+    assert (
+        MessageStore.open(files.after_power_cut(), SMALL, NOW_MS).offsets.get("billing", "orders", QueueId(0))
+        == 2
+    )
 
 
 @pytest.mark.parametrize("value", ["x\0", "x" + "\0" * 600 + "x"])

@@ -13,6 +13,7 @@ from broker.query.lacking import lacking_note
 from tests.support.retention import AT_ONCE, HOUR_MS, PRESSED, Broker
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_store.engine.early_removal import PATH, EarlyRemoval, Removed
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.log.retention import RetentionPolicy
@@ -66,7 +67,7 @@ def test_what_went_early_is_known_until_it_would_have_gone_anyway(how: str) -> N
     assert isinstance(files, MemoryFileSystem)
     broker = broker.stop() if how == "stop" else Broker(files.after_power_cut(), now_ms=broker.now_ms)
     assert broker.store.early_removal.removed == removed
-    broker.now_ms = removed.until_ms - 1
+    broker.now_ms = EpochMs(removed.until_ms - 1)
     broker.clean()
     assert lacking_note(broker.store, "orders", 0)
     broker.now_ms += 1
@@ -130,13 +131,13 @@ def test_forced_cleaning_is_reported_loudly_and_filling_without_it_too(
 
 def test_a_mark_that_is_damaged_or_of_a_newer_version_is_never_guessed_at() -> None:
     files = MemoryFileSystem()
-    EarlyRemoval.load(files).note(5, 9)
-    assert EarlyRemoval.load(files).removed == Removed(5, 9)
+    EarlyRemoval.load(files).note(EpochMs(5), EpochMs(9))
+    assert EarlyRemoval.load(files).removed == Removed(EpochMs(5), EpochMs(9))
     early = EarlyRemoval.load(files)
-    early.note(3, 10)
-    assert EarlyRemoval.load(files).removed == Removed(5, 10), "neither number goes down"
+    early.note(EpochMs(3), EpochMs(10))
+    assert EarlyRemoval.load(files).removed == Removed(EpochMs(5), EpochMs(10)), "neither number goes down"
     files.write_atomic(PATH, files.read_bytes(PATH).replace(b"5", b"4"))
-    assert EarlyRemoval.load(files).removed == Removed(5, 10), "there is a second copy"
+    assert EarlyRemoval.load(files).removed == Removed(EpochMs(5), EpochMs(10)), "there is a second copy"
     for text, symbol in (
         (b'{"formatVersion": 2}', "STORE_NEWER"),
         (b'{"formatVersion": 1, "newest": "x", "until": 1}', "STORE_FAILED"),

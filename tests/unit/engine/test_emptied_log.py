@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.support.engine import NOW_MS, SMALL, append, flush, open_store, read_queue, record, send
+from trovemq_proto.positions import QueueId
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.trim import trim_now
 from trovemq_store.files.memory import MemoryFileSystem
@@ -35,5 +36,5 @@ def test_after_a_kill_an_emptied_stores_log_does_not_begin_at_0_again() -> None:
         files = files.after_process_kill()
         store = MessageStore.open(files, SMALL, NOW_MS)
         assert store.min_offset == store.end_offset == SMALL.commit_log_file_size
-        assert read_queue(store, queue_id=1) == []
+        assert read_queue(store, queue_id=QueueId(1)) == []
     assert send(store, b"next", queue_id=1).first_queue_offset == 1

@@ -19,7 +19,7 @@ from tests.support.engine import NOW_MS, SMALL_SYNC, append, read_queue, record,
 from tests.support.trials import SOAK
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.faulty import FaultyFileSystem
 from trovemq_store.files.files import StorageError
@@ -111,9 +111,9 @@ class Broker:
         bodies = [
             bytes([len(self.acknowledged) + len(self.waiting), i, part]) + bytes(500) for part in (0, 1)
         ]
-        records = [record(body, topic=topic, queue_id=i % 2, keys=f"k{i} shared") for body in bodies]
+        records = [record(body, topic=topic, queue_id=QueueId(i % 2), keys=f"k{i} shared") for body in bodies]
         done = self.refuse_nothing_but(
-            APPENDING, lambda: append(store, *records, topic=topic, queue_id=i % 2)
+            APPENDING, lambda: append(store, *records, topic=topic, queue_id=QueueId(i % 2))
         )
         if topic == "orders":
             (self.waiting if done else self.refused).extend(bodies)
@@ -138,7 +138,7 @@ class Broker:
             if not error.disk_full:
                 raise
         store.catch_up(1 << 20)
-        store.offsets.commit("billing", "orders", 0, QueueOffset(1))
+        store.offsets.commit("billing", "orders", QueueId(0), QueueOffset(1))
         self.refuse_nothing_but(APPENDING, store.offsets.persist)
 
     def refuse_nothing_but(self, specs: set[errors.ErrorSpec], call: Callable[[], object]) -> bool:
@@ -183,15 +183,17 @@ def test_each_call_to_the_disk_may_fail(part: int, error_number: int) -> None:
 
 def check(files: MemoryFileSystem, broker: Broker, nth: int) -> None:
     store = MessageStore.open(files, SETTINGS, NOW_MS)
-    queued = [[message.body for message in read_queue(store, "orders", queue)] for queue in (0, 1)]
+    queued = [[message.body for message in read_queue(store, "orders", QueueId(queue))] for queue in (0, 1)]
     found = [body for queue in queued for body in queue]
-    others = [m.body for queue in (0, 1) for m in read_queue(store, "bills", queue)]
+    others = [m.body for queue in (0, 1) for m in read_queue(store, "bills", QueueId(queue))]
     assert sorted(found + others) == sorted(scan_bodies(store)), nth
     assert set(broker.acknowledged) <= set(found), f"a message is lost (call {nth})"
     assert set(found) <= {*broker.acknowledged, *broker.waiting}, f"a refused message came back (call {nth})"
     assert len(set(found)) == len(found)
     for queue in (0, 1):
-        assert [m.queue_offset for m in read_queue(store, "orders", queue)] == list(range(len(queued[queue])))
+        assert [m.queue_offset for m in read_queue(store, "orders", QueueId(queue))] == list(
+            range(len(queued[queue]))
+        )
     while store.catch_up(1 << 20):
         pass
     store.close(NOW_MS)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, scan_bodies, send
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueId
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import NewRecord, RecordWriter
 from trovemq_store.files.faulty import FaultyFileSystem, fail_at
@@ -32,7 +33,7 @@ def keep_reserve(store: MessageStore) -> StorageError | None:
 
 def write_own(store: MessageStore, body: bytes) -> None:
     """As the broker writes its own records."""
-    RecordWriter(store, store.dispatch).append([NewRecord("orders", 0, body)], NOW_MS)
+    RecordWriter(store, store.dispatch).append([NewRecord("orders", QueueId(0), body)], NOW_MS)
 
 
 def fill_up(files: MemoryFileSystem) -> None:

@@ -10,7 +10,7 @@ import pytest
 from broker.groups.held_log import held_log, is_own_topic
 from tests.support.retention import AT_ONCE, HOUR_MS, PRESSED, WORKERS, Broker
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.log.retention import DiskUse
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
@@ -72,7 +72,7 @@ def test_every_group_counts_and_a_deleted_one_counts_no_more() -> None:
     broker = kept_broker()
     broker.send("first")
     consume(broker)
-    broker.store.offsets.commit("others", "orders", 0, QueueOffset(0))
+    broker.store.offsets.commit("others", "orders", QueueId(0), QueueOffset(0))
     broker.fill(2)
     old(broker)
     assert broker.clean() == 0
@@ -104,14 +104,14 @@ def test_a_topic_says_which_group_keeps_how_much_log_and_until_when() -> None:
     assert (hold.holder.group, hold.holder.queue_offset) == ("", 0)
     assert hold.until_ms == stored_ms + 2 * DAY_MS
     broker.ack(broker.receive(count=1))
-    broker.store.offsets.commit("others", "orders", 0, QueueOffset(2))
+    broker.store.offsets.commit("others", "orders", QueueId(0), QueueOffset(2))
     broker.fill(1)
     hold = broker.task.topic_hold("orders")
     assert hold is not None
     assert (hold.holder.group, hold.holder.queue_id, hold.holder.queue_offset) == ("workers", 0, 1)
     assert hold.byte_count == broker.store.end_offset - hold.holder.physical_offset > SEGMENT
     assert hold.until_ms == stored_ms + HOUR_MS + 2 * DAY_MS
-    broker.now_ms = hold.until_ms - 1
+    broker.now_ms = EpochMs(hold.until_ms - 1)
     assert broker.task.topic_hold("orders") == hold
     broker.now_ms = hold.until_ms
     assert broker.task.topic_hold("orders") is None, "its age has let it go"
@@ -146,13 +146,13 @@ def test_a_group_that_is_set_back_holds_again() -> None:
         broker.send(f"m{number}")
     consume(broker)
     broker.fill(2)
-    broker.store.offsets.reset("workers", "orders", {0: QueueOffset(1)})
-    broker.model.delivery.reset("workers", "orders", {0: 1}, broker.now_ms)
+    broker.store.offsets.reset("workers", "orders", {QueueId(0): QueueOffset(1)})
+    broker.model.delivery.reset("workers", "orders", {QueueId(0): 1}, broker.now_ms)
     old(broker)
     assert broker.clean() == 0
     assert [one.queue_offset for one in broker.task.counters.held.holders] == [1]
-    broker.model.delivery.reset("workers", "orders", {0: 3}, broker.now_ms)
-    broker.store.offsets.reset("workers", "orders", {0: QueueOffset(3)})
+    broker.model.delivery.reset("workers", "orders", {QueueId(0): 3}, broker.now_ms)
+    broker.store.offsets.reset("workers", "orders", {QueueId(0): QueueOffset(3)})
     assert broker.clean() == 2
 
 
@@ -166,7 +166,7 @@ def test_a_group_set_back_while_segments_are_about_to_go_keeps_them() -> None:
 
     def set_back() -> None:
         broker.before_durable = lambda: None
-        broker.store.offsets.reset("workers", "orders", {0: QueueOffset(0)})
+        broker.store.offsets.reset("workers", "orders", {QueueId(0): QueueOffset(0)})
 
     broker.before_durable = set_back
     assert broker.clean() == 0
@@ -261,22 +261,22 @@ def test_what_goes_is_what_a_plain_model_lets_go(seed: int) -> None:
                 topic = "filler" if rng.random() < 0.2 and seed % 2 else "orders"
                 begin = broker.store.end_offset
                 broker.send("x" * rng.choice([100, 3_000, 8_000]), topic)
-                queue = broker.store.consume_queues.get(topic, 0)
+                queue = broker.store.consume_queues.get(topic, QueueId(0))
                 assert queue is not None
                 offset = queue.max_offset - 1
                 assert queue.unit(QueueOffset(offset))[0] >= begin
                 records.append((queue.unit(QueueOffset(offset))[0], topic, offset, broker.now_ms))
         elif what == "ack":
             group = rng.choice(sorted(acked))
-            end = broker.store.consume_queues.next_offset("orders", 0)
+            end = broker.store.consume_queues.next_offset("orders", QueueId(0))
             acked[group] = min(end, acked[group] + rng.randrange(12))
-            broker.store.offsets.commit(group, "orders", 0, QueueOffset(acked[group]))
+            broker.store.offsets.commit(group, "orders", QueueId(0), QueueOffset(acked[group]))
             reading.add(group)
         elif what == "back":
             group = rng.choice(sorted(acked))
             if group in reading:
                 acked[group] = rng.randrange(acked[group] + 1)
-                broker.store.offsets.commit(group, "orders", 0, QueueOffset(acked[group]))
+                broker.store.offsets.commit(group, "orders", QueueId(0), QueueOffset(acked[group]))
         elif what == "time":
             broker.now_ms += rng.randrange(1, 10) * HOUR_MS
         elif what == "option" and rng.random() < 0.3:

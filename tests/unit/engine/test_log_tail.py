@@ -11,7 +11,7 @@ import pytest
 from broker.daemon.recovery_log import LINES_MAX, log_recovery
 from tests.support.engine import NOW_MS, SMALL, SMALL_SYNC, flush, open_store, read_queue, send
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records.check import RecordState
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
@@ -49,7 +49,7 @@ def reopened(files: MemoryFileSystem) -> MessageStore:
 
 def firsts(store: MessageStore) -> list[int]:
     """The first byte of each message that can be read."""
-    queue = store.consume_queues.get("orders", 0)
+    queue = store.consume_queues.get("orders", QueueId(0))
     assert queue is not None
     found = []
     for offset in range(queue.min_offset, queue.max_offset):

@@ -23,7 +23,7 @@ from tests.support.engine import (
 from tests.unit.engine.test_log_tail import SEGMENT, crashed, firsts, flip, overwrite, reopened
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_proto.records import Message, decode_message
 from trovemq_proto.records.layout import QUEUE_OFFSET_AT
 from trovemq_store.engine.message_store import MessageStore
@@ -107,7 +107,7 @@ def test_a_damaged_record_naming_the_next_offset_too_early_is_not_believed() -> 
     files, places = crashed(12)
     overwrite(files, places[4] + QUEUE_OFFSET_AT, (12).to_bytes(8))
     store = reopened(files)
-    queue = store.consume_queues.get("orders", 0)
+    queue = store.consume_queues.get("orders", QueueId(0))
     assert queue is not None
     assert queue.max_offset == 12
     assert firsts(store) == [1, 2, 3, 4, *range(6, 13)]
@@ -132,11 +132,11 @@ def test_an_unreadable_record_is_not_looked_at_and_keeps_its_queue_offset() -> N
     files.unreadable["commitlog/00000000000000000000"] = (8_192, 12_288)
     store = MessageStore.open(files, settings, NOW_MS + 1_000)
     good = [number + 1 for number, place in enumerate(places) if place + 2_200 <= 8_192 or place >= 12_288]
-    assert [message.body[0] for queue_id in (0, 1) for message in readable(store, queue_id)] == good
+    assert [message.body[0] for queue_id in (0, 1) for message in readable(store, QueueId(queue_id))] == good
     assert send(store, b"next").first_queue_offset == 5
 
 
-def readable(store: MessageStore, queue_id: int) -> list[Message]:
+def readable(store: MessageStore, queue_id: QueueId) -> list[Message]:
     return [message for _, message in messages_from(store, "orders", queue_id, QueueOffset(0))]
 
 
@@ -144,14 +144,14 @@ def test_messages_of_a_queue_without_those_that_cannot_be_had() -> None:
     files, places = crashed(12)
     store = reopened(files)
     flip(files, places[5] + 150)
-    assert [offset for offset, _ in messages_from(store, "orders", 0, QueueOffset(3))] == [
+    assert [offset for offset, _ in messages_from(store, "orders", QueueId(0), QueueOffset(3))] == [
         3,
         4,
         *range(6, 12),
     ]
-    assert list(messages_from(store, "orders", 3, QueueOffset(0))) == []
+    assert list(messages_from(store, "orders", QueueId(3), QueueOffset(0))) == []
     store.delete_topic("orders", NOW_MS + 2_000)
-    assert list(messages_from(store, "orders", 0, QueueOffset(0))) == []
+    assert list(messages_from(store, "orders", QueueId(0), QueueOffset(0))) == []
 
 
 # --- files that are gone ----------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ def test_a_store_whose_first_segment_rocketmq_removed_rebuilds_no_queues() -> No
     files.remove("consumequeue/orders/0/00000000000000000000")
     store = MessageStore.open(files, SMALL, NOW_MS + 2_000)
     assert store.recovery.records_scanned == 0
-    queue = store.consume_queues.get("orders", 0)
+    queue = store.consume_queues.get("orders", QueueId(0))
     assert queue is not None
     assert (len(read_queue(store)), queue.max_offset) == (60 - queue.min_offset, 60)
 

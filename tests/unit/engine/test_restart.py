@@ -23,7 +23,7 @@ from tests.support.engine import (
 )
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_store.files.faulty import FaultyFileSystem, fail_always
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.files.real import RealFileSystem
@@ -64,7 +64,7 @@ def test_a_killed_store_finds_everything_that_was_written(flushed: int) -> None:
     again = open_store(files.after_process_kill())
     assert not again.recovery.clean
     assert [body[:1] for body in scan_bodies(again)] == [bytes([i]) for i in range(20)]
-    assert [len(read_queue(again, queue_id=q)) for q in range(4)] == [5, 5, 5, 5]
+    assert [len(read_queue(again, queue_id=QueueId(q))) for q in range(4)] == [5, 5, 5, 5]
     assert again.flushed_offset == again.end_offset == store.end_offset
 
 
@@ -82,11 +82,11 @@ def test_a_power_cut_keeps_everything_that_was_acknowledged(acknowledged: int) -
     bodies = [body[:1] for body in scan_bodies(again)]
     assert bodies == [bytes([i]) for i in range(len(bodies))]
     assert len(bodies) >= acknowledged
-    queued = [m.body[:1] for q in range(4) for m in read_queue(again, queue_id=q)]
+    queued = [m.body[:1] for q in range(4) for m in read_queue(again, queue_id=QueueId(q))]
     assert sorted(queued) == bodies
     for q in range(4):
-        assert [m.queue_offset for m in read_queue(again, queue_id=q)] == list(
-            range(len(read_queue(again, queue_id=q)))
+        assert [m.queue_offset for m in read_queue(again, queue_id=QueueId(q))] == list(
+            range(len(read_queue(again, queue_id=QueueId(q))))
         )
 
 
@@ -216,10 +216,10 @@ def test_no_consumer_offset_passes_the_end_of_its_queue_after_a_crash() -> None:
     for _ in range(3):
         send(store, b"kept")
     flush(store)
-    store.offsets.commit("billing", "orders", 0, QueueOffset(3), durable=True)
+    store.offsets.commit("billing", "orders", QueueId(0), QueueOffset(3), durable=True)
     cut = files.after_power_cut()
     again = open_store(cut, SMALL_SYNC)
-    assert again.offsets.get("billing", "orders", 0) == 3
+    assert again.offsets.get("billing", "orders", QueueId(0)) == 3
     assert len(read_queue(again)) == 3
 
 

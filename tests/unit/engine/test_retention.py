@@ -32,7 +32,7 @@ from tests.support.retention import (
 from tests.support.trials import SOAK
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueOffset
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import decode_message
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.trim import hide_now, trim_now
@@ -86,20 +86,20 @@ def filled(files: MemoryFileSystem | RealFileSystem, count: int = 400) -> Messag
 def test_a_pull_below_the_minimum_is_told_where_the_queue_begins() -> None:
     store = filled(MemoryFileSystem())
     trim_now(store.trim(store.closed_segments()[2].end))
-    queue = store.consume_queues.get("orders", 0)
+    queue = store.consume_queues.get("orders", QueueId(0))
     assert queue is not None
     low = queue.min_offset
     assert low > 40
     puller = Puller(store, PullSettings())
     with pytest.raises(TroveError, match="OFFSET_OUT_OF_RANGE") as caught:
-        puller.pull(PullRequest("orders", 0, QueueOffset(low - 1)))
+        puller.pull(PullRequest("orders", QueueId(0), QueueOffset(low - 1)))
     assert caught.value.fields["min_offset"] == str(low)
-    found = puller.pull(PullRequest("orders", 0, low, bytes_max=4 << 20))
+    found = puller.pull(PullRequest("orders", QueueId(0), low, bytes_max=4 << 20))
     assert found.min_offset == low
     assert found.message_count == queue.max_offset - low
     assert found.damaged_offsets == ()
     with pytest.raises(TroveError, match="OFFSET_OUT_OF_RANGE") as caught:
-        get_message_at(store, "orders", 0, QueueOffset(low - 1))
+        get_message_at(store, "orders", QueueId(0), QueueOffset(low - 1))
     assert caught.value.fields["min_offset"] == str(low)
 
 
@@ -115,10 +115,12 @@ def test_queries_skip_what_is_gone() -> None:
     for identifier in ("u70", "0A0000010000" + f"{8081:04X}" + f"{gone.physical_offsets[0]:016X}"):
         with pytest.raises(TroveError, match="MESSAGE_NOT_FOUND"):
             get_message(store, identifier)
-    queue = store.consume_queues.get("orders", 0)
+    queue = store.consume_queues.get("orders", QueueId(0))
     assert queue is not None
-    assert search_offset(store, "orders", 0, NOW_MS) == queue.min_offset
-    assert search_offset(store, "idle", 0, NOW_MS) == 60, "the queue is empty and continues at its end"
+    assert search_offset(store, "orders", QueueId(0), NOW_MS) == queue.min_offset
+    assert search_offset(store, "idle", QueueId(0), NOW_MS) == 60, (
+        "the queue is empty and continues at its end"
+    )
 
 
 def test_a_page_of_a_query_that_began_before_continues_after_what_is_gone() -> None:
@@ -145,7 +147,7 @@ def test_a_scan_that_is_under_way_continues_where_the_log_begins_now() -> None:
 
 def test_views_of_a_removed_segment_stay_valid(tmp_path: Path) -> None:
     store = filled(RealFileSystem(tmp_path))
-    slices = Puller(store, PullSettings()).pull(PullRequest("idle", 0, QueueOffset(0))).slices
+    slices = Puller(store, PullSettings()).pull(PullRequest("idle", QueueId(0), QueueOffset(0))).slices
     segment = store.closed_segments()[0]
     content = b"".join(bytes(piece) for piece in slices)
     trim_now(store.trim(segment.end))
@@ -174,7 +176,7 @@ def test_files_go_oldest_first_and_each_segment_leaves_before_the_next() -> None
     removed = [path for operation, path in calls if operation == "remove"]
     assert removed == sorted(removed), "segments, then queues, then the index; and the oldest first"
     for topic in ("idle", "orders"):
-        queue = store.consume_queues.get(topic, 0)
+        queue = store.consume_queues.get(topic, QueueId(0))
         assert queue is not None
         directory = f"consumequeue/{topic}/0"
         gone = [path for path in removed if path.startswith(directory)]
@@ -246,7 +248,7 @@ def test_a_crash_anywhere_in_a_removal_leaves_a_store_that_opens(
     files = FaultyFileSystem(MemoryFileSystem())
     store = filled(files, 200)  # type: ignore[arg-type]
     everything = scan_bodies(store)
-    ends = {topic: store.consume_queues.next_offset(topic, 0) for topic in ("orders", "idle")}
+    ends = {topic: store.consume_queues.next_offset(topic, QueueId(0)) for topic in ("orders", "idle")}
     trim = store.trim(source.choice(store.closed_segments()).end)
     hide_now(trim)
     left = scan_bodies(store)
@@ -273,11 +275,11 @@ def test_a_crash_anywhere_in_a_removal_leaves_a_store_that_opens(
     assert found[-len(left) :] == left
     assert found == everything[-len(found) :]
     for topic, end in ends.items():
-        assert after.consume_queues.next_offset(topic, 0) == end, "no queue offset is given twice"
-        queue = after.consume_queues.get(topic, 0)
+        assert after.consume_queues.next_offset(topic, QueueId(0)) == end, "no queue offset is given twice"
+        queue = after.consume_queues.get(topic, QueueId(0))
         assert queue is not None
         for offset in range(queue.min_offset, queue.max_offset):
-            assert get_message_at(after, topic, 0, QueueOffset(offset)).queue_offsets == [offset]
+            assert get_message_at(after, topic, QueueId(0), QueueOffset(offset)).queue_offsets == [offset]
     queries = [KeyQuery(topic, "all", KeyType.KEY) for topic in ends]
     pages = [page for query in queries for page in query_pages(after, query, messages_max=10_000)]
     assert sum(len(page.records) for page in pages) == len(found)
@@ -412,7 +414,7 @@ def test_a_group_whose_offset_is_gone_continues_at_the_minimum(group: Subscripti
     assert broker.task.counters.carried_messages == 0, "nobody was handed the others"
     assert bodies(broker.receive(group)) == ["later"]
     assert broker.model.delivery.context.damaged_count == 0
-    assert broker.store.consume_queues.get("orders", 0).min_offset == 3  # type: ignore[union-attr]
+    assert broker.store.consume_queues.get("orders", QueueId(0)).min_offset == 3  # type: ignore[union-attr]
 
 
 def test_young_segments_stay_and_old_ones_wait_for_their_hour() -> None:

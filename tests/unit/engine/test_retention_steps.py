@@ -12,7 +12,7 @@ from tests.support.engine import NOW_MS
 from tests.support.loop_time import loop_time
 from tests.support.retention import FREE, HOUR_MS, SETTINGS, Broker
 from tests.support.trials import SOAK
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.index.consume_queue import UNIT_DTYPE, ConsumeQueue
 
@@ -37,7 +37,7 @@ def with_many_queues(broker: Broker) -> list[ConsumeQueue]:
     made = []
     for number in range(TOPICS):
         for queue_id in range(QUEUES):
-            queue = queues._queue(f"topic-{number:06}", queue_id)
+            queue = queues._queue(f"topic-{number:06}", QueueId(queue_id))
             queue.append(QueueOffset(0), units)
             made.append(queue)
     return made

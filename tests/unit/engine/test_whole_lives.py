@@ -30,6 +30,7 @@ from tests.support.engine import validated, with_crc_property
 from tests.support.retention import HOUR_MS, LEASE_MS, SETTINGS, STEPS, WORKERS, Broker
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueId
 from trovemq_proto.records import Message, RecordBatch, decode_received, decode_stored, encode_record
 from trovemq_proto.records.layout import RESERVED_PROPERTIES
 from trovemq_proto.records.validate import BORN_TIMESTAMP_MAX
@@ -104,14 +105,16 @@ class Life:
             unique_key = f"id-{len(self.sent)}"
             record = record_of(self.source, topic, unique_key, any_store=self.any_store)
             try:
-                data, batch = validated(store, [record], topic, 0)
+                data, batch = validated(store, [record], topic, QueueId(0))
             except TroveError:
                 if not self.any_store:
                     continue
                 data = bytearray(with_crc_property(record))
                 batch = RecordBatch.split(data, topic=topic)
             try:
-                store.append(data, batch, topic=topic, queue_id=0, now_ms=self.broker.now_ms, born_host=None)
+                store.append(
+                    data, batch, topic=topic, queue_id=QueueId(0), now_ms=self.broker.now_ms, born_host=None
+                )
             except TroveError:
                 continue  # properties like a lost sector
             self.sent[unique_key] = decode_stored(record)
@@ -124,7 +127,7 @@ class Life:
         for action in ("schedule", "prepare", "commit"):
             unique_key = f"id-{len(self.sent)}"
             record = record_of(self.source, "orders", unique_key, any_store=self.any_store)
-            new = NewRecord.copy_of(decode_stored(record), "orders", 0)
+            new = NewRecord.copy_of(decode_stored(record), "orders", QueueId(0))
             if action == "schedule":
                 broker.model.timers.schedule(new, broker.now_ms + HOUR_MS, broker.now_ms)
             else:
@@ -145,7 +148,7 @@ class Life:
         for group, topic in ((WORKERS, "orders"), (STEPS, "lines")):
             found = broker.receive(group, topic)
             for one in found:
-                message_of(one.record, topic, 0, one.queue_offset).SerializeToString()
+                message_of(one.record, topic, QueueId(0), one.queue_offset).SerializeToString()
                 decode_received(one.record)
             broker.ack(found[:1], group, topic)
         request = ReceiveRequest(
@@ -204,7 +207,7 @@ class Life:
         return count
 
     def messages(self, topic: str) -> list[Message]:
-        queue = self.broker.store.consume_queues.get(topic, 0)
+        queue = self.broker.store.consume_queues.get(topic, QueueId(0))
         assert queue is not None
         units = queue.units(queue.min_offset, queue.max_offset - queue.min_offset)
         records = [self.broker.store.record_at(at) for at in units["physical_offset"].tolist()]

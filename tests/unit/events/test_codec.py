@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trovemq_proto.positions import EpochMs
 from trovemq_store.events.codec import EVENT_DTYPE, EVENTS_MAX, Event, EventKind, decode_events, encode_events
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -36,7 +37,7 @@ def test_what_is_decoded_is_what_was_encoded(events: list[Event]) -> None:
 
 
 def test_a_full_record_takes_56_bytes_an_event() -> None:
-    event = Event(EventKind.ACKNOWLEDGED, 1, "group", "orders", offset=7)
+    event = Event(EventKind.ACKNOWLEDGED, EpochMs(1), "group", "orders", offset=7)
     body = encode_events([replace(event, offset=number) for number in range(EVENTS_MAX)])
     assert len(body) < 56 * EVENTS_MAX + 64
     assert [decoded.offset for decoded in decode_events(body)] == list(range(EVENTS_MAX))
@@ -54,7 +55,7 @@ def test_random_bytes_are_refused_with_value_error_or_decoded(body: bytes) -> No
 @pytest.mark.parametrize("at", [2, 4, 6])
 def test_an_event_that_names_a_text_that_is_not_there_is_refused(at: int) -> None:
     """Its group, its topic, its client."""
-    event = Event(EventKind.RECEIVED, 1, "group", "orders", client_id="client")
+    event = Event(EventKind.RECEIVED, EpochMs(1), "group", "orders", client_id="client")
     body = bytearray(encode_events([event]))
     assert list(decode_events(bytes(body))) == [event]
     begin = len(body) - EVENT_DTYPE.itemsize + at

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.support.engine import NOW_MS
 from tests.support.projections import batch_of, stored, tree
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueOffset
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import RecordBatch, java_hash
 from trovemq_proto.records.layout import SYS_FLAG_AT
 from trovemq_store.files.faulty import FaultyFileSystem, fail_always, fail_at
@@ -39,7 +39,7 @@ class Entry:
     data: bytes
     physical_offset: int
     topic: str
-    queue_id: int
+    queue_id: QueueId
     queue_offset: int
     has_unit: bool
     tag: str
@@ -69,7 +69,7 @@ class Model:
         queues.load(trusted)
         return queues
 
-    def expected(self, topic: str, queue_id: int) -> list[Entry]:
+    def expected(self, topic: str, queue_id: QueueId) -> list[Entry]:
         alive = self.deleted.get(topic, 0)
         return [
             entry
@@ -79,7 +79,7 @@ class Model:
             and entry.physical_offset >= alive
         ]
 
-    def next_offset(self, topic: str, queue_id: int) -> int:
+    def next_offset(self, topic: str, queue_id: QueueId) -> int:
         units = self.expected(topic, queue_id)
         if units:
             return units[-1].queue_offset + 1
@@ -89,10 +89,10 @@ class Model:
         begin = len(self.log)
         for topic, queue_id, transaction, tag in messages:
             has_unit = transaction in (0, COMMIT)
-            offset = self.next_offset(topic, queue_id) if has_unit else 0
+            offset = self.next_offset(topic, QueueId(queue_id)) if has_unit else 0
             data = bytearray(stored(self.end, offset, NOW_MS, topic=topic, queue_id=queue_id, tag=tag))
             data[SYS_FLAG_AT + 3] |= transaction
-            self.log.append(Entry(bytes(data), self.end, topic, queue_id, offset, has_unit, tag))
+            self.log.append(Entry(bytes(data), self.end, topic, QueueId(queue_id), offset, has_unit, tag))
         self.queues.apply(self.batch(self.log[begin:]))
 
     def batch(self, entries: list[Entry]) -> DispatchBatch:
@@ -149,9 +149,9 @@ class Model:
     def check(self) -> None:
         for topic in TOPICS:
             for queue_id in (0, 1):
-                self._check_queue(topic, queue_id)
+                self._check_queue(topic, QueueId(queue_id))
 
-    def _check_queue(self, topic: str, queue_id: int) -> None:
+    def _check_queue(self, topic: str, queue_id: QueueId) -> None:
         expected = self.expected(topic, queue_id)
         queue = self.queues.get(topic, queue_id)
         if not expected:
@@ -233,7 +233,7 @@ def test_files_are_full_size_named_by_bytes_and_blank_in_front(files: FileSystem
     assert units[:2] == [(0, BLANK_SIZE, 0)] * 2
     assert units[2:6] == [(index * size, size, 0) for index in range(4)]
     assert units[6:] == [(0, 0, 0)] * 4
-    queue = queues.get("orders", 0)
+    queue = queues.get("orders", QueueId(0))
     assert queue is not None
     assert (queue.min_offset, queue.max_offset) == (7, 11)
     assert queues.take_grown() == [("orders", 0)]
@@ -244,7 +244,7 @@ def test_reading_outside_of_the_queue_names_the_range(files: FileSystem) -> None
     queues = ConsumeQueues(files, SETTINGS)
     queues.load(None)
     _fill(queues, 4, first_offset=7)
-    queue = queues.get("orders", 0)
+    queue = queues.get("orders", QueueId(0))
     assert queue is not None
     assert len(queue.units(QueueOffset(11), 5)) == 0
     for offset in (4, 12):
@@ -362,7 +362,7 @@ def test_stale_units_after_the_end_of_a_clean_queue_are_not_believed() -> None:
     files.write_atomic(f"consumequeue/orders/0/{0:020d}", units.tobytes().ljust(100, b"\0"))
     queues = ConsumeQueues(files, SETTINGS)
     queues.load(None)
-    assert queues.next_offset("orders", 0) == 2
+    assert queues.next_offset("orders", QueueId(0)) == 2
     assert files.read_bytes(f"consumequeue/orders/0/{0:020d}")[40:] == bytes(60)
 
 
@@ -374,7 +374,7 @@ def test_a_page_lost_in_front_of_the_first_unit_does_not_stop_the_replay() -> No
     queues = ConsumeQueues(files, settings)
     queues.load(LOG_ORIGIN)
     queues.apply(batch_of(stored(0, 700, NOW_MS), 0))
-    queue = queues.get("orders", 0)
+    queue = queues.get("orders", QueueId(0))
     assert queue is not None
     assert (queue.min_offset, queue.max_offset) == (700, 701)
     assert queue.units(QueueOffset(0), 700)["size"].tolist() == [BLANK_SIZE] * 700
@@ -388,7 +388,7 @@ def test_files_after_a_gap_go_after_a_crash() -> None:
         files.write_atomic(f"consumequeue/orders/0/{base:020d}", unit.tobytes())
     queues = ConsumeQueues(files, SETTINGS)
     queues.load(PhysicalOffset(500))
-    assert queues.next_offset("orders", 0) == 5
+    assert queues.next_offset("orders", QueueId(0)) == 5
     assert files.list("consumequeue/orders/0") == [f"{0:020d}"]
 
 

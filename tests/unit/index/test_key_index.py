@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.support.engine import NOW_MS
 from tests.support.projections import batch_of, stored, tree
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
+from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset
 from trovemq_proto.records import RecordBatch, index_hash
 from trovemq_store.files.faulty import FaultyFileSystem, fail_always, fail_at
 from trovemq_store.files.files import StorageError
@@ -144,7 +144,7 @@ KEYS = ("Aa", "BB", "k1", "k2")
 class Sent:
     data: bytes
     physical_offset: int
-    timestamp: int
+    timestamp: EpochMs
     entries: tuple[Entry, ...]
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, send
 from tests.support.projections import batch_of, stored, tree
 from tests.unit.index.test_key_index import ITEMS, SLOTS, Names, opened
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueOffset
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueId, QueueOffset
 from trovemq_store.engine.trim import trim_now
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.files.real import RealFileSystem
@@ -44,7 +44,7 @@ def put(queues: ConsumeQueues, at: int, *offsets: int) -> int:
 
 def units(queues: ConsumeQueues) -> list[int]:
     """Where each unit's record begins, in records from the log's beginning; -1: a blank."""
-    queue = queues.get("orders", 0)
+    queue = queues.get("orders", QueueId(0))
     assert queue is not None
     size = len(stored(0, 0, NOW_MS))
     found = queue.units(queue.min_offset, queue.max_offset - queue.min_offset)
@@ -104,9 +104,9 @@ def test_gaps_and_misplaced_records_are_noted_up_to_a_bound(monkeypatch: pytest.
         end = put(queues, end, offset)
     for offset in (7, 9, 11):
         end = put(queues, end, 50, offset, offset + 1)
-    queues.place_lost("orders", 0, QueueOffset(15), LOG_ORIGIN, 100)
+    queues.place_lost("orders", QueueId(0), QueueOffset(15), LOG_ORIGIN, 100)
     assert (len(queues.gaps), len(queues.misplaced)) == (2, 2)
-    queue = queues.get("orders", 0)
+    queue = queues.get("orders", QueueId(0))
     assert queue is not None
     assert queue.max_offset == 15
 
@@ -122,7 +122,7 @@ def test_a_queue_directory_without_files_does_not_hinder_retention(tmp_path: Pat
     store = open_store(RealFileSystem(tmp_path))
     trim_now(store.trim(store.closed_segments()[0].end))
     assert store.consume_queues.queues("orders")[0].min_offset > 0
-    empty = store.consume_queues.get("orders", 3)
+    empty = store.consume_queues.get("orders", QueueId(3))
     assert empty is not None
     assert (empty.min_offset, empty.max_offset) == (0, 0)
     store.close(NOW_MS)
@@ -190,7 +190,7 @@ def searched(upper: bool, time_at: Callable[[int], int | None], min_physical: in
     queues = ConsumeQueues(MemoryFileSystem(), SMALL)
     queues.load(None)
     put(queues, 0, *range(8))
-    queue = queues.get("orders", 0)
+    queue = queues.get("orders", QueueId(0))
     assert isinstance(queue, ConsumeQueue)
     size = len(stored(0, 0, NOW_MS))
     return search_offset(

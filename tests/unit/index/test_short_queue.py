@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.engine import NOW_MS, SMALL, open_store, send
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueId
 from trovemq_store.files.faulty import FaultyFileSystem
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.index import consume_queue
@@ -55,7 +55,7 @@ def _loaded(
 
 
 def _state(queues: ConsumeQueues, files: MemoryFileSystem) -> object:
-    queue = queues.get("orders", 0)
+    queue = queues.get("orders", QueueId(0))
     if queue is None:
         return files.list(ROOT_DIRECTORY)
     units = queue.units(queue.file_offsets[0], 400).tolist() if queue.file_offsets else []
@@ -86,7 +86,7 @@ def test_one_page_says_what_the_whole_file_does(
         queues.trim_before(PhysicalOffset(log_begin))
     assert _state(*both[0]) == _state(*both[1])
     for queues, _ in both:
-        queue = queues.get("orders", 0)
+        queue = queues.get("orders", QueueId(0))
         if queue is not None:
             queue.append(queue.max_offset, np.array([(1 << 40, 7, 1)], UNIT_DTYPE))
             queue.trim(PhysicalOffset(log_begin + 200))

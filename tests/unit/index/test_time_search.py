@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.engine import NOW_MS
 from tests.support.projections import batch_of, stored
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueId
 from trovemq_proto.records import RecordBatch
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.index.consume_queue import UNIT_DTYPE, UNIT_SIZE
@@ -41,7 +41,7 @@ def _queues(count: int, first_offset: int) -> tuple[ConsumeQueues, int]:
 def test_boundaries_mean_what_they_say(steps: list[int], ask: int, lost: int, first_offset: int) -> None:
     times = [NOW_MS + int(step) for step in np.cumsum(steps)]
     queues, size = _queues(len(times), first_offset)
-    queue = queues.get("orders", 0)
+    queue = queues.get("orders", QueueId(0))
     assert queue is not None
     lost = min(lost, len(times))
     queues.trim_before(PhysicalOffset(lost * size))
@@ -62,7 +62,7 @@ def test_boundaries_mean_what_they_say(steps: list[int], ask: int, lost: int, fi
 
 def test_an_empty_queue_has_one_answer() -> None:
     queues, _ = _queues(1, 3)
-    queue = queues.get("orders", 0)
+    queue = queues.get("orders", QueueId(0))
     assert queue is not None
     queues.truncate_to(LOG_ORIGIN)
     assert not queue.has_units
@@ -84,7 +84,7 @@ def test_a_search_by_time_looked_at_every_message_of_one_millisecond(upper: bool
     queues = ConsumeQueues(MemoryFileSystem(), replace(SETTINGS, consume_queue_file_size=count * UNIT_SIZE))
     queues.load(None)
     queues.apply(batch_of(data, 0))
-    queue, size, looks = queues.get("orders", 0), len(data) // count, 0
+    queue, size, looks = queues.get("orders", QueueId(0)), len(data) // count, 0
     assert queue is not None
 
     def store_timestamp_at(physical_offset: int) -> int:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.atomic import SEGMENT, AtomicStore, batch_of
 from tests.support.engine import BORN_HOST, NOW_MS, flush, open_store, read_queue, record
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueId
 from trovemq_proto.records import RecordBatch
 from trovemq_proto.records.run_mark import seal_of
 from trovemq_store.engine.message_store import MessageStore
@@ -41,7 +41,7 @@ def append_forged(store: MessageStore, prepared_transaction_offset: int = 0) -> 
     for number in range(COUNT):
         data = bytearray(forged(begin, number, prepared_transaction_offset))
         batch = RecordBatch.split(data, topic="orders")
-        store.append(data, batch, topic="orders", queue_id=0, now_ms=NOW_MS, born_host=BORN_HOST)
+        store.append(data, batch, topic="orders", queue_id=QueueId(0), now_ms=NOW_MS, born_host=BORN_HOST)
     flush(store)
 
 
@@ -65,7 +65,7 @@ def test_forged_transaction_marks_cut_off_acknowledged_messages(prepared: int) -
     again = open_store(files.after_process_kill(), replace(SEGMENT, append_property_crc=False))
     assert bodies(again) == expected
     assert again.recovery.cut_transaction is None
-    assert again.consume_queues.next_offset("orders", 0) == COUNT
+    assert again.consume_queues.next_offset("orders", QueueId(0)) == COUNT
 
 
 def test_many_forged_seals_of_one_batch_are_overwritten() -> None:
@@ -74,7 +74,7 @@ def test_many_forged_seals_of_one_batch_are_overwritten() -> None:
     begin = store.end_offset
     data = bytearray().join(forged(begin, number, seal_of(begin)) for number in range(40))
     batch = RecordBatch.split(data, topic="orders")
-    store.append(data, batch, topic="orders", queue_id=0, now_ms=NOW_MS, born_host=BORN_HOST)
+    store.append(data, batch, topic="orders", queue_id=QueueId(0), now_ms=NOW_MS, born_host=BORN_HOST)
     flush(store)
     assert {m.prepared_transaction_offset for m in read_queue(store, "orders")} == {0}
     assert len(bodies(open_store(files.after_process_kill(), store.settings))) == 40
@@ -87,7 +87,11 @@ def test_a_transactions_own_records_are_sealed(append_property_crc: bool) -> Non
     atomic.feed(b"before")
     run = atomic.commits.new_run("t")
     for queue_id in range(2):
-        run.add(batch_of("orders", queue_id, [b"%d" % n for n in range(6)], settings), "orders", queue_id)
+        run.add(
+            batch_of("orders", QueueId(queue_id), [b"%d" % n for n in range(6)], settings),
+            "orders",
+            QueueId(queue_id),
+        )
     committed = atomic.commits.commit(run, [], atomic.now_ms)
     atomic.flush()
     seals = {m.prepared_transaction_offset for m in atomic.messages("t")}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, send
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
+from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.log.retention import (
     HOUR_MS,
@@ -33,7 +33,7 @@ FREE, USED_76, USED_86, USED_91 = (DiskUse(10_000, 10_000 - 100 * used) for used
 
 def segments(*stored_ms: int) -> list[ClosedSegment]:
     return [
-        ClosedSegment(PhysicalOffset(SIZE * n), PhysicalOffset(SIZE * (n + 1)), ms)
+        ClosedSegment(PhysicalOffset(SIZE * n), PhysicalOffset(SIZE * (n + 1)), EpochMs(ms))
         for n, ms in enumerate(stored_ms)
     ]
 
@@ -62,7 +62,7 @@ def test_a_segment_is_kept_until_its_last_record_is_of_age() -> None:
 def test_a_filling_disk_takes_young_segments_and_no_more_than_needed() -> None:
     # 86 % of 10,000 bytes: 100 bytes above the level, which one segment frees
     assert decided(segments(YOUNG, YOUNG, YOUNG), USED_86, NOON) == Decision(
-        PhysicalOffset(SIZE), 1, 1, pressed=True, newest_early_ms=YOUNG
+        PhysicalOffset(SIZE), 1, 1, pressed=True, newest_early_ms=EpochMs(YOUNG)
     )
     assert decided(segments(YOUNG, YOUNG), DiskUse(10_000, 1_399), NOON).count == 2
     # old ones free it already
@@ -151,7 +151,7 @@ def test_what_is_not_an_hour_is_refused(text: str) -> None:
 # --- ages -----------------------------------------------------------------------------------------------
 def ages(
     files: MemoryFileSystem, sizes: list[int], *, file_size: int = 1 << 20, damaged: int = -1
-) -> tuple[list[int], list[int]]:
+) -> tuple[list[EpochMs], list[int]]:
     """The ages found in a log with bodies of these sizes, stored a second apart; and the right ones. The head
     of record `damaged` is overwritten."""
     store = open_store(files, replace(SMALL, commit_log_file_size=file_size, body_size_max=file_size))

@@ -13,7 +13,7 @@ from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_page
 from tests.support.engine import NOW_MS, SMALL, append, open_store, read_queue, record, scan_bodies, send
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import PhysicalOffset, QueueId, QueueOffset
 from trovemq_store.check.layouts import index_paths, read_index
 from trovemq_store.check.layouts import read_queue as read_layout_queue
 from trovemq_store.engine.message_store import MessageStore
@@ -56,7 +56,7 @@ def test_an_unreadable_page_of_the_log_costs_its_messages_and_no_others() -> Non
         else:
             with pytest.raises(TroveError, match="RECORD_DAMAGED"):
                 store.record_at(PhysicalOffset(begin))
-    pulled = Puller(store, PullSettings()).pull(PullRequest("orders", 0, QueueOffset(0)))
+    pulled = Puller(store, PullSettings()).pull(PullRequest("orders", QueueId(0), QueueOffset(0)))
     assert (pulled.message_count, pulled.next_offset) == (len(good), COUNT)
     assert list(pulled.damaged_offsets) == [i for i in range(COUNT) if i not in good]
     assert [body[0] for body in scan_bodies(store)] == good
@@ -106,7 +106,7 @@ def test_an_unreadable_consume_queue_page_costs_only_its_own_messages() -> None:
     offset, found = 0, 0
     damaged: list[int] = []
     while offset < 450:
-        result = puller.pull(PullRequest("orders", 0, QueueOffset(offset)))
+        result = puller.pull(PullRequest("orders", QueueId(0), QueueOffset(offset)))
         assert result.next_offset > offset
         offset, found = result.next_offset, found + result.message_count
         damaged += result.damaged_offsets
@@ -164,10 +164,10 @@ def test_an_unreadable_page_of_the_brokers_own_queue_stopped_its_readers() -> No
         send(store, bytes([i % 256]))
     files.unreadable["consumequeue/orders/0/" + "0" * 20] = (4_096, 8_192)
     lost = range(4_096 // 20, -(-8_192 // 20))
-    found = [offset for offset, _ in messages_from(store, "orders", 0, QueueOffset(0))]
+    found = [offset for offset, _ in messages_from(store, "orders", QueueId(0), QueueOffset(0))]
     assert found == [offset for offset in range(450) if offset not in lost]
     assert store.damage.ranges == {"unit-unreadable": len(lost)}
-    assert len(list(messages_from(store, "orders", 0, QueueOffset(0)))) == len(found)
+    assert len(list(messages_from(store, "orders", QueueId(0), QueueOffset(0)))) == len(found)
     assert store.damage.ranges == {"unit-unreadable": len(lost)}, "each once"
 
 
@@ -255,6 +255,6 @@ def test_views_of_a_stopped_store_are_asked_for_first() -> None:
     for path in (index, "consumequeue/orders/0/" + "0" * 20):
         files.unreadable[path] = (0, 1)
     with pytest.raises(StorageError):
-        read_layout_queue(files, "orders", 0)
+        read_layout_queue(files, "orders", QueueId(0))
     with pytest.raises(StorageError):
         read_index(files, index, SETTINGS.index_slot_count, SETTINGS.index_item_count)

@@ -10,7 +10,7 @@ from tests.support.atomic import SEGMENT, AtomicStore, batch_of
 from tests.support.engine import flush, read_queue, send
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueId
 from trovemq_proto.records import Message, decode_message
 from trovemq_proto.records.run_mark import check_transaction_id, marked_records, read_mark
 from trovemq_store.engine.record_writer import NewRecord, RecordWriter
@@ -106,11 +106,11 @@ def test_a_copy_of_its_first_message_is_not_an_unfinished_transaction() -> None:
     atomic.commit("t", MESSAGES)
     atomic.flush()
     writer = RecordWriter(atomic.store, lambda: None)
-    writer.append([NewRecord.copy_of(seen(atomic)[0], "bills", 1)], atomic.now_ms)
+    writer.append([NewRecord.copy_of(seen(atomic)[0], "bills", QueueId(1))], atomic.now_ms)
     again = AtomicStore(killed(atomic))
     assert again.store.recovery.cut_transaction is None
     assert again.store.recovery.unfinished == ()
-    assert [m.body for m in read_queue(again.store, "bills", 1)] == [MESSAGES[0][2]]
+    assert [m.body for m in read_queue(again.store, "bills", QueueId(1))] == [MESSAGES[0][2]]
 
 
 def test_a_power_cut_that_lost_one_sector_of_a_transaction_takes_all_of_it() -> None:
@@ -153,7 +153,7 @@ def test_a_mark_counts_at_its_own_place_only() -> None:
     assert read_mark(records, 0, begin) == ("t", 0, 6, first)
     assert read_mark(records, 0, PhysicalOffset(begin + 1)) is None
     assert read_mark(records, 1, first) is None
-    assert read_mark(batch_of("orders", 0, [b"plain"], SEGMENT), 0, LOG_ORIGIN) is None
+    assert read_mark(batch_of("orders", QueueId(0), [b"plain"], SEGMENT), 0, LOG_ORIGIN) is None
     for bad in ("", "a b", "x" * 65, "é", "a\x01"):
         with pytest.raises(TroveError) as refused:
             check_transaction_id(bad)

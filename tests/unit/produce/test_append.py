@@ -16,6 +16,7 @@ from tests.support.engine import NOW_MS, SMALL, SMALL_SYNC, open_store, read_que
 from tests.support.engine import record as plain_record
 from trovemq_proto import errors
 from trovemq_proto.errors import ERRORS, TroveError
+from trovemq_proto.positions import QueueId
 from trovemq_proto.v1 import common_pb2
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import Buffer, StorageError
@@ -38,7 +39,7 @@ class Bench:
             self.grown.extend,
         )
 
-    def refusal(self, topic: str, queue_id: int, data: Buffer) -> TroveError:
+    def refusal(self, topic: str, queue_id: QueueId, data: Buffer) -> TroveError:
         end = self.store.end_offset
         with pytest.raises(TroveError) as caught:
             self.appender.append(topic, queue_id, data, None)
@@ -59,7 +60,7 @@ def bench() -> Bench:
 @pytest.mark.asyncio
 async def test_async_append_is_visible_and_announced(bench: Bench) -> None:
     data = record(b"one") + record(b"two")
-    result = bench.appender.append("orders", 0, data, None)
+    result = bench.appender.append("orders", QueueId(0), data, None)
     assert (result.first_queue_offset, result.record_count) == (0, 2)
     await asyncio.sleep(0)
     assert bench.grown == [("orders", 0)]
@@ -70,7 +71,7 @@ async def test_async_append_is_visible_and_announced(bench: Bench) -> None:
 @pytest.mark.asyncio
 async def test_sync_append_is_not_visible_before_its_sync() -> None:
     bench = Bench(SMALL_SYNC)
-    bench.appender.append("orders", 0, record(b"one"), None)
+    bench.appender.append("orders", QueueId(0), record(b"one"), None)
     assert bench.grown == []
     assert read_queue(bench.store) == []
     assert bench.appender.durability == "disk"
@@ -102,30 +103,30 @@ async def test_sync_append_is_not_visible_before_its_sync() -> None:
     ],
 )
 async def test_refusals(
-    bench: Bench, topic: str, queue_id: int, make: Callable[[], bytes], symbol: str
+    bench: Bench, topic: str, queue_id: QueueId, make: Callable[[], bytes], symbol: str
 ) -> None:
     assert bench.refusal(topic, queue_id, make()).symbol == symbol
-    assert bench.appender.append("orders", 0, record(b"next"), None).first_queue_offset == 0
+    assert bench.appender.append("orders", QueueId(0), record(b"next"), None).first_queue_offset == 0
 
 
 @pytest.mark.asyncio
 async def test_a_topic_is_made_by_sending_where_that_is_switched_on() -> None:
     bench = Bench(auto_create_topic=True, auto_create_queue_count=5)
-    bench.appender.append("fresh", 4, record(b"x", topic="fresh", queue_id=4), None)
+    bench.appender.append("fresh", QueueId(4), record(b"x", topic="fresh", queue_id=4), None)
     assert bench.store.topics.require("fresh").queue_count == 5
-    assert bench.refusal("%DLQ%x", 0, record(b"x")).symbol == "TOPIC_ILLEGAL"
+    assert bench.refusal("%DLQ%x", QueueId(0), record(b"x")).symbol == "TOPIC_ILLEGAL"
 
 
 @pytest.mark.asyncio
 async def test_a_topic_without_write_permission(bench: Bench) -> None:
     bench.store.topics.alter("orders", perm=4)
-    assert bench.refusal("orders", 0, record(b"x")).symbol == "SERVICE_NOT_AVAILABLE"
+    assert bench.refusal("orders", QueueId(0), record(b"x")).symbol == "SERVICE_NOT_AVAILABLE"
 
 
 @pytest.mark.asyncio
 async def test_nothing_is_taken_while_stopping(bench: Bench) -> None:
     bench.appender.refuse(TroveError(errors.SERVICE_NOT_AVAILABLE))
-    assert bench.refusal("orders", 0, record(b"x")).symbol == "SERVICE_NOT_AVAILABLE"
+    assert bench.refusal("orders", QueueId(0), record(b"x")).symbol == "SERVICE_NOT_AVAILABLE"
 
 
 @pytest.mark.asyncio
@@ -137,12 +138,12 @@ async def test_a_failed_dispatch_stops_the_store(bench: Bench, monkeypatch: pyte
     reported = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _loop, context: reported.append(context["exception"]))
-    bench.appender.append("orders", 0, record(b"x"), None)
+    bench.appender.append("orders", QueueId(0), record(b"x"), None)
     await asyncio.sleep(0)
     loop.set_exception_handler(None)
     assert [type(error) for error in reported] == [StorageError]
     assert bench.store.failed
-    assert bench.refusal("orders", 0, record(b"y")).symbol == "STORE_FAILED"
+    assert bench.refusal("orders", QueueId(0), record(b"y")).symbol == "STORE_FAILED"
     assert bench.commit.failure is not None
 
 
@@ -162,6 +163,6 @@ def test_every_refusal_has_a_put_status_of_the_protocol() -> None:
 @pytest.mark.asyncio
 async def test_ipv6_store_hosts_ask_for_ipv6_records() -> None:
     bench = Bench(replace(SMALL, store_host="[::1]:8081"))
-    assert bench.refusal("orders", 0, record(b"x")).symbol == "BATCH_ILLEGAL"
+    assert bench.refusal("orders", QueueId(0), record(b"x")).symbol == "BATCH_ILLEGAL"
     data = record(b"x", store_host=bytes(20))
-    assert len(bench.appender.append("orders", 0, data, None).store_host) == 20
+    assert len(bench.appender.append("orders", QueueId(0), data, None).store_host) == 20

@@ -18,6 +18,7 @@ from broker.produce.outgoing import OutgoingEncoder, OutgoingMessage
 from tests.support.engine import NOW_MS, SMALL, open_store, read_queue
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.records.layout import PROPERTY_PRODUCER, PROPERTY_SEQUENCE
 from trovemq_store.engine.message_store import AppendResult, FlushWork, MessageStore
 from trovemq_store.files.files import Buffer
@@ -48,7 +49,7 @@ class SlowStore:
             work.run = run  # type: ignore[method-assign]
         return work
 
-    def finish_flush(self, work: FlushWork) -> list[tuple[str, int]]:
+    def finish_flush(self, work: FlushWork) -> list[tuple[str, QueueId]]:
         return self._store.finish_flush(work)
 
     def mark_failed(self) -> None:
@@ -73,7 +74,7 @@ class Bench:
         self.appends: list[tuple[str, int]] = []
         plain = self.appender.append
 
-        def counted(topic: str, queue_id: int, records: Buffer, born_host: bytes | None) -> AppendResult:
+        def counted(topic: str, queue_id: QueueId, records: Buffer, born_host: bytes | None) -> AppendResult:
             self.appends.append((topic, queue_id))
             return plain(topic, queue_id, records, born_host)
 
@@ -83,7 +84,9 @@ class Bench:
         """Returns when the first sync runs."""
         return await asyncio.to_thread(self._sync_begun.wait, 10)
 
-    async def send(self, *bodies: bytes, topic: str = "orders", queue_id: int = 0) -> SendOutcome:
+    async def send(
+        self, *bodies: bytes, topic: str = "orders", queue_id: QueueId = QueueId(0)
+    ) -> SendOutcome:
         messages = [OutgoingMessage(body) for body in bodies]
         return await self.coalescer.send(topic, queue_id, messages, born_host=None, now_ms=NOW_MS)
 
@@ -97,14 +100,14 @@ class Bench:
             )
             for sequence in sequences
         ]
-        return await self.coalescer.send("numbered", 0, messages, born_host=None, now_ms=NOW_MS)
+        return await self.coalescer.send("numbered", QueueId(0), messages, born_host=None, now_ms=NOW_MS)
 
 
 @pytest.mark.asyncio
 async def test_sends_of_one_turn_are_one_append_per_queue() -> None:
     bench = Bench()
     outcomes = await asyncio.gather(
-        bench.send(b"a"), bench.send(b"b", b"c"), bench.send(b"d", queue_id=1), bench.send(b"e")
+        bench.send(b"a"), bench.send(b"b", b"c"), bench.send(b"d", queue_id=QueueId(1)), bench.send(b"e")
     )
     assert bench.appends == [("orders", 0), ("orders", 1)]
     assert [outcome.result.first_queue_offset for outcome in outcomes] == [0, 1, 0, 3]
@@ -124,13 +127,13 @@ async def test_sends_that_begin_together_are_appended_before_the_loops_next_turn
     bench = Bench()
     outcomes: list[SendOutcome | Exception] = []
 
-    def begin(*bodies: bytes, queue_id: int = 0) -> None:
+    def begin(*bodies: bytes, queue_id: QueueId = QueueId(0)) -> None:
         messages = [OutgoingMessage(body) for body in bodies]
         bench.coalescer.begin("orders", queue_id, messages, outcomes.append, born_host=None, now_ms=NOW_MS)
 
     with bench.coalescer.together():
         begin(b"a")
-        begin(b"b", queue_id=1)
+        begin(b"b", queue_id=QueueId(1))
         with pytest.raises(TroveError, match="at least one message"):
             begin()
         begin(b"c")
@@ -146,7 +149,7 @@ async def test_a_choice_of_queue_whose_send_was_refused_holds_up_nobody() -> Non
     with bench.coalescer.together():
         bench.coalescer.shared_queue("orders")
     async with asyncio.timeout(30):
-        await bench.send(b"next", queue_id=-1)
+        await bench.send(b"next", queue_id=QueueId(-1))
 
 
 @pytest.mark.asyncio
@@ -229,7 +232,9 @@ async def test_sends_without_a_queue_take_turns_turn_by_turn() -> None:
     bench = Bench()
     queues = []
     for _ in range(5):
-        outcomes = await asyncio.gather(bench.send(b"a", queue_id=-1), bench.send(b"b", queue_id=-1))
+        outcomes = await asyncio.gather(
+            bench.send(b"a", queue_id=QueueId(-1)), bench.send(b"b", queue_id=QueueId(-1))
+        )
         assert outcomes[0].queue_id == outcomes[1].queue_id
         queues.append(outcomes[0].queue_id)
     assert queues == [0, 1, 2, 3, 0]
@@ -240,7 +245,7 @@ async def test_one_bad_send_does_not_harm_its_neighbours() -> None:
     bench = Bench()
 
     async def bad(message: OutgoingMessage) -> SendOutcome:
-        return await bench.coalescer.send("orders", 0, [message], born_host=None, now_ms=NOW_MS)
+        return await bench.coalescer.send("orders", QueueId(0), [message], born_host=None, now_ms=NOW_MS)
 
     results = await asyncio.gather(
         bench.send(b"good"),
@@ -250,9 +255,9 @@ async def test_one_bad_send_does_not_harm_its_neighbours() -> None:
         bad(OutgoingMessage(b"x", unique_key="a b")),
         bad(OutgoingMessage(b"x", properties={"KEYS": "mine"})),
         bad(OutgoingMessage(b"x", properties={"long": "v" * 32_767})),
-        bench.coalescer.send("orders", 0, [], born_host=None, now_ms=NOW_MS),
+        bench.coalescer.send("orders", QueueId(0), [], born_host=None, now_ms=NOW_MS),
         bench.send(b"x", topic="unknown"),
-        bench.send(b"x", queue_id=99),
+        bench.send(b"x", queue_id=QueueId(99)),
         bench.send(b"also good"),
         return_exceptions=True,
     )
@@ -303,10 +308,10 @@ async def test_fields_of_a_message_arrive_in_the_record() -> None:
         unique_key="mine",
         properties={"origin": "x"},
         flag=-7,
-        born_timestamp=5,
+        born_timestamp=EpochMs(5),
     )
     born_host = bytes([192, 168, 0, 9, 0, 0, 1, 2])
-    await bench.coalescer.send("orders", 0, [message], born_host=born_host, now_ms=NOW_MS)
+    await bench.coalescer.send("orders", QueueId(0), [message], born_host=born_host, now_ms=NOW_MS)
     (found,) = read_queue(bench.store)
     assert (found.tags, found.keys, found.unique_key) == ("paid", ("1", "2"), "mine")
     assert (found.flag, found.born_timestamp, found.properties["origin"]) == (-7, 5, "x")

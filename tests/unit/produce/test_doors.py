@@ -14,6 +14,7 @@ from broker.server.rocketmq.send_checks import check_message
 from tests.support.engine import NOW_MS, SMALL, open_store, record
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueId
 from trovemq_proto.records import RecordBatch, encode_record
 from trovemq_proto.records.internal_properties import INTERNAL_PROPERTIES, Writer, is_reserved
 from trovemq_proto.records.message import decode_received
@@ -32,17 +33,17 @@ def appender() -> Appender:
 
 
 def append(name: str) -> None:
-    appender().checked_batch("orders", 0, record(b"x", properties={name: "1"}))
+    appender().checked_batch("orders", QueueId(0), record(b"x", properties={name: "1"}))
 
 
 def append_many(name: str) -> None:
     plain = record(b"x", properties={"plain": "1"})
     records = plain * 9 + record(b"x", properties={"plain": "1", name: "1"}) + plain
-    appender().checked_batch("orders", 0, records)
+    appender().checked_batch("orders", QueueId(0), records)
 
 
 def append_alike(name: str) -> None:
-    appender().checked_batch("orders", 0, record(b"x", properties={name: "1"}) * 9)
+    appender().checked_batch("orders", QueueId(0), record(b"x", properties={name: "1"}) * 9)
 
 
 def send(name: str) -> None:
@@ -88,7 +89,7 @@ def test_names_and_values_that_only_look_like_internal_ones_are_taken(door: Call
     for name in ("TROVEMQ", "trovemq_tx_id", "XTROVEMQ_TX_ID", "TROVE_MQ"):
         door(name)
     record_of_value = record(b"x", properties={"setting": "TROVEMQ_TX_ID=7"})
-    appender().checked_batch("orders", 0, record_of_value * 9)
+    appender().checked_batch("orders", QueueId(0), record_of_value * 9)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,7 @@ def test_names_and_values_that_only_look_like_internal_ones_are_taken(door: Call
 def test_records_that_no_client_writes_were_taken(fields: dict[str, int | bytes], count: int) -> None:
     record_of = encode_record("orders", b"plain", **{"born_timestamp": 5, **fields})  # type: ignore[arg-type]
     with pytest.raises(TroveError) as refused:
-        appender().checked_batch("orders", 0, record_of * count)
+        appender().checked_batch("orders", QueueId(0), record_of * count)
     assert refused.value.spec is errors.BATCH_ILLEGAL
 
 
@@ -150,12 +151,12 @@ def test_the_native_protocol_stored_messages_not_of_their_topics_kind(
     door._store.topics.create("kinds", 1, message_type=message_type)
     ordinary = next(iter(taken), {})
     for properties in taken:
-        door.checked_batch("kinds", 0, record(b"x", topic="kinds", properties=properties) * count)
+        door.checked_batch("kinds", QueueId(0), record(b"x", topic="kinds", properties=properties) * count)
     for properties in refused:
         records = record(b"x", topic="kinds", properties={"a": "b", **ordinary}) * (count - 1)
         records += record(b"x", topic="kinds", properties=properties)
         with pytest.raises(TroveError) as refusal:
-            door.checked_batch("kinds", 0, records)
+            door.checked_batch("kinds", QueueId(0), records)
         assert refusal.value.spec is errors.MESSAGE_TYPE_CONFLICT
 
 
@@ -163,4 +164,4 @@ def test_a_topic_with_a_priority_order_takes_messages_with_and_without_one() -> 
     door = appender()
     door._store.topics.create("ranks", 1, options={"order": "priority"})
     for properties in ({}, PRIORITY):
-        door.checked_batch("ranks", 0, record(b"x", topic="ranks", properties=properties) * 9)
+        door.checked_batch("ranks", QueueId(0), record(b"x", topic="ranks", properties=properties) * 9)

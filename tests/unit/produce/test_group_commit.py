@@ -15,7 +15,7 @@ import pytest
 from broker.produce.group_commit import FlushSettings, GroupCommit
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueId
 from trovemq_store.files.files import StorageError
 
 END: Final = PhysicalOffset(100)
@@ -49,10 +49,10 @@ class Store:
     def begin_flush(self) -> Work | None:
         return Work(self, self.end_offset) if self.end_offset > self.flushed_offset else None
 
-    def finish_flush(self, work: Work) -> list[tuple[str, int]]:
+    def finish_flush(self, work: Work) -> list[tuple[str, QueueId]]:
         self.flushed_offset = work.end
         self.events.append(f"flushed {work.end}")
-        return [("orders", 0)]
+        return [("orders", QueueId(0))]
 
     def mark_failed(self) -> None:
         self.failed = True

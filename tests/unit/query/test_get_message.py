@@ -13,7 +13,7 @@ from broker.query.queue_offsets import queue_offsets
 from broker.query.search_offset import search_offset
 from tests.support.engine import NOW_MS, SMALL, open_store, send
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import encode_offset_msg_id, pack_host
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
@@ -111,8 +111,8 @@ def test_without_an_index_places_work_and_keys_are_refused() -> None:
     store = open_store(MemoryFileSystem(), replace(SMALL, message_index_enable=False))
     (identifier,) = send(store, b"x", unique_key="U").offset_msg_ids()
     assert get_message(store, identifier).queue_offsets == [0]
-    assert get_message_at(store, "orders", 0, QueueOffset(0)).physical_offsets == [0]
-    assert search_offset(store, "orders", 0, NOW_MS) == 0
+    assert get_message_at(store, "orders", QueueId(0), QueueOffset(0)).physical_offsets == [0]
+    assert search_offset(store, "orders", QueueId(0), NOW_MS) == 0
     assert _symbol(store, "U") == "INDEX_DISABLED"
 
 
@@ -124,19 +124,19 @@ def test_a_damaged_record_is_named() -> None:
     files.open(path).write(files.read_bytes(path).index(b"body"), b"?")
     assert _symbol(store, identifier) == "RECORD_DAMAGED"
     with pytest.raises(TroveError) as caught:
-        get_message_at(store, "orders", 0, QueueOffset(0))
+        get_message_at(store, "orders", QueueId(0), QueueOffset(0))
     assert caught.value.symbol == "RECORD_DAMAGED"
 
 
 def test_a_queue_location_names_the_valid_range(store: MessageStore) -> None:
     for _ in range(2):
         send(store, b"x", queue_id=1)
-    found = get_message_at(store, "orders", 1, QueueOffset(1))
+    found = get_message_at(store, "orders", QueueId(1), QueueOffset(1))
     assert found.kind is IdentifierKind.QUEUE_LOCATION
     assert found.queue_offsets == [1]
     for queue_id, offset, high in [(1, 2, "2"), (1, -1, "2"), (0, 0, "0")]:
         with pytest.raises(TroveError) as caught:
-            get_message_at(store, "orders", queue_id, QueueOffset(offset))
+            get_message_at(store, "orders", QueueId(queue_id), QueueOffset(offset))
         assert caught.value.symbol == "OFFSET_OUT_OF_RANGE"
         assert caught.value.fields == {"min_offset": "0", "max_offset": high}
 
@@ -145,7 +145,7 @@ def test_a_queue_location_names_the_valid_range(store: MessageStore) -> None:
     ("topic", "queue_id", "symbol"),
     [("none", 0, "TOPIC_NOT_FOUND"), ("orders", 4, "QUEUE_NOT_FOUND"), ("orders", -1, "QUEUE_NOT_FOUND")],
 )
-def test_unknown_queues_are_refused(store: MessageStore, topic: str, queue_id: int, symbol: str) -> None:
+def test_unknown_queues_are_refused(store: MessageStore, topic: str, queue_id: QueueId, symbol: str) -> None:
     for call in (
         lambda: get_message_at(store, topic, queue_id, QueueOffset(0)),
         lambda: search_offset(store, topic, queue_id, NOW_MS),
@@ -160,16 +160,16 @@ def test_queues_without_messages_have_offsets_too(store: MessageStore, tmp_path:
     for _ in range(3):
         send(store, b"x", queue_id=2)
     assert queue_offsets(store, "orders") == [(0, 0, 0), (1, 0, 0), (2, 0, 3), (3, 0, 0)]
-    assert queue_offsets(store, "orders", [2]) == [(2, 0, 3)]
-    assert search_offset(store, "orders", 0, NOW_MS, upper=True) == 0
+    assert queue_offsets(store, "orders", [QueueId(2)]) == [(2, 0, 3)]
+    assert search_offset(store, "orders", QueueId(0), NOW_MS, upper=True) == 0
 
 
 def test_search_by_time_has_both_boundaries(store: MessageStore) -> None:
     for step in (0, 0, 10, 20):
         send(store, b"x", NOW_MS + step)
-    assert search_offset(store, "orders", 0, NOW_MS) == 0
-    assert search_offset(store, "orders", 0, NOW_MS, upper=True) == 1
-    assert search_offset(store, "orders", 0, NOW_MS + 5) == 2
-    assert search_offset(store, "orders", 0, NOW_MS + 5, upper=True) == 1
-    assert search_offset(store, "orders", 0, NOW_MS + 99) == 4
-    assert search_offset(store, "orders", 0, NOW_MS + 99, upper=True) == 3
+    assert search_offset(store, "orders", QueueId(0), NOW_MS) == 0
+    assert search_offset(store, "orders", QueueId(0), NOW_MS, upper=True) == 1
+    assert search_offset(store, "orders", QueueId(0), NOW_MS + 5) == 2
+    assert search_offset(store, "orders", QueueId(0), NOW_MS + 5, upper=True) == 1
+    assert search_offset(store, "orders", QueueId(0), NOW_MS + 99) == 4
+    assert search_offset(store, "orders", QueueId(0), NOW_MS + 99, upper=True) == 3

@@ -17,11 +17,12 @@ from broker.query.search_offset import search_offset
 from tests.support.golden import GOLDEN_NAMES, Manifest, load_manifest, settings_of, unpack
 from tests.support.trials import SOAK
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_proto.records import decode_message
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.real import RealFileSystem
 
-NOW_MS = 1_800_000_000_000
+NOW_MS = EpochMs(1_800_000_000_000)
 MODES = {"key": KeyType.KEY, "tag": KeyType.TAG, "unique": KeyType.UNIQUE}
 
 

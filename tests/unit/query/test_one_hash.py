@@ -17,7 +17,7 @@ from broker.query.query_by_key import query_pages
 from tests.support.engine import SMALL, append, open_store, record
 from tests.support.one_hash import texts_of_one_hash
 from tests.support.trials import SOAK
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_proto.records import java_hash
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
@@ -87,7 +87,7 @@ def test_100_000_tags_of_one_hash_pass_a_filter_each_by_itself(texts: list[str])
     assert found_by(store, KeyQuery("orders", texts[7], KeyType.TAG))[0] == [places[7]]
     puller, offset, found = Puller(store, PullSettings()), 0, 0
     while offset < COUNT:
-        result = puller.pull(PullRequest("orders", 0, QueueOffset(offset), tags=(texts[7],)))
+        result = puller.pull(PullRequest("orders", QueueId(0), QueueOffset(offset), tags=(texts[7],)))
         found += result.message_count
         assert result.next_offset - offset <= 8_192
         offset = result.next_offset

@@ -20,6 +20,7 @@ from broker.query.pages import Work
 from broker.query.query_by_key import QueryPage, query_page, query_pages
 from tests.support.engine import NOW_MS, SMALL, open_store, send
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_proto.records import decode_message, index_hash, java_hash
 from trovemq_proto.records.layout import BODY_AT
 from trovemq_store.engine.message_store import MessageStore
@@ -40,7 +41,7 @@ class Sent:
     keys: tuple[str, ...]
     tag: str
     unique_key: str
-    timestamp: int
+    timestamp: EpochMs
     physical_offset: int
 
     def answers(self, query: KeyQuery) -> bool:
@@ -153,7 +154,7 @@ def test_a_query_is_a_scan(steps: list[tuple[str, Any]], begin: int, length: int
         for key in (*WORDS, "U1", ""):
             for key_type in KeyType:
                 for first, last in times:
-                    query = KeyQuery(topic, key, key_type, first, last)
+                    query = KeyQuery(topic, key, key_type, EpochMs(first), last)
                     expected = scene.expected(query)
                     found, page = ask(scene.store, query)
                     assert found == expected, query
@@ -330,7 +331,7 @@ def test_a_cursor_belongs_to_its_query(store: MessageStore) -> None:
         (replace(query, key="BB"), cursor),
         (replace(query, topic="BBTopic"), cursor),
         (replace(query, type=KeyType.UNIQUE), cursor),
-        (replace(query, begin=1), cursor),
+        (replace(query, begin=EpochMs(1)), cursor),
         (query, cursor + "0x"),
         (query, "1"),
         (query, cursor.replace("1.", "2.", 1)),
@@ -345,7 +346,7 @@ def test_a_cursor_belongs_to_its_query(store: MessageStore) -> None:
     [
         (KeyQuery("", "k"), 0),
         (KeyQuery("AaTopic", "k" * 40_000), 0),
-        (KeyQuery("AaTopic", "k", KeyType.KEY, 2, 1), 0),
+        (KeyQuery("AaTopic", "k", KeyType.KEY, EpochMs(2), EpochMs(1)), 0),
         (KeyQuery("AaTopic", "k"), -1),
     ],
 )

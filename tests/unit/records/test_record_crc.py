@@ -7,7 +7,7 @@ import zlib
 import numpy as np
 import pytest
 
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueOffset
 from trovemq_proto.records import RecordBatch, RecordState, check_record, encode_record, scan_run
 from trovemq_proto.records.check import crc_matches
 from trovemq_proto.records.fields import read_fields
@@ -26,7 +26,7 @@ def stored(count: int, *, crc: bool = True, at: int = 0, body: bytes = b"body") 
     )
     patch_batch(
         data, RecordBatch.split(data), first_queue_offset=QueueOffset(7), physical_offset=PhysicalOffset(at),
-        store_timestamp=5_000, store_host=HOST, born_host=HOST, append_property_crc=True,
+        store_timestamp=EpochMs(5_000), store_host=HOST, born_host=HOST, append_property_crc=True,
     )  # fmt: skip
     return data
 

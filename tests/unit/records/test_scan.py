@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trovemq_proto.positions import LOG_ORIGIN, QueueOffset
+from trovemq_proto.positions import LOG_ORIGIN, EpochMs, QueueOffset
 from trovemq_proto.records import RecordBatch, RecordState, check_record, encode_record, patch_batch, scan_run
 
 HOST = bytes([10, 0, 0, 1, 0, 0, 0x1F, 0x91])
@@ -21,7 +21,7 @@ def stored(rows: list[tuple[int, int]]) -> bytearray:
     data = bytearray().join(encode_record("orders", bytes(size)) * count for size, count in rows)
     patch_batch(
         data, RecordBatch.split(data), first_queue_offset=QueueOffset(0), physical_offset=LOG_ORIGIN,
-        store_timestamp=5_000, store_host=HOST, born_host=None, append_property_crc=False,
+        store_timestamp=EpochMs(5_000), store_host=HOST, born_host=None, append_property_crc=False,
     )  # fmt: skip
     return data
 

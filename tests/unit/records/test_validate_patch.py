@@ -15,7 +15,7 @@ from tests.unit.records import reference
 from tests.unit.records.reference import MAGIC_V1, Record
 from tests.unit.records.strategies import runs, sealed
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueOffset
 from trovemq_proto.records import (
     RecordBatch,
     decode_message,
@@ -188,7 +188,7 @@ def test_patch_fills_in(
         validate(raw, ipv6=ipv6, crc=crc),
         first_queue_offset=QueueOffset(1 << 40),
         physical_offset=PhysicalOffset(1 << 50),
-        store_timestamp=1_700_000_000_123,
+        store_timestamp=EpochMs(1_700_000_000_123),
         store_host=HOSTS[ipv6],
         born_host=born_host,
         append_property_crc=crc,
@@ -255,7 +255,7 @@ def test_a_filled_in_record_decodes() -> None:
         validate(raw),
         first_queue_offset=QueueOffset(5),
         physical_offset=PhysicalOffset(12345),
-        store_timestamp=9,
+        store_timestamp=EpochMs(9),
         store_host=HOSTS[False],
         born_host=None,
         append_property_crc=False,

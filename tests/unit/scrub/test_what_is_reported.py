@@ -23,7 +23,7 @@ from tests.unit.scrub.test_live_scrub import (
     scrub,
 )
 from tests.unit.tools.test_tools import verify
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import PhysicalOffset, QueueId, QueueOffset
 from trovemq_store.check import log_walk, queue_check
 from trovemq_store.check.findings import EACH_MAX, REPORTED_MAX, Finding, Findings
 from trovemq_store.check.layouts import read_queue
@@ -74,10 +74,10 @@ def test_an_item_of_a_place_between_the_records() -> None:
     files = MemoryFileSystem()
     store = open_store(files)
     while store.end_offset < SEGMENT:
-        count = store.consume_queues.next_offset("orders", 0)
+        count = store.consume_queues.next_offset("orders", QueueId(0))
         send(store, b"b" * 900, keys=f"k{count}")
     path = index_file(store)
-    last_of_segment = store.consume_queues.next_offset("orders", 0) - 1
+    last_of_segment = store.consume_queues.next_offset("orders", QueueId(0)) - 1
     patch(files, path, ITEMS_AT + 20 * last_of_segment + 4, (SEGMENT - 4).to_bytes(8))
     found = scrub(store)
     assert (path, ITEMS_AT + 20 * last_of_segment) in places(found)
@@ -145,7 +145,7 @@ def test_units_without_a_file(tmp_path: Path) -> None:
         ("consumequeue/orders/1", 0): "units 0 to 49 are missing",
         ("consumequeue/orders/2", 40 * UNIT_SIZE): "units 40 to 49 are missing",
     }
-    assert read_queue(RealFileSystem(tmp_path), "orders", 0).end == 50
+    assert read_queue(RealFileSystem(tmp_path), "orders", QueueId(0)).end == 50
 
 
 def test_units_of_a_live_queue_that_are_asked_for_one_by_one() -> None:

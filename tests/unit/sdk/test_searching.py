@@ -14,7 +14,7 @@ from trovemq import TroveError, Where, _searching, errors
 from trovemq._searching import Searches
 from trovemq._wire.searches import SearchPageAnswer, SearchQuestion
 from trovemq.search_model import EVERY_MESSAGE, SearchPart, combined
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueOffset
 from trovemq_proto.records import Message, decode_message
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.encode import encode_record
@@ -32,7 +32,7 @@ def stored(broker: str, number: int, timestamp: int) -> bytes:
         RecordBatch.split(data),
         first_queue_offset=QueueOffset(number),
         physical_offset=PhysicalOffset(1_000 * number),
-        store_timestamp=timestamp,
+        store_timestamp=EpochMs(timestamp),
         store_host=bytes(8),
         born_host=bytes(8),
         append_property_crc=False,

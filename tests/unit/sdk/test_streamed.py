@@ -19,7 +19,7 @@ from trovemq._rocketmq.streamed import StreamedMessage, streamed_messages
 from trovemq._wire.consumer import Run
 from trovemq.received import NO_SETTLEMENT, ReceivedFields
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_proto.receipts import handle_of
 from trovemq_proto.records import encode_record
 from trovemq_proto.rocketmq.v2 import service_pb2
@@ -68,7 +68,7 @@ def content(message: ReceivedFields) -> dict[str, object]:
 
 
 def by_rocketmqs_protocol(number: int, record: bytes) -> ReceivedFields:
-    one = Delivered(memoryview(record), "orders", 3, QueueOffset(10 + number), 2, "H", 0)
+    one = Delivered(memoryview(record), "orders", QueueId(3), QueueOffset(10 + number), 2, "H", EpochMs(0))
     response = service_pb2.ReceiveMessageResponse.FromString(received(one))
     return received_message(response.message, "broker-a")
 

@@ -18,6 +18,7 @@ from broker.query.search.search import search_pages
 from deploy.demo.flights import FLIGHT_COUNT, FlightMessage, flight_messages, flight_rows
 from tests.support.engine import BORN_HOST, NOW_MS, flush
 from tests.support.trials import SOAK
+from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.records import RecordBatch
 from trovemq_proto.records.encode import encode_record
 from trovemq_store.engine.message_store import MessageStore
@@ -68,7 +69,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MessageStore]:
             opened.catch_up_trees()
         data = bytearray(b"".join(map(encoded, islice(messages, BATCH))))
         batch = RecordBatch.split(data)
-        opened.append(data, batch, topic="flights", queue_id=0, now_ms=NOW_MS + number, born_host=BORN_HOST)
+        opened.append(
+            data, batch, topic="flights", queue_id=QueueId(0), now_ms=NOW_MS + number, born_host=BORN_HOST
+        )
         opened.dispatch()
     yield opened
     opened.close(NOW_MS + batch_count)
@@ -118,9 +121,11 @@ class Question:
         for _, column in chosen[1:]:
             met = met | column() if any_of else met & column()
         conditions = tuple(condition for condition, _ in chosen)
-        begin, end = 0, TIME_MAX
+        begin, end = EpochMs(0), TIME_MAX
         if source.random() < 0.5:
-            begin, end = sorted(int(table["stored"].iloc[source.randrange(len(table))]) for _ in range(2))
+            begin, end = sorted(
+                EpochMs(int(table["stored"].iloc[source.randrange(len(table))])) for _ in range(2)
+            )
             met &= (table["stored"] >= begin) & (table["stored"] <= end)
         newest_first = source.random() < 0.5
         where = AnyOf(conditions) if any_of else AllOf(conditions)

@@ -38,7 +38,7 @@ from tests.support.engine import (
 from tests.support.searching import answered, expected
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId
 from trovemq_proto.records import RecordBatch
 from trovemq_proto.records.layout import SYS_FLAG_AT, SYS_FLAG_TRANSACTION_ROLLBACK
 from trovemq_store.engine.message_store import MessageStore
@@ -106,13 +106,13 @@ def opened(files: FileSystem) -> MessageStore:
     return store
 
 
-def append_rolled_back(store: MessageStore, encoded: bytes, now_ms: int) -> None:
+def append_rolled_back(store: MessageStore, encoded: bytes, now_ms: EpochMs) -> None:
     """A record as RocketMQ writes it when a transaction is rolled back; nobody can send one."""
     data = bytearray(with_crc_property(encoded))
     data[SYS_FLAG_AT : SYS_FLAG_AT + 4] = SYS_FLAG_TRANSACTION_ROLLBACK.to_bytes(4)
     batch = RecordBatch.split(data)
     topic, queue_id = batch.topics[0], int(batch.queue_ids[0])
-    store.append(data, batch, topic=topic, queue_id=queue_id, now_ms=now_ms, born_host=BORN_HOST)
+    store.append(data, batch, topic=topic, queue_id=QueueId(queue_id), now_ms=now_ms, born_host=BORN_HOST)
     store.dispatch()
 
 
@@ -229,8 +229,8 @@ def _deep(depth: int) -> Condition:
     ("query", "text"),
     [
         (SearchQuery(""), "topic"),
-        (SearchQuery("flights", begin=2, end=1), "begin 2"),
-        (SearchQuery("flights", begin=-1), "begin -1"),
+        (SearchQuery("flights", begin=EpochMs(2), end=EpochMs(1)), "begin 2"),
+        (SearchQuery("flights", begin=EpochMs(-1)), "begin -1"),
         (SearchQuery("flights", Has(KEY, b"")), "the key is empty"),
         (SearchQuery("flights", Has(KEY, b"", is_prefix=True)), "the key is empty"),
         (SearchQuery("flights", Has(UNIQUE_KEY, b"x" * 32_768)), "unique id has 32768 bytes"),
@@ -281,7 +281,7 @@ QUERY = SearchQuery("flights", Has(KEY, b"k"))
         replace(QUERY, where=Has(TAG, b"k")),
         replace(QUERY, where=Has(KEY, b"k", is_prefix=True)),
         replace(QUERY, newest_first=False),
-        replace(QUERY, begin=1),
+        replace(QUERY, begin=EpochMs(1)),
         replace(QUERY, topic="bills"),
     ],
 )

@@ -19,7 +19,7 @@ from broker.query.search.search import search_page
 from broker.query.search.sifting import may_answer
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, send
 from tests.support.searching import answered, expected
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.memory import MemoryFileSystem
@@ -192,7 +192,7 @@ def test_however_a_prefix_is_served_it_is_equal_to_a_scan(
         middle = wanted[len(wanted) // 2]
         time = store.store_timestamp_at(PhysicalOffset(middle))
         assert time is not None
-        timed = replace(query, begin=time - 3, end=time + 3)
+        timed = replace(query, begin=EpochMs(time - 3), end=time + 3)
         assert answered(store, timed, 3) == [
             place
             for place in wanted

@@ -16,7 +16,7 @@ from tests.support.retention import AUDIT_AGE_MS, HOUR_MS, Broker
 from trovemq_proto import errors
 from trovemq_proto.audit import AUDIT_TOPIC, AuditRecord, decode_audit
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import messages_from
 from trovemq_store.engine.record_writer import RecordWriter
@@ -29,7 +29,9 @@ AGE_MS = 1_000_000
 def records_of(store: MessageStore) -> list[AuditRecord]:
     flush(store)
     store.dispatch()
-    found = (decode_audit(one.body) for _, one in messages_from(store, AUDIT_TOPIC, 0, QueueOffset(0)))
+    found = (
+        decode_audit(one.body) for _, one in messages_from(store, AUDIT_TOPIC, QueueId(0), QueueOffset(0))
+    )
     return [one for one in found if one is not None]
 
 
@@ -67,7 +69,7 @@ def test_an_act_has_a_record_before_it_and_one_at_its_end() -> None:
         "Topic:orders",
     )
     assert (first.time, last.time) == (NOW_MS, NOW_MS + 5)
-    (message, _) = [one for _, one in messages_from(here.store, AUDIT_TOPIC, 0, QueueOffset(0))]
+    (message, _) = [one for _, one in messages_from(here.store, AUDIT_TOPIC, QueueId(0), QueueOffset(0))]
     assert (message.keys, message.tags) == (("alice",), "act")
 
 
@@ -142,7 +144,7 @@ def test_young_records_are_appended_again_once_and_old_ones_are_not() -> None:
     here.store.dispatch()
     later = [
         decode_audit(one.body)
-        for _, one in messages_from(here.store, AUDIT_TOPIC, 0, QueueOffset(0))
+        for _, one in messages_from(here.store, AUDIT_TOPIC, QueueId(0), QueueOffset(0))
         if one.physical_offset >= end
     ]
     assert [one.id for one in later if one] == list(before)
@@ -174,7 +176,7 @@ def test_bytes_that_are_no_record_are_none(body: bytes) -> None:
 
 
 def test_a_record_of_a_later_form_is_read() -> None:
-    record = AuditRecord("a", 5, "read", "u", "s", "m", "r", "OK", count=3)
+    record = AuditRecord("a", EpochMs(5), "read", "u", "s", "m", "r", "OK", count=3)
     assert decode_audit(record.encode()) == record
     assert decode_audit(record.encode()[:-1] + b',"more":1}') == record
     assert decode_audit(record.encode().replace(b'"count":3', b'"count":"3"')) is None

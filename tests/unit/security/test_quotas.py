@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from broker.security import quotas as module
 from broker.security.quotas import WAIT_MAX_MS, Quota, Quotas, Use, check_subject
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 
 
 def made(**quotas: Quota) -> Quotas:
@@ -27,7 +28,7 @@ def uses_of(
     is_super: bool = False,
     source: str = "",
     client: str = "",
-    now_ms: int = 0,
+    now_ms: EpochMs = EpochMs(0),
 ) -> tuple[Use, ...]:
     return book.uses(user, is_super=is_super, source=source, client_id=client, now_ms=now_ms)
 
@@ -68,30 +69,32 @@ def test_each_user_address_and_client_of_a_quota_for_all_has_its_own() -> None:
 def test_who_takes_more_is_slowed_first_and_refused_after() -> None:
     book = made(User_alice=Quota(requests_per_s=10))
     uses = uses_of(book)
-    waits = [book.take_request(uses, 0, 0) for _ in range(21)]
+    waits = [book.take_request(uses, 0, EpochMs(0)) for _ in range(21)]
     assert waits == [0.0] * 11 + [100.0 * number for number in range(1, 11)]
-    assert symbol(lambda: book.take_request(uses, 0, 0)) == "LIMIT_EXCEEDED"
-    assert symbol(lambda: book.take_request(uses, 0, 0)) == "LIMIT_EXCEEDED", "nothing was taken before"
-    assert book.take_request(uses, 0, 100) == 1_000.0
+    assert symbol(lambda: book.take_request(uses, 0, EpochMs(0))) == "LIMIT_EXCEEDED"
+    assert symbol(lambda: book.take_request(uses, 0, EpochMs(0))) == "LIMIT_EXCEEDED", (
+        "nothing was taken before"
+    )
+    assert book.take_request(uses, 0, EpochMs(100)) == 1_000.0
     assert (book.slowed["User:alice"], book.refused["User:alice"]) == (11, 2)
 
 
 def test_a_message_larger_than_a_seconds_bytes_passes_and_is_paid_for() -> None:
     book = made(User_alice=Quota(bytes_in_per_s=1_000))
     uses = uses_of(book)
-    assert book.take_request(uses, 5_000, 0) == 0.0
-    assert symbol(lambda: book.take_request(uses, 1, 2_999)) == "LIMIT_EXCEEDED"
-    assert book.take_request(uses, 1, 3_000) == pytest.approx(1_000)
-    assert book.take_request(uses, 1, 10_000) == 0.0
+    assert book.take_request(uses, 5_000, EpochMs(0)) == 0.0
+    assert symbol(lambda: book.take_request(uses, 1, EpochMs(2_999))) == "LIMIT_EXCEEDED"
+    assert book.take_request(uses, 1, EpochMs(3_000)) == pytest.approx(1_000)
+    assert book.take_request(uses, 1, EpochMs(10_000)) == 0.0
 
 
 def test_replies_are_paid_for_by_the_next_requests() -> None:
     book = made(Address_any=Quota(bytes_out_per_s=1_000))
     uses = uses_of(book, source="10.0.0.1")
-    assert book.take_reply(uses, 1_500, 0) == pytest.approx(500)
-    assert book.take_request(uses, 0, 100) == pytest.approx(400)
+    assert book.take_reply(uses, 1_500, EpochMs(0)) == pytest.approx(500)
+    assert book.take_request(uses, 0, EpochMs(100)) == pytest.approx(400)
     other = uses_of(book, source="10.0.0.2")
-    assert book.take_request(other, 0, 100) == 0.0
+    assert book.take_request(other, 0, EpochMs(100)) == 0.0
 
 
 def test_open_calls_are_counted_and_refused_above_the_limit() -> None:
@@ -122,12 +125,12 @@ def test_a_change_of_a_quota_forgets_no_open_call_and_no_debt() -> None:
     book = made(User_alice=Quota(requests_per_s=1, calls_max=1))
     uses = uses_of(book)
     book.open_call(uses, "c1")
-    book.take_request(uses, 0, 0)
-    book.take_request(uses, 0, 0)
+    book.take_request(uses, 0, EpochMs(0))
+    book.take_request(uses, 0, EpochMs(0))
     book.set({"User:*": Quota(requests_per_s=2, calls_max=1)})
     assert uses_of(book) == uses
     assert symbol(lambda: book.open_call(uses, "c1")) == "LIMIT_EXCEEDED"
-    assert book.take_request(uses, 0, 0) == 500.0
+    assert book.take_request(uses, 0, EpochMs(0)) == 500.0
     book.set({})
     book.close_call(uses, "c1")
     assert uses_of(book) == ()
@@ -138,9 +141,9 @@ def test_more_addresses_than_are_counted_push_out_idle_ones_alone(monkeypatch: p
     book = made(Address_any=Quota(requests_per_s=1))
     busy = [uses_of(book, source=f"10.0.0.{number}") for number in range(3)]
     for uses in busy:
-        book.take_request(uses, 0, 0)
+        book.take_request(uses, 0, EpochMs(0))
     assert symbol(lambda: uses_of(book, source="10.0.0.9")) == "LIMIT_EXCEEDED"
-    assert uses_of(book, source="10.0.0.9", now_ms=1_000) != ()
+    assert uses_of(book, source="10.0.0.9", now_ms=EpochMs(1_000)) != ()
     assert len(book._uses) == 1
 
 
@@ -158,7 +161,7 @@ def test_no_more_is_taken_than_the_rate_a_burst_and_one_message(
     for pause_ms, size in asked:
         now_ms += pause_ms
         try:
-            wait_ms = book.take_request(uses, size, now_ms)
+            wait_ms = book.take_request(uses, size, EpochMs(now_ms))
         except TroveError:
             continue
         assert 0 <= wait_ms <= WAIT_MAX_MS

@@ -14,6 +14,7 @@ from broker.security.sealing import SealingKey
 from broker.security.table import SecurityTable
 from trovemq_daemon.users import UserKind, new_user
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_store.files.memory import MemoryFileSystem
 
 SECRET = b"12345678"
@@ -121,7 +122,7 @@ def test_a_remembered_header_ends_with_the_user() -> None:
     refused(checker, header())
     _apply(table, changes.set_enabled(table.state, "rocketmq", enabled=True))
     checker.user_of(header(), DATE)
-    _apply(table, changes.rotate_secret(table.state, "rocketmq", b"another-secret", 0))
+    _apply(table, changes.rotate_secret(table.state, "rocketmq", b"another-secret", EpochMs(0)))
     checker.user_of(header(), DATE)
     checker.user_of(header(secret=b"another-secret"), DATE)
     _apply(table, changes.drop_old_secret(table.state, "rocketmq"))

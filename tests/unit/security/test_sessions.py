@@ -35,6 +35,7 @@ from trovemq_proto.authentication.scram import (
     client_first,
 )
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_store.files.memory import MemoryFileSystem
 
 SECRET = b"canary-secret-1"
@@ -53,7 +54,7 @@ class Server:
         self.table.finish(change)
 
     def log_in(
-        self, secret: bytes = SECRET, name: str = "alice", now_ms: int = 0
+        self, secret: bytes = SECRET, name: str = "alice", now_ms: EpochMs = EpochMs(0)
     ) -> tuple[SigningKey, Session]:
         """The client's key and the server's session after a handshake."""
         first = client_first(name, NONCE)
@@ -246,7 +247,7 @@ def _client_of(first: str, answer: str) -> ClientHandshake:
 
 def test_a_session_ends_with_its_secret(server: Server) -> None:
     key, _ = server.log_in()
-    server.change(changes.rotate_secret(server.table.state, "alice", b"second-secret", 0))
+    server.change(changes.rotate_secret(server.table.state, "alice", b"second-secret", EpochMs(0)))
     newer, _ = server.log_in(b"second-secret")
     server.sessions.call(key.credential(0, PATH), PATH, 0)
     server.change(changes.drop_old_secret(server.table.state, "alice"))

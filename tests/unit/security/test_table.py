@@ -20,6 +20,7 @@ from broker.security.sealing import SealingKey, key_file_content
 from broker.security.table import PATH, SecurityTable
 from trovemq_daemon.users import UserKind, new_user
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_store.files.faulty import FaultyFileSystem, fail_at
 from trovemq_store.files.files import FileSystem
 from trovemq_store.files.memory import MemoryFileSystem
@@ -59,7 +60,7 @@ def test_users_and_rules_are_there_after_a_restart() -> None:
         table.state, "alice", allow=True, actions="Pub,Sub", resource="Topic:a*", sources=["10.0.0.0/8"]
     )
     apply(table, state)
-    apply(table, changes.rotate_secret(table.state, "alice", b"another-secret", 2))
+    apply(table, changes.rotate_secret(table.state, "alice", b"another-secret", EpochMs(2)))
     apply(table, changes.set_quota(table.state, "User:alice", Quota(requests_per_s=7, connections_max=1)))
     apply(table, changes.set_quota(table.state, "Address:*", Quota(bytes_out_per_s=1 << 40)))
     again = load(files)
@@ -223,8 +224,8 @@ def test_the_last_super_user_stays() -> None:
 def test_a_third_secret_ends_the_first() -> None:
     table = load(MemoryFileSystem())
     with_user(table)
-    state = changes.rotate_secret(table.state, "alice", b"second-secret", 2)
-    state = changes.rotate_secret(state, "alice", b"third-secret", 3)
+    state = changes.rotate_secret(table.state, "alice", b"second-secret", EpochMs(2))
+    state = changes.rotate_secret(state, "alice", b"third-secret", EpochMs(3))
     assert [one.value for one in state.users["alice"].secrets] == [b"third-secret", b"second-secret"]
     assert [one.value for one in changes.drop_old_secret(state, "alice").users["alice"].secrets] == [
         b"third-secret"
@@ -290,7 +291,7 @@ class TableMachine(RuleBasedStateMachine):
     def rotate(self, name: str, number: int) -> None:
         if name in self.secrets:
             secret = b"secret-%d" % number
-            apply(self.table, changes.rotate_secret(self.table.state, name, secret, 0))
+            apply(self.table, changes.rotate_secret(self.table.state, name, secret, EpochMs(0)))
             self.secrets[name] = [secret, *self.secrets[name]][:2]
 
     @rule(name=names, enabled=st.booleans())

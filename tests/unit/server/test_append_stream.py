@@ -16,6 +16,7 @@ from broker.server.native.append_stream import AppendParts, AppendStream
 from broker.server.native.frames import AppendFrame
 from tests.support.engine import NOW_MS, SMALL_SYNC, open_store, read_queue, record, with_crc_property
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueId
 from trovemq_proto.v1 import common_pb2, message_pb2
 from trovemq_store.files.memory import MemoryFileSystem
 
@@ -95,7 +96,7 @@ class Bench:
 
     def send(self, *numbers: int) -> None:
         for number in numbers:
-            frame = AppendFrame(number, "orders", 0, with_crc_property(record(b"%d" % number)))
+            frame = AppendFrame(number, "orders", QueueId(0), with_crc_property(record(b"%d" % number)))
             self.context.offer(frame)
 
     def sync(self) -> None:
@@ -126,7 +127,7 @@ async def until(condition: Callable[[], bool]) -> None:
 async def test_replies_wait_for_the_sync_and_refusals_do_not() -> None:
     bench = Bench()
     bench.send(1, 2)
-    bench.context.frames.put_nowait(AppendFrame(3, "unknown", 0, with_crc_property(record(b"x"))))
+    bench.context.frames.put_nowait(AppendFrame(3, "unknown", QueueId(0), with_crc_property(record(b"x"))))
     await until(lambda: bench.answered == [3])
     assert read_queue(bench.store) == []
     bench.sync()

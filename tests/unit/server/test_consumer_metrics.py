@@ -16,6 +16,7 @@ from tests.support.engine import NOW_MS, send
 from tests.support.metrics_bench import Bench
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 from trovemq_store.engine.record_writer import NewRecord
@@ -98,7 +99,7 @@ async def test_events_and_receives_that_wait(bench: Bench) -> None:
 
 # --- delayed messages and transactions ----------------------------------------------------------------
 def message(unique_key: str, topic: str = "orders") -> NewRecord:
-    return NewRecord(topic, 0, b"body", {"UNIQ_KEY": unique_key}, born_timestamp=NOW_MS)
+    return NewRecord(topic, QueueId(0), b"body", {"UNIQ_KEY": unique_key}, born_timestamp=NOW_MS)
 
 
 async def test_delayed_messages(bench: Bench) -> None:
@@ -162,7 +163,7 @@ async def test_snapshots_that_cannot_be_saved(bench: Bench, monkeypatch: pytest.
     model, group_commit = bench.parts.model, bench.parts.group_commit
     failed = asyncio.Event()
 
-    def refuse(_now_ms: int) -> None:
+    def refuse(_now_ms: EpochMs) -> None:
         if model.snapshot_failures == 2:
             failed.set()
         raise TroveError(errors.DISK_FULL, "no space")

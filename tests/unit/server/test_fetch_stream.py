@@ -14,6 +14,7 @@ from broker.server.monitoring.traffic import Traffic
 from broker.server.native.fetch_stream import FetchParts, FetchStream
 from tests.support import fake_loop
 from tests.support.engine import open_store, send
+from trovemq_proto.positions import QueueId
 from trovemq_proto.v1 import message_pb2
 from trovemq_store.files.memory import MemoryFileSystem
 
@@ -72,7 +73,7 @@ class Bench:
     def send(self, *bodies: bytes) -> None:
         for body in bodies:
             send(self.store, body)
-        self.polls.wake([("orders", 0)])  # `send` has dispatched
+        self.polls.wake([("orders", QueueId(0))])  # `send` has dispatched
 
     @property
     def answered(self) -> list[tuple[int, int]]:

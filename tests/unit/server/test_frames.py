@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from broker.server.native.convert import born_host_of
 from broker.server.native.frames import read_append_frame, write_with_records
+from trovemq_proto.positions import QueueId
 from trovemq_proto.v1 import message_pb2
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -15,7 +16,7 @@ INT32 = st.integers(-(2**31), 2**31 - 1)
 
 @given(INT64, st.text(max_size=200), INT32, st.binary(max_size=500), st.booleans())
 def test_reads_what_protobuf_writes(
-    frame_id: int, topic: str, queue_id: int, records: bytes, one_way: bool
+    frame_id: int, topic: str, queue_id: QueueId, records: bytes, one_way: bool
 ) -> None:
     wire = message_pb2.AppendFrame(
         frame_id=frame_id, topic=topic, queue_id=queue_id, records=records, one_way=one_way

@@ -23,7 +23,7 @@ from broker.server.turns import Turns
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, read_queue, send
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_proto.records import decode_message
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
@@ -98,7 +98,7 @@ class Bench:
             )
         )
 
-    def clock_ms(self) -> int:
+    def clock_ms(self) -> EpochMs:
         return self.now_ms
 
     async def sync(self, end: int) -> None:
@@ -106,7 +106,7 @@ class Bench:
         flush(self.store)
         self.store.dispatch()
 
-    def moved(self, group: str, topic: str, offsets: Mapping[int, QueueOffset]) -> Mapping[int, int]:
+    def moved(self, group: str, topic: str, offsets: Mapping[QueueId, QueueOffset]) -> Mapping[QueueId, int]:
         return self.model.delivery.reset(group, topic, offsets, self.now_ms)
 
     def receive(self, count: int, group: str = "billing") -> list[str]:
@@ -114,7 +114,7 @@ class Bench:
         request = ReceiveRequest(
             group=self.model.groups.for_use(group, auto_create=True, now_ms=self.now_ms),
             topic="orders",
-            queue_id=0,
+            queue_id=QueueId(0),
             count_max=count,
             invisible_ms=30_000,
             now_ms=self.now_ms,
@@ -138,7 +138,7 @@ class Bench:
 
     def bury(self, **properties: str) -> None:
         self.store.topics.ensure_internal(DEAD, 1)
-        self.model.writer.append([NewRecord(DEAD, 0, b"bad", properties)], self.now_ms)
+        self.model.writer.append([NewRecord(DEAD, QueueId(0), b"bad", properties)], self.now_ms)
         self.store.dispatch()
 
 
@@ -227,8 +227,8 @@ async def test_what_is_not_known_is_not_found() -> None:
 async def test_lists_have_groups_of_the_table_of_offsets_and_of_members() -> None:
     bench = Bench()
     await bench.service.CreateGroup(pb.CreateGroupRequest(group="made"), CONTEXT)
-    bench.store.offsets.commit("pulls", "orders", 0, QueueOffset(0))
-    bench.store.offsets.commit("TOOLS_CONSUMER", "orders", 0, QueueOffset(0))
+    bench.store.offsets.commit("pulls", "orders", QueueId(0), QueueOffset(0))
+    bench.store.offsets.commit("TOOLS_CONSUMER", "orders", QueueId(0), QueueOffset(0))
     bench.connect()
     found = (await bench.service.ListGroups(pb.ListGroupsRequest(), CONTEXT)).groups
     assert [(one.group, one.created, list(one.topics), one.member_count) for one in found] == [
@@ -246,9 +246,9 @@ async def test_a_deleted_group_starts_over_and_its_dead_letters_stay() -> None:
     bench.receive(3)
     bench.bury(DLQ_ORIGIN_TOPIC="orders")
     bench.store.topics.ensure_internal("%RETRY%billing_orders", 1)
-    bench.model.writer.append([NewRecord("%RETRY%billing_orders", 0, b"again")], NOW_MS)
+    bench.model.writer.append([NewRecord("%RETRY%billing_orders", QueueId(0), b"again")], NOW_MS)
     bench.store.dispatch()
-    bench.store.offsets.commit("other", "orders", 0, QueueOffset(1))
+    bench.store.offsets.commit("other", "orders", QueueId(0), QueueOffset(1))
     await bench.service.DeleteGroup(pb.DeleteGroupRequest(group="billing"), CONTEXT)
     assert bench.model.groups.get("billing") is None
     assert bench.model.delivery.in_flight_count == 0
@@ -261,8 +261,8 @@ async def test_a_deleted_group_starts_over_and_its_dead_letters_stay() -> None:
 @pytest.mark.asyncio
 async def test_the_retry_topic_of_another_group_is_not_taken_for_ones_own() -> None:
     bench = Bench()
-    bench.store.offsets.commit("a", "orders", 0, QueueOffset(0))
-    bench.store.offsets.commit("a_orders", "orders", 0, QueueOffset(0))
+    bench.store.offsets.commit("a", "orders", QueueId(0), QueueOffset(0))
+    bench.store.offsets.commit("a_orders", "orders", QueueId(0), QueueOffset(0))
     bench.store.topics.ensure_internal("%RETRY%a_orders", 1)
     await bench.service.DeleteGroup(pb.DeleteGroupRequest(group="a"), CONTEXT)
     assert "%RETRY%a_orders" in bench.store.topics, "it is the classic retry topic of a_orders"
@@ -294,7 +294,7 @@ async def test_lag_counts_what_is_in_flight_and_what_the_filter_takes() -> None:
         send(bench.store, b"x", NOW_MS + number, tag="paid" if number % 3 == 0 else "new")
     bench.now_ms = NOW_MS + 100
     bench.model.groups.for_use("billing", auto_create=True, now_ms=NOW_MS)
-    bench.store.offsets.commit("billing", "orders", 0, QueueOffset(2))
+    bench.store.offsets.commit("billing", "orders", QueueId(0), QueueOffset(2))
     bench.connect(expression="paid")
     (first, *others) = (await bench.service.GetLag(pb.GetLagRequest(group="billing"), CONTEXT)).queues
     assert (first.topic, first.queue_id, first.committed, first.max_offset) == ("orders", 0, 2, 10)
@@ -325,7 +325,7 @@ async def test_a_preview_forgets_nothing_and_a_reset_what_is_in_flight() -> None
     (entry,) = (await bench.service.ResetGroup(request, CONTEXT)).entries
     assert (entry.offset, entry.in_flight) == (1, 3)
     assert bench.model.delivery.in_flight_count == 0
-    assert ConsumerOffsets.load(bench.files).get("billing", "orders", 0) == 1
+    assert ConsumerOffsets.load(bench.files).get("billing", "orders", QueueId(0)) == 1
     assert len(bench.receive(10)) == 3, "offsets 1 to 3 come (again)"
 
 
@@ -419,7 +419,7 @@ async def test_a_message_is_consumed_directly_by_either_id_and_nothing_moves() -
         b"hello",
         "U1",
     )
-    assert bench.store.offsets.get("billing", "orders", 0) is None
+    assert bench.store.offsets.get("billing", "orders", QueueId(0)) is None
     assert bench.model.delivery.in_flight_count == 0
 
 
@@ -461,7 +461,7 @@ async def test_a_stack_trace_comes_from_the_client() -> None:
 
 # --- delayed messages ---------------------------------------------------------------------------------
 def delay(bench: Bench, after_ms: int, topic: str = "orders", **properties: str) -> None:
-    record = NewRecord(topic, 0, b"later", properties)
+    record = NewRecord(topic, QueueId(0), b"later", properties)
     bench.model.timers.schedule(record, bench.now_ms + after_ms, bench.now_ms)
     bench.store.dispatch()
     bench.model.timers.catch_up()

@@ -20,7 +20,7 @@ from trovemq_daemon.exposition import text_of
 from trovemq_daemon.metrics import RPC_LATENCY_BUCKETS_MS
 from trovemq_daemon.reply_budget import ReplyBudget, ReplyLimits
 from trovemq_daemon.transport_budget import TransportBudget
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_rpc.metrics import Metrics as Transport
 from trovemq_store.engine.steps import finished
 from trovemq_store.files.memory import MemoryFileSystem
@@ -73,16 +73,16 @@ async def test_lag_in_messages_and_in_time(bench: Bench) -> None:
         send(bench.store, b"x", now_ms=NOW_MS + 1_000 * number)
     send(bench.store, b"x", now_ms=NOW_MS + 4_000, queue_id=1)
     labels = {"consumer_group": "g", "topic": "orders", "node_id": "broker-a", "is_retry": "false"}
-    bench.store.offsets.commit("g", "orders", 0, QueueOffset(3))
-    bench.store.offsets.commit("g", "orders", 1, QueueOffset(0))
-    bench.store.offsets.commit("g", "orders", 2, QueueOffset(0))
+    bench.store.offsets.commit("g", "orders", QueueId(0), QueueOffset(3))
+    bench.store.offsets.commit("g", "orders", QueueId(1), QueueOffset(0))
+    bench.store.offsets.commit("g", "orders", QueueId(2), QueueOffset(0))
     assert bench.value("rocketmq_consumer_lag_messages", **labels) == 3
     assert bench.value("rocketmq_consumer_lag_latency", **labels) == 2_000
-    bench.store.offsets.commit("g", "orders", 0, QueueOffset(5))
-    bench.store.offsets.commit("g", "orders", 1, QueueOffset(1))
+    bench.store.offsets.commit("g", "orders", QueueId(0), QueueOffset(5))
+    bench.store.offsets.commit("g", "orders", QueueId(1), QueueOffset(1))
     assert bench.value("rocketmq_consumer_lag_messages", **labels) == 0
     assert bench.value("rocketmq_consumer_lag_latency", **labels) == 0
-    bench.store.offsets.commit("other", "orders", 0, QueueOffset(0))
+    bench.store.offsets.commit("other", "orders", QueueId(0), QueueOffset(0))
     assert len(finished(lag_steps(bench.store, 1, lambda _: 0))) == 1
     assert bench.value("rocketmq_storage_message_reserve_time") == 5_000
 

@@ -27,7 +27,7 @@ from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
 from tests.support.engine import NOW_MS, record, with_crc_property
 from trovemq_daemon.addresses import parse_address
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.real import RealFileSystem
 from trovemq_store.log.retention import DiskUse
@@ -66,7 +66,7 @@ async def services(path: Path, flush_mode: FlushMode) -> AsyncIterator[StoreServ
     committing = asyncio.create_task(parts.group_commit.run())
     await parts.topic_changes.create("orders", 2, "NORMAL")
     for queue_id in range(2):
-        await append(parts, queue_id)
+        await append(parts, QueueId(queue_id))
     try:
         yield parts
     finally:
@@ -76,7 +76,7 @@ async def services(path: Path, flush_mode: FlushMode) -> AsyncIterator[StoreServ
         store.close(NOW_MS)
 
 
-async def append(parts: StoreServices, queue_id: int = 0) -> int:
+async def append(parts: StoreServices, queue_id: QueueId = QueueId(0)) -> int:
     data = b"".join(
         with_crc_property(record(b"body", queue_id=queue_id, keys=f"k{i}", unique_key=f"U{i}", tag="t"))
         for i in range(10)
@@ -104,13 +104,16 @@ async def test_the_data_plane(tmp_path: Path, flush_mode: FlushMode) -> None:
             for number in range(1, 20):
                 assert await append(parts) == 10 * number
             sent = await parts.coalescer.send(
-                "orders", -1, [OutgoingMessage(b"one", keys=["k"])], born_host=None, now_ms=NOW_MS
+                "orders", QueueId(-1), [OutgoingMessage(b"one", keys=["k"])], born_host=None, now_ms=NOW_MS
             )
             await parts.group_commit.durable(sent.result.end)
             assert (
-                parts.puller.pull(PullRequest("orders", 0, QueueOffset(0), tags=("t",))).message_count == 200
+                parts.puller.pull(
+                    PullRequest("orders", QueueId(0), QueueOffset(0), tags=("t",))
+                ).message_count
+                == 200
             )
-            assert parts.search_offset("orders", 0, 0) == 0
+            assert parts.search_offset("orders", QueueId(0), EpochMs(0)) == 0
 
 
 @pytest.mark.asyncio
@@ -129,7 +132,7 @@ async def test_queries(tmp_path: Path, flush_mode: FlushMode) -> None:
 async def test_consumer_offsets_and_topics(tmp_path: Path, flush_mode: FlushMode) -> None:
     async with services(tmp_path, flush_mode) as parts:
         with waits_forbidden():
-            await parts.offsets.commit("g", "orders", 0, QueueOffset(10))
+            await parts.offsets.commit("g", "orders", QueueId(0), QueueOffset(10))
             await parts.offsets.reset("g", "orders", None, ResetTarget(to_min=True))
             await parts.topic_changes.create("made", 1, "FIFO")
             await parts.topic_changes.alter("made", queue_count=3, message_type=None)
@@ -156,7 +159,7 @@ async def test_retention(tmp_path: Path, flush_mode: FlushMode) -> None:
 async def segments_removed(parts: StoreServices, names: Sequence[str]) -> int:
     """The log gets segments, and a full disk takes them."""
     for _ in range(3):
-        result = parts.appender.append("orders", 0, with_crc_property(record(bytes(3 << 20))), None)
+        result = parts.appender.append("orders", QueueId(0), with_crc_property(record(bytes(3 << 20))), None)
     await parts.group_commit.durable(result.end)
     parts.store.flush_projections()
     work = parts.model.begin_snapshot(NOW_MS, always=True)

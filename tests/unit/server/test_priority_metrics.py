@@ -10,6 +10,7 @@ from broker.groups.delivery.request import ReceiveRequest
 from broker.groups.filters.filter import TAKE_ALL
 from tests.support.engine import flush, send
 from tests.support.metrics_bench import Bench
+from trovemq_proto.positions import QueueId
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 STORED = "trovemq_priority_messages_total"
@@ -58,7 +59,7 @@ async def test_what_waits_is_told_by_group_and_priority(bench: Bench) -> None:
     request = ReceiveRequest(
         group=group,
         topic="orders",
-        queue_id=0,
+        queue_id=QueueId(0),
         filter=TAKE_ALL,
         count_max=1,
         invisible_ms=20_000,
@@ -68,7 +69,7 @@ async def test_what_waits_is_told_by_group_and_priority(bench: Bench) -> None:
         attempt_id="",
     )
     bench.parts.model.groups.create(group)
-    bench.parts.model.delivery.reset("workers", "orders", {0: 0}, bench.now_ms)
+    bench.parts.model.delivery.reset("workers", "orders", {QueueId(0): 0}, bench.now_ms)
     (got,) = bench.parts.model.delivery.receive(request)
     assert got.queue_offset in (1, 2)
     of_group = {"consumer_group": "workers", "topic": "orders", "is_retry": "false"}

@@ -9,7 +9,7 @@ from typing import Any
 from broker.groups.consumer_settings import ConsumerSettings
 from broker.groups.timers.timers import Timers, TimersState
 from tests.support.engine import NOW_MS, SMALL, open_store, read_queue
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_proto.records import Message
 from trovemq_store.engine.message_store import AppendResult, MessageStore
 from trovemq_store.engine.record_writer import NewRecord, RecordWriter
@@ -34,7 +34,7 @@ class Broker:
         events_from: int = 0,
         topics: Sequence[str] = ("orders",),
         import_from_rocketmq: bool = False,
-        now_ms: int = NOW_MS,
+        now_ms: EpochMs = NOW_MS,
     ) -> None:
         self.files = files if files is not None else MemoryFileSystem()
         self.store: MessageStore = open_store(self.files, store_settings, topics=topics)
@@ -49,7 +49,9 @@ class Broker:
             self.timers.apply(event)
         self.timers.settle()
 
-    def schedule(self, body: bytes, deliver_ms: int, now_ms: int = NOW_MS, **fields: Any) -> AppendResult:
+    def schedule(
+        self, body: bytes, deliver_ms: EpochMs, now_ms: EpochMs = NOW_MS, **fields: Any
+    ) -> AppendResult:
         result = self.timers.schedule(message(body, **fields), deliver_ms, now_ms)
         self.dispatch()
         return result
@@ -58,7 +60,7 @@ class Broker:
         self.store.dispatch()
         self.timers.catch_up()
 
-    def deliver(self, now_ms: int) -> int:
+    def deliver(self, now_ms: EpochMs) -> int:
         """Every turn that there is to do; how many messages."""
         count = 0
         while done := self.timers.deliver_due(now_ms):
@@ -75,7 +77,7 @@ class Broker:
     def bodies(self, topic: str = "orders") -> list[bytes]:
         return [found.body for found in self.delivered(topic)]
 
-    def stop(self, now_ms: int = NOW_MS) -> tuple[TimersState, int]:
+    def stop(self, now_ms: EpochMs = NOW_MS) -> tuple[TimersState, int]:
         """A clean stop: the state, and the first event that is not in it."""
         self.events.flush(now_ms)
         self.dispatch()
@@ -89,9 +91,9 @@ class Broker:
 
 
 def message(
-    body: bytes, *, unique_key: str = "", queue_id: int = 0, topic: str = "orders", **more: Any
+    body: bytes, *, unique_key: str = "", queue_id: QueueId = QueueId(0), topic: str = "orders", **more: Any
 ) -> NewRecord:
     properties = {"UNIQ_KEY": unique_key or f"01{body.hex():0>30}", **more.pop("properties", {})}
     return NewRecord(
-        topic, queue_id, body, properties, NOW_MS - 5, bytes([10, 0, 0, 2, 0, 0, 195, 203]), **more
+        topic, queue_id, body, properties, EpochMs(NOW_MS - 5), bytes([10, 0, 0, 2, 0, 0, 195, 203]), **more
     )

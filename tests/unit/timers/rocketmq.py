@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import decode_message
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import FileSystem
@@ -29,9 +29,9 @@ class Slot:
 class RocketMqTimers:
     """One start of RocketMQ on the files of a store that is open for reading."""
 
-    def __init__(self, store: MessageStore, files: FileSystem, now_ms: int) -> None:
+    def __init__(self, store: MessageStore, files: FileSystem, now_ms: EpochMs) -> None:
         self.store = store
-        self.queue = store.consume_queues.get("rmq_sys_wheel_timer", 0)
+        self.queue = store.consume_queues.get("rmq_sys_wheel_timer", QueueId(0))
         self.log: dict[int, tuple[int, ...]] = {}
         self.wheel: dict[int, tuple[int, Slot]] = {}  # by index: the second, the slot
         check = files.read_bytes("config/timercheck") if files.exists("config/timercheck") else bytes(56)

@@ -17,9 +17,10 @@ from broker.groups.timers.calendar import (
     Rows,
     slot_of,
 )
+from trovemq_proto.positions import EpochMs
 
 HOUR_MS = HOUR_SLOTS * SLOT_MS
-BASE_MS = 470_000 * HOUR_MS
+BASE_MS = EpochMs(470_000 * HOUR_MS)
 
 delays = st.one_of(
     st.integers(-2_000, 3_000),
@@ -62,7 +63,7 @@ def test_it_gives_what_a_sorted_list_gives(steps: list[tuple[str, object]]) -> N
             chosen = sorted(waiting)[value % len(waiting)]
             ended = [
                 calendar.end(block, block["offset"] == chosen)
-                for block in calendar.blocks_at(slot_of(waiting[chosen]))
+                for block in calendar.blocks_at(slot_of(EpochMs(waiting[chosen])))
             ]
             assert sum(map(len, ended)) == 1
             del waiting[chosen]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from broker.groups.timers.copies import Target, delivered_copy
 from broker.groups.timers.wheel_records import PROPERTIES_SPACE_MAX, WHEEL_TOPIC
 from tests.support.engine import NOW_MS
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueId
 from trovemq_proto.records import RecordBatch, decode_message, encode_record, parse_properties
 from trovemq_proto.records.record_crc import record_crc_property
 
@@ -64,7 +64,7 @@ def copied(record: memoryview, to: Target, *, annotated: bool = True) -> tuple[i
 def test_the_copy_has_what_the_record_had(
     before: list[tuple[str, str]],
     after: list[tuple[str, str]],
-    queue_id: int,
+    queue_id: QueueId,
     cut: bool,
     annotated: bool,
     crc: bool,

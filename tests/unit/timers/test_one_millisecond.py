@@ -11,10 +11,11 @@ from broker.track.delayed import FOUND_MAX, delayed_messages
 from tests.support.engine import NOW_MS
 from tests.support.trials import SOAK
 from tests.unit.timers.engine import ROOMY, Broker
+from trovemq_proto.positions import EpochMs
 
 COUNT = 50_000 if SOAK else 2_000
 BATCH = 256
-DUE_MS = NOW_MS + 100
+DUE_MS = EpochMs(NOW_MS + 100)
 
 
 def broker_with_timers() -> Broker:

@@ -23,7 +23,7 @@ from tests.unit.timers.test_copies import PLACE, copied, target, waiting
 from tests.unit.timers.test_timers import rocketmq_record
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId
 from trovemq_proto.records import decode_message
 from trovemq_proto.records.layout import PROPERTIES_SIZE_MAX
 from trovemq_store.engine.record_writer import NewRecord
@@ -36,9 +36,9 @@ LOG = f"commitlog/{0:020d}"
 
 # --- times and limits ---------------------------------------------------------------------------------
 def test_a_delivery_before_1970_by_a_clock_before_1970_is_refused() -> None:
-    broker = Broker(now_ms=-10_000)
+    broker = Broker(now_ms=EpochMs(-10_000))
     with pytest.raises(TroveError) as caught:
-        broker.timers.schedule(message(b"a"), -5_000, -10_000)
+        broker.timers.schedule(message(b"a"), EpochMs(-5_000), EpochMs(-10_000))
     assert caught.value.spec is errors.DELIVERY_TIME_ILLEGAL
 
 
@@ -100,7 +100,7 @@ def test_a_record_whose_properties_are_full_is_carried_without_being_told() -> N
     names |= {"TIMER_DELIVER_MS": str(NOW_MS + 2_345)}
     used = sum(len(name) + len(value) + 2 for name, value in names.items()) + len("big") + 2
     names["big"] = "x" * (PROPERTIES_SPACE_MAX - used)
-    broker.writer.append([NewRecord(WHEEL_TOPIC, 0, b"a", names, NOW_MS)], NOW_MS)
+    broker.writer.append([NewRecord(WHEEL_TOPIC, QueueId(0), b"a", names, NOW_MS)], NOW_MS)
     broker.dispatch()
     end = broker.store.end_offset
     assert list(broker.timers.live_records_before(end)) == [0]
@@ -122,7 +122,7 @@ def test_blanks_and_strangers_of_the_wheels_queue_wait_for_nothing() -> None:
     broker = Broker()
     broker.store.topics.ensure_internal(WHEEL_TOPIC, 1)
     records = [rocketmq_record(b"a", NOW_MS + 2_000), rocketmq_record(b"b", NOW_MS + 2_000)]
-    strange = NewRecord(WHEEL_TOPIC, 0, b"?", {"p": "v"})
+    strange = NewRecord(WHEEL_TOPIC, QueueId(0), b"?", {"p": "v"})
     broker.writer.append([*records, strange], NOW_MS)
     broker.store.dispatch()
     path = f"consumequeue/{WHEEL_TOPIC}/0/{0:020d}"
@@ -170,9 +170,13 @@ def test_a_level_that_nobody_has_is_not_a_source() -> None:
     broker = Broker()
     broker.store.topics.ensure_internal(SCHEDULE_TOPIC, 18)
     properties = {"DELAY": "3", "REAL_TOPIC": "orders", "REAL_QID": "1", "UNIQ_KEY": "A"}
-    broker.writer.append([NewRecord(SCHEDULE_TOPIC, SCHEDULE_QUEUES_MAX, b"x", properties, NOW_MS)], NOW_MS)
+    broker.writer.append(
+        [NewRecord(SCHEDULE_TOPIC, QueueId(SCHEDULE_QUEUES_MAX), b"x", properties, NOW_MS)], NOW_MS
+    )
     broker.dispatch()
-    event = Event(EventKind.TIMER_ENDED, NOW_MS, topic=SCHEDULE_TOPIC, queue_id=SCHEDULE_QUEUES_MAX, offset=0)
+    event = Event(
+        EventKind.TIMER_ENDED, NOW_MS, topic=SCHEDULE_TOPIC, queue_id=QueueId(SCHEDULE_QUEUES_MAX), offset=0
+    )
     broker.events.add(event)
     broker.events.flush(NOW_MS)
     assert broker.timers.pending_count == 0

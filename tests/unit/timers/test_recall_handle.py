@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from broker.groups.timers.recall_handle import RecallHandle, decode_recall_handle, encode_recall_handle
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 
 words = st.text(st.characters(blacklist_characters=" ", blacklist_categories=["Cs"]), min_size=1, max_size=40)
 
 
 @given(words, words, st.integers(0, (1 << 63) - 1), words)
-def test_a_handle_has_what_was_put_in(topic: str, broker: str, deliver_ms: int, message_id: str) -> None:
+def test_a_handle_has_what_was_put_in(topic: str, broker: str, deliver_ms: EpochMs, message_id: str) -> None:
     handle = encode_recall_handle(topic, broker, deliver_ms, message_id)
     assert decode_recall_handle(handle) == RecallHandle(topic, broker, deliver_ms, message_id)
     assert decode_recall_handle(handle.rstrip("=")).message_id == message_id
@@ -23,7 +24,7 @@ def test_a_handle_has_what_was_put_in(topic: str, broker: str, deliver_ms: int, 
 
 
 def test_its_form_is_rocketmqs() -> None:
-    handle = encode_recall_handle("orders", "broker-a", 1_700_000_000_001, "01AB")
+    handle = encode_recall_handle("orders", "broker-a", EpochMs(1_700_000_000_001), "01AB")
     assert urlsafe_b64decode(handle) == b"v1 orders broker-a 1700000000001 01AB"
 
 

@@ -27,7 +27,7 @@ from tests.support.golden import load_manifest, settings_of, unpack
 from tests.unit.timers import rocketmq
 from tests.unit.timers.engine import SETTINGS, Broker
 from tests.unit.timers.rocketmq import RocketMqTimers, levels_left
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.files.faulty import FaultyFileSystem
 from trovemq_store.files.files import StorageError
@@ -166,7 +166,9 @@ def test_levels_continue_after_what_was_delivered() -> None:
     broker = Broker()
     for level in (1, 1, 3):
         properties = {"DELAY": str(level), "REAL_TOPIC": "orders", "REAL_QID": "1", "UNIQ_KEY": "A"}
-        broker.writer.append([NewRecord(SCHEDULE_TOPIC, level - 1, b"x", properties, NOW_MS)], NOW_MS)
+        broker.writer.append(
+            [NewRecord(SCHEDULE_TOPIC, QueueId(level - 1), b"x", properties, NOW_MS)], NOW_MS
+        )
     broker.dispatch()
     broker.deliver(NOW_MS + 1_000)
     broker.timers.export_to_rocketmq(broker.files, NOW_MS + 1_000)
@@ -219,7 +221,7 @@ def test_delete_markers_in_the_timer_log_are_taken_over() -> None:
     broker.timers.export_to_rocketmq(broker.files, NOW_MS)
     broker.timers.recall("orders", NOW_MS + 60_500, "A", NOW_MS)
     broker.dispatch()
-    marker = broker.store.consume_queues.get(WHEEL_TOPIC, 0)
+    marker = broker.store.consume_queues.get(WHEEL_TOPIC, QueueId(0))
     assert marker is not None
     physical_offset, size, _ = marker.unit(QueueOffset(2))
     file = broker.files.open("timerlog/00000000000000000000")
@@ -286,8 +288,8 @@ def test_golden_what_is_pending_comes_once_and_at_its_time(tmp_path: Path) -> No
     assert sorted(timer.deliver_ms for timer in broker.timers.pending("AlfaTimers")) == sorted(due.values())
     assert broker.deliver(now_ms) == 0
     for deliver_ms in sorted(due.values()):
-        assert broker.deliver(deliver_ms - 1) == 0
-        assert broker.deliver(deliver_ms) == 1
+        assert broker.deliver(EpochMs(deliver_ms - 1)) == 0
+        assert broker.deliver(EpochMs(deliver_ms)) == 1
     new = [message for message in broker.delivered("AlfaTimers") if message.offset_msg_id not in before]
     assert {message.unique_key: message.store_timestamp for message in new} == due
     broker.store.close(now_ms)

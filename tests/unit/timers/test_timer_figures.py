@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support.engine import NOW_MS
 from tests.unit.timers.engine import Broker
+from trovemq_proto.positions import EpochMs
 
 TOPICS = ("orders", "bills")
 steps = st.lists(
@@ -40,7 +41,7 @@ def test_what_was_taken_waits_or_was_delivered_or_recalled(taken: list[tuple[str
         elif name == "recall" and waiting:
             key = sorted(waiting)[which % len(waiting)]
             topic, deliver_ms = waiting.pop(key)
-            broker.timers.recall(topic, deliver_ms, key, now_ms)
+            broker.timers.recall(topic, EpochMs(deliver_ms), key, now_ms)
             broker.dispatch()
             recalled_count += 1
         elif name == "deliver":

@@ -14,6 +14,7 @@ from broker.maintenance.consumer_tasks import TimerTask
 from tests.support import fake_loop
 from tests.support.delivery import ROOMY
 from tests.support.engine import NOW_MS, read_queue
+from trovemq_proto.positions import QueueId
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.files.memory import MemoryFileSystem
@@ -34,7 +35,7 @@ def test_when_timers_are_delivered(due: list[int], delivered: list[int]) -> None
     store.topics.create("orders", 1)
     model = ConsumerState.open(store, files, ConsumerSettings(timer_batch_max=2), NOW_MS)
     for after_ms in due:
-        model.timers.schedule(NewRecord("orders", 0, b"x"), NOW_MS + after_ms, NOW_MS)
+        model.timers.schedule(NewRecord("orders", QueueId(0), b"x"), NOW_MS + after_ms, NOW_MS)
     store.dispatch()
     model.timers.catch_up()
 
@@ -65,7 +66,7 @@ def test_messages_without_a_timer_do_not_wake_the_task() -> None:
         await asyncio.sleep(0)
         timers.changed()
         assert not timers._changed.is_set()
-        model.timers.schedule(NewRecord("orders", 0, b"x"), NOW_MS + 100, NOW_MS)
+        model.timers.schedule(NewRecord("orders", QueueId(0), b"x"), NOW_MS + 100, NOW_MS)
         store.dispatch()
         model.timers.catch_up()
         timers.changed()

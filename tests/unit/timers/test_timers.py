@@ -14,7 +14,7 @@ from tests.support.engine import NOW_MS, SMALL, flush, own_properties, read_queu
 from tests.unit.timers.engine import ROOMY, SETTINGS, Broker, message
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId
 from trovemq_proto.records import decode_message
 from trovemq_proto.records.layout import CRC_PROPERTY_SIZE
 from trovemq_store.engine.record_writer import NewRecord
@@ -40,7 +40,7 @@ def test_a_waiting_record_is_one_that_rocketmq_understands() -> None:
 @pytest.mark.parametrize(
     ("deliver_ms", "out_ms"), [(5_000, 4_000), (5_001, 5_000), (5_999, 5_000), (6_000, 5_000)]
 )
-def test_rocketmq_empties_a_slot_after_its_second_and_never_before(deliver_ms: int, out_ms: int) -> None:
+def test_rocketmq_empties_a_slot_after_its_second_and_never_before(deliver_ms: EpochMs, out_ms: int) -> None:
     assert wheel_out_ms(deliver_ms) == out_ms
     assert out_ms + 1_000 >= deliver_ms
 
@@ -225,7 +225,7 @@ def test_a_second_copy_of_a_recalled_message_does_not_come_either() -> None:
     with pytest.raises(TroveError) as caught:
         broker.schedule(b"a", NOW_MS + 2_300, unique_key="A")
     assert caught.value.spec is errors.DELIVERY_TIME_ILLEGAL
-    copy = NewRecord("orders", 0, b"a", {"UNIQ_KEY": "A"}, born_timestamp=NOW_MS)
+    copy = NewRecord("orders", QueueId(0), b"a", {"UNIQ_KEY": "A"}, born_timestamp=NOW_MS)
     broker.writer.append([delayed_record(copy, NOW_MS + 2_300, NOW_MS)], NOW_MS)  # as RocketMQ rolls one
     broker.dispatch()
     broker.deliver(NOW_MS + 5_000)
@@ -239,7 +239,7 @@ def test_delete_markers_of_rocketmq_are_obeyed(key: str) -> None:
     broker.schedule(b"a", NOW_MS + 2_300, unique_key="A")
     properties = {"UNIQ_KEY": "A", "TIMER_DEL_UNIQKEY": key, "TIMER_DELIVER_MS": str(NOW_MS + 2_001)}
     marker = {**properties, "TIMER_OUT_MS": str(NOW_MS + 2_000), "REAL_TOPIC": "orders", "REAL_QID": "0"}
-    broker.writer.append([NewRecord(WHEEL_TOPIC, 0, b"0", marker)], NOW_MS)
+    broker.writer.append([NewRecord(WHEEL_TOPIC, QueueId(0), b"0", marker)], NOW_MS)
     broker.dispatch()
     broker.deliver(NOW_MS + 5_000)
     assert broker.bodies() == []
@@ -248,7 +248,7 @@ def test_delete_markers_of_rocketmq_are_obeyed(key: str) -> None:
 # --- RocketMQ's records -----------------------------------------------------------------------------------
 def rocketmq_record(body: bytes, out_ms: int, **properties: str) -> NewRecord:
     fixed = {"REAL_TOPIC": "orders", "REAL_QID": "1", "TIMER_OUT_MS": str(out_ms), "UNIQ_KEY": body.decode()}
-    return NewRecord(WHEEL_TOPIC, 0, body, fixed | properties, NOW_MS)
+    return NewRecord(WHEEL_TOPIC, QueueId(0), body, fixed | properties, NOW_MS)
 
 
 def test_a_delay_in_seconds_is_due_at_the_end_of_its_rounded_second() -> None:
@@ -300,7 +300,7 @@ def test_a_queue_that_the_topic_does_not_have_becomes_one_that_it_has() -> None:
 def test_records_of_delay_levels_are_due_at_their_units_time() -> None:
     broker = Broker()
     properties = {"DELAY": "3", "REAL_TOPIC": "orders", "REAL_QID": "1", "UNIQ_KEY": "A", "TAGS": "a"}
-    broker.writer.append([NewRecord(SCHEDULE_TOPIC, 2, b"level", properties, NOW_MS)], NOW_MS)
+    broker.writer.append([NewRecord(SCHEDULE_TOPIC, QueueId(2), b"level", properties, NOW_MS)], NOW_MS)
     broker.dispatch()
     assert broker.timers.next_due_ms() == NOW_MS + 10_000
     broker.deliver(NOW_MS + 10_000)
@@ -346,7 +346,7 @@ def test_a_level_s_message_is_found_by_its_key() -> None:
     properties = {"REAL_TOPIC": "orders", "REAL_QID": "1", "UNIQ_KEY": "A", "KEYS": "k"}
     for queue_id in (1, 2):
         level = properties | {"DELAY": str(queue_id + 1)}
-        broker.writer.append([NewRecord(SCHEDULE_TOPIC, queue_id, b"level", level, NOW_MS)], NOW_MS)
+        broker.writer.append([NewRecord(SCHEDULE_TOPIC, QueueId(queue_id), b"level", level, NOW_MS)], NOW_MS)
     broker.dispatch()
     assert [one.deliver_ms - NOW_MS for one in find(broker, "orders", "k").messages] == [
         5_000,
@@ -360,7 +360,7 @@ def test_an_answer_that_is_not_all_says_so(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(delayed, "FOUND_MAX", 2)
     broker = Broker()
     for number in range(3):
-        broker.schedule(b"%d" % number, NOW_MS + 100 - number, properties={"KEYS": "k"})
+        broker.schedule(b"%d" % number, EpochMs(NOW_MS + 100 - number), properties={"KEYS": "k"})
     answer = find(broker, "orders", "k")
     assert [one.deliver_ms - NOW_MS for one in answer.messages] == [98, 99]
     assert not answer.complete
@@ -373,7 +373,7 @@ def test_what_waits_in_old_segments_is_appended_again_and_comes_once() -> None:
     middle = broker.schedule(b"b", NOW_MS + 100, unique_key="B")
     broker.schedule(b"c", NOW_MS + 9_000_000, unique_key="C")
     properties = {"DELAY": "3", "REAL_TOPIC": "orders", "REAL_QID": "0", "UNIQ_KEY": "L"}
-    broker.writer.append([NewRecord(SCHEDULE_TOPIC, 2, b"level", properties, NOW_MS)], NOW_MS)
+    broker.writer.append([NewRecord(SCHEDULE_TOPIC, QueueId(2), b"level", properties, NOW_MS)], NOW_MS)
     broker.dispatch()
     assert broker.timers.lowest_live_record() == 0
     broker.deliver(NOW_MS + 100)

@@ -13,7 +13,7 @@ from broker.groups.timers.timers import TimersState
 from tests.support.engine import NOW_MS
 from tests.unit.timers.engine import Broker
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId
 
 delays = st.one_of(st.integers(1, 3_000), st.integers(1, 20_000_000), st.sampled_from([1, 1_000, 3_600_000]))
 
@@ -30,10 +30,10 @@ class TimersModel(RuleBasedStateMachine):
         self.state: tuple[TimersState, int] | None = None
 
     @rule(delay_ms=delays, queue_id=st.integers(0, 3))
-    def schedule(self, delay_ms: int, queue_id: int) -> None:
+    def schedule(self, delay_ms: int, queue_id: QueueId) -> None:
         body = b"%d" % len(self.due)
         self.due[body] = self.now_ms + delay_ms
-        self.broker.schedule(body, self.due[body], self.now_ms, queue_id=queue_id)
+        self.broker.schedule(body, EpochMs(self.due[body]), self.now_ms, queue_id=queue_id)
 
     @precondition(lambda self: self.due)
     @rule(which=st.integers(0, 1_000))
@@ -43,7 +43,7 @@ class TimersModel(RuleBasedStateMachine):
         may = deliver_ms > self.now_ms and (body not in self.delivered_at or body in self.recalled)
         refused = ""
         try:
-            self.broker.timers.recall("orders", deliver_ms, f"01{body.hex():0>30}", self.now_ms)
+            self.broker.timers.recall("orders", EpochMs(deliver_ms), f"01{body.hex():0>30}", self.now_ms)
         except TroveError as error:
             refused = error.spec.symbol
         self.broker.dispatch()
@@ -107,7 +107,7 @@ class TimersModel(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "broker"):
             return
-        self.now_ms = max([self.now_ms, *self.due.values()]) + 1
+        self.now_ms = EpochMs(max([self.now_ms, *self.due.values()]) + 1)
         self.deliver()
         assert set(self.broker.bodies()) == set(self.due) - self.recalled
         assert self.broker.timers.pending_count == 0

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from broker.tools.__main__ import app
 from tests.support.engine import NOW_MS, SMALL_SYNC, flush, open_store, read_queue, send
 from tests.support.golden import GOLDEN_NAMES, unpack
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_store.check import repair as repair_module
 from trovemq_store.check.store_view import StoreView
 from trovemq_store.engine.message_store import MessageStore
@@ -69,7 +69,7 @@ def test_a_golden_store_is_as_it_was(name: str, lost: str, tmp_path: Path) -> No
 def test_projections_that_are_gone_come_back(root: Path) -> None:
     store = open_store(RealFileSystem(root), SMALL_SYNC)
     fill(store, 60)
-    expected = [read_queue(store, "orders", queue_id) for queue_id in range(4)]
+    expected = [read_queue(store, "orders", QueueId(queue_id)) for queue_id in range(4)]
     store.close(NOW_MS)
     shutil.rmtree(root / "consumequeue")
     shutil.rmtree(root / "index")
@@ -79,7 +79,7 @@ def test_projections_that_are_gone_come_back(root: Path) -> None:
     assert (code, lines[:-1]) == (0, [])
     store = open_store(RealFileSystem(root), SMALL_SYNC)
     assert store.recovery.clean
-    assert [read_queue(store, "orders", queue_id) for queue_id in range(4)] == expected
+    assert [read_queue(store, "orders", QueueId(queue_id)) for queue_id in range(4)] == expected
     assert store.key_index is not None
     assert not store.lagging
     store.close(NOW_MS)
@@ -114,8 +114,8 @@ def test_a_queue_without_records_keeps_its_place(root: Path) -> None:
     code, (done,), _ = run("repair", "--json", "--store", root)
     assert (code, done["queuesKept"]) == (0, 1)
     store = open_store(RealFileSystem(root), SMALL_SYNC)
-    assert store.consume_queues.next_offset("rare", 0) == 1
-    assert store.consume_queues.next_offset("orders", 0) == 25
+    assert store.consume_queues.next_offset("rare", QueueId(0)) == 1
+    assert store.consume_queues.next_offset("orders", QueueId(0)) == 25
     store.close(NOW_MS)
 
 
@@ -131,7 +131,7 @@ def test_a_killed_store(root: Path) -> None:
     assert (killed / ABORT_PATH).exists()
     assert run("verify", "--store", killed, "--json")[0] == 0
     store = open_store(RealFileSystem(killed), SMALL_SYNC)
-    assert sum(len(read_queue(store, "orders", queue_id)) for queue_id in range(4)) == 60
+    assert sum(len(read_queue(store, "orders", QueueId(queue_id))) for queue_id in range(4)) == 60
     store.close(NOW_MS)
 
 
@@ -140,7 +140,7 @@ def test_an_interrupted_repair_is_completed_by_the_next_start(
 ) -> None:
     store = open_store(RealFileSystem(root), SMALL_SYNC)
     fill(store, 60)
-    expected = [read_queue(store, "orders", queue_id) for queue_id in range(4)]
+    expected = [read_queue(store, "orders", QueueId(queue_id)) for queue_id in range(4)]
     store.close(NOW_MS)
     applied = repair_module._Repair._apply
 
@@ -153,7 +153,7 @@ def test_an_interrupted_repair_is_completed_by_the_next_start(
         with pytest.raises(KeyboardInterrupt):
             repair_module.repair(StoreView.open(root), root)
     store = open_store(RealFileSystem(root), SMALL_SYNC)
-    assert [read_queue(store, "orders", queue_id) for queue_id in range(4)] == expected
+    assert [read_queue(store, "orders", QueueId(queue_id)) for queue_id in range(4)] == expected
     store.catch_up(1 << 20)
     assert not store.lagging
     store.close(NOW_MS)
@@ -175,7 +175,7 @@ def test_a_queue_whose_file_was_cut_behind_expired_units_is_rebuilt(root: Path) 
     fill(store, 60)
     store.flush_projections()
     trim_now(store.trim(store.closed_segments()[0].end))
-    queue = store.consume_queues.get("orders", 0)
+    queue = store.consume_queues.get("orders", QueueId(0))
     assert queue is not None
     ends = (queue.min_offset, queue.max_offset)
     assert ends[0] > 0
@@ -185,7 +185,7 @@ def test_a_queue_whose_file_was_cut_behind_expired_units_is_rebuilt(root: Path) 
         file.truncate(20 + 5)  # one unit is whole, and its record has gone
     assert run("repair", "--json", "--store", root)[0] == 0
     store = MessageStore.open(RealFileSystem(root), SMALL_SYNC, NOW_MS)
-    queue = store.consume_queues.get("orders", 0)
+    queue = store.consume_queues.get("orders", QueueId(0))
     assert queue is not None
     assert (queue.min_offset, queue.max_offset) == ends
     store.close(NOW_MS)

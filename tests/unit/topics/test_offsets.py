@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_store.files.faulty import FaultyFileSystem, fail_always
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.topics import offsets
@@ -44,7 +44,7 @@ def test_rocketmqs_offsets_are_read_and_written_back(files: MemoryFileSystem) ->
     ]
     assert table.groups() == ["CID_RMQ_SYS_TRANS", "G"]
     assert table.groups("T") == ["G"]
-    table.commit("G", "T", 1, QueueOffset(5), durable=True)
+    table.commit("G", "T", QueueId(1), QueueOffset(5), durable=True)
     assert json.loads(files.read_bytes(OFFSETS_PATH)) == {
         "dataVersion": {"counter": 3, "stateVersion": 0, "timestamp": 1795263986242},
         "offsetTable": {
@@ -61,34 +61,34 @@ def test_only_changes_are_written(files: MemoryFileSystem) -> None:
     table = ConsumerOffsets.load(faulty)
     table.persist()
     assert not files.exists(OFFSETS_PATH)
-    table.commit("g", "t", 0, QueueOffset(3))
+    table.commit("g", "t", QueueId(0), QueueOffset(3))
     table.persist()
     assert stored(files) == {"t@g": {"0": 3}}
     assert table.begin_persist() is None
     faulty.decide = fail_always("write_atomic", errno.EIO)
-    table.commit("g", "t", 0, QueueOffset(3), durable=True)
+    table.commit("g", "t", QueueId(0), QueueOffset(3), durable=True)
     table.persist()
 
 
 def test_a_durable_commit_that_fails_is_not_made(files: MemoryFileSystem) -> None:
     faulty = FaultyFileSystem(files)
     table = ConsumerOffsets.load(faulty)
-    table.commit("g", "t", 0, QueueOffset(3), durable=True)
+    table.commit("g", "t", QueueId(0), QueueOffset(3), durable=True)
     faulty.decide = fail_always("write_atomic", errno.ENOSPC)
     with pytest.raises(TroveError, match="DISK_FULL"):
-        table.commit("g", "t", 0, QueueOffset(9), durable=True)
+        table.commit("g", "t", QueueId(0), QueueOffset(9), durable=True)
     with pytest.raises(TroveError, match="DISK_FULL"):
-        table.commit("other", "t", 0, QueueOffset(9), durable=True)
+        table.commit("other", "t", QueueId(0), QueueOffset(9), durable=True)
     with pytest.raises(TroveError, match="DISK_FULL"):
-        table.reset("g", "t", {0: QueueOffset(1), 1: QueueOffset(2)})
+        table.reset("g", "t", {QueueId(0): QueueOffset(1), QueueId(1): QueueOffset(2)})
     assert list(table.entries()) == [("g", "t", 0, 3)]
     assert table.groups() == ["g"]
 
 
 def test_a_reset_goes_back_and_is_durable(files: MemoryFileSystem) -> None:
     table = ConsumerOffsets.load(files)
-    table.reset("g", "t", {0: QueueOffset(50), 1: QueueOffset(60)})
-    table.reset("g", "t", {0: QueueOffset(5)})
+    table.reset("g", "t", {QueueId(0): QueueOffset(50), QueueId(1): QueueOffset(60)})
+    table.reset("g", "t", {QueueId(0): QueueOffset(5)})
     assert list(ConsumerOffsets.load(files.after_power_cut()).entries()) == [
         ("g", "t", 0, 5),
         ("g", "t", 1, 60),
@@ -99,8 +99,8 @@ def test_what_is_stored_never_passes_the_synced_log(files: MemoryFileSystem) -> 
     table = ConsumerOffsets.load(files)
     synced = 4
     table.limit = lambda topic, queue_id: QueueOffset(synced)
-    table.commit("g", "t", 0, QueueOffset(9), durable=True)
-    assert table.get("g", "t", 0) == 9
+    table.commit("g", "t", QueueId(0), QueueOffset(9), durable=True)
+    assert table.get("g", "t", QueueId(0)) == 9
     assert stored(files) == {"t@g": {"0": 4}}
     assert table.dirty, "the rest is stored when the log allows it"
     synced = 9
@@ -112,9 +112,9 @@ def test_what_is_stored_never_passes_the_synced_log(files: MemoryFileSystem) -> 
 def test_capped_after_recovery(files: MemoryFileSystem) -> None:
     table = ConsumerOffsets.load(files)
     for group, offset in [("g", 9), ("h", 3)]:
-        table.commit(group, "t", 0, QueueOffset(offset))
-        table.commit(group, "u", 0, QueueOffset(offset))
-    table.cap("t", 0, QueueOffset(5))
+        table.commit(group, "t", QueueId(0), QueueOffset(offset))
+        table.commit(group, "u", QueueId(0), QueueOffset(offset))
+    table.cap("t", QueueId(0), QueueOffset(5))
     assert [offset for _, topic, _, offset in table.entries() if topic == "t"] == [5, 3]
     table.cap_all(lambda topic, queue_id: QueueOffset(4 if topic == "u" else 99))
     assert [offset for _, topic, _, offset in table.entries() if topic == "u"] == [4, 3]
@@ -122,10 +122,10 @@ def test_capped_after_recovery(files: MemoryFileSystem) -> None:
 
 def test_a_change_during_the_write_stays_dirty(files: MemoryFileSystem) -> None:
     table = ConsumerOffsets.load(files)
-    table.commit("g", "t", 0, QueueOffset(1))
+    table.commit("g", "t", QueueId(0), QueueOffset(1))
     work = table.begin_persist()
     assert work is not None
-    table.commit("g", "t", 0, QueueOffset(2))
+    table.commit("g", "t", QueueId(0), QueueOffset(2))
     work.run()
     table.finish_persist(work)
     assert stored(files) == {"t@g": {"0": 1}}
@@ -144,7 +144,9 @@ def test_a_change_during_the_write_stays_dirty(files: MemoryFileSystem) -> None:
         ("g", 0, OFFSET_MAX + 1, "REQUEST_ILLEGAL"),
     ],
 )
-def test_bad_commits(files: MemoryFileSystem, group: str, queue_id: int, offset: int, symbol: str) -> None:
+def test_bad_commits(
+    files: MemoryFileSystem, group: str, queue_id: QueueId, offset: int, symbol: str
+) -> None:
     table = ConsumerOffsets.load(files)
     with pytest.raises(TroveError, match=symbol):
         table.commit(group, "t", queue_id, QueueOffset(offset))
@@ -153,16 +155,16 @@ def test_bad_commits(files: MemoryFileSystem, group: str, queue_id: int, offset:
 
 def test_groups_and_entries_are_bounded(files: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
     table = ConsumerOffsets.load(files, group_count_max=2)
-    table.commit("a", "t", 0, QueueOffset(1))
-    table.commit("b", "t", 0, QueueOffset(1))
+    table.commit("a", "t", QueueId(0), QueueOffset(1))
+    table.commit("b", "t", QueueId(0), QueueOffset(1))
     with pytest.raises(TroveError, match="LIMIT_EXCEEDED"):
-        table.commit("c", "t", 0, QueueOffset(1))
+        table.commit("c", "t", QueueId(0), QueueOffset(1))
     table.delete_topic("t")
-    table.commit("c", "t", 0, QueueOffset(1))
+    table.commit("c", "t", QueueId(0), QueueOffset(1))
     monkeypatch.setattr(offsets, "ENTRY_COUNT_MAX", 1)
     with pytest.raises(TroveError, match="LIMIT_EXCEEDED"):
-        table.commit("c", "t", 1, QueueOffset(1))
-    table.commit("c", "t", 0, QueueOffset(2))
+        table.commit("c", "t", QueueId(1), QueueOffset(1))
+    table.commit("c", "t", QueueId(0), QueueOffset(2))
 
 
 @pytest.mark.parametrize(
@@ -198,7 +200,7 @@ class OffsetsMachine(RuleBasedStateMachine):
         self.saved: dict[Entry, int] = {}
 
     @rule(group=GROUPS, topic=TOPICS, queue_id=QUEUES, offset=OFFSETS, durable=st.booleans())
-    def commit(self, group: str, topic: str, queue_id: int, offset: int, durable: bool) -> None:
+    def commit(self, group: str, topic: str, queue_id: QueueId, offset: int, durable: bool) -> None:
         self.table.commit(group, topic, queue_id, QueueOffset(offset), durable=durable)
         self.model[group, topic, queue_id] = offset
         if durable:
@@ -215,7 +217,7 @@ class OffsetsMachine(RuleBasedStateMachine):
         self.model = {entry: offset for entry, offset in self.model.items() if entry[1] != topic}
 
     @rule(topic=TOPICS, queue_id=QUEUES, offset_max=OFFSETS)
-    def cap(self, topic: str, queue_id: int, offset_max: int) -> None:
+    def cap(self, topic: str, queue_id: QueueId, offset_max: int) -> None:
         self.table.cap(topic, queue_id, QueueOffset(offset_max))
         for entry, offset in self.model.items():
             if entry[1:] == (topic, queue_id):

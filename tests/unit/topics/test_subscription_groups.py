@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.support import golden
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_store.files.faulty import FaultyFileSystem, fail_always
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.topics import subscription_groups
@@ -24,7 +25,7 @@ from trovemq_store.topics.subscription_groups import (
     check_user_group_name,
 )
 
-NOW_MS = 1_700_000_000_000
+NOW_MS = EpochMs(1_700_000_000_000)
 
 ROCKETMQ_FILE = b"""{
 	"dataVersion":{"counter":7,"stateVersion":0,"timestamp":1795264009788},

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_store.files.faulty import FaultyFileSystem, fail_always
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.topics import config_table, topics
@@ -49,7 +50,7 @@ def test_a_fresh_store_has_no_topics_and_writes_nothing(files: MemoryFileSystem)
 
 def test_created_topics_are_durable_in_rocketmqs_shape(files: MemoryFileSystem) -> None:
     table = TopicTable.load(files)
-    table.create("flights", 4, "FIFO", now_ms=1_700_000_000_000)
+    table.create("flights", 4, "FIFO", now_ms=EpochMs(1_700_000_000_000))
     survivor = files.after_power_cut()
     assert TopicTable.load(survivor).require("flights") == table.get("flights")
     assert json.loads(survivor.read_bytes(TOPICS_PATH)) == {

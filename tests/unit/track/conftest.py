@@ -10,13 +10,14 @@ import pytest
 
 from broker.groups.consumer_settings import ConsumerSettings
 from broker.groups.consumer_state import ConsumerState
-from broker.groups.delivery.request import ANY_QUEUE, Delivered, ReceiveRequest
+from broker.groups.delivery.request import Delivered, ReceiveRequest
 from broker.groups.filters.filter import TAKE_ALL, Filter, parse_filter
 from broker.track.copies import Location
 from broker.track.diagnosis import ConsumptionStatus, Members
 from broker.track.message_tracker import Limits, MessageTrack, MessageTracker, TrackedEvents
 from tests.support.delivery import LEASE_MS, ROOMY
 from tests.support.engine import BORN_HOST, NOW_MS, flush, send
+from trovemq_proto.positions import ANY_QUEUE, EpochMs, QueueId
 from trovemq_store.engine.message_store import AppendResult, MessageStore
 from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.files.memory import MemoryFileSystem
@@ -95,12 +96,12 @@ class World:
             tag=tag,
             properties=properties,
         )
-        self.model.on_messages_available([(topic, 0)])
+        self.model.on_messages_available([(topic, QueueId(0))])
         return result.first_queue_offset
 
     def record(self, body: str, **properties: str) -> NewRecord:
         named = {"UNIQ_KEY": f"id-{body}", **properties}
-        return NewRecord("orders", 0, body.encode(), named, self.now_ms - 5, BORN_HOST)
+        return NewRecord("orders", QueueId(0), body.encode(), named, EpochMs(self.now_ms - 5), BORN_HOST)
 
     def schedule(self, body: str, after_ms: int) -> AppendResult:
         result = self.model.timers.schedule(self.record(body), self.now_ms + after_ms, self.now_ms)

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from broker.groups.delivery.request import Delivered
 from broker.groups.filters.filter import TAKE_ALL, Filter, parse_filter
 from tests.support.delivery import LEASE_MS
+from trovemq_proto.positions import EpochMs
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 from .conftest import Member, World
@@ -27,7 +28,7 @@ class Stands:
 
     reason: str = "new"
     attempt: int = 0
-    until_ms: int = 0
+    until_ms: EpochMs = EpochMs(0)
     handle: Delivered | None = None
 
 

@@ -12,7 +12,7 @@ from tests.support.delivery import LEASE_MS, ROOMY
 from tests.support.engine import NOW_MS
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 from .conftest import Member, World, orderly, reasons, with_limits
@@ -71,7 +71,7 @@ def test_a_message_is_found_by_id_by_key_and_by_place(world: World) -> None:
     world.send("a")
     offset_msg_id = world.story("a").copies[0].offset_msg_id
     by_id = world.tell(offset_msg_id)
-    by_place = world.tell(Location("orders", 0, QueueOffset(0)))
+    by_place = world.tell(Location("orders", QueueId(0), QueueOffset(0)))
     assert by_id.messages[0].copies == by_place.messages[0].copies == world.story("a").copies
 
 
@@ -81,7 +81,7 @@ def test_a_message_that_is_not_there_is_an_error_and_never_an_empty_answer(world
     assert error_of(world, "no-such-id") is errors.MESSAGE_NOT_FOUND
     assert error_of(world, "id-a", "bills") is errors.MESSAGE_NOT_FOUND
     assert error_of(world, "id-a", "no-such-topic") is errors.TOPIC_NOT_FOUND
-    assert error_of(world, Location("orders", 0, QueueOffset(9))) is errors.OFFSET_OUT_OF_RANGE
+    assert error_of(world, Location("orders", QueueId(0), QueueOffset(9))) is errors.OFFSET_OUT_OF_RANGE
     assert error_of(world, "two words") is errors.MESSAGE_ID_ILLEGAL
 
 
@@ -262,9 +262,9 @@ def test_a_reset_turns_back_or_passes_by(world: World) -> None:
     world.send("b")
     world.ack(*world.receive())
     assert world.status("a").reason == "acknowledged"
-    world.model.delivery.reset("workers", "orders", {0: 0}, world.now_ms)
+    world.model.delivery.reset("workers", "orders", {QueueId(0): 0}, world.now_ms)
     assert world.status("a").reason == "not-reached"
-    world.model.delivery.reset("workers", "orders", {0: 2}, world.now_ms)
+    world.model.delivery.reset("workers", "orders", {QueueId(0): 2}, world.now_ms)
     assert world.status("a").reason == "skipped"
     assert world.happenings("a", "workers") == ["delivered", "acknowledged", "reset", "reset"]
 
@@ -272,7 +272,7 @@ def test_a_reset_turns_back_or_passes_by(world: World) -> None:
 def test_a_group_that_pulls_by_offset_is_judged_by_its_offset(world: World) -> None:
     for body in "abc":
         world.send(body)
-    world.store.offsets.commit("pullers", "orders", 0, QueueOffset(1))
+    world.store.offsets.commit("pullers", "orders", QueueId(0), QueueOffset(1))
     assert [world.status(body, "pullers").reason for body in "ab"] == ["consumed", "not-reached"]
     status = world.status("c", "pullers")
     assert (status.ahead, status.committed) == (1, 1)
@@ -500,7 +500,7 @@ def test_a_key_of_hundreds_of_messages_held_the_loop_for_half_a_minute(
 def test_without_a_key_or_an_index_only_the_record_itself_is_reported() -> None:
     world = World(replace(ROOMY, message_index_enable=False))
     world.send("a")
-    found = world.tell(Location("orders", 0, QueueOffset(0)))
+    found = world.tell(Location("orders", QueueId(0), QueueOffset(0)))
     assert not found.complete
     assert any("index is disabled" in note for note in found.notes)
 

@@ -8,14 +8,14 @@ from broker.track.copies import Copy, CopyRole, TrackedMessage, copy_of, message
 from broker.track.history import Place, scan_events
 from broker.track.timeline import GroupEvents, TrackEventKind
 from tests.support.engine import NOW_MS, record
-from trovemq_proto.positions import LOG_ORIGIN, QueueOffset
+from trovemq_proto.positions import LOG_ORIGIN, EpochMs, QueueId, QueueOffset
 from trovemq_proto.records import decode_stored
 from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.events.codec import EVENTS_TOPIC, Event, EventKind
 
 from .conftest import Member, World, orderly, run
 
-PLACE = Place("orders", 0, 7)
+PLACE = Place("orders", QueueId(0), 7)
 
 
 def copy(topic: str, at: int, properties: dict[str, str] | None = None, **fields: Any) -> Copy:
@@ -82,7 +82,7 @@ def test_records_that_were_appended_again_stay_with_their_message() -> None:
 
 
 def event(kind: EventKind, offset: int, time_ms: int = NOW_MS, **fields: Any) -> Event:
-    return Event(kind, time_ms, "workers", "orders", 0, offset, **fields)
+    return Event(kind, EpochMs(time_ms), "workers", "orders", QueueId(0), offset, **fields)
 
 
 def told(*events: Event) -> GroupEvents:
@@ -112,7 +112,7 @@ def test_a_record_of_events_that_cannot_be_read_is_said_and_skipped(world: World
     world.send("a")
     world.receive()
     world.model.events.flush(world.now_ms)
-    world.model.writer.append([NewRecord(EVENTS_TOPIC, 0, b"no events")], world.now_ms)
+    world.model.writer.append([NewRecord(EVENTS_TOPIC, QueueId(0), b"no events")], world.now_ms)
     events = world.model.events
     events._next_offset = QueueOffset(events._next_offset + 1)
     found = world.tell("id-a")
@@ -126,7 +126,7 @@ def test_events_in_the_log_tell_the_same_as_events_that_wait(world: World) -> No
         world.send(body, tag="paid" if body == "b" else "void")
     (first, *_) = world.receive(count=2)
     world.ack(first)
-    world.model.delivery.reset("workers", "orders", {0: 0}, world.now_ms)
+    world.model.delivery.reset("workers", "orders", {QueueId(0): 0}, world.now_ms)
     world.receive("others", count=3)
     world.model.delivery.forget_group("others", world.now_ms)  # the log has it at once
     world.receive("others", count=2)

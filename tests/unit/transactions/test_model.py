@@ -22,7 +22,7 @@ from tests.support.engine import NOW_MS, SMALL, flush, open_store, read_queue
 from tests.support.trials import SOAK
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import PhysicalOffset, QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import NewRecord, RecordWriter
 from trovemq_store.events.event_log import EventLog
@@ -39,7 +39,7 @@ QUEUES = 2
 class Known:
     """The history of one transaction; `synced` of `history` is certainly on disk. `asked`: checks seen."""
 
-    queue_id: int
+    queue_id: QueueId
     history: list[str] = field(default_factory=lambda: [OPEN])
     synced: int = 0
     asked: int = 0
@@ -85,7 +85,7 @@ class TransactionsMachine(RuleBasedStateMachine):
 
     # --- steps --------------------------------------------------------------------------------------
     @rule(queue_id=st.integers(0, QUEUES - 1))
-    def prepare(self, queue_id: int) -> None:
+    def prepare(self, queue_id: QueueId) -> None:
         self.number += 1
         name = f"T{self.number}"
         record = NewRecord("orders", queue_id, name.encode(), {"UNIQ_KEY": name})
@@ -211,7 +211,9 @@ class TransactionsMachine(RuleBasedStateMachine):
 
     def seen(self, topic: str = "orders") -> Counter[str]:
         queues = range(QUEUES)
-        return Counter(m.body.decode() for queue in queues for m in read_queue(self.store, topic, queue))
+        return Counter(
+            m.body.decode() for queue in queues for m in read_queue(self.store, topic, QueueId(queue))
+        )
 
     @invariant()
     def open_ones_are_open(self) -> None:

@@ -22,7 +22,7 @@ from tests.support.engine import NOW_MS, SMALL, read_queue
 from tests.unit.transactions.test_transactions import NO_INDEX, Broker, message
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueOffset
+from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records.layout import SYS_FLAG_TRANSACTION_COMMIT
 from trovemq_store.engine.record_writer import NewRecord, RecordWriter
 from trovemq_store.settings import StoreSettings
@@ -139,7 +139,9 @@ def replace_halves(halves: list[HalfMessage]) -> list[HalfMessage]:
 # --- op records ---------------------------------------------------------------------------------------
 def test_many_ends_that_could_not_be_written_go_into_several_op_records() -> None:
     halves = [
-        HalfMessage(QueueOffset(10**17 + number), LOG_ORIGIN, 0, "orders", 0, f"t{number}", QueueOffset(0), 0)
+        HalfMessage(
+            QueueOffset(10**17 + number), LOG_ORIGIN, 0, "orders", QueueId(0), f"t{number}", QueueOffset(0), 0
+        )
         for number in range(500)
     ]
     withdrawn = {halves[at].offset for at in (0, 7, 8, 499)}
@@ -164,7 +166,7 @@ def test_what_could_not_be_written_at_its_end_is_written_by_the_clean_stop(
     broker.transactions.prepare(message("A1"), NOW_MS)
     append_ = RecordWriter.append
 
-    def refuse_ops(self: RecordWriter, records: list[NewRecord], now_ms: int, **how: bool) -> object:
+    def refuse_ops(self: RecordWriter, records: list[NewRecord], now_ms: EpochMs, **how: bool) -> object:
         if records[0].topic == OP_TOPIC:
             raise TroveError(errors.DISK_FULL)
         return append_(self, records, now_ms, **how)
@@ -189,7 +191,7 @@ def test_halves_that_ended_behind_one_that_is_open_do_not_fill_the_memory() -> N
             PhysicalOffset(offset * 100),
             100,
             "orders",
-            0,
+            QueueId(0),
             f"id {offset}",
             QueueOffset(0),
             NOW_MS,

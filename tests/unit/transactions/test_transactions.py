@@ -19,7 +19,7 @@ from tests.support.engine import NOW_MS, SMALL, SMALL_SYNC, flush, open_store, o
 from tests.support.golden import load_manifest, settings_of, unpack
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueOffset
+from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_proto.records.layout import COMPRESSION_ZLIB, SYS_FLAG_COMPRESSED
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import NewRecord, RecordWriter
@@ -38,9 +38,11 @@ SETTINGS = ConsumerSettings(
 NO_INDEX = replace(SMALL, message_index_enable=False)
 
 
-def message(unique_key: str, queue_id: int = 1, *, body: bytes = b"paid", topic: str = "orders") -> NewRecord:
+def message(
+    unique_key: str, queue_id: QueueId = QueueId(1), *, body: bytes = b"paid", topic: str = "orders"
+) -> NewRecord:
     properties = {"UNIQ_KEY": unique_key, "TAGS": "t", "KEYS": f"key-{unique_key}", "colour": "red"}
-    return NewRecord(topic, queue_id, body, properties, born_timestamp=NOW_MS - 7, flag=5)
+    return NewRecord(topic, queue_id, body, properties, born_timestamp=EpochMs(NOW_MS - 7), flag=5)
 
 
 class Broker:
@@ -73,7 +75,7 @@ class Broker:
 
     def bodies(self, topic: str = "orders") -> list[bytes]:
         self.store.dispatch()
-        return [found.body for queue in range(4) for found in read_queue(self.store, topic, queue)]
+        return [found.body for queue in range(4) for found in read_queue(self.store, topic, QueueId(queue))]
 
     def op_bodies(self) -> list[bytes]:
         return self.bodies(OP_TOPIC)
@@ -113,7 +115,7 @@ def test_commit_brings_the_message_into_its_queue() -> None:
     result = broker.transactions.end("A1", "orders", True, NOW_MS + 1)
     assert result is not None
     broker.store.dispatch()
-    (found,) = read_queue(broker.store, "orders", 1)
+    (found,) = read_queue(broker.store, "orders", QueueId(1))
     assert (found.physical_offset, found.queue_offset) == (result.physical_offset, 0)
     assert (found.sys_flag, found.flag, found.born_timestamp) == (8, 5, NOW_MS - 7)
     assert found.prepared_transaction_offset == half.physical_offset
@@ -146,7 +148,7 @@ def test_a_transaction_ends_once_and_only_with_its_own_id_and_topic() -> None:
 
 def test_a_half_message_without_an_id_is_refused() -> None:
     broker = Broker()
-    found = refused(broker.transactions.prepare, NewRecord("orders", 0, b"x"), NOW_MS)
+    found = refused(broker.transactions.prepare, NewRecord("orders", QueueId(0), b"x"), NOW_MS)
     assert found.spec is errors.TRANSACTION_ILLEGAL
 
 
@@ -329,17 +331,17 @@ def test_the_positions_wait_for_the_sync_of_what_ended() -> None:
     flush(broker.store)
     transactions.end("A0", "orders", True, NOW_MS)
     transactions.save_positions()
-    assert offsets.get(TRANSACTION_GROUP, HALF_TOPIC, 0) is None
+    assert offsets.get(TRANSACTION_GROUP, HALF_TOPIC, QueueId(0)) is None
     flush(broker.store)
     transactions.save_positions()
-    assert offsets.get(TRANSACTION_GROUP, HALF_TOPIC, 0) == 1
-    assert offsets.get(TRANSACTION_GROUP, OP_TOPIC, 0) is None, "the op record was written after A1"
+    assert offsets.get(TRANSACTION_GROUP, HALF_TOPIC, QueueId(0)) == 1
+    assert offsets.get(TRANSACTION_GROUP, OP_TOPIC, QueueId(0)) is None, "the op record was written after A1"
     transactions.end("A1", "orders", True, NOW_MS)
     transactions.end("A2", "orders", True, NOW_MS)
     flush(broker.store)
     transactions.save_positions()
-    assert offsets.get(TRANSACTION_GROUP, HALF_TOPIC, 0) == 3
-    assert offsets.get(TRANSACTION_GROUP, OP_TOPIC, 0) == 3
+    assert offsets.get(TRANSACTION_GROUP, HALF_TOPIC, QueueId(0)) == 3
+    assert offsets.get(TRANSACTION_GROUP, OP_TOPIC, QueueId(0)) == 3
 
 
 def test_catch_up_from_inside_an_append_leaves_the_half_to_its_caller() -> None:
@@ -358,7 +360,7 @@ def test_catch_up_from_inside_an_append_leaves_the_half_to_its_caller() -> None:
     known[0].end("A1", "orders", True, NOW_MS)
     flush(store)
     known[0].catch_up()
-    assert store.offsets.get(TRANSACTION_GROUP, HALF_TOPIC, 0) == 1
+    assert store.offsets.get(TRANSACTION_GROUP, HALF_TOPIC, QueueId(0)) == 1
 
 
 def test_a_power_cut_after_an_unsynced_end_loses_the_end_not_the_message() -> None:
@@ -382,7 +384,7 @@ def test_a_full_disk_between_commit_and_op_record_does_not_commit_twice(
     broker.transactions.prepare(message("A1"), NOW_MS)
     append = RecordWriter.append
 
-    def refuse_ops(self: RecordWriter, records: list[NewRecord], now_ms: int, **how: bool) -> object:
+    def refuse_ops(self: RecordWriter, records: list[NewRecord], now_ms: EpochMs, **how: bool) -> object:
         if records[0].topic == OP_TOPIC:
             raise TroveError(errors.DISK_FULL)
         return append(self, records, now_ms, **how)
@@ -478,5 +480,5 @@ def test_a_broker_with_all_its_groups_fell_over_the_first_transaction(
     broker.store.dispatch()
     broker.transactions.catch_up()
     broker.transactions.save_positions()
-    assert broker.store.offsets.get(TRANSACTION_GROUP, HALF_TOPIC, 0) is None
-    assert [one.body for one in read_queue(broker.store, "orders", 1)] == [b"paid"]
+    assert broker.store.offsets.get(TRANSACTION_GROUP, HALF_TOPIC, QueueId(0)) is None
+    assert [one.body for one in read_queue(broker.store, "orders", QueueId(1))] == [b"paid"]

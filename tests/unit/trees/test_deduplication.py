@@ -29,7 +29,7 @@ from tests.support.deduplicated import (
 from tests.support.engine import NOW_MS, append, flush, open_store, record
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import LOG_ORIGIN
+from trovemq_proto.positions import LOG_ORIGIN, QueueId
 from trovemq_store.engine.deduplication import Deduplication
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.faulty import FaultyFileSystem, fail_always, fail_at
@@ -66,7 +66,7 @@ class Machine(RuleBasedStateMachine):
         queue_id=st.integers(0, 1),
         later_ms=st.sampled_from([0, 1, 3_000, 9_999, 10_000]),
     )
-    def send(self, ids: list[str], queue_id: int, later_ms: int) -> None:
+    def send(self, ids: list[str], queue_id: QueueId, later_ms: int) -> None:
         self.now_ms += later_ms
         before = self.store.end_offset
         next_offset = self.next_offsets.get(queue_id, 0)
@@ -165,15 +165,15 @@ def test_a_part_of_a_batch_keeps_its_own_offsets() -> None:
     send(deduplication, store, ["b", "d"])
     result = send(deduplication, store, ["a", "b", "c", "c", "d", "e"])
     assert sorted(result.duplicates) == [1, 3, 4]
-    whole = places_of(result, 0)
+    whole = places_of(result, QueueId(0))
     for first in range(6):
         for count in range(1, 7 - first):
             part = result.part(first, count)
-            assert places_of(part, 0) == whole[first : first + count]
+            assert places_of(part, QueueId(0)) == whole[first : first + count]
             assert part.end <= store.end_offset
     for counts in ([6], [1] * 6, [2, 1, 3], [1, 4, 1], [5, 1]):
         firsts = [sum(counts[:number]) for number in range(len(counts))]
-        parts = [places_of(part, 0) for part in result.parts(counts)]
+        parts = [places_of(part, QueueId(0)) for part in result.parts(counts)]
         assert parts == [whole[at : at + n] for at, n in zip(firsts, counts, strict=True)]
     assert [unique_id for unique_id, _ in stored(store)] == ["b", "d", "a", "c", "e"]
 
@@ -253,7 +253,7 @@ def _waiting(store: MessageStore, kind: str) -> Any:
     from trovemq_store.engine.record_writer import NewRecord, RecordWriter
 
     writer = RecordWriter(store, lambda: None)
-    new = NewRecord(TOPIC, 1, b"body", {"UNIQ_KEY": "a"}, born_timestamp=NOW_MS)
+    new = NewRecord(TOPIC, QueueId(1), b"body", {"UNIQ_KEY": "a"}, born_timestamp=NOW_MS)
     waiting = half_record(new, 0) if kind == "half" else delayed_record(new, NOW_MS + 60_000, NOW_MS)
     return lambda: writer.append([waiting], NOW_MS)[0]
 
@@ -291,10 +291,12 @@ def test_copies_that_the_broker_makes_move_no_place() -> None:
     found = store.record_at(first.physical_offset)
     assert found is not None
     half = decode_message(bytes(found))
-    rolled = delete_marker(TOPIC, 1, NOW_MS + 60_000, "a", NOW_MS)
+    rolled = delete_marker(TOPIC, QueueId(1), NOW_MS + 60_000, "a", NOW_MS)
     rolled = rolled.with_properties({"TIMER_ROLL_TIMES": "1"})  # the marker before it said it
-    retry = NewRecord("%RETRY%G", 0, b"body", {"UNIQ_KEY": "a"}, born_timestamp=NOW_MS)
-    delivered = NewRecord(TOPIC, 0, b"body", {"UNIQ_KEY": "a", "REAL_TOPIC": TOPIC}, born_timestamp=NOW_MS)
+    retry = NewRecord("%RETRY%G", QueueId(0), b"body", {"UNIQ_KEY": "a"}, born_timestamp=NOW_MS)
+    delivered = NewRecord(
+        TOPIC, QueueId(0), b"body", {"UNIQ_KEY": "a", "REAL_TOPIC": TOPIC}, born_timestamp=NOW_MS
+    )
     copies = [commit_record(half), moved_record(half, 1), rolled, retry, delivered]
     writer.append(copies, NOW_MS + 1_000)
     flush(store)

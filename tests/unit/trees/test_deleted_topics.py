@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.deduplicated import step
 from tests.support.engine import NOW_MS, SMALL_SYNC, flush, open_store, send
+from trovemq_proto.positions import QueueId
 from trovemq_proto.records.priorities import PRIORITY_DEFAULT
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.faulty import FaultyFileSystem
@@ -128,8 +129,8 @@ def test_messages_of_a_topic_deleted_beside_a_step_went_to_its_namesake(
             caught_up(store)
         filled(store, priority=1)
         caught_up(store)
-        assert trees.order.offsets(TOPIC, 0, 9, 0, 100, 100) == []
-        assert trees.order.offsets(TOPIC, 0, 1, 0, 100, 100) == [0, 1, 2]
+        assert trees.order.offsets(TOPIC, QueueId(0), 9, 0, 100, 100) == []
+        assert trees.order.offsets(TOPIC, QueueId(0), 1, 0, 100, 100) == [0, 1, 2]
         made_again()
     filled(store)
     caught_up(store)

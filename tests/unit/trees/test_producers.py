@@ -9,6 +9,7 @@ from tests.support.engine import NOW_MS, append, flush, sent_record
 from tests.support.numbered_store import DEPTH, Message, numbers, opened, send
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
+from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_store.engine.deduplication import Deduplication
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.trim import trim_now
@@ -70,7 +71,7 @@ def test_a_number_that_was_stored_before_the_window_is_stored_again(indexed: boo
     """Although a higher one of the window is known."""
     store, deduplication = opened(MemoryFileSystem())
     send(deduplication, store, numbers("p", 0, 1))
-    send(deduplication, store, numbers("p", 3), now_ms=NOW_MS + WINDOW_MS - 1)
+    send(deduplication, store, numbers("p", 3), now_ms=EpochMs(NOW_MS + WINDOW_MS - 1))
     flush(store)
     if indexed:
         settle(store)
@@ -90,12 +91,12 @@ def test_a_number_that_was_stored_before_the_window_is_stored_again(indexed: boo
 def test_a_replay_is_answered_with_the_place_of_its_original() -> None:
     files = MemoryFileSystem()
     store, deduplication = opened(files)
-    first = send(deduplication, store, numbers("p", 0, 1), queue_id=2)
+    first = send(deduplication, store, numbers("p", 0, 1), queue_id=QueueId(2))
     send(deduplication, store, numbers("q", 0, 1))
     for number in range(3):
         again = send(deduplication, store, numbers("p", 1, 2 + number, 0))
-        assert places_of(again, 0)[0] == places_of(first, 2)[1]
-        assert places_of(again, 0)[2] == places_of(first, 2)[0]
+        assert places_of(again, QueueId(0))[0] == places_of(first, QueueId(2))[1]
+        assert places_of(again, QueueId(0))[2] == places_of(first, QueueId(2))[0]
         assert again.record_count == 1
         if number == 0:
             settle(store)

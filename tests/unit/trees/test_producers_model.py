@@ -15,6 +15,7 @@ from tests.support.engine import NOW_MS, flush
 from tests.support.numbered_store import DEPTH, PRODUCERS_MAX, Message, Stored, in_log, opened, send
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
+from trovemq_proto.positions import QueueId
 from trovemq_store.engine.append_result import AppendResult
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.index.trees import producer_entries, producers
@@ -145,7 +146,7 @@ class Machine(RuleBasedStateMachine):
         queue_id=st.integers(0, 1),
         later_ms=st.sampled_from([0, 1, 3_000, 9_999, 10_000]),
     )
-    def send(self, rows: list[tuple[str, int, str]], queue_id: int, later_ms: int) -> None:
+    def send(self, rows: list[tuple[str, int, str]], queue_id: QueueId, later_ms: int) -> None:
         self.now_ms += later_ms
         since_ms = max(self.now_ms, self.store.last_store_timestamp) - WINDOW_MS
         messages = []
@@ -205,7 +206,7 @@ class Machine(RuleBasedStateMachine):
         assert not result.duplicates
         if self.model.certain(producer, since_ms):
             assert list(result.gaps.items()) == self.model.gaps(messages, {}, since_ms)
-        for message, place in zip(messages, places_of(result, 0), strict=True):
+        for message, place in zip(messages, places_of(result, QueueId(0)), strict=True):
             self.model.add(Stored(message, place))
 
     @rule(producer=st.sampled_from("abcd"))

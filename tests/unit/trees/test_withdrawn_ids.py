@@ -13,12 +13,13 @@ from tests.support.deduplicated import TOPIC, opened, send, step
 from tests.support.engine import NOW_MS, flush, read_queue
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_store.engine.append_result import AppendResult
 from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.files.memory import MemoryFileSystem
 
 ID = "order-42"
-DUE_MS = NOW_MS + 60_000
+DUE_MS = EpochMs(NOW_MS + 60_000)
 LATER = pytest.mark.parametrize("later", ["at once", "in the tree", "killed", "power cut", "trees lost"])
 
 
@@ -43,11 +44,11 @@ class Bench:
         return self.once(lambda: self.model.transactions.prepare(self.record(), NOW_MS))
 
     def delayed(self, due_ms: int = DUE_MS) -> AppendResult:
-        return self.once(lambda: self.model.timers.schedule(self.record(), due_ms, NOW_MS))
+        return self.once(lambda: self.model.timers.schedule(self.record(), EpochMs(due_ms), NOW_MS))
 
     @staticmethod
     def record() -> NewRecord:
-        return NewRecord(TOPIC, 0, b"body", {"UNIQ_KEY": ID}, born_timestamp=NOW_MS)
+        return NewRecord(TOPIC, QueueId(0), b"body", {"UNIQ_KEY": ID}, born_timestamp=NOW_MS)
 
     def give_up(self) -> None:
         for turn in range(1, 5):
@@ -110,7 +111,7 @@ def test_a_half_may_follow_one_that_was_rolled_back(later: str) -> None:
     bench.go_on(later)
     bench.check_known(second)
     bench.settle()
-    assert [message.body for message in read_queue(bench.store, TOPIC, 0)] == [b"body"]
+    assert [message.body for message in read_queue(bench.store, TOPIC, QueueId(0))] == [b"body"]
 
 
 @LATER
@@ -186,4 +187,4 @@ def test_a_message_resent_in_the_second_of_its_recall_was_never_delivered() -> N
     assert not bench.delayed(DUE_MS + 1_000).duplicates
     assert bench.model.timers.deliver_due(DUE_MS + 5_000) == 1
     bench.settle()
-    assert [message.body for message in read_queue(bench.store, TOPIC, 0)] == [b"body"]
+    assert [message.body for message in read_queue(bench.store, TOPIC, QueueId(0))] == [b"body"]

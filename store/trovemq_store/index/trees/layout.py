@@ -35,7 +35,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset
 
 FORMAT_VERSION: Final = 1
 DIRECTORY: Final = "trovemq/trees"
@@ -92,7 +92,7 @@ class Mark(NamedTuple):
     position: PhysicalOffset
     physical_offset: PhysicalOffset = PhysicalOffset(-1)
     size: int = 0
-    store_timestamp: int = 0
+    store_timestamp: EpochMs = EpochMs(0)
     crc: int = 0
 
 

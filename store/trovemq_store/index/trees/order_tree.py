@@ -24,7 +24,7 @@ from typing import Final
 
 import numpy as np
 
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueId
 from trovemq_proto.records import PROPERTY_UNIQ_KEY
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.layout import SYS_FLAG_TRANSACTION_COMMIT, SYS_FLAG_TRANSACTION_MASK
@@ -163,7 +163,7 @@ class OrderTree:
         return (end, end) if begin is None else (min(OFFSET.unpack(begin)[0], end), end)
 
     def offsets(
-        self, topic: str, queue_id: int, priority: int, begin: int, end: int, count_max: int
+        self, topic: str, queue_id: QueueId, priority: int, begin: int, end: int, count_max: int
     ) -> list[int]:
         """Queue offsets of messages of that priority with begin <= offset < end, the first ones,
         ascending."""

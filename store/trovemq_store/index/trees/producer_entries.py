@@ -26,6 +26,7 @@ from operator import itemgetter
 from struct import Struct
 from typing import Final
 
+from trovemq_proto.positions import EpochMs
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.trees import TreeChange, TreeReader, Trees
 from trovemq_store.index.trees.layout import NUMBER, OFFSET, PRODUCER, SEQUENCE
@@ -212,7 +213,7 @@ class ProducerSweeper:
         self._numbers = numbers
         self._next_ms = 0
 
-    def step(self, now_ms: int, entries_max: int) -> bool:
+    def step(self, now_ms: EpochMs, entries_max: int) -> bool:
         """now_ms: a store time that no later record is below. True: there is more to look at.
         StorageError."""
         if now_ms < self._next_ms or not self._entries.last:

@@ -26,7 +26,7 @@ from typing import Final, Protocol
 
 from zlib_ng.zlib_ng import crc32
 
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem, StorageError
 from trovemq_store.files.trees import TreeChange, Trees
@@ -252,7 +252,7 @@ class StoreTrees:
         between steps. True: there is more to look at. StorageError."""
         return self._sweeper.step(entries_max)
 
-    def sweep_ids(self, now_ms: int, entries_max: int) -> bool:
+    def sweep_ids(self, now_ms: EpochMs, entries_max: int) -> bool:
         """The same for ids, and for producers, older than their windows; now_ms: a store time that no later
         record is below."""
         return self._unique_sweeper.step(now_ms, entries_max) or self._producer_sweeper.step(

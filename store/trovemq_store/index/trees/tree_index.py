@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 from zlib_ng.zlib_ng import crc32
 
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
+from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.trees import TreeChange, Trees
 from trovemq_store.index.dispatcher import LogRuns
@@ -188,7 +188,7 @@ class TreeIndex:
             end,
             run.offset_of(last),
             len(record),
-            int(run.records.store_timestamps[last]),
+            EpochMs(int(run.records.store_timestamps[last])),
             crc32(record),
         )
 

@@ -29,7 +29,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
+from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_store.files.trees import TreeChange, TreeReader, Trees, key_after
 from trovemq_store.index.trees.layout import META, NUMBER, UNIQUE_ID
@@ -215,7 +215,7 @@ class UniqueIdSweeper:
         self._at: bytes | None = None
         self._next_ms = 0
 
-    def step(self, now_ms: int, entries_max: int) -> bool:
+    def step(self, now_ms: EpochMs, entries_max: int) -> bool:
         """now_ms: a store time that no later record is below. True: there is more to look at.
         StorageError."""
         if self._at is None:
@@ -229,7 +229,7 @@ class UniqueIdSweeper:
             self._trees.commit([change])
         return self._at is not None
 
-    def _walk(self, reader: TreeReader, now_ms: int, entries_max: int) -> TreeChange:
+    def _walk(self, reader: TreeReader, now_ms: EpochMs, entries_max: int) -> TreeChange:
         rows = self._entries.rows
         since = {
             NUMBER.pack(entry.number): now_ms - rows[topic].window_ms if topic in rows else now_ms + 1

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueOffset
+from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_store.files.trees import Trees
 from trovemq_store.index.trees.layout import NUMBER, UNIQUE_ID
 from trovemq_store.index.trees.topic_numbers import TopicNumbers
@@ -28,9 +28,9 @@ class Place(NamedTuple):
     """Where a message was stored."""
 
     physical_offset: PhysicalOffset
-    queue_id: int
+    queue_id: QueueId
     queue_offset: QueueOffset
-    store_timestamp: int
+    store_timestamp: EpochMs
 
 
 class Known(NamedTuple):
@@ -73,7 +73,7 @@ class UniqueIds:
         """The tree should be brought up to date before more is sent."""
         return self.recent_count > RECENT_MAX // 4
 
-    def find(self, topic: str, window_ms: int, ids: Sequence[bytes], now_ms: int) -> dict[bytes, Known]:
+    def find(self, topic: str, window_ms: int, ids: Sequence[bytes], now_ms: EpochMs) -> dict[bytes, Known]:
         """Those ids that were stored in the topic since now_ms - window_ms. StorageError."""
         found: dict[bytes, Known] = {}
         alive_from = self._deletions.deleted_below(topic)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueId
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.fields import read_fields
 from trovemq_proto.records.layout import HEADERS, RECORD_SIZE_MIN, host_bits
@@ -58,7 +58,7 @@ class UniquePlaces:
         if fields is None:
             return None
         header = HEADERS[host_bits(fields.sys_flag)].unpack_from(record)
-        queue_id = WITHDRAWN if is_withdrawal(record, fields) else header[_QUEUE_ID]
+        queue_id = QueueId(WITHDRAWN if is_withdrawal(record, fields) else header[_QUEUE_ID])
         place = Place(physical_offset, queue_id, header[_QUEUE_OFFSET], header[_STORE_MS])
         return Known(place, PhysicalOffset(physical_offset + len(record)))
 

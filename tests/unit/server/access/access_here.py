@@ -17,6 +17,7 @@ from trovemq_daemon.sessions import Sessions
 from trovemq_daemon.users import UserKind, new_user
 from trovemq_proto.authentication.calls import METADATA_KEY, SigningKey
 from trovemq_proto.authentication.scram import ClientHandshake, client_first
+from trovemq_proto.positions import EpochMs
 from trovemq_store.files.memory import MemoryFileSystem
 
 CLUSTER = "DefaultCluster"
@@ -29,7 +30,7 @@ class AccessHere:
     """`now_ms` is its clock."""
 
     def __init__(self, *, authorization: bool = True) -> None:
-        self.now_ms = 0
+        self.now_ms = EpochMs(0)
         numbers = itertools.count()
 
         def random_bytes(size: int) -> bytes:

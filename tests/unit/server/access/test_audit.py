@@ -21,6 +21,7 @@ from tests.unit.server.access.test_quotas_at_the_door import Door
 from trovemq_proto import errors
 from trovemq_proto.audit import AUDIT_TOPIC, AuditRecord
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_proto.rocketmq.v2 import admin_pb2 as v2_admin_pb2
 from trovemq_proto.v1 import admin_pb2, message_pb2, query_pb2, security_pb2
 
@@ -175,22 +176,22 @@ class Trail:
         self.records: list[tuple[str, ...]] = []
         self.failure: TroveError | None = None
 
-    def begin_act(self, user: str, source: str, method: str, resources: str, now_ms: int) -> Any:
+    def begin_act(self, user: str, source: str, method: str, resources: str, now_ms: EpochMs) -> Any:
         if self.failure is not None:
             raise self.failure
         self.records.append(("begun", user, resources))
         return AuditRecord("1", now_ms, "act", user, source, method, resources, act="1"), 7
 
-    def end_act(self, begun: AuditRecord, outcome: str, _now_ms: int) -> None:
+    def end_act(self, begun: AuditRecord, outcome: str, _now_ms: EpochMs) -> None:
         self.records.append(("ended", begun.user, outcome))
 
     def note(self, kind: str, user: str, _source: str, _path: str, *about: Any) -> None:
         self.records.append((kind, user, about[0]))
 
-    def denied(self, user: str, source: str, _path: str, about: str, outcome: str, _now_ms: int) -> None:
+    def denied(self, user: str, source: str, _path: str, about: str, outcome: str, _now_ms: EpochMs) -> None:
         self.records.append(("denied", user or source, about, outcome))
 
-    def flush(self, now_ms: int) -> None: ...
+    def flush(self, now_ms: EpochMs) -> None: ...
 
 
 def open_door(durable: Any = None) -> tuple[Door, Any]:

@@ -20,6 +20,7 @@ from broker.server.native.frames import read_append_frame
 from tests.unit.server.access.access_here import CLUSTER, LOOPBACK, AccessHere, rocketmq_metadata, signed
 from trovemq_daemon.peers import Peer, peer_of
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_proto.rocketmq.v2 import admin_pb2 as v2_admin_pb2
 from trovemq_proto.rocketmq.v2 import service_pb2 as v2_service_pb2
 from trovemq_proto.v1 import (
@@ -269,7 +270,7 @@ def test_a_wrong_session_is_not_made_good_by_a_right_signature(here: AccessHere)
 
 
 def test_before_the_users_are_read_nobody_is_admitted() -> None:
-    gate = Gate(authorization=True, cluster=CLUSTER, clock_ms=lambda: 0)
+    gate = Gate(authorization=True, cluster=CLUSTER, clock_ms=lambda: EpochMs(0))
     path = "/apache.rocketmq.v2.MessagingService/SendMessage"
     shown: list[list[tuple[str, Any]]] = [[*rocketmq_metadata("alice")], [("trovemq-auth-bin", b"x" * 56)]]
     for metadata in shown:
@@ -315,7 +316,7 @@ BY_CERTIFICATE = Peer("10.0.0.1", True, "alice")
 
 
 def with_certificates(here: AccessHere) -> Gate:
-    gate = Gate(authorization=True, cluster=CLUSTER, clock_ms=lambda: 0, certificates=True)
+    gate = Gate(authorization=True, cluster=CLUSTER, clock_ms=lambda: EpochMs(0), certificates=True)
     gate.open(here.table, here.sessions)
     return gate
 
@@ -360,7 +361,7 @@ def test_a_session_counts_before_a_certificate(here: AccessHere) -> None:
 
 
 def test_refusals_are_counted_and_logged_once_a_minute(here: AccessHere, caplog: Any) -> None:
-    gate = Gate(authorization=True, cluster=CLUSTER, clock_ms=lambda: 0)
+    gate = Gate(authorization=True, cluster=CLUSTER, clock_ms=lambda: EpochMs(0))
     for _ in range(5):
         gate.refused("/a/b", TroveError(_spec("ACCESS_DENIED")), "10.0.0.1", "alice")
     assert gate.refusals.counts == {"ACCESS_DENIED": 5}

@@ -16,6 +16,7 @@ from tests.support.engine import record
 from tests.unit.server.access.access_here import CLUSTER, AccessHere
 from trovemq._sequences import SequenceAssigner, own_id
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_proto.v1 import message_pb2
 
 SERVICE = "/trovemq.v1.MessageService"
@@ -77,7 +78,7 @@ def test_one_message_of_another_producer_refuses_its_frame(here: AccessHere, oth
 
 
 def test_ids_count_where_there_are_no_rules(here: AccessHere) -> None:
-    gate = Gate(authorization=False, cluster=CLUSTER, clock_ms=lambda: 0)
+    gate = Gate(authorization=False, cluster=CLUSTER, clock_ms=lambda: EpochMs(0))
     gate.open(here.table, here.sessions)
     assert refusal(gate, "Append", frame("alice:p")) == ""
     assert refusal(gate, "Append", frame("bob:p")) != ""

@@ -21,6 +21,7 @@ from tests.unit.server.access.test_guard import FETCH, RECEIVE, SEND, TELEMETRY,
 from trovemq_daemon.grpc_transport import is_end
 from trovemq_proto.authentication.calls import message_signer
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 from trovemq_proto.v1 import message_pb2
@@ -40,7 +41,9 @@ class Door:
         self.here = AccessHere()
         self.here.user("alice")
         self.here.rule("alice", "All", "*")
-        self.gate = Gate(authorization=True, cluster=CLUSTER, clock_ms=lambda: round(now_s() * 1_000))
+        self.gate = Gate(
+            authorization=True, cluster=CLUSTER, clock_ms=lambda: EpochMs(round(now_s() * 1_000))
+        )
         self.gate.open(self.here.table, self.here.sessions)
         self.key = self.here.log_in("alice")
         self.calls = 0
@@ -230,7 +233,9 @@ def test_rocketmqs_clients_read_it_in_the_reply() -> None:
         assert [one.status.code for one in await asked()] == [v2.TOO_MANY_REQUESTS]
         door.quota("User:alice", calls_max=1)
         door.gate.current_quotas()
-        (use, *_) = door.gate.quotas.uses("alice", is_super=False, source="127.0.0.1", client_id="", now_ms=0)
+        (use, *_) = door.gate.quotas.uses(
+            "alice", is_super=False, source="127.0.0.1", client_id="", now_ms=EpochMs(0)
+        )
         use.open("another")
         context = Context(rocketmq_metadata("alice"), [b""])
         telemetry = grpc.stream_stream_rpc_method_handler(

@@ -20,6 +20,7 @@ from tests.support.rocketmq_parts import ROOMY, Parts, message
 from tests.support.rpc_context import RpcContext
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueId
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2 as service
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
@@ -274,13 +275,15 @@ def test_the_last_attempt_returned_was_no_dead_letter_until_a_receive() -> None:
         last = again.system_properties.receipt_handle
         suspended = await change(parts, last, 0, suspend=True)
         await turns()
-        assert read_queue(parts.store, "%DLQ%g", 0) == [], "it is delivered again with the same attempt"
+        assert read_queue(parts.store, "%DLQ%g", QueueId(0)) == [], (
+            "it is delivered again with the same attempt"
+        )
         (again,) = await parts.messages()
         assert again.system_properties.delivery_attempt == 2
         assert again.system_properties.receipt_handle != suspended.receipt_handle
         assert (await change(parts, again.system_properties.receipt_handle, 0)).status.code == v2.OK
         await turns()
-        assert [dead.body for dead in read_queue(parts.store, "%DLQ%g", 0)] == [b"0"]
+        assert [dead.body for dead in read_queue(parts.store, "%DLQ%g", QueueId(0))] == [b"0"]
         assert await parts.messages() == []
 
     run(scene())
@@ -300,7 +303,9 @@ def test_a_last_attempt_whose_copy_is_refused_stays_visible() -> None:
         parts.delivery.dead_letter = plain  # type: ignore[method-assign]
         assert await parts.messages() == []
         await turns()
-        assert [dead.body for dead in read_queue(parts.store, "%DLQ%g", 0)] == [b"0"], "by the receive"
+        assert [dead.body for dead in read_queue(parts.store, "%DLQ%g", QueueId(0))] == [b"0"], (
+            "by the receive"
+        )
 
     run(scene())
 
@@ -313,7 +318,7 @@ def test_a_forwarded_message_is_a_dead_letter_and_consumed() -> None:
         assert (await forward(parts, handle)).status.code == v2.OK
         assert (await forward(parts, handle)).status.code == v2.OK, "a repeated call is fine"
         await turns()
-        (dead,) = read_queue(parts.store, "%DLQ%g", 0)
+        (dead,) = read_queue(parts.store, "%DLQ%g", QueueId(0))
         assert dead.body == b"0"
         parts.now_ms += 31_000
         assert await parts.messages() == []
@@ -341,7 +346,7 @@ def test_a_dead_letter_that_was_answered_was_not_listed_yet() -> None:
         assert not forwarding.done()
         synced()
         assert (await forwarding).status.code == v2.OK
-        assert [dead.body for dead in read_queue(parts.store, "%DLQ%g", 0)] == [b"0"]
+        assert [dead.body for dead in read_queue(parts.store, "%DLQ%g", QueueId(0))] == [b"0"]
 
     run(scene())
 

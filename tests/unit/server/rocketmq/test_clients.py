@@ -21,9 +21,10 @@ from broker.server.rocketmq.clients import (
     Subscription,
 )
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 
-NOW_MS = 1_700_000_000_000
+NOW_MS = EpochMs(1_700_000_000_000)
 
 
 class Stream:
@@ -130,7 +131,7 @@ def broken(name: str, registry: ClientRegistry, at_ms: int = NOW_MS) -> None:
     stream = Stream()
     registry.settle(name, consumer(), NOW_MS)
     registry.attach(name, stream)
-    registry.detach(name, stream, at_ms, broke=True)
+    registry.detach(name, stream, EpochMs(at_ms), broke=True)
 
 
 def test_messages_of_a_killed_consumer_came_back_after_12_seconds() -> None:

@@ -13,10 +13,11 @@ from broker.server.rocketmq.clients import ClientDescription, ClientRegistry
 from broker.server.rocketmq.commands import ClientCommands
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2.service_pb2 import TelemetryCommand, ThreadStackTrace, VerifyMessageResult
 
-NOW_MS = 1_700_000_000_000
+NOW_MS = EpochMs(1_700_000_000_000)
 MESSAGE = v2.Message(body=b"hello", topic=v2.Resource(name="orders"))
 
 

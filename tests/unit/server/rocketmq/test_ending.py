@@ -15,6 +15,7 @@ from tests.support.fake_loop import run, turns
 from tests.support.rocketmq_parts import BROKER, ROOMY, Parts, message
 from tests.support.rpc_context import RpcContext
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2 as service
 from trovemq_store.files.files import StorageError
@@ -54,10 +55,10 @@ async def code(call: Any) -> v2.Code:
 
 
 def deals(parts: Parts) -> list[bytes]:
-    return [one.body for queue_id in range(4) for one in read_queue(parts.store, "deals", queue_id)]
+    return [one.body for queue_id in range(4) for one in read_queue(parts.store, "deals", QueueId(queue_id))]
 
 
-async def delayed(parts: Parts, deliver_ms: int = NOW_MS + 10_000, topic: str = "later") -> str:
+async def delayed(parts: Parts, deliver_ms: EpochMs = NOW_MS + 10_000, topic: str = "later") -> str:
     """The recall handle of a message that waits."""
     response = await parts.send(message(b"soon", topic, message_id="D1", deliver_ms=deliver_ms))
     await turns()
@@ -171,7 +172,9 @@ def test_a_recalled_message_is_not_delivered() -> None:
         parts.now_ms += 60_000
         parts.timers.deliver_due(parts.now_ms)
         await turns()
-        assert [one for queue_id in range(4) for one in read_queue(parts.store, "later", queue_id)] == []
+        assert [
+            one for queue_id in range(4) for one in read_queue(parts.store, "later", QueueId(queue_id))
+        ] == []
 
     run(scene())
 

@@ -16,7 +16,7 @@ from broker.groups.delivery.request import Delivered
 from broker.server.rocketmq.messages import message_of, outgoing, peer_host, received
 from tests.support.rocketmq_parts import message
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import RESERVED_PROPERTIES, encode_offset_msg_id, encode_record
 from trovemq_proto.records.internal_properties import INTERNAL_PROPERTIES
 from trovemq_proto.records.layout import COMPRESSION_LZ4, COMPRESSION_ZLIB, SYS_FLAG_COMPRESSED
@@ -48,7 +48,7 @@ def stored(
 
 
 def delivered(record: bytes, topic: str = "orders", attempt: int = 1) -> v2.Message:
-    one = Delivered(memoryview(record), topic, 3, QueueOffset(12), attempt, "HANDLE", 0)
+    one = Delivered(memoryview(record), topic, QueueId(3), QueueOffset(12), attempt, "HANDLE", EpochMs(0))
     response = service_pb2.ReceiveMessageResponse.FromString(received(one))
     assert response.WhichOneof("content") == "message"
     return response.message
@@ -123,7 +123,7 @@ def test_what_a_message_does_not_have_is_absent() -> None:
 
 
 def test_outside_of_a_delivery_there_is_not_a_handle() -> None:
-    found = message_of(stored(properties={"UNIQ_KEY": "01AA"}), "orders", 1, QueueOffset(7))
+    found = message_of(stored(properties={"UNIQ_KEY": "01AA"}), "orders", QueueId(1), QueueOffset(7))
     assert not found.system_properties.HasField("receipt_handle")
     assert found.system_properties.delivery_attempt == 1
 

@@ -14,11 +14,12 @@ from tests.support.fake_loop import run, turns
 from tests.support.rocketmq_parts import Parts, message
 from tests.support.rpc_context import RpcContext
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueId
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2 as service
 
 
-def queue(topic: str = "steps", queue_id: int = 0) -> v2.MessageQueue:
+def queue(topic: str = "steps", queue_id: QueueId = QueueId(0)) -> v2.MessageQueue:
     return v2.MessageQueue(topic=v2.Resource(name=topic), id=queue_id)
 
 
@@ -170,7 +171,7 @@ def test_an_offset_is_set_and_got() -> None:
     async def scene() -> None:
         bench = await Bench().fill()
         puller, group = bench.parts.puller, v2.Resource(name="g")
-        where = queue(queue_id=bench.queue_id)
+        where = queue(queue_id=QueueId(bench.queue_id))
         get = service.GetOffsetRequest(group=group, message_queue=where)
         assert await code(puller.get_offset(get, RpcContext())) == v2.OFFSET_NOT_FOUND
         update = service.UpdateOffsetRequest(group=group, message_queue=where, offset=4)
@@ -190,7 +191,7 @@ def test_an_offset_that_is_set_forgets_what_is_in_flight() -> None:
         bench = await Bench(new_group_start="begin").fill()
         assert len(await bench.parts.messages("steps", batch_size=6)) == 6
         update = service.UpdateOffsetRequest(
-            group=v2.Resource(name="g"), message_queue=queue(queue_id=bench.queue_id), offset=8
+            group=v2.Resource(name="g"), message_queue=queue(queue_id=QueueId(bench.queue_id)), offset=8
         )
         await bench.parts.puller.update_offset(update, RpcContext())
         assert bench.parts.delivery.in_flight_count == 0
@@ -202,7 +203,7 @@ def test_an_offset_that_is_set_forgets_what_is_in_flight() -> None:
 def test_the_offsets_of_beginning_end_and_a_time() -> None:
     async def scene() -> None:
         bench = await Bench().fill()
-        puller, where = bench.parts.puller, queue(queue_id=bench.queue_id)
+        puller, where = bench.parts.puller, queue(queue_id=QueueId(bench.queue_id))
 
         async def query(policy: int, timestamp_ms: int | None = None) -> tuple[v2.Code, int]:
             request = service.QueryOffsetRequest(message_queue=where)

@@ -16,6 +16,7 @@ from tests.support.fake_loop import run, turns
 from tests.support.rocketmq_parts import Parts, message, receive_request
 from tests.support.rpc_context import RpcContext
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2 as service
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
@@ -414,7 +415,7 @@ def with_moving_clock(parts: Parts) -> None:
     """The broker's clock is the loop's from now on, and redeliveries are watched for."""
     loop = asyncio.get_running_loop()
     begun = parts.now_ms - round(loop.time() * 1000)
-    parts.clock_ms = lambda: begun + round(loop.time() * 1000)  # type: ignore[method-assign]
+    parts.clock_ms = lambda: EpochMs(begun + round(loop.time() * 1000))  # type: ignore[method-assign]
     parts._build()
 
 

@@ -19,6 +19,7 @@ from tests.support.rocketmq_parts import BROKER, ROOMY, Parts, message
 from tests.support.rpc_context import RpcContext
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.records import Message
 from trovemq_proto.records.hashes import group_queue
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
@@ -37,7 +38,7 @@ async def refusal(parts: Parts, *messages: v2.Message) -> v2.Code:
 
 
 def stored(parts: Parts, topic: str) -> list[Message]:
-    return [one for queue_id in range(4) for one in read_queue(parts.store, topic, queue_id)]
+    return [one for queue_id in range(4) for one in read_queue(parts.store, topic, QueueId(queue_id))]
 
 
 # --- refusals -------------------------------------------------------------------------------------------
@@ -134,7 +135,7 @@ def test_what_lies_exactly_at_its_limit_is_taken() -> None:
             message(tag="", keys=["a b", ""]),
             message(topic="steps", message_group="g" * 63),
             message(topic="later", deliver_ms=NOW_MS + DAY_MS),
-            message(topic="later", deliver_ms=1),
+            message(topic="later", deliver_ms=EpochMs(1)),
         ):
             response = await parts.send(sent)
             assert response.status.code == v2.OK, response
@@ -230,7 +231,7 @@ def test_a_delayed_message_waits_and_can_be_recalled() -> None:
         response = await parts.send(message(topic="later", deliver_ms=due, message_group="g"))
         await turns()
         assert stored(parts, "later") == []
-        (waiting,) = read_queue(parts.store, "rmq_sys_wheel_timer", 0)
+        (waiting,) = read_queue(parts.store, "rmq_sys_wheel_timer", QueueId(0))
         assert waiting.properties["REAL_TOPIC"] == "later"
         assert waiting.properties["REAL_QID"] == str(group_queue("g", 4))
         assert waiting.properties["TIMER_DELIVER_MS"] == str(due)
@@ -268,7 +269,7 @@ def test_a_half_message_is_invisible_and_its_sender_is_remembered() -> None:
         )
         await turns()
         assert stored(parts, "deals") == []
-        (half,) = read_queue(parts.store, "RMQ_SYS_TRANS_HALF_TOPIC", 0)
+        (half,) = read_queue(parts.store, "RMQ_SYS_TRANS_HALF_TOPIC", QueueId(0))
         assert half.properties["REAL_TOPIC"] == "deals"
         assert response.entries[0].transaction_id == "T1"
         assert parts.transactions.open_count == 1

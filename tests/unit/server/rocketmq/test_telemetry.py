@@ -20,6 +20,7 @@ from tests.support.fake_loop import run
 from tests.support.rpc_context import Aborted, RpcContext
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2.service_pb2 import (
     ReconnectEndpointsCommand,
@@ -29,7 +30,7 @@ from trovemq_proto.rocketmq.v2.service_pb2 import (
 )
 from trovemq_store.topics.subscription_groups import RetryPolicy, SubscriptionGroup
 
-NOW_MS = 1_700_000_000_000
+NOW_MS = EpochMs(1_700_000_000_000)
 GROUPS = {
     "workers": SubscriptionGroup("workers"),
     "ordered": SubscriptionGroup(
