@@ -29,6 +29,7 @@ from broker.daemon.services import (
     open_consumer_state,
 )
 from broker.daemon.settings import BrokerSettings
+from broker.daemon.tracing import open_tracing
 from broker.groups.consumer_state import ConsumerState
 from broker.maintenance.consumer_tasks import log_copy_failures
 from broker.server.access.guard import AccessGuard
@@ -77,6 +78,7 @@ class BrokerApp:
             self._registry, cluster=settings.cluster, node_type="broker", node_id=settings.name
         )
         self._rpc_metrics.slow.set_limit(settings.slow_request_ms, settings.waits_of_requests())
+        self._tracing = open_tracing(settings.otlp_endpoint, settings.name, self._version)
         self._gate = gate_of(settings)
         access = AccessGuard(self._gate).handler if self._gate is not None else None
         self._grpc = GrpcServer(settings.grpc_limits(), self._rpc_metrics, access)
@@ -117,6 +119,8 @@ class BrokerApp:
         finally:
             await self._grpc.stop(0)
             await self._http.stop()
+            if self._tracing is not None:
+                await asyncio.to_thread(self._tracing.close)
 
     async def _open_security(self, store: MessageStore) -> BrokerSecurity | None:
         """Users and rules; None where there is no authentication."""
@@ -150,6 +154,7 @@ class BrokerApp:
             request_stop=stop.request,
             sources=self._sources,
             readiness=self._readiness,
+            tracing=self._tracing,
         )
         parts = services.parts
         registrations = Registrations(

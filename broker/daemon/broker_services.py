@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
@@ -49,6 +49,9 @@ from trovemq_proto.v1 import (
 )
 from trovemq_store.engine.message_store import MessageStore
 
+if TYPE_CHECKING:
+    from broker.server.monitoring.tracing import BrokerTracing
+
 SESSIONS_INTERVAL_S: Final = 60.0
 EXPIRE_INTERVAL_S: Final = 1.0
 EXPIRE_BROKEN_INTERVAL_S: Final = 0.1
@@ -74,8 +77,10 @@ class BrokerServices:
         request_stop: Callable[[str], None] = lambda _reason: None,
         sources: Mapping[str, str] | None = None,
         readiness: Readiness | None = None,
+        tracing: BrokerTracing | None = None,
     ) -> None:
-        self.parts = services = StoreServices(store, settings, traffic, model, replies)
+        self.parts = services = StoreServices(store, settings, traffic, model, replies, tracing)
+        self._tracing = tracing
         self._settings = settings
         self._model = model
         self.view = LocalBroker(_description(store, advertised, tls_address, version), RoutedTopics(store))
@@ -176,6 +181,7 @@ class BrokerServices:
             next_message_id=unique_keys().next,
             set_log_level=self.live.set_log_level,
             offers_writes=lambda: self.drain_control.offers_writes,
+            tracing=self._tracing,
         )
 
     def _admin_service(self) -> AdminService:

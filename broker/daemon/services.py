@@ -27,7 +27,7 @@ from broker.maintenance import background, consumer_tasks
 from broker.maintenance.consumer_tasks import TimerTask
 from broker.maintenance.retention_task import RetentionTask
 from broker.maintenance.tree_task import TreeTask
-from broker.produce.append import Appender, batch_size_limit
+from broker.produce.append import Appender, AppendTracer, batch_size_limit
 from broker.produce.coalesce import Coalescer
 from broker.produce.group_commit import GroupCommit
 from broker.produce.outgoing import OutgoingEncoder
@@ -73,6 +73,7 @@ class StoreServices:
         traffic: Traffic | None = None,
         model: ConsumerState | None = None,
         replies: ReplyBudget | None = None,
+        tracer: AppendTracer | None = None,
     ) -> None:
         self.store, self.model = store, model or open_consumer_state(store, settings)
         self.audit = AuditTrail(store, self.model.writer, settings.audit_retention_ms, f"{clock_ms():x}")
@@ -91,6 +92,7 @@ class StoreServices:
             self._on_messages_available,
             self.appended.set,
             self.deduplication,
+            tracer,
         )
         self.model.on_append = self.appender.appended
         encoder = OutgoingEncoder(store.settings, self.appender.store_host_ipv6, unique_keys().next)

@@ -414,6 +414,12 @@ class BrokerSettings(RetentionSettings):
         maximum=3_600_000,
         restart=False,
     )
+    otlp_endpoint: str = setting(
+        "",
+        "Where spans of messages in a sampled trace go, by OTLP over HTTP "
+        "(http://127.0.0.1:4318/v1/traces); empty = none are made. Needs trovemq[otlp].",
+        unit="URL",
+    )
     heartbeat_interval_ms: int = setting(
         _REGISTRATION.heartbeat_interval_ms,
         "How often each nameserver hears of this broker.",
@@ -440,6 +446,8 @@ class BrokerSettings(RetentionSettings):
     def problems(self) -> Iterator[str]:
         """The contradictions, one sentence each."""
         yield from RetentionSettings.problems(self)  # a class with slots has no super() before Python 3.14
+        if self.otlp_endpoint and not self.otlp_endpoint.startswith(("http://", "https://")):
+            yield "otlp_endpoint must begin with http:// or https://"
         if self.body_size_max > self.batch_size_max:
             yield f"body_size_max {self.body_size_max} must not exceed batch_size_max {self.batch_size_max}"
         for least, most in (

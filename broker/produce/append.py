@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 from broker.produce.group_commit import GroupCommit, Grown
 from trovemq_proto import errors
@@ -52,6 +52,22 @@ def put_status(error: TroveError) -> str:
     return _PUT_STATUS.get(error.spec, "MESSAGE_ILLEGAL")
 
 
+class AppendTrace(Protocol):
+    """One append that is followed."""
+
+    def ended(self, error: TroveError | None) -> None:
+        """It is as durable as its acknowledgement says; or why it is not, or was refused."""
+
+
+class AppendTracer(Protocol):
+    """Follows appends of messages that are in a trace."""
+
+    def begin_append(
+        self, topic: str, queue_id: int, data: bytearray, batch: RecordBatch
+    ) -> AppendTrace | None:
+        """None where nobody wants to know of it. `data` is the batch's buffer."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendSettings:
     auto_create_topic: bool = False  # autoCreateTopicEnable
@@ -70,8 +86,10 @@ class Appender:
         on_messages_available: Callable[[Grown], None],
         on_appended: Callable[[], None] = lambda: None,
         deduplication: Deduplication | None = None,
+        tracer: AppendTracer | None = None,
     ) -> None:
         self._store = store
+        self._tracer = tracer
         self.deduplication: Final = deduplication or Deduplication(store)
         self._group_commit = group_commit
         self._settings = settings
@@ -149,6 +167,7 @@ class Appender:
         Raises TroveError: nothing was written then.
         """
         data, batch = self.checked_batch(topic, queue_id, records)
+        trace = None if self._tracer is None else self._tracer.begin_append(topic, queue_id, data, batch)
         try:
             result = self.deduplication.append(
                 data, batch, topic=topic, queue_id=queue_id, now_ms=self._clock_ms(), born_host=born_host
@@ -156,10 +175,20 @@ class Appender:
         except TroveError as error:
             if error.spec is errors.STORE_FAILED:
                 self._group_commit.fail(error)
+            if trace is not None:
+                trace.ended(error)
             raise
         if result.record_count:
             self.appended()
+        if trace is not None:
+            self._end_when_acknowledged(trace, result)
         return result
+
+    def _end_when_acknowledged(self, trace: AppendTrace, result: AppendResult) -> None:
+        if self._sync:
+            self._group_commit.when_durable(result.end, trace.ended)
+        else:
+            trace.ended(None)
 
     def checked_batch(
         self, topic: str, queue_id: QueueId, records: Buffer, *, of_open_transaction: bool = False

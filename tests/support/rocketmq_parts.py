@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from broker.fetch.long_poll import LongPolls
 from broker.fetch.offsets import OffsetKeeper
@@ -46,6 +46,9 @@ from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.settings import StoreSettings
 from trovemq_store.topics.subscription_groups import SubscriptionGroups
 
+if TYPE_CHECKING:
+    from broker.server.monitoring.tracing import BrokerTracing
+
 BROKER = "broker-a"
 ROOMY = replace(SMALL, commit_log_file_size=1 << 20, batch_size_max=1 << 19)
 
@@ -69,7 +72,9 @@ class Parts:
         consumers: ConsumerSettings | None = None,
         waiters_max: int = 64,
         auto_create_topic: bool = False,
+        tracing: BrokerTracing | None = None,
     ) -> None:
+        self.tracing = tracing
         self.now_ms = NOW_MS
         self.store = store = open_store(MemoryFileSystem(), settings, topics=())
         for name, message_type in TOPICS.items():
@@ -83,6 +88,7 @@ class Parts:
             AppendSettings(auto_create_topic=auto_create_topic),
             self.clock_ms,
             self.on_messages_available,
+            tracer=tracing,
         )
         keys = count()
         encoder = OutgoingEncoder(settings, False, lambda: f"U{next(keys)}")
@@ -125,6 +131,7 @@ class Parts:
             clock_ms=self.clock_ms,
             next_message_id=lambda: "ID",
             set_log_level=lambda _level: None,
+            tracing=self.tracing,
         )
         order = GroupOrder(
             self.store.topics,

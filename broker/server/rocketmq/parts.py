@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from broker.fetch.long_poll import LongPolls
 from broker.fetch.offsets import OffsetKeeper
@@ -25,6 +26,9 @@ from trovemq_daemon.logging import LogLevel
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.topics.subscription_groups import SubscriptionGroups
+
+if TYPE_CHECKING:
+    from broker.server.monitoring.tracing import BrokerTracing
 
 
 def always() -> bool:
@@ -67,3 +71,4 @@ class RocketmqParts:
     next_message_id: Callable[[], str]
     set_log_level: Callable[[LogLevel], None]
     offers_writes: Callable[[], bool] = always
+    tracing: BrokerTracing | None = None

@@ -215,6 +215,9 @@ class Receiver:
         waits, pair = self._parts.waits, (attempt.group.name, attempt.topic)
         attempt = replace(attempt, others=waits.other_filters(pair, attempt.filter), left=[])
         delivered = self._parts.delivery.receive_runs(attempt)
+        tracing = self._parts.tracing
+        if tracing is not None and delivered:
+            tracing.delivered(attempt, delivered, dict(context.invocation_metadata() or ()))
         for filter_ in attempt.left:
             waits.wake_for(pair, filter_)
         return delivered

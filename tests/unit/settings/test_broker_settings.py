@@ -157,6 +157,7 @@ def test_the_broker_conf_of_every_golden_store_is_accepted(manifest: Path, tmp_p
         ("nameserver=127.0.0.1", "HOST:PORT"),
         ("name=", "name must have"),
         ("store=", "store must not be empty"),
+        ("otlp_endpoint=127.0.0.1:4318", "otlp_endpoint must begin with http:// or https://"),
         ("console_url=console:8090", "console_url must begin with http:// or https://"),
         ("cluster=" + "x" * 128, "cluster must have"),
         ("consume_queue_file_size=1001", "multiple of 20"),

@@ -1,0 +1,21 @@
+"""The broker's spans, where its settings ask for them: nothing of OpenTelemetry is imported otherwise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trovemq_daemon.errors import SettingsError
+
+if TYPE_CHECKING:
+    from broker.server.monitoring.tracing import BrokerTracing
+
+
+def open_tracing(endpoint: str, broker: str, version: str) -> BrokerTracing | None:
+    """None for no endpoint. Raises SettingsError where the exporter is not installed."""
+    if not endpoint:
+        return None
+    try:
+        from broker.server.monitoring.tracing import otlp_tracing
+    except ImportError as error:
+        raise SettingsError(f"otlp_endpoint needs pip install 'trovemq[otlp]': {error}") from error
+    return otlp_tracing(endpoint, broker, version)

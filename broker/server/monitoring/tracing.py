@@ -1,0 +1,169 @@
+"""The broker's own spans, by OpenTelemetry, of messages that are in a sampled trace.
+
+| span            | kind   | around                                | parent                | links to     |
+|-----------------|--------|---------------------------------------|-----------------------|--------------|
+| `append TOPIC`  | server | a message's append, until it is acknowledged | the message's context | |
+| `deliver TOPIC` | server | the look that found messages for a group | the call's context | each message |
+
+A message's context is W3C's, in its properties `traceparent` and `tracestate`, or RocketMQ's `TRACE_CONTEXT`;
+a call's is in its metadata. The broker begins no trace of its own: a message whose context is not sampled, or
+that has none, costs the search for the property's name. Names and attributes are those of OpenTelemetry's
+semantic conventions for messaging, version 1.44.0, as the SDK's, where they say something about a broker.
+
+Bounds: SPANS_MAX spans of one append, LINKS_MAX links of one delivery. The exporter's queue (2,048 spans)
+drops spans when it is full: nobody waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from opentelemetry import context, trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from broker.groups.delivery.records import properties_of
+from broker.groups.delivery.request import DeliveredRun, ReceiveRequest
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import RecordBatch
+
+SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
+SPANS_MAX: Final = 32
+LINKS_MAX: Final = 128
+EXPORT_SECONDS_MAX: Final = 5
+
+TRACEPARENT: Final = "traceparent"
+TRACESTATE: Final = "tracestate"
+TRACE_CONTEXT: Final = "TRACE_CONTEXT"
+UNIQUE_KEY: Final = "UNIQ_KEY"
+_PROPERTIES: Final = (TRACEPARENT, TRACESTATE, TRACE_CONTEXT, UNIQUE_KEY)
+_MARKS: Final = (b"traceparent\x01", b"TRACE_CONTEXT\x01")
+_PROPAGATOR: Final = TraceContextTextMapPropagator()
+
+
+class BrokerTracing:
+    """Makes the spans and exports them.
+
+    Args:
+        exporter: Where they go.
+        broker: The broker's name.
+        version: Its version.
+    """
+
+    def __init__(self, exporter: SpanExporter, broker: str, version: str) -> None:
+        about = {"service.name": "trovemq-broker", "service.instance.id": broker, "service.version": version}
+        self._provider = TracerProvider(resource=Resource.create(about))
+        self._provider.add_span_processor(BatchSpanProcessor(exporter))
+        self._tracer = self._provider.get_tracer("trovemq-broker", version, SCHEMA_URL)
+
+    def close(self) -> None:
+        """Exports what is left. Blocks for EXPORT_SECONDS_MAX at most."""
+        self._provider.force_flush(EXPORT_SECONDS_MAX * 1_000)
+        self._provider.shutdown()
+
+    def begin_append(
+        self, topic: str, queue_id: int, data: bytearray, batch: RecordBatch
+    ) -> AppendSpans | None:
+        """The spans of an append that begins; None where no message of it is in a sampled trace."""
+        if not _has_mark(data):
+            return None
+        attributes = {
+            **_attributes("append", "send", topic),
+            "messaging.destination.partition.id": str(queue_id),
+        }
+        spans: list[Span] = []
+        columns = [batch.property_values(name) for name in _PROPERTIES]
+        for values in zip(*columns, strict=True):
+            found = {
+                name: value for name, value in zip(_PROPERTIES, values, strict=True) if value is not None
+            }
+            parent = context_of(found)
+            if parent is None or not parent.trace_flags.sampled:
+                continue
+            about = {**attributes, "messaging.message.id": found.get(UNIQUE_KEY, "")}
+            in_trace = _in_trace(parent)
+            spans.append(
+                self._tracer.start_span(f"append {topic}", in_trace, SpanKind.SERVER, attributes=about)
+            )
+            if len(spans) == SPANS_MAX:
+                break
+        return AppendSpans(spans) if spans else None
+
+    def delivered(
+        self, request: ReceiveRequest, runs: Sequence[DeliveredRun], metadata: Mapping[str, str]
+    ) -> None:
+        """These messages were found for a group, since `request.now_ms`."""
+        records = [record for run in runs for record in run.records if _has_mark(bytes(record))]
+        found = [context_of(properties_of(record)) for record in records[:LINKS_MAX]]
+        links = [Link(one) for one in found if one is not None and one.trace_flags.sampled]
+        if not links:
+            return
+        parent = context_of(metadata)
+        count = sum(len(run.records) for run in runs)
+        span = self._tracer.start_span(
+            f"deliver {request.topic}",
+            _in_trace(parent) if parent is not None else context.Context(),
+            SpanKind.SERVER,
+            attributes={
+                **_attributes("deliver", "receive", request.topic),
+                "messaging.consumer.group.name": request.group.name,
+                "messaging.client.id": request.client_id,
+                "messaging.batch.message_count": count,
+            },
+            links=links,
+            start_time=request.now_ms * 1_000_000,
+        )
+        span.end()
+
+
+class AppendSpans:
+    """The spans of one append."""
+
+    def __init__(self, spans: list[Span]) -> None:
+        self._spans = spans
+
+    def ended(self, error: TroveError | None) -> None:
+        """The messages are durable, or refused, or the reason why nobody knows."""
+        for span in self._spans:
+            if error is not None:
+                span.set_attribute("error.type", error.symbol)
+                span.set_status(Status(StatusCode.ERROR, error.message))
+            span.end()
+
+
+def otlp_tracing(endpoint: str, broker: str, version: str) -> BrokerTracing:
+    """Spans go to the OTLP receiver at this URL (`http://127.0.0.1:4318/v1/traces`)."""
+    return BrokerTracing(OTLPSpanExporter(endpoint, timeout=EXPORT_SECONDS_MAX), broker, version)
+
+
+def context_of(properties: Mapping[str, str]) -> SpanContext | None:
+    """The context in a message's properties, or in a call's metadata; None for none, and for one that is
+    none."""
+    parent = properties.get(TRACEPARENT) or properties.get(TRACE_CONTEXT)
+    if not parent:
+        return None
+    carrier = {TRACEPARENT: parent, TRACESTATE: properties.get(TRACESTATE, "")}
+    found = trace.get_current_span(_PROPAGATOR.extract(carrier, context.Context())).get_span_context()
+    return found if found.is_valid else None
+
+
+def _has_mark(data: bytes | bytearray) -> bool:
+    return any(mark in data for mark in _MARKS)
+
+
+def _in_trace(parent: SpanContext) -> context.Context:
+    return trace.set_span_in_context(trace.NonRecordingSpan(parent), context.Context())
+
+
+def _attributes(name: str, kind: str, topic: str) -> dict[str, Any]:
+    return {
+        "messaging.system": "trovemq",
+        "messaging.operation.name": name,
+        "messaging.operation.type": kind,
+        "messaging.destination.name": topic,
+    }
