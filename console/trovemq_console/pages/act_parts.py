@@ -1,4 +1,4 @@
-"""An act, what it would do, and what it did."""
+"""An act: the page that asks, and its effect."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Preview:
         command: The same as a command line.
         button: The button's text.
         form: The form to confirm, where it is not the one that was sent.
-        destructive: What it removes does not come back.
+        destructive: Messages, offsets or rules are gone after it.
     """
 
     question: str
