@@ -128,7 +128,7 @@ def test_a_group_is_changed_in_the_fields_that_are_filled_in() -> None:
     assert settings == GroupSettings(orderly=True, retry_max=3, backoff_ms=(5_000,))
 
 
-def test_what_is_deleted_is_shown_before_and_gone_after() -> None:
+def test_a_deletion_is_shown_before_it_is_made() -> None:
     made = cluster()
     with console(made, allow_changes=True) as browser:
         for act, fields, shown in (
