@@ -118,6 +118,7 @@ class NameserverSettings(TlsSettings):
             if self.http_address is not None:
                 check_listen("http", self.http_address, insecure=self.insecure)
             yield from self.tls_problems(self.listen_address, insecure=asks)
+            yield from self.transport_problems(self.grpc_transport)
         except SettingsError as error:
             yield from error.problems
 

@@ -50,13 +50,17 @@ class _OwnCredentials:
     @staticmethod
     def _made(identity: TlsIdentity) -> trovemq_rpc.ServerCredentials:
         pairs = [(identity.key, identity.certificate)]
-        return trovemq_rpc.ssl_server_credentials(pairs, identity.client_ca, identity.client_ca is not None)
+        return trovemq_rpc.ssl_server_credentials(
+            pairs, identity.client_ca, identity.client_ca is not None, identity.client_crl
+        )
 
 
 class _GrpcioCredentials:
-    """grpcio asks for the certificate at each handshake, in threads of its own."""
+    """grpcio asks for the certificate at each handshake, in threads of its own. It takes no revocation lists
+    from Python."""
 
     def __init__(self, identity: TlsIdentity) -> None:
+        assert identity.client_crl is None, "the settings refuse it"
         self._next: Any = None
         self.credentials: Final = grpc.dynamic_ssl_server_credentials(
             _configuration(identity), self._fetch, identity.client_ca is not None

@@ -7,6 +7,7 @@ A development certificate is self-signed, and its key is never written anywhere.
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -30,6 +31,7 @@ class TlsIdentity:
     """A certificate chain with its private key, both PEM. The key does not show in a repr.
 
     `client_ca`: PEM of those whose signature a client's certificate must have; None: clients show none.
+    `client_crl`: PEM of their lists of revoked certificates; None: nobody looks.
     """
 
     certificate: bytes
@@ -38,6 +40,7 @@ class TlsIdentity:
     expires: datetime
     development: bool = False
     client_ca: bytes | None = None
+    client_crl: bytes | None = None
 
     def __repr__(self) -> str:
         return f"TlsIdentity({self.fingerprint})"
@@ -87,13 +90,19 @@ def development_identity(hosts: Collection[str], now: datetime) -> TlsIdentity:
     return _identity(certificate, certificate_pem, key_pem, development=True)
 
 
-def identity_for(certificate: str, key: str, *, hosts: Collection[str], client_ca: str = "") -> TlsIdentity:
+def identity_for(
+    certificate: str, key: str, *, hosts: Collection[str], client_ca: str = "", client_crl: str = ""
+) -> TlsIdentity:
     """The one of the files where they are given, else one for development. Raises SettingsError."""
     if certificate:
         identity = read_identity(Path(certificate), Path(key))
     else:
         identity = development_identity(hosts, datetime.now(UTC))
-    return replace(identity, client_ca=_read_certificates(Path(client_ca))) if client_ca else identity
+    if not client_ca:
+        return identity
+    authorities = _read_certificates(Path(client_ca))
+    lists = _read_revocations(Path(client_crl), authorities) if client_crl else None
+    return replace(identity, client_ca=authorities, client_crl=lists)
 
 
 def log_identity(identity: TlsIdentity) -> None:
@@ -127,6 +136,46 @@ def _read_certificates(path: Path) -> bytes:
     except ValueError:
         raise SettingsError(f"{path} holds no certificate in PEM form") from None
     return pem
+
+
+def _read_revocations(path: Path, authorities: bytes) -> bytes:
+    """Lists of certificates that were revoked, at least one of each authority."""
+    from cryptography import x509
+
+    pem = _read(path)
+    blocks = re.findall(rb"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", pem, re.DOTALL)
+    try:
+        lists = [x509.load_pem_x509_crl(block) for block in blocks]
+    except ValueError:
+        raise SettingsError(f"{path} holds a list of revoked certificates that cannot be read") from None
+    if not lists:
+        raise SettingsError(f"{path} holds no list of revoked certificates in PEM form (X509 CRL)")
+    now = datetime.now(UTC)
+    for authority in x509.load_pem_x509_certificates(authorities):
+        own = [one for one in lists if _is_list_of(authority, one)]
+        name = authority.subject.rfc4514_string()
+        if not own:
+            raise SettingsError(f"{path} holds no list of {name!a}, whose certificates tls_client_ca takes")
+        ends = [one.next_update_utc for one in own if one.next_update_utc is not None]
+        if len(ends) == len(own) and max(ends) <= now:
+            get_logger().warning(
+                "tls.revocation_list_expired",
+                path=str(path),
+                authority=name,
+                advice="clients of this authority are refused until there is a newer list",
+            )
+    return pem
+
+
+def _is_list_of(authority: x509.Certificate, found: x509.CertificateRevocationList) -> bool:
+    from cryptography.exceptions import UnsupportedAlgorithm
+
+    if found.issuer != authority.subject:
+        return False
+    try:
+        return found.is_signature_valid(authority.public_key())  # type: ignore[arg-type]
+    except (TypeError, UnsupportedAlgorithm):
+        return False
 
 
 def _load_key(path: Path, pem: bytes) -> PrivateKeyTypes:

@@ -28,7 +28,7 @@ class TlsReload:
         self._settings: Final = settings
         self._server: Final = server
         self._http: Final = http
-        files = (settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
+        files = (settings.tls_certificate, settings.tls_key, settings.tls_client_ca, settings.tls_client_crl)
         self._files = FileWatch(Path(name) for name in files if name)
 
     async def run(self) -> None:
@@ -49,7 +49,11 @@ class TlsReload:
     def _replace(self) -> None:
         settings = self._settings
         identity = identity_for(
-            settings.tls_certificate, settings.tls_key, hosts=(), client_ca=settings.tls_client_ca
+            settings.tls_certificate,
+            settings.tls_key,
+            hosts=(),
+            client_ca=settings.tls_client_ca,
+            client_crl=settings.tls_client_crl,
         )
         self._server.replace_identity(identity)
         self._http.replace_tls(Path(settings.tls_certificate), Path(settings.tls_key))

@@ -10,6 +10,7 @@ from pathlib import Path
 from trovemq_daemon.addresses import Address, check_listen, parse_address, parse_advertise
 from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.grpc_server import GrpcServer
+from trovemq_daemon.grpc_transport import GrpcTransport
 from trovemq_daemon.settings import setting
 from trovemq_daemon.tls import identity_for, log_identity
 
@@ -43,6 +44,12 @@ class TlsSettings:
         unit="FILE",
     )
 
+    tls_client_crl: str = setting(
+        "",
+        "PEM file of revocation lists, one of each authority of tls_client_ca; certificates on them are "
+        "refused, and so are all of an authority whose list is out of date. Needs grpc_transport = trovemq.",
+        unit="FILE",
+    )
     files_reload_interval_ms: int = setting(
         10_000,
         "How often files that may be replaced under way are looked at: certificates, keys, users.",
@@ -54,6 +61,8 @@ class TlsSettings:
 
     def tls_problems(self, listen: Address, *, insecure: bool) -> Iterator[str]:
         """Contradictions, one sentence each."""
+        if self.tls_client_crl and not self.tls_client_ca:
+            yield "tls_client_crl needs tls_client_ca"
         if bool(self.tls_certificate) != bool(self.tls_key):
             yield "tls_certificate and tls_key are given together or not at all"
         if self.http_tls and not self.tls_certificate:
@@ -69,6 +78,11 @@ class TlsSettings:
             self._check_tls_addresses(listen, insecure=insecure)
         except SettingsError as error:
             yield from error.problems
+
+    def transport_problems(self, transport: GrpcTransport) -> Iterator[str]:
+        """Settings that this transport cannot carry out, one sentence each."""
+        if self.tls_client_crl and transport != "trovemq":
+            yield "tls_client_crl needs grpc_transport = trovemq: grpcio reads no revocation lists"
 
     def _check_tls_addresses(self, listen: Address, *, insecure: bool) -> None:
         address = self.tls_listen_address
@@ -114,6 +128,7 @@ async def bind_tls(server: GrpcServer, settings: TlsSettings, advertised: Addres
         settings.tls_key,
         hosts=hosts,
         client_ca=settings.tls_client_ca,
+        client_crl=settings.tls_client_crl,
     )
     log_identity(identity)
     return server.bind_tls(wanted, identity)

@@ -448,6 +448,7 @@ class BrokerSettings(RetentionSettings):
         yield from RetentionSettings.problems(self)  # a class with slots has no super() before Python 3.14
         if self.otlp_endpoint and not self.otlp_endpoint.startswith(("http://", "https://")):
             yield "otlp_endpoint must begin with http:// or https://"
+        yield from self.transport_problems(self.grpc_transport)
         if self.body_size_max > self.batch_size_max:
             yield f"body_size_max {self.body_size_max} must not exceed batch_size_max {self.batch_size_max}"
         for least, most in (

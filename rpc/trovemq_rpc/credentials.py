@@ -37,9 +37,12 @@ def ssl_server_credentials(
     private_key_certificate_chain_pairs: Sequence[tuple[bytes, bytes]],
     root_certificates: bytes | None = None,
     require_client_auth: bool = False,
+    revocation_lists: bytes | None = None,
 ) -> ServerCredentials:
     """Of PEM bytes: (private key, certificate chain); mutual TLS by root certificates and
-    `require_client_auth`.
+    `require_client_auth`. With `revocation_lists` a client's certificate must be one that its
+    authority's newest list does not name; an authority without a list, or with one that is out of
+    date, vouches for nobody.
     """
     if not private_key_certificate_chain_pairs:
         raise ValueError("at least one private key with its certificate chain is needed")
@@ -51,6 +54,10 @@ def ssl_server_credentials(
     if root_certificates is not None:
         context.load_verify_locations(cadata=root_certificates.decode())
         context.verify_mode = ssl.CERT_REQUIRED if require_client_auth else ssl.CERT_OPTIONAL
+    if revocation_lists is not None:
+        with _file(revocation_lists) as path:
+            context.load_verify_locations(cafile=path)
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
     return ServerCredentials(context)
 
 

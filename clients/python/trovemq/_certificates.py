@@ -64,6 +64,64 @@ def make_client(authority_pem: bytes, key_pem: bytes, name: str, days: int, now:
     return _make(authority_pem, key_pem, name, days, now, usages, [])
 
 
+def revoke(
+    authority_pem: bytes,
+    key_pem: bytes,
+    revoked: Sequence[bytes],
+    before: bytes | None,
+    days: int,
+    now: datetime,
+) -> tuple[bytes, int]:
+    """The authority's list of revoked certificates: those of `before`, and these. Returns it and its length.
+
+    Raises ValueError where a certificate is not the authority's, or the list of before is not.
+    """
+    from cryptography import x509
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives import hashes, serialization
+
+    authority, signing_key = _authority(authority_pem, key_pem)
+    builder = (
+        x509.CertificateRevocationListBuilder()
+        .issuer_name(authority.subject)
+        .last_update(now - CLOCK_SKEW)
+        .next_update(now + timedelta(days=days))
+    )
+    entries = {}
+    if before is not None:
+        held = x509.load_pem_x509_crl(before)
+        if held.issuer != authority.subject or not held.is_signature_valid(signing_key.public_key()):
+            raise ValueError("the list of before is another authority's")
+        entries = {one.serial_number: one.revocation_date_utc for one in held}
+    for pem in revoked:
+        certificate = x509.load_pem_x509_certificate(pem)
+        try:
+            certificate.verify_directly_issued_by(authority)
+        except InvalidSignature:
+            raise ValueError("a certificate is another authority's") from None
+        entries.setdefault(certificate.serial_number, now)
+    for serial, date in entries.items():
+        one = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(date).build()
+        builder = builder.add_revoked_certificate(one)
+    made = builder.sign(signing_key, hashes.SHA256())
+    return made.public_bytes(serialization.Encoding.PEM), len(entries)
+
+
+def _authority(authority_pem: bytes, key_pem: bytes) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """Raises ValueError where the files are not a certificate and its key."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    authority = x509.load_pem_x509_certificate(authority_pem)
+    signing_key = load_pem_private_key(key_pem, password=None)
+    if signing_key.public_key() != authority.public_key() or not isinstance(
+        signing_key, ec.EllipticCurvePrivateKey
+    ):
+        raise ValueError("the key is not the certificate's")
+    return authority, signing_key
+
+
 def _make(
     authority_pem: bytes,
     key_pem: bytes,
@@ -76,14 +134,8 @@ def _make(
     """Raises ValueError where the authority's files are not a certificate and its key."""
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-    authority = x509.load_pem_x509_certificate(authority_pem)
-    signing_key = load_pem_private_key(key_pem, password=None)
-    if signing_key.public_key() != authority.public_key() or not isinstance(
-        signing_key, ec.EllipticCurvePrivateKey
-    ):
-        raise ValueError("the key is not the certificate's")
+    authority, signing_key = _authority(authority_pem, key_pem)
     key = ec.generate_private_key(ec.SECP256R1())
     builder = _builder(_name(name), authority.subject, key, signing_key, days, now)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)

@@ -123,3 +123,29 @@ def test_people_see_the_files(run: Any, tmp_path: Path) -> None:
     ran = run("cert", "ca", "--directory", str(tmp_path))
     assert ran.code == 0
     assert b"ca.pem" in ran.out
+
+
+def test_revoked_certificates_stay_on_the_list_when_it_is_renewed(make: Any, tmp_path: Path) -> None:
+    make("ca")
+    (first,), (second,) = make("client", "billing").objects, make("client", "shipping").objects
+    path = tmp_path / "certs" / "revoked.pem"
+    for arguments, count in (((), 0), ((first["certificate"],), 1), ((second["certificate"],), 2), ((), 2)):
+        (made,) = make("revoke", *arguments).objects
+        assert (made["list"], made["revoked"]) == (str(path), count)
+    found = x509.load_pem_x509_crl(path.read_bytes())
+    assert {one.serial_number for one in found} == {
+        loaded(one["certificate"]).serial_number for one in (first, second)
+    }
+    ca = loaded(str(tmp_path / "certs" / "ca.pem"))
+    assert found.is_signature_valid(ca.public_key())  # type: ignore[arg-type]
+
+
+def test_only_an_authoritys_own_certificates_can_be_revoked(make: Any, run: Any, tmp_path: Path) -> None:
+    make("ca")
+    other = tmp_path / "others"
+    run("--json", "cert", "ca", "--directory", str(other))
+    run("--json", "cert", "client", "--directory", str(other))
+    for path in (other / "client.pem", other / "client.key", tmp_path / "missing"):
+        assert make("revoke", str(path)).note["error"] == "TLS_OPTION_ILLEGAL"
+    (tmp_path / "certs" / "revoked.pem").write_bytes(b"no list")
+    assert make("revoke").note["error"] == "TLS_OPTION_ILLEGAL"

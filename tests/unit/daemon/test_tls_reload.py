@@ -7,18 +7,23 @@ import shutil
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from broker.daemon.settings import BrokerSettings
 from nameserver.app import NameserverApp
 from nameserver.settings import NameserverSettings
-from tests.support.certificates import Certificates
+from tests.support.certificates import LONG_AGO, NOW, Certificates
 from tests.support.logs import logged
+from trovemq._certificates import revoke
 from trovemq_daemon.addresses import Address
+from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.file_watch import FileWatch
+from trovemq_daemon.tls import TlsIdentity, identity_for
 from trovemq_proto.channels import TRANSPORTS, GrpcTransport
 
 
@@ -42,8 +47,8 @@ class Files:
     """The files of a daemon, which an operator replaces."""
 
     def __init__(self, directory: Path) -> None:
-        self.certificate, self.key, self.ca = (
-            directory / name for name in ("cert.pem", "cert.key", "clients.pem")
+        self.certificate, self.key, self.ca, self.crl = (
+            directory / name for name in ("cert.pem", "cert.key", "clients.pem", "revoked.pem")
         )
 
     def put(self, certificates: Certificates) -> None:
@@ -53,6 +58,11 @@ class Files:
 
     def put_key(self, certificates: Certificates) -> None:
         self.put_one(certificates.key("server"), self.key)
+
+    def put_content(self, content: bytes, target: Path) -> None:
+        made = target.with_suffix(".content")
+        made.write_bytes(content)
+        self.put_one(made, target)
 
     def put_one(self, source: Path, target: Path) -> None:
         made = target.with_suffix(".new")
@@ -71,6 +81,7 @@ async def served(files: Files, transport: GrpcTransport, *, clients: bool = Fals
             tls_certificate=str(files.certificate),
             tls_key=str(files.key),
             tls_client_ca=str(files.ca) if clients else "",
+            tls_client_crl=str(files.crl) if files.crl.exists() else "",
             files_reload_interval_ms=10,
         )
     )
@@ -82,9 +93,11 @@ async def served(files: Files, transport: GrpcTransport, *, clients: bool = Fals
         await app.stop()
 
 
-async def reaches(address: Address, trusted: Certificates, client: Certificates | None = None) -> bool:
+async def reaches(
+    address: Address, trusted: Certificates, client: Certificates | None = None, name: str = "client"
+) -> bool:
     """Whether a client that trusts this authority is served; `client`: it shows a certificate of that one."""
-    pair = (None, None) if client is None else (client.key("client"), client.pem("client"))
+    pair = (None, None) if client is None else (client.key(name), client.pem(name))
     key, certificate = (None if path is None else path.read_bytes() for path in pair)
     credentials = grpc.ssl_channel_credentials(trusted.ca.read_bytes(), key, certificate)
     options = [("grpc.use_local_subchannel_pool", 1)]  # a connection of its own
@@ -143,6 +156,67 @@ async def test_another_authority_of_clients_counts_from_the_next_connection_on(
                 await asyncio.sleep(0.01)
         assert not await reaches(address, old, client=old)
         assert not await reaches(address, old)
+
+
+def revoked(certificates: Certificates, *names: str, days: int = 30, now: datetime = NOW) -> bytes:
+    authority, pems = certificates.authority, [certificates.pem(name).read_bytes() for name in names]
+    return revoke(authority.certificate, authority.key, pems, None, days, now)[0]
+
+
+@pytest.mark.asyncio
+async def test_a_revoked_certificate_is_refused_from_the_next_connection_on(
+    tmp_path: Path, old: Certificates
+) -> None:
+    files = Files(tmp_path)
+    files.put(old)
+    files.crl.write_bytes(revoked(old))
+    old.client("other")
+
+    async def until_served(name: str, *, served: bool) -> None:
+        async with asyncio.timeout(30):
+            while await reaches(address, old, client=old, name=name) is not served:
+                await asyncio.sleep(0.01)
+
+    async with served(files, "trovemq", clients=True) as address:
+        assert await reaches(address, old, client=old)
+        files.put_content(revoked(old, "client"), files.crl)
+        await until_served("client", served=False)
+        assert await reaches(address, old, client=old, name="other")
+        files.put_content(revoked(old, days=1, now=LONG_AGO), files.crl)
+        await until_served("other", served=False)  # a list that is out of date vouches for nobody
+        files.put_content(revoked(old), files.crl)
+        await until_served("client", served=True)
+
+
+def test_lists_that_do_not_fit_the_authorities_are_named(
+    tmp_path: Path, old: Certificates, new: Certificates
+) -> None:
+    path = tmp_path / "lists.pem"
+
+    def read() -> TlsIdentity:
+        files = str(old.pem("server")), str(old.key("server"))
+        return identity_for(*files, hosts=(), client_ca=str(old.ca), client_crl=str(path))
+
+    for content, what in (
+        (None, "cannot be read"),
+        (b"", "holds no list of revoked certificates"),
+        (old.ca.read_bytes(), "holds no list of revoked certificates"),
+        (b"-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n", "cannot be read"),
+        (revoked(new), "holds no list of 'CN=test CA'"),
+    ):
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(SettingsError, match=what):
+            read()
+    path.write_bytes(revoked(new) + revoked(old))
+    assert read().client_crl == path.read_bytes()
+    for settings, what in (
+        ({"tls_client_ca": ""}, "tls_client_crl needs tls_client_ca"),
+        ({"grpc_transport": "grpcio"}, "tls_client_crl needs grpc_transport = trovemq"),
+    ):
+        own = {"tls_listen": "127.0.0.1:0", "tls_client_ca": "a", "tls_client_crl": "b", **settings}
+        assert what in " ".join(NameserverSettings(**own).problems())  # type: ignore[arg-type]
+        assert what in " ".join(BrokerSettings(**own).problems())  # type: ignore[arg-type]
 
 
 @pytest.mark.asyncio

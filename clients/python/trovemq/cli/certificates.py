@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from trovemq._certificates import KeyPair
 
 AUTHORITY: Final = "ca"
+REVOKED: Final = "revoked.pem"
 DAYS_MAX: Final = 3650
 NAME_LENGTH_MAX: Final = 64  # of a common name
 HOSTS_MAX: Final = 64
 _KEY_MODE: Final = 0o600
 _CERTIFICATE_MODE: Final = 0o644
 
-app = typer.Typer(no_args_is_help=True, help="Certificates for development: ca, server, client.")
+app = typer.Typer(no_args_is_help=True, help="Certificates for development: ca, server, client, revoke.")
 
 DirectoryOption = Annotated[
     Path, typer.Option("--directory", metavar="DIR", help="Where the files are; made if it is missing.")
@@ -89,13 +90,48 @@ async def make_client(
     """Make a client's NAME.pem and NAME.key, signed by the authority of `cert ca`."""
     making = _library()
     _check_name("NAME", name)
-    if name in (AUTHORITY, "server") or name.startswith(".") or os.sep in name:
+    if name in (AUTHORITY, "server", "revoked") or name.startswith(".") or os.sep in name:
         raise typer.BadParameter(f"{name!r} cannot be the name of a client's files")
     files = _Files(directory, name)
     files.check(force=force)
     certificate, key = _authority(directory)
     pair = _made(lambda: making.make_client(certificate, key, name, days, datetime.now(UTC)), directory)
     files.write(pair, session, names=[name])
+
+
+@verb(app, "revoke")
+async def revoke(
+    session: Session,
+    certificates: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[CERT]...", help="PEM files; without one the list is renewed.", show_default=False
+        ),
+    ] = None,
+    directory: DirectoryOption = Path("certs"),
+    days: Annotated[
+        int, typer.Option("--days", min=1, max=DAYS_MAX, help="How long the list counts; renew it before.")
+    ] = 30,
+) -> None:
+    """Add certificates to revoked.pem, the list that a daemon reads as tls_client_crl."""
+    making = _library()
+    certificate, key = _authority(directory)
+    path = directory / REVOKED
+    before = _read(path) if path.exists() else None
+    wanted = [_read(one) for one in certificates or ()]
+    try:
+        made, count = making.revoke(certificate, key, wanted, before, days, datetime.now(UTC))
+    except (ValueError, TypeError) as error:
+        raise _illegal(f"the authority in {directory} cannot revoke them: {error}") from None
+    _write(path, made, _CERTIFICATE_MODE)
+    _show(session, {"list": str(path), "revoked": count, "days": days})
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise _illegal(f"{path} cannot be read: {error.strerror}") from None
 
 
 class _Files:
@@ -127,11 +163,16 @@ class _Files:
             "expires": pair.expires.date().isoformat(),
             "sha256": pair.fingerprint,
         }
-        session.output.item(fields)
-        if not session.output.objects:
-            from trovemq.cli.render import card
+        _show(session, fields, names=", ".join(names or []) or None)
 
-            session.output.show(card({**fields, "names": ", ".join(names or []) or None}))
+
+def _show(session: Session, fields: dict[str, object], **shown: object) -> None:
+    """`shown`: in place of fields, for people."""
+    session.output.item(fields)
+    if not session.output.objects:
+        from trovemq.cli.render import card
+
+        session.output.show(card({**fields, **shown}))
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
