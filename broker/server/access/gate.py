@@ -268,6 +268,10 @@ class Gate:
         return self._table.rules(user.access_key)
 
     # --- how much -------------------------------------------------------------------------------------
+    @property
+    def has_quotas(self) -> bool:
+        return self._table is not None and bool(self._table.state.quotas)
+
     def quota_of(
         self, caller: Caller, client_id: str, connection: str, *, is_open: bool = False
     ) -> CallQuota | None:

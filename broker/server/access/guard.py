@@ -17,12 +17,12 @@ from typing import Any, Final, TypeAlias
 import grpc
 
 from broker.server.access.audit import CANCELLED, OK, outcome_of, outcome_of_error
+from broker.server.access.checked_context import CheckedContext, checked_context, checked_requests
 from broker.server.access.gate import Caller, CallQuota, Gate
 from broker.server.access.needs import ROWS, Level, Row
 from broker.server.access.refusals import is_rocketmq, refused_reply
 from broker.server.refused_message import RefusedMessage
 from broker.server.rocketmq.status import Malformed
-from trovemq_daemon.grpc_transport import is_end
 from trovemq_daemon.handler_guard import bounded_reader
 from trovemq_daemon.peers import peer_of_call
 from trovemq_daemon.reply_budget import size_of
@@ -34,10 +34,7 @@ from trovemq_proto.errors import TroveError
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 FIRST_REQUEST_WAIT_S: Final = 3.0  # for a stream that is refused
-WRITE_WAIT_MAX_S: Final = 1.0  # for a quota; its reply counts as unread meanwhile
 _SUPER: Final = Row(Level.SUPER)
-_PASSED: Final = frozenset(name for name in dir(grpc.aio.ServicerContext) if not name.startswith("_"))
-"""Of a call's context. By what our own transport has beyond, messages would come and go unchecked."""
 
 
 class AccessGuard:
@@ -178,7 +175,7 @@ class _Call:
         if not method.streams_requests:
             refusal = None if self._quota is None else await self._quota.request(len(data))
             if self._quota is not None and method.streams_replies:
-                self.context = _CheckedContext(self._outer, self)
+                self.context = CheckedContext(self._outer, self)
             request = self._admitted(data, refusal)
             if request is self._message:  # neither malformed nor refused
                 self._begun = await gate.audit.begin(
@@ -188,8 +185,8 @@ class _Call:
         gate.user_of(caller)
         if method.row.needs is Level.SUPER:
             gate.admit(caller, method.row, None)
-        self.context = _CheckedContext(self._outer, self)
-        return _checked_requests(data, self)
+        self.context = checked_context(self._outer, self)
+        return checked_requests(data, self)
 
     def _admitted(self, data: bytes, refusal: TroveError | None) -> Any:
         """`refusal`: a quota's."""
@@ -228,11 +225,27 @@ class _Call:
             refusal = None if self._quota is None else await self._quota.request(len(data))
             return self._admitted(data, refusal)
         except TroveError as error:
-            self.method.gate.refused(self.method.path, error, self.peer.source, self.access_key)
+            self._note_refusal(error)
             if not self.method.is_rocketmq:
                 raise
             await self._outer.write(refused_reply(self.method.path, error))
             return grpc.aio.EOF
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether a message may have to wait for a quota, or is refused in a reply."""
+        return self._quota is not None or self.method.is_rocketmq or self.method.gate.has_quotas
+
+    def next_now(self, data: bytes) -> Any:
+        """next() without a wait, where no message may_wait. TroveError."""
+        try:
+            return self._admitted(data, None)
+        except TroveError as error:
+            self._note_refusal(error)
+            raise
+
+    def _note_refusal(self, error: TroveError) -> None:
+        self.method.gate.refused(self.method.path, error, self.peer.source, self.access_key)
 
     def count(self, reply: Any) -> float:
         """Seconds that the next reply of a stream waits; later requests pay in any case. RocketMQ's clients
@@ -263,38 +276,6 @@ class _Call:
             return reply
         may_see = self.method.gate.may_see(self.caller)
         return reply if may_see is None else show(reply, may_see)
-
-
-class _CheckedContext:
-    """The call's context, whose `read` gives admitted messages alone, and whose `write` keeps to quotas."""
-
-    def __init__(self, context: Context, call: _Call) -> None:
-        self._context = context
-        self._call = call
-
-    async def read(self) -> Any:
-        data = await self._context.read()
-        return data if is_end(data) else await self._call.next(data)
-
-    async def write(self, reply: Any) -> None:
-        await self._context.write(reply)
-        wait_s = min(self._call.count(reply), WRITE_WAIT_MAX_S)
-        if wait_s > 0:
-            await asyncio.sleep(wait_s)
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in _PASSED:
-            raise AttributeError(name)
-        return getattr(self._context, name)
-
-
-async def _checked_requests(requests: Any, call: _Call) -> AsyncIterator[Any]:
-    """The call's requests for a handler that iterates over them."""
-    async for data in requests:
-        message = await call.next(data)
-        if is_end(message):
-            return
-        yield message
 
 
 async def _first_request(context: Context) -> None:

@@ -222,7 +222,7 @@ def _fail(error: Exception) -> bytes:
 
 
 class CallbackContext(Protocol):
-    """The part of our own transport's context that needs no task."""
+    """The part of our own transport's context that needs no task; with users, behind the check of access."""
 
     @property
     def can_send(self) -> bool: ...
@@ -233,7 +233,7 @@ class CallbackContext(Protocol):
 
     @staticmethod
     def of(context: Any) -> CallbackContext | None:
-        """None on grpcio, and where a check of access stands before each message."""
+        """None on grpcio."""
         return context if hasattr(context, "set_receiver") else None
 
 

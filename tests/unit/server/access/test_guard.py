@@ -10,10 +10,13 @@ import grpc
 import pytest
 
 from broker.security import changes
-from broker.server.access.guard import AccessGuard, _CheckedContext
+from broker.security.quotas import Quota
+from broker.server.access.checked_context import CheckedContext, checked_context
+from broker.server.access.guard import AccessGuard
 from broker.server.native.reply_stream import CallbackContext
 from broker.server.refused_message import RefusedMessage
 from broker.server.rocketmq.status import reader
+from tests.support.fake_loop import run, turns
 from tests.unit.server.access.access_here import AccessHere, rocketmq_metadata, signed
 from trovemq._rocketmq.statuses import error_of
 from trovemq_daemon.grpc_transport import is_end
@@ -265,20 +268,160 @@ def test_a_telemetry_stream_hears_the_refusal_and_ends(here: AccessHere) -> None
     assert seen == []
 
 
+class OwnContext(Context):
+    """Of our own transport: a message that comes while the stream waits for one goes to its receiver."""
+
+    def __init__(self, metadata: Sequence[tuple[str, Any]] = ()) -> None:
+        super().__init__(metadata)
+        self.receiver: Any = None
+        self.coming: asyncio.Queue[Any] = asyncio.Queue()
+        self.can_send = True
+        self.secret = "by this name messages could come and go unchecked"
+
+    def set_receiver(self, receiver: Any) -> None:
+        self.receiver = receiver
+
+    def try_send(self, message: bytes) -> bool:
+        self.written.append(message)
+        return True
+
+    async def read(self) -> Any:
+        found = await self.coming.get()
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def receive(self, data: bytes) -> None:
+        try:
+            if self.receiver is None or not self.receiver(data):
+                self.coming.put_nowait(data)
+        except TroveError as error:
+            self.coming.put_nowait(error)
+
+
+class Stream:
+    """An open Fetch stream of alice. `taken` by its receiver, while `takes`; `read` by its coroutine."""
+
+    def __init__(self, here: AccessHere, *topics: str) -> None:
+        self.key = here.log_in("alice")
+        self.context = OwnContext(signed(self.key, 0, FETCH))
+        self.messages = fetch(self.key, *topics)
+        self.taken: list[Any] = []
+        self.read: list[Any] = []
+        self.takes = True
+        self.seen: Any = None
+
+        async def serve(_requests: Any, context: Any) -> None:
+            self.seen = context
+            callbacks = CallbackContext.of(context)
+            assert callbacks is not None
+            callbacks.set_receiver(self._receive)
+            while not is_end(message := await context.read()):
+                self.read.append(message)
+
+        handler = grpc.stream_stream_rpc_method_handler(
+            serve, request_deserializer=message_pb2.FetchRequest.FromString
+        )
+        self.handler = guarded(here, FETCH, handler)
+
+    def _receive(self, message: Any) -> bool:
+        if self.takes:
+            self.taken.append(message)
+        return self.takes
+
+    def run(self, program: Callable[[], Any]) -> None:
+        async def both() -> None:
+            served = asyncio.ensure_future(self.handler.stream_stream(None, self.context))
+            await turns()
+            await program()
+            self.context.coming.put_nowait(grpc.aio.EOF)
+            await served
+
+        run(both())
+
+
+def names(messages: list[Any]) -> list[str]:
+    return [message.topic if not isinstance(message, RefusedMessage) else "refused" for message in messages]
+
+
+def test_a_receiver_gets_admitted_messages_alone(here: AccessHere) -> None:
+    here.rule("alice", "Sub", "Topic:a")
+    stream = Stream(here, "a", "b", "a", "a")
+
+    async def program() -> None:
+        for message in stream.messages[:3]:
+            stream.context.receive(message)
+        assert names(stream.taken) == ["a", "refused", "a"]
+        assert stream.taken[1].error.symbol == "ACCESS_DENIED"
+        here.without_rules("alice")
+        stream.context.receive(stream.messages[3])
+        assert names(stream.taken[3:]) == ["refused"], "the rules are those of now"
+
+    stream.run(program)
+    assert stream.read == []
+
+
+def test_a_receiver_never_sees_a_message_that_is_not_signed(here: AccessHere) -> None:
+    here.rule("alice", "Sub", "Topic:a")
+    stream = Stream(here, "a", "a", "a")
+
+    async def program() -> None:
+        stream.context.receive(stream.messages[0])
+        stream.context.receive(stream.messages[2])  # one is left out
+        await turns()
+
+    with pytest.raises(TroveError) as raised:
+        stream.run(program)
+    assert raised.value.symbol == "AUTHENTICATION_FAILED"
+    assert names(stream.taken) == ["a"]
+    assert stream.read == []
+
+
+def test_a_message_that_the_receiver_leaves_is_read_and_checked_once(here: AccessHere) -> None:
+    here.rule("alice", "Sub", "Topic:*")
+    stream = Stream(here, *"abcd")
+
+    async def program() -> None:
+        stream.context.receive(stream.messages[0])
+        stream.takes = False
+        stream.context.receive(stream.messages[1])
+        stream.context.receiver, left = None, stream.context.receiver  # the transport queues what follows
+        stream.context.receive(stream.messages[2])
+        await turns()
+        stream.takes, stream.context.receiver = True, left
+        stream.context.receive(stream.messages[3])
+
+    stream.run(program)
+    assert names(stream.taken) == ["a", "d"]
+    assert names(stream.read) == ["b", "c"]
+
+
+def test_with_a_quota_the_coroutine_reads_so_that_it_can_wait(here: AccessHere) -> None:
+    here.rule("alice", "Sub", "Topic:*")
+    stream = Stream(here, *"abc")
+
+    async def program() -> None:
+        stream.context.receive(stream.messages[0])
+        assert stream.seen.can_send
+        assert stream.seen.try_send(b"reply")
+        here.apply(changes.set_quota(here.table.state, "User:alice", Quota(requests_per_s=1)))
+        for message in stream.messages[1:]:
+            stream.context.receive(message)
+        await turns()
+        assert not stream.seen.can_send
+        assert not stream.seen.try_send(b"reply")
+
+    stream.run(program)
+    assert names(stream.taken) == ["a"]
+    assert names(stream.read) == ["b", "c"]
+    assert stream.context.written == [b"reply"]
+
+
 def test_with_users_a_stream_got_its_messages_past_the_check() -> None:
     """Our own transport's context can call a receiver at once: with bytes that nobody has admitted."""
-
-    class OwnContext(Context):
-        can_send = True
-
-        def try_send(self, message: bytes) -> bool:
-            return True
-
-        def set_receiver(self, receiver: Any) -> None: ...
-
-    plain: Any = OwnContext()
-    checked: Any = _CheckedContext(plain, cast("Any", None))
-    assert CallbackContext.of(plain) is plain
-    assert CallbackContext.of(checked) is None
-    assert not hasattr(checked, "try_send")
-    assert checked.peer() == "ipv4:127.0.0.1:5000"
+    plain = OwnContext()
+    for checked in (CheckedContext(plain, cast("Any", None)), checked_context(plain, cast("Any", None))):
+        assert not hasattr(checked, "secret")
+        assert checked.peer() == "ipv4:127.0.0.1:5000"
+    assert CallbackContext.of(CheckedContext(plain, cast("Any", None))) is None
+    assert CallbackContext.of(checked_context(Context(), cast("Any", None))) is None

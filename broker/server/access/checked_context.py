@@ -1,0 +1,120 @@
+"""A call's context as its handler sees it: requests come admitted, replies keep to the quotas.
+
+Our own transport can hand a stream's messages to a receiver, without a task, and send replies from callbacks. The
+streams that do so get the same here, behind the same check; a call that may have to wait for a quota is read
+by its coroutine.
+
+Invariants
+- A message is checked once: one that the receiver leaves to the reader is not checked again.
+- Of the outer context only names that are known to pass no message are passed on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final, Protocol, TypeAlias
+
+import grpc
+
+from trovemq_daemon.grpc_transport import is_end
+
+Receiver: TypeAlias = Callable[[Any], bool]
+WRITE_WAIT_MAX_S: Final = 1.0  # for a quota; its reply counts as unread meanwhile
+_PASSED: Final = frozenset(name for name in dir(grpc.aio.ServicerContext) if not name.startswith("_"))
+
+
+class Checks(Protocol):
+    """The checks of one call."""
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether a message may have to wait, or is refused in a reply."""
+        ...
+
+    async def next(self, data: Any) -> Any:
+        """The message, admitted; the end of the requests where the stream is to end. TroveError."""
+        ...
+
+    def next_now(self, data: bytes) -> Any:
+        """The same, where no message may_wait. TroveError."""
+        ...
+
+    def count(self, reply: Any) -> float:
+        """Seconds that the next reply waits."""
+        ...
+
+
+class CheckedContext:
+    """Its `read` gives admitted messages alone, and its `write` keeps to quotas."""
+
+    def __init__(self, context: Any, checks: Checks) -> None:
+        self._context = context
+        self._checks = checks
+
+    async def read(self) -> Any:
+        data = await self._context.read()
+        return data if is_end(data) else await self._checks.next(data)
+
+    async def write(self, reply: Any) -> None:
+        await self._context.write(reply)
+        wait_s = min(self._checks.count(reply), WRITE_WAIT_MAX_S)
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _PASSED:
+            raise AttributeError(name)
+        return getattr(self._context, name)
+
+
+class CheckedCallbacks(CheckedContext):
+    """The same with the callbacks of our own transport."""
+
+    def __init__(self, context: Any, checks: Checks) -> None:
+        super().__init__(context, checks)
+        self._admitted: Any = None
+
+    async def read(self) -> Any:
+        data = await self._context.read()
+        if self._admitted is not None:  # `data` are its bytes
+            message, self._admitted = self._admitted, None
+            return message
+        return data if is_end(data) else await self._checks.next(data)
+
+    def set_receiver(self, receiver: Receiver | None) -> None:
+        """As the transport's; the receiver gets admitted messages. A refusal ends the reader's `read`."""
+        self._context.set_receiver(None if receiver is None else self._behind_checks(receiver))
+
+    def _behind_checks(self, receiver: Receiver) -> Receiver:
+        def receive(data: bytes) -> bool:
+            if self._checks.may_wait:
+                return False
+            message = self._checks.next_now(data)
+            if receiver(message):
+                return True
+            self._admitted = message
+            return False
+
+        return receive
+
+    @property
+    def can_send(self) -> bool:
+        return not self._checks.may_wait and bool(self._context.can_send)
+
+    def try_send(self, reply: Any) -> bool:
+        return not self._checks.may_wait and bool(self._context.try_send(reply))
+
+
+def checked_context(context: Any, checks: Checks) -> CheckedContext:
+    """For a stream of requests."""
+    return (CheckedCallbacks if hasattr(context, "set_receiver") else CheckedContext)(context, checks)
+
+
+async def checked_requests(requests: Any, checks: Checks) -> AsyncIterator[Any]:
+    """The call's requests for a handler that iterates over them."""
+    async for data in requests:
+        message = await checks.next(data)
+        if is_end(message):
+            return
+        yield message
