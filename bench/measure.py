@@ -12,6 +12,7 @@ from pathlib import Path
 
 import trovemq
 from trovemq.testing import BrokerProcess
+from trovemq_proto.tls import TlsOptions
 
 TOPIC = "bench"
 QUEUES = 8
@@ -58,14 +59,20 @@ def resident_bytes(pid: int) -> int:
 
 
 async def produce(
-    broker: BrokerProcess, messages: int, topic: str = TOPIC, options: Mapping[str, str] | None = None
+    broker: BrokerProcess,
+    messages: int,
+    topic: str = TOPIC,
+    options: Mapping[str, str] | None = None,
+    *,
+    to: str = "",
+    tls: TlsOptions | None = None,
 ) -> Throughput:
     """One producer, batches of 1,000 messages of 1,024 bytes with a unique key and one key, pipelined,
-    to a new topic with these options."""
+    to a new topic with these options. `to`: another of the broker's addresses."""
     generator = random.Random(1)
     bodies = [generator.randbytes(BODY_SIZE) for _ in range(BATCH)]
     keys = [[f"k{start + i}" for i in range(BATCH)] for start in range(0, messages, BATCH)]
-    async with trovemq.connect(broker.address) as client:
+    async with trovemq.connect(to or broker.address, tls=tls) as client:
         await client.admin.create_topic(topic, queue_count=QUEUES, options=options)
         async with client.producer(topic) as producer:
             await producer.send_batch(bodies[:1], queue_id=0)  # opens the stream

@@ -7,6 +7,7 @@
     make bench ARGS="trees"         the B+trees, beside ActiveMQ with KahaDB where it is installed
     make bench ARGS="rpc"           gRPC: our transport beside grpc.aio and a bare TCP echo; some rows need Go
     make bench ARGS="topics"        10,000 topics: made, idle, scraped, started with
+    make bench ARGS="users"         asking who calls, TLS, one user's storm beside another's sends
     make bench ARGS="cli"           one call of `trovemq`, in processor time
     make bench ARGS="peers"         Redis, NATS, Kafka beside ours, where `bench/peers/setup.sh`
                                     installed them (not among `every part`)
@@ -33,7 +34,7 @@ from typing import Any
 import uvloop
 
 import trovemq
-from bench import command_line, engine, limits, measure, recovery, rocketmq, safety, topics
+from bench import command_line, engine, limits, measure, recovery, rocketmq, safety, topics, users
 from bench.peers import run as peers
 from bench.report import Report, print_table, write_json, write_markdown
 from bench.rpc import run as rpc
@@ -52,6 +53,7 @@ PARTS = {
     "trees": "B+trees",
     "rpc": "gRPC, our own beside grpc.aio",
     "topics": "Many topics",
+    "users": "Users and TLS",
     "cli": "The command line",
 }
 PIPELINE = "pipeline"
@@ -186,6 +188,7 @@ MEASURED: dict[str, tuple[Callable[..., Awaitable[None]], str]] = {
     "trees": (trees.measure_trees, trees.ABOUT),
     "rpc": (rpc.measure_rpc, rpc.ABOUT),
     "topics": (topics.measure_topics, topics.ABOUT),
+    "users": (users.measure_users, users.ABOUT),
     "cli": (command_line.measure_command_line, command_line.ABOUT),
     PEERS: (peers.measure_peers, peers.ABOUT),
     PIPELINE: (measure_pipeline, ""),

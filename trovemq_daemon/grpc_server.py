@@ -22,6 +22,7 @@ from trovemq_daemon.metrics import RpcMetrics
 from trovemq_daemon.reply_budget import ReplyBudget, ReplyLimits
 from trovemq_daemon.tls import TlsIdentity
 from trovemq_daemon.transport_budget import TransportBudget
+from trovemq_rpc.options import ConnectionCount
 
 AccessCheck: TypeAlias = "Callable[[str, grpc.RpcMethodHandler[Any, Any]], grpc.RpcMethodHandler[Any, Any]]"
 """Makes the handler of a path (`/Service/Method`) one that asks who calls."""
@@ -111,8 +112,15 @@ class GrpcServer:
     `start()`, `set_serving(True)`; at the end `set_serving(False)` and `stop()`.
     """
 
-    def __init__(self, limits: GrpcLimits, metrics: RpcMetrics, access: AccessCheck | None = None) -> None:
-        """`access`: puts the check of access before each handler; None: every call is allowed."""
+    def __init__(
+        self,
+        limits: GrpcLimits,
+        metrics: RpcMetrics,
+        access: AccessCheck | None = None,
+        connections: ConnectionCount | None = None,
+    ) -> None:
+        """`access`: puts the check of access before each handler; None: every call is allowed. `connections`:
+        which peers may connect; grpcio does not ask."""
         self._access = access
         self._transport = limits.transport
         ours = limits.transport == "trovemq"
@@ -124,6 +132,7 @@ class GrpcServer:
             options += [
                 ("trovemq.budget", budget),
                 ("trovemq.unread_timeout_ms", limits.replies.unread_time_max_ms),
+                ("trovemq.connections", connections),
             ]
         self._server = new_server(limits.transport, options, limits.concurrent_calls_max)
         if ours:

@@ -16,6 +16,7 @@ from typing import Final
 
 from broker.admin.topic_changes import TopicChanges
 from broker.groups.delivery.delivery import Delivery
+from broker.security.creators import present_creator
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -54,8 +55,9 @@ class GroupChanges:
 
     async def create(self, group: SubscriptionGroup) -> SubscriptionGroup:
         """Raises the errors of SubscriptionGroups.create."""
+        creator = present_creator()
         async with self._changing:
-            await self._save(self._groups.begin_create(group, now_ms=self._clock_ms()))
+            await self._save(self._groups.begin_create(group, creator=creator, now_ms=self._clock_ms()))
             return self._groups.require(group.name)
 
     async def alter(

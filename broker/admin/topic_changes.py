@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from broker.security.creators import present_creator
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -67,7 +68,7 @@ class TopicChanges:
     ) -> TopicConfig:
         """Raises the errors of TopicTable.create, and INDEX_DISABLED."""
         self._check_index(name, options)
-        wanted = _Wanted(NewTopic(name, queue_count, message_type, options))
+        wanted = _Wanted(NewTopic(name, queue_count, message_type, options, present_creator()))
         self._wanted.append(wanted)
         try:
             async with self.changing:

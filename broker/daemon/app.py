@@ -81,7 +81,7 @@ class BrokerApp:
         self._tracing = open_tracing(settings.otlp_endpoint, settings.name, self._version)
         self._gate = gate_of(settings)
         access = AccessGuard(self._gate).handler if self._gate is not None else None
-        self._grpc = GrpcServer(settings.grpc_limits(), self._rpc_metrics, access)
+        self._grpc = GrpcServer(settings.grpc_limits(), self._rpc_metrics, access, self._gate)
         self._problem = "starting"
         self.serving: asyncio.Future[Listening] = asyncio.get_running_loop().create_future()
         """Where it listens, once requests are served."""
@@ -111,7 +111,7 @@ class BrokerApp:
             model: ConsumerState | None = None
             try:
                 model = await asyncio.to_thread(open_consumer_state, store, settings)
-                security = await self._open_security(store)
+                security = await self._open_security(store, model)
                 await self._serve(model, store, security, advertised, Listening(address, http, tls), stop)
             finally:
                 self._problem = "closing the store"
@@ -122,12 +122,13 @@ class BrokerApp:
             if self._tracing is not None:
                 await asyncio.to_thread(self._tracing.close)
 
-    async def _open_security(self, store: MessageStore) -> BrokerSecurity | None:
+    async def _open_security(self, store: MessageStore, model: ConsumerState) -> BrokerSecurity | None:
         """Users and rules; None where there is no authentication."""
         if self._gate is None:
             return None
         security = await asyncio.to_thread(open_security, self._settings, store, self._gate)
-        self._gate.open(security.table, security.sessions)
+        entries = {"topic": store.topics, "group": model.groups}
+        self._gate.open(security.table, security.sessions, entries)
         self._registry.register(AccessCollector(self._gate, security))
         return security
 

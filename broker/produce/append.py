@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 from broker.produce.group_commit import GroupCommit, Grown
+from broker.security.creators import present_creator
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
 from trovemq_proto.positions import EpochMs, QueueId
@@ -257,7 +258,10 @@ class Appender:
             if not self._settings.auto_create_topic:
                 raise TroveError(errors.TOPIC_NOT_FOUND, f"topic {topic} does not exist", topic=topic)
             config = self._store.topics.create(
-                topic, self._settings.auto_create_queue_count, now_ms=self._clock_ms()
+                topic,
+                self._settings.auto_create_queue_count,
+                creator=present_creator(),
+                now_ms=self._clock_ms(),
             )
         if not config.writable:
             raise TroveError(errors.SERVICE_NOT_AVAILABLE, f"topic {topic} may not be written", topic=topic)

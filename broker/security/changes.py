@@ -116,8 +116,11 @@ def delete_rule(state: SecurityState, number: int) -> SecurityState:
 
 def set_quota(state: SecurityState, subject: str, quota: Quota) -> SecurityState:
     """`subject`: of check_subject(). A quota without limits is none. TroveError USER_NOT_FOUND,
-    LIMIT_EXCEEDED; REQUEST_ILLEGAL for calls of a super user, who could not call any more."""
+    LIMIT_EXCEEDED; REQUEST_ILLEGAL for calls of a super user, who could not call any more, and for topics
+    or groups of an address or a client."""
     kind, _, name = subject.partition(":")
+    if kind != "User" and (quota.topics_max or quota.groups_max):
+        raise TroveError(errors.REQUEST_ILLEGAL, "topics and groups are counted for users: use User:NAME")
     if kind == "User" and name != ANY:
         counts_calls = quota.calls_max or quota.connections_max
         if state.require_user(name).is_super and counts_calls:

@@ -9,11 +9,14 @@
 | Client:billing-1 | of the client with this id (`x-mq-client-id`), for each of its users |
 | Client:*         | of each client id that has none of its own                           |
 
-A super user falls under a quota of its own name alone, of rates: nobody can lock the last one out.
+A super user falls under a quota of its own name alone, of rates: nobody can lock the last one out. A call
+without credentials, or with wrong ones, falls under its address alone. Topics and groups are counted for the
+user who made them: only quotas of users limit them.
 
-Each quota that a call falls under counts. Requests and bytes are buckets that hold one second's worth. A
-call waits until those before it are paid; where this takes longer than WAIT_MAX_MS it is refused. So one call
-may take more than there is, and those after it pay: a message larger than a second's bytes passes once.
+Each quota that a call falls under counts. Requests, bytes and the time of the event loop that queries take
+are buckets that hold one second's worth. A call waits until those before it are paid; where this takes longer
+than WAIT_MAX_MS it is refused. So one call may take more than there is, and those after it pay: a message
+larger than a second's bytes passes once.
 
 Invariants
 - Waiting calls are bounded: they wait for those before them, for WAIT_MAX_MS at most.
@@ -44,23 +47,28 @@ _CLIENT: Final = re.compile(r"[!-~]{1,255}")
 
 
 class Taken(IntEnum):
-    """Things that have a rate."""
+    """Things that have a rate. Only a query waits for the time that queries took."""
 
     REQUESTS = 0
     BYTES_IN = 1
     BYTES_OUT = 2
+    QUERY_MS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
     """0: no limit. `calls_max`: calls and streams that are open at once; `connections_max`: connections with
-    such calls."""
+    such calls, of an address all connections; `topics_max`, `groups_max`: that are there and that the user
+    made; `query_ms_per_s`: of the event loop's time, for queries and listings."""
 
     requests_per_s: int = 0
     bytes_in_per_s: int = 0
     bytes_out_per_s: int = 0
     calls_max: int = 0
     connections_max: int = 0
+    topics_max: int = 0
+    groups_max: int = 0
+    query_ms_per_s: int = 0
 
     def __post_init__(self) -> None:
         """TroveError REQUEST_ILLEGAL."""
@@ -70,9 +78,13 @@ class Quota:
                 raise TroveError(errors.REQUEST_ILLEGAL, f"{name} {value} is not 0 to {LIMIT_MAX}")
 
     @property
-    def rates(self) -> tuple[int, int, int]:
+    def rates(self) -> tuple[int, int, int, int]:
         """In the order of Taken."""
-        return self.requests_per_s, self.bytes_in_per_s, self.bytes_out_per_s
+        return self.requests_per_s, self.bytes_in_per_s, self.bytes_out_per_s, self.query_ms_per_s
+
+    def entries_max(self, noun: str) -> int:
+        """Of topics or groups."""
+        return self.topics_max if noun == "topic" else self.groups_max
 
 
 LIMITS: Final = tuple(field.name for field in fields(Quota))
@@ -110,8 +122,8 @@ class Use:
         """Open now."""
         self.connections: dict[str, int] = {}
         """Open calls by their connection."""
-        self._rates = (0, 0, 0)
-        self._levels = [0.0, 0.0, 0.0]
+        self._rates = (0, 0, 0, 0)
+        self._levels = [0.0, 0.0, 0.0, 0.0]
         self._at_ms = now_ms
         self.give(subject, quota)
 
@@ -125,12 +137,12 @@ class Use:
             self._levels[index] = min(self._levels[index], rate) if before[index] else float(rate)
         self._limited = tuple(index for index, rate in enumerate(self._rates) if rate)
 
-    def wait_ms(self, now_ms: EpochMs) -> float:
-        """Until all that was taken is paid."""
+    def wait_ms(self, now_ms: EpochMs, *, is_query: bool = False) -> float:
+        """Until all that was taken is paid; what queries took, only for a query."""
         self._fill(now_ms)
         wait_ms = 0.0
         for index in self._limited:
-            if self._levels[index] < 0:
+            if self._levels[index] < 0 and (is_query or index != Taken.QUERY_MS):
                 wait_ms = max(wait_ms, -self._levels[index] * 1_000 / self._rates[index])
         return wait_ms
 
@@ -138,6 +150,10 @@ class Use:
         """After wait_ms()."""
         self._levels[Taken.REQUESTS] -= 1
         self._levels[Taken.BYTES_IN] -= size
+
+    def take_query(self, elapsed_ms: float) -> None:
+        """A step of a query took that long."""
+        self._levels[Taken.QUERY_MS] -= elapsed_ms
 
     def take_reply(self, size: int, now_ms: EpochMs) -> float:
         """Until the bytes of replies are paid, in ms: the answer to a request that was taken waits for no
@@ -190,6 +206,8 @@ class Quotas:
     def __init__(self) -> None:
         self._quotas: Mapping[str, Quota] = {}
         self._uses: dict[tuple[str, ...], Use] = {}
+        self._connections: Counter[str] = Counter()
+        """Open now, by address."""
         self.version = 0
         """Rises with each change."""
         self.slowed: Counter[str] = Counter()
@@ -241,6 +259,11 @@ class Quotas:
             if key[-1] and (subject := self._subject(key[0], key[-1], may_be_any=not is_super)) is not None
         )
 
+    def uses_of_address(self, source: str, now_ms: EpochMs) -> tuple[Use, ...]:
+        """Those of a call whose caller is not known. TroveError as uses()."""
+        subject = self._subject("Address", source, may_be_any=True) if source else None
+        return () if subject is None else (self._use(("Address", source), subject, now_ms),)
+
     def _use(self, key: tuple[str, ...], subject: str, now_ms: EpochMs) -> Use:
         use = self._uses.get(key)
         if use is None:
@@ -256,6 +279,22 @@ class Quotas:
             raise TroveError(
                 errors.LIMIT_EXCEEDED, f"more than {USES_MAX} users, addresses and clients call at once"
             )
+
+    # --- connections ----------------------------------------------------------------------------------
+    def connection_opened(self, source: str) -> bool:
+        """Whether the address may have another connection: then it counts until connection_closed()."""
+        subject = self._subject("Address", source, may_be_any=True) if source else None
+        limit = 0 if subject is None else self._quotas[subject].connections_max
+        if subject is not None and limit and self._connections[source] >= limit:
+            self.refused[subject] += 1
+            return False
+        self._connections[source] += 1
+        return True
+
+    def connection_closed(self, source: str) -> None:
+        self._connections[source] -= 1
+        if not self._connections[source]:
+            del self._connections[source]
 
     # --- calls ----------------------------------------------------------------------------------------
     def open_call(self, uses: Iterable[Use], connection: str) -> None:
@@ -278,11 +317,31 @@ class Quotas:
         for use in now:
             use.open(connection)
 
-    def take_request(self, uses: Iterable[Use], size: int, now_ms: EpochMs) -> float:
+    def check_entries(self, access_key: str, noun: str, count: int, *, is_super: bool) -> None:
+        """Whether the user may make another topic or group, having made `count` that are there. TroveError
+        LIMIT_EXCEEDED."""
+        subject = self._subject("User", access_key, may_be_any=not is_super)
+        limit = 0 if subject is None else self._quotas[subject].entries_max(noun)
+        if subject is not None and limit and count >= limit:
+            self.refused[subject] += 1
+            raise TroveError(
+                errors.LIMIT_EXCEEDED,
+                f"quota of {subject}: {access_key} made {count} {noun}s that are there; delete some first",
+                quota=subject,
+            )
+
+    def take_query(self, uses: Iterable[Use], elapsed_ms: float) -> None:
+        """Queries that begin later pay."""
+        for use in uses:
+            use.take_query(elapsed_ms)
+
+    def take_request(
+        self, uses: Iterable[Use], size: int, now_ms: EpochMs, *, is_query: bool = False
+    ) -> float:
         """For how many ms the request waits. TroveError LIMIT_EXCEEDED: then nothing is taken."""
         wait_ms, longest = 0.0, None
         for use in uses:
-            own_ms = use.wait_ms(now_ms)
+            own_ms = use.wait_ms(now_ms, is_query=is_query)
             if own_ms > wait_ms:
                 wait_ms, longest = own_ms, use
         if longest is not None:

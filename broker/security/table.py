@@ -9,7 +9,7 @@
                  "resource": "Topic:orders*", "sources": ["10.0.0.0/8"]}],
       "nextRule": 2,
       "quotas": {"User:alice": {"requestsPerS": 100, "bytesInPerS": 0, "bytesOutPerS": 0, "callsMax": 0,
-                                "connectionsMax": 0}},
+                                "connectionsMax": 0, "topicsMax": 0, "groupsMax": 0, "queryMsPerS": 0}},
       "crc32": "…"
     }
 
@@ -52,6 +52,9 @@ _QUOTA_MEMBERS: Final = {
     "bytesOutPerS": "bytes_out_per_s",
     "callsMax": "calls_max",
     "connectionsMax": "connections_max",
+    "topicsMax": "topics_max",
+    "groupsMax": "groups_max",
+    "queryMsPerS": "query_ms_per_s",
 }
 
 

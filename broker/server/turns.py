@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Final, TypeVar
 
 from trovemq_store.engine.steps import Result, Steps
@@ -18,6 +20,13 @@ TURN_S: Final = 0.005
 """A turn ends with the first step that ends after this."""
 
 Page = TypeVar("Page")
+
+_worked: Final[ContextVar[Callable[[float], None] | None]] = ContextVar("worked", default=None)
+
+
+def count_work(worked: Callable[[float], None]) -> None:
+    """`worked(seconds)` is called after each turn of the present task's request."""
+    _worked.set(worked)
 
 
 class Turns:
@@ -31,9 +40,9 @@ class Turns:
         """The result of the steps. Raises their errors."""
         while True:
             async with self._one_at_a_time:
-                self.turn_count += 1
                 try:
-                    _take(steps)
+                    with self._turn():
+                        _take(steps)
                 except StopIteration as stop:
                     result: Result = stop.value
                     return result
@@ -43,13 +52,22 @@ class Turns:
         """The pages; each is made in a turn of its own. Raises their errors."""
         while True:
             async with self._one_at_a_time:
-                self.turn_count += 1
-                try:
-                    page = next(pages)
-                except StopIteration:
+                with self._turn():
+                    page = next(pages, None)
+                if page is None:
                     return
                 await asyncio.sleep(0)
             yield page
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        self.turn_count += 1
+        began, worked = time.perf_counter(), _worked.get()
+        try:
+            yield
+        finally:
+            if worked is not None:
+                worked(time.perf_counter() - began)
 
 
 def _take(steps: Steps[Result]) -> None:

@@ -319,7 +319,7 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
             self.transport.abort()
 
     def refuse(self, reason: str) -> None:
-        """The peer speaks another protocol."""
+        """The peer speaks another protocol, or may not connect."""
         self.metrics.refused_connections += 1
         self.options.log_refusal(self.peer(), reason)
         self.close()

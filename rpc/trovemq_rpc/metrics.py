@@ -9,7 +9,7 @@ class Metrics:
     def __init__(self) -> None:
         self.connections = 0
         self.connections_opened = 0
-        self.refused_connections = 0  # another protocol, or TLS that failed
+        self.refused_connections = 0  # another protocol, TLS that failed, or too many
         self.keepalive_timeouts = 0
         self.calls_started = 0
         self.calls_active = 0

@@ -28,6 +28,7 @@
 | trovemq.unread_timeout_ms | unlimited | a stream of whose bytes the peer takes none for so long is reset |
 | trovemq.setup_timeout_ms | 5 s (server), 10 s (channel) | for each step of TLS, and for the first SETTINGS |
 | grpc.server_handshake_timeout_ms | 5 s | the same, of a server |
+| trovemq.connections | none | a ConnectionCount: which peers may connect (server) |
 | trovemq.limits | Limits() | of HTTP/2, see `http2.limits` |
 
 Other names are accepted and have no effect, as in grpc.
@@ -39,7 +40,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from trovemq_rpc.budget import BytesBudget
 from trovemq_rpc.http2.limits import Limits
@@ -55,6 +56,18 @@ log = logging.getLogger("trovemq_rpc")
 ChannelArguments = Iterable[tuple[str, Any]]
 
 
+class ConnectionCount(Protocol):
+    """Counts connections; `peer` as grpc names it."""
+
+    def opened(self, peer: str) -> bool:
+        """False: the connection is closed, and was not counted."""
+        ...
+
+    def closed(self, peer: str) -> None:
+        """One that was counted is over."""
+        ...
+
+
 @dataclass(slots=True, kw_only=True)
 class Options:
     """The table above."""
@@ -63,6 +76,7 @@ class Options:
     send_size_max: int = -1
     limits: Limits = DEFAULT_LIMITS
     budget: BytesBudget | None = None
+    connections: ConnectionCount | None = None
     keepalive_time_s: float = NEVER_S
     keepalive_timeout_s: float = 20.0
     keepalive_without_calls: bool = False
@@ -165,6 +179,8 @@ def options_of(pairs: ChannelArguments | None, server: bool) -> Options:
             options.limits = value
         elif name == "trovemq.budget":
             options.budget = value
+        elif name == "trovemq.connections":
+            options.connections = value
     if options.budget is None:
         options.budget = BytesBudget(max(256 << 20, 2 * options.receive_size_max))
     if not 0 <= options.receive_size_max <= options.budget.message_size_max:

@@ -354,6 +354,50 @@ def test_a_user_above_the_quota_is_slowed_then_refused(tmp_path: Path, settings:
         run(program(broker, admin_of(tmp_path / "store")))
 
 
+def test_one_users_storm_ends_at_the_quota_and_others_go_on(tmp_path: Path) -> None:
+    async def program(broker: BrokerProcess, admin: Credentials) -> None:
+        async with connected(broker.address, admin) as client:
+            await client.admin.create_topic("orders", queue_count=1)
+            mallory, alice = [await make_user(client, name) for name in ("mallory", "alice")]
+            await allow(client, "mallory", "All", "*")
+            await allow(client, "alice", "Pub", "Topic:orders")
+            await client.admin.quotas.set("User:mallory", trovemq.Quota(topics_max=5, groups_max=2))
+            async with connected(broker.address, mallory) as own, connected(broker.address, alice) as other:
+                storm = asyncio.gather(
+                    *(own.admin.create_topic(f"storm-{number}", 1) for number in range(300)),
+                    return_exceptions=True,
+                )
+                for _ in range(20):
+                    await other.send("orders", BODY)
+                symbols = [getattr(one, "symbol", "made") for one in await storm]
+                assert (symbols.count("made"), symbols.count("LIMIT_EXCEEDED")) == (5, 295)
+                for number in range(2):
+                    await own.admin.groups.create(f"group-{number}")
+                assert await refusal(lambda: first_use(own, "by-its-first-use")) == "LIMIT_EXCEEDED"
+                await own.admin.delete_topic((await own.admin.list_topics())[-1].topic)
+                await own.admin.create_topic("one-more", 1)
+                await client.admin.create_topic("not-mallorys", 1)
+            (quota,) = await client.admin.quotas.list_all()
+            assert quota.refused >= 296
+            await client.admin.quotas.set("Address:*", trovemq.Quota(requests_per_s=1))
+            wrong = Credentials("alice", "guess-guess-guess")
+            guesses = [refusal(lambda: connect_once(broker.address, wrong)) for _ in range(10)]
+            assert "LIMIT_EXCEEDED" in await asyncio.gather(*guesses)
+
+    with running_broker(tmp_path / "store", *ON) as broker:
+        run(program(broker, admin_of(tmp_path / "store")))
+
+
+async def first_use(client: trovemq.Client, group: str) -> None:
+    async with client.subscribe("orders", group=group) as messages:
+        await anext(aiter(messages))
+
+
+async def connect_once(address: str, who: Credentials) -> None:
+    async with connected(address, who):
+        pass
+
+
 def test_a_certificate_is_a_user_without_a_secret(tmp_path: Path, settings: tuple[str, ...]) -> None:
     certificates = Certificates.made(tmp_path)
     for name in ("alice", "mallory"):

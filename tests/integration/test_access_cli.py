@@ -107,6 +107,10 @@ def test_quotas_are_set_listed_and_removed(admin: CommandLine) -> None:
     assert (quota["subject"], quota["bytesInPerS"], quota["requestsPerS"]) == ("User:admin", 10 << 20, 1_000)
     admin.answer("quota", "set", "Address:*", "--calls", "500", "--connections", "50")
     found = {one["subject"]: one for one in admin.answer("quota", "list")}
+    (quota,) = admin.answer("quota", "set", "User:*", "--topics", "9", "--groups", "8", "--query-ms", "70")
+    assert (quota["topicsMax"], quota["groupsMax"], quota["queryMsPerS"]) == (9, 8, 70)
+    assert admin.error("quota", "set", "Address:*", "--topics", "9") == "REQUEST_ILLEGAL"
+    found = {one["subject"]: one for one in admin.answer("quota", "list")}
     assert (found["Address:*"]["callsMax"], found["Address:*"]["connectionsMax"]) == (500, 50)
     for subject in found:
         admin.answer("quota", "set", subject)

@@ -1,6 +1,7 @@
 """Who may call what, at both doors.
 
 - `needs`        the table: the needs of each RPC
+- `open_methods`  calls that need no credentials, and wrong ones, counted by address
 - `refusals`     how RocketMQ's protocol says no
 - `gate`         who calls, and whether they may: `broker.security` with the time, the peer and the counters
 - `guard`        puts the gate before every handler

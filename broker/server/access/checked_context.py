@@ -1,8 +1,8 @@
 """A call's context as its handler sees it: requests come admitted, replies keep to the quotas.
 
-Our own transport can hand a stream's messages to a receiver, without a task, and send replies from callbacks. The
-streams that do so get the same here, behind the same check; a call that may have to wait for a quota is read
-by its coroutine.
+Our own transport can hand a stream's messages to a receiver, without a task, and send replies from callbacks.
+The streams that do so get the same here, behind the same check; a call that may have to wait for a quota is
+read by its coroutine.
 
 Invariants
 - A message is checked once: one that the receiver leaves to the reader is not checked again.
@@ -17,7 +17,9 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import grpc
 
+from broker.security.creators import as_creator
 from trovemq_daemon.grpc_transport import is_end
+from trovemq_store.topics.creators import Creator
 
 Receiver: TypeAlias = Callable[[Any], bool]
 WRITE_WAIT_MAX_S: Final = 1.0  # for a quota; its reply counts as unread meanwhile
@@ -38,6 +40,11 @@ class Checks(Protocol):
 
     def next_now(self, data: bytes) -> Any:
         """The same, where no message may_wait. TroveError."""
+        ...
+
+    @property
+    def creator(self) -> Creator:
+        """Whose the topics are that the call makes."""
         ...
 
     def count(self, reply: Any) -> float:
@@ -91,7 +98,9 @@ class CheckedCallbacks(CheckedContext):
             if self._checks.may_wait:
                 return False
             message = self._checks.next_now(data)
-            if receiver(message):
+            with as_creator(self._checks.creator):
+                taken = receiver(message)
+            if taken:
                 return True
             self._admitted = message
             return False

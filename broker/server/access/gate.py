@@ -16,7 +16,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, Protocol
 
 from broker.security.actions import Action, Kind, Resource, action_text
 from broker.security.quotas import Quotas, Use
@@ -28,7 +29,7 @@ from broker.server.access.needs import EVERY, KNOW, THIS_CLUSTER, Level, Need, N
 from broker.server.access.producer_ids import is_own
 from broker.server.access.refusals import is_rocketmq
 from broker.server.rocketmq.status import CLIENT_ID_KEY, CLIENT_ID_SIZE_MAX
-from trovemq_daemon.peers import Peer
+from trovemq_daemon.peers import Peer, peer_of
 from trovemq_daemon.refusals import Refusals
 from trovemq_daemon.sessions import SessionCall, Sessions
 from trovemq_daemon.slow_requests import add_wait
@@ -38,6 +39,7 @@ from trovemq_proto.audit import AUDIT_TOPIC
 from trovemq_proto.authentication.calls import METADATA_KEY
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
+from trovemq_store.topics.creators import Creator
 
 AUTHORIZATION_KEY: Final = "authorization"
 DATE_KEY: Final = "x-mq-date-time"
@@ -57,11 +59,20 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who makes a call. `session_call` None: by RocketMQ's signature, or by certificate."""
+    """Who makes a call. `session_call` None: by RocketMQ's signature, or by certificate. `access_key` empty:
+    a call without credentials, or with wrong ones."""
 
     access_key: str
     source: str
     session_call: SessionCall | None
+
+
+class Entries(Protocol):
+    """The topics, or the groups."""
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def made_by(self, creator: str) -> int: ...
 
 
 class CallQuota:
@@ -89,18 +100,22 @@ class CallQuota:
             self._version = quotas.version
         return self._uses
 
-    async def request(self, size: int) -> TroveError | None:
+    async def request(self, size: int, *, is_query: bool = False) -> TroveError | None:
         """Waits as long as the quotas say; the refusal where that would be too long. TroveError
         AUTHENTICATION_FAILED."""
         uses = self._current()
         try:
-            wait_ms = self._gate.quotas.take_request(uses, size, self._gate.now_ms())
+            wait_ms = self._gate.quotas.take_request(uses, size, self._gate.now_ms(), is_query=is_query)
         except TroveError as error:
             return error
         if wait_ms > 0:
             add_wait("quota", wait_ms)
             await asyncio.sleep(wait_ms / 1_000)
         return None
+
+    def worked(self, elapsed_s: float) -> None:
+        """A step of the call's query took that long."""
+        self._gate.quotas.take_query(self._uses, elapsed_s * 1_000)
 
     def reply(self, size: int) -> float:
         """Seconds that the next reply of a stream waits."""
@@ -127,6 +142,7 @@ class Gate:
         self._certificates = certificates
         self._cluster = cluster
         self._clock_ms = clock_ms
+        self._entries: Mapping[str, Entries] = {}
         self._table: SecurityTable | None = None
         self._sessions: Sessions | None = None
         self._signatures: SignatureChecker | None = None
@@ -134,9 +150,12 @@ class Gate:
         self.audit: Final = AuditLog(clock_ms)
         self.quotas: Final = Quotas()
 
-    def open(self, table: SecurityTable, sessions: Sessions) -> None:
-        """Users and rules are there: from here on callers are admitted."""
-        self._table, self._sessions = table, sessions
+    def open(
+        self, table: SecurityTable, sessions: Sessions, entries: Mapping[str, Entries] | None = None
+    ) -> None:
+        """Users and rules are there: from here on callers are admitted. `entries`: the tables by `topic` and
+        `group`."""
+        self._table, self._sessions, self._entries = table, sessions, entries or {}
         self._signatures = SignatureChecker(table)
 
     # --- who ----------------------------------------------------------------------------------------
@@ -211,7 +230,8 @@ class Gate:
 
     # --- what -----------------------------------------------------------------------------------------
     def admit(self, caller: Caller, row: Row, request: Any, path: str = "") -> None:
-        """TroveError ACCESS_DENIED, AUTHENTICATION_FAILED; errors of the needs for illegal names."""
+        """TroveError ACCESS_DENIED, AUTHENTICATION_FAILED, LIMIT_EXCEEDED; errors of the needs for illegal
+        names."""
         user = self.user_of(caller)
         if row.needs is Level.USER:
             return
@@ -229,11 +249,21 @@ class Gate:
                     self._admit_to_audit(user, caller, path)
                 elif not self._meets(user, need, caller.source):
                     raise _denied(user, self._named(need))
+        if row.creates is not None and self.has_quotas:
+            self._check_creation(user, *row.creates(request))
         if user.is_super or row.producers is None:
             return
         for producer in row.producers(request):
             if not is_own(producer, user.access_key):
                 raise _foreign(user, producer)
+
+    def _check_creation(self, user: User, noun: str, name: str) -> None:
+        """Refuses what the table would refuse, before it is audited as an act: a storm of creations is not
+        to cost a write each. TroveError LIMIT_EXCEEDED."""
+        table = self._entries.get(noun)
+        if table is not None and name not in table:
+            count = table.made_by(user.access_key)
+            self.current_quotas().check_entries(user.access_key, noun, count, is_super=user.is_super)
 
     def _admit_to_audit(self, user: User, caller: Caller, path: str) -> None:
         """The topic of the audit records has a right of its own, also where users may do everything else.
@@ -277,13 +307,14 @@ class Gate:
     ) -> CallQuota | None:
         """The accounts of the call; None where there are no quotas. CallQuota.end() later. TroveError
         LIMIT_EXCEEDED, but not for a call that `is_open` already."""
-        assert self._table is not None, "a caller comes after open()"
-        if not self._table.state.quotas:
+        if not self.has_quotas:
             return None
         return CallQuota(self, caller, client_id, connection, is_open=is_open)
 
     def uses(self, caller: Caller, client_id: str) -> tuple[Use, ...]:
         """The quotas that a call falls under now. TroveError LIMIT_EXCEEDED, AUTHENTICATION_FAILED."""
+        if not caller.access_key:
+            return self.current_quotas().uses_of_address(caller.source, self._clock_ms())
         return self.current_quotas().uses(
             caller.access_key,
             is_super=self.user_of(caller).is_super,
@@ -292,13 +323,31 @@ class Gate:
             now_ms=self._clock_ms(),
         )
 
+    def creator(self, caller: Caller) -> Creator:
+        """Whose the topics and groups are that the call makes."""
+        return Creator(caller.access_key, partial(self._check_entries, caller))
+
+    def _check_entries(self, caller: Caller, noun: str, count: int) -> None:
+        """TroveError LIMIT_EXCEEDED, AUTHENTICATION_FAILED."""
+        if self.has_quotas:
+            is_super = self.user_of(caller).is_super
+            self.current_quotas().check_entries(caller.access_key, noun, count, is_super=is_super)
+
     def current_quotas(self) -> Quotas:
         """After a change of the table, too."""
         if self._table is not None:
             self.quotas.set(self._table.state.quotas)
         return self.quotas
 
-    def now_ms(self) -> EpochMs:
+    # --- connections, as our own transport counts them ------------------------------------------------
+    def opened(self, peer: str) -> bool:
+        """Whether the address may have another connection. `peer`: gRPC's name."""
+        return self.current_quotas().connection_opened(peer_of(peer, {}).source)
+
+    def closed(self, peer: str) -> None:
+        self.quotas.connection_closed(peer_of(peer, {}).source)
+
+    def now_ms(self) -> int:
         return self._clock_ms()
 
     # --- the log --------------------------------------------------------------------------------------

@@ -16,13 +16,16 @@ from typing import Any, Final, TypeAlias
 
 import grpc
 
+from broker.security.creators import set_creator
 from broker.server.access.audit import CANCELLED, OK, outcome_of, outcome_of_error
 from broker.server.access.checked_context import CheckedContext, checked_context, checked_requests
 from broker.server.access.gate import Caller, CallQuota, Gate
 from broker.server.access.needs import ROWS, Level, Row
+from broker.server.access.open_methods import OpenMethod, count_unknown
 from broker.server.access.refusals import is_rocketmq, refused_reply
 from broker.server.refused_message import RefusedMessage
 from broker.server.rocketmq.status import Malformed
+from broker.server.turns import count_work
 from trovemq_daemon.handler_guard import bounded_reader
 from trovemq_daemon.peers import peer_of_call
 from trovemq_daemon.reply_budget import size_of
@@ -30,6 +33,7 @@ from trovemq_proto import errors
 from trovemq_proto.audit import AuditRecord
 from trovemq_proto.authentication.calls import message_checker
 from trovemq_proto.errors import TroveError
+from trovemq_store.topics.creators import Creator
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
@@ -47,7 +51,9 @@ class AccessGuard:
     def handler(self, path: str, handler: Handler) -> Handler:
         """The handler behind the gate."""
         row = ROWS.get(path, _SUPER)
-        return handler if row.needs is Level.OPEN else _Guarded(self._gate, path, row, handler).handler()
+        if row.needs is Level.OPEN:
+            return OpenMethod(self._gate, path, handler).handler()
+        return _Guarded(self._gate, path, row, handler).handler()
 
 
 class _Guarded:
@@ -166,14 +172,21 @@ class _Call:
         TroveError."""
         method, gate = self.method, self.method.gate
         credentials = gate.credentials(method.path, self._outer.invocation_metadata() or ())
-        self._caller = caller = gate.caller(credentials, self.peer)
+        try:
+            self._caller = caller = gate.caller(credentials, self.peer)
+        except TroveError:
+            await count_unknown(gate, self._outer, data)
+            raise
+        set_creator(gate.creator(caller))
         signed_by = credentials.session_call
         if signed_by is not None:
             self._is_signed = message_checker(signed_by.session.key, signed_by.number)
         self._client_id = credentials.client_id
         self._quota = gate.quota_of(caller, self._client_id, self._outer.peer())
+        if self._quota is not None and method.row.is_query:
+            count_work(self._quota.worked)
         if not method.streams_requests:
-            refusal = None if self._quota is None else await self._quota.request(len(data))
+            refusal = None if self._quota is None else await self._request(self._quota, data)
             if self._quota is not None and method.streams_replies:
                 self.context = CheckedContext(self._outer, self)
             request = self._admitted(data, refusal)
@@ -222,7 +235,7 @@ class _Call:
                 self._quota = self.method.gate.quota_of(
                     self.caller, self._client_id, self._outer.peer(), is_open=True
                 )
-            refusal = None if self._quota is None else await self._quota.request(len(data))
+            refusal = None if self._quota is None else await self._request(self._quota, data)
             return self._admitted(data, refusal)
         except TroveError as error:
             self._note_refusal(error)
@@ -230,6 +243,9 @@ class _Call:
                 raise
             await self._outer.write(refused_reply(self.method.path, error))
             return grpc.aio.EOF
+
+    async def _request(self, quota: CallQuota, data: bytes) -> TroveError | None:
+        return await quota.request(len(data), is_query=self.method.row.is_query)
 
     @property
     def may_wait(self) -> bool:
@@ -243,6 +259,10 @@ class _Call:
         except TroveError as error:
             self._note_refusal(error)
             raise
+
+    @property
+    def creator(self) -> Creator:
+        return self.method.gate.creator(self.caller)
 
     def _note_refusal(self, error: TroveError) -> None:
         self.method.gate.refused(self.method.path, error, self.peer.source, self.access_key)

@@ -71,7 +71,8 @@ class Row:
     """`needs`: of a request. `marks`: a refused message of its stream is answered by the service, and the
     stream continues. `show`: the part of a reply that the caller may see. `producers`: ids of producers in a
     request, which must be the caller's own. `narrow`: alters the request of a caller who may not see all.
-    `audit`: the calls are noted."""
+    `audit`: the calls are noted. `is_query`: the time that the calls take counts as a query's.
+    `creates`: `topic` or `group`, and the name of the one that a request is to make."""
 
     needs: Level | Needs
     marks: bool = False
@@ -79,6 +80,8 @@ class Row:
     producers: Callable[[Any], Iterable[str]] | None = None
     narrow: Callable[[Any], None] | None = None
     audit: Audit | None = None
+    is_query: bool = False
+    creates: Callable[[Any], tuple[str, str]] | None = None
 
 
 # --- needs ----------------------------------------------------------------------------------------------
@@ -280,27 +283,27 @@ _SERVICES: Final[dict[str, dict[str, Row]]] = {
         "GetTransaction": Row(Level.USER, show=_show_transaction),
     },
     "trovemq.v1.QueryService": {
-        "GetMessage": Row(_identifier, audit=Audit.READ),
-        "QueryByKey": Row(_topic(READ), audit=Audit.READ),
+        "GetMessage": Row(_identifier, audit=Audit.READ, is_query=True),
+        "QueryByKey": Row(_topic(READ), audit=Audit.READ, is_query=True),
         "SearchOffset": Row(_topic(SEE)),
         "QueueOffsets": Row(_topic(SEE)),
     },
-    "trovemq.v1.SearchService": {"Search": Row(_topic(READ), audit=Audit.READ)},
-    "trovemq.v1.BiographyService": {"Biography": Row(_track, audit=Audit.READ)},
+    "trovemq.v1.SearchService": {"Search": Row(_topic(READ), audit=Audit.READ, is_query=True)},
+    "trovemq.v1.BiographyService": {"Biography": Row(_track, audit=Audit.READ, is_query=True)},
     "trovemq.v1.StoreService": {
         "Scrub": Row(_cluster(Action.BACKUP), audit=Audit.ACT),
         "Backup": Row(_cluster(Action.BACKUP), audit=Audit.ACT),
     },
     "trovemq.v1.AdminService": {
-        "CreateTopic": Row(_topic(Action.CREATE), audit=Audit.ACT),
+        "CreateTopic": Row(_topic(Action.CREATE), audit=Audit.ACT, creates=lambda one: ("topic", one.topic)),
         "AlterTopic": Row(_topic(_UPDATE), audit=Audit.ACT),
         "DescribeTopic": Row(_topic(SEE | PUB)),
-        "ListTopics": Row(Level.USER, show=_show_topics),
+        "ListTopics": Row(Level.USER, show=_show_topics, is_query=True),
         "DeleteTopic": Row(_topic(Action.DELETE), audit=Audit.ACT),
         "CommitOffset": Row(_both(SUB, SUB)),
         "GetOffset": Row(_both(SEE, SEE)),
         "ResetOffset": Row(_both(_UPDATE, SEE), audit=Audit.ACT),
-        "GetStatistics": Row(_cluster(Action.GET)),
+        "GetStatistics": Row(_cluster(Action.GET), is_query=True),
     },
     "trovemq.v1.BrokerService": {
         "Drain": Row(_cluster(_UPDATE), audit=Audit.ACT),
@@ -311,19 +314,19 @@ _SERVICES: Final[dict[str, dict[str, Row]]] = {
         "SetSetting": Row(_cluster(_UPDATE), audit=Audit.ACT),
     },
     "trovemq.v1.GroupService": {
-        "CreateGroup": Row(_group(Action.CREATE), audit=Audit.ACT),
+        "CreateGroup": Row(_group(Action.CREATE), audit=Audit.ACT, creates=lambda one: ("group", one.group)),
         "AlterGroup": Row(_group(_UPDATE), audit=Audit.ACT),
         "DeleteGroup": Row(_group(Action.DELETE), audit=Audit.ACT),
-        "ListGroups": Row(Level.USER, show=_show_groups),
+        "ListGroups": Row(Level.USER, show=_show_groups, is_query=True),
         "DescribeGroup": Row(_group(SEE), show=_show_group),
         "ListMembers": Row(_group(SEE)),
-        "GetLag": Row(_lag),
+        "GetLag": Row(_lag, is_query=True),
         "ResetGroup": Row(_both(_UPDATE, SEE), audit=Audit.ACT),
-        "ResendDeadLetters": Row(_resend, audit=Audit.ACT),
-        "FindResentDeadLetters": Row(_group(SEE)),
-        "ConsumeDirectly": Row(_consume_directly, audit=Audit.ACT),
+        "ResendDeadLetters": Row(_resend, audit=Audit.ACT, is_query=True),
+        "FindResentDeadLetters": Row(_group(SEE), is_query=True),
+        "ConsumeDirectly": Row(_consume_directly, audit=Audit.ACT, is_query=True),
         "PrintThreadStackTrace": Row(_command, audit=Audit.ACT),
-        "FindDelayed": Row(_topic(READ), audit=Audit.READ),
+        "FindDelayed": Row(_topic(READ), audit=Audit.READ, is_query=True),
     },
     "trovemq.v1.RouteService": {
         "GetServerInfo": _USER,
@@ -368,19 +371,19 @@ _SERVICES: Final[dict[str, dict[str, Row]]] = {
     "apache.rocketmq.v2.Admin": {
         "ChangeLogLevel": Row(_cluster(_UPDATE), audit=Audit.ACT),
         "DescribeTopicStatus": Row(_v2_topic(SEE)),
-        "ListSubscription": Row(_v2_subscriptions),
-        "DescribeSubscription": Row(_v2_subscriptions),
+        "ListSubscription": Row(_v2_subscriptions, is_query=True),
+        "DescribeSubscription": Row(_v2_subscriptions, is_query=True),
         "DeleteSubscription": Row(_v2_group(_UPDATE), audit=Audit.ACT),
-        "DescribeGroupAccumulation": Row(_v2_group(SEE)),
+        "DescribeGroupAccumulation": Row(_v2_group(SEE), is_query=True),
         "ListConsumerConnection": Row(_v2_group(SEE)),
         "ResetGroupOffset": Row(_v2_both(_UPDATE, SEE), audit=Audit.ACT),
-        "QueryMessage": Row(_v2_query_message, audit=Audit.READ),
+        "QueryMessage": Row(_v2_query_message, audit=Audit.READ, is_query=True),
         "PrintThreadStackTrace": Row(_v2_group(Action.COMMAND), audit=Audit.ACT),
-        "VerifyMessage": Row(_v2_verify, audit=Audit.ACT),
+        "VerifyMessage": Row(_v2_verify, audit=Audit.ACT, is_query=True),
         "AdminSendMessage": Row(_v2_admin_send, audit=Audit.ACT),
         "GetConsumerRunningInfo": Row(_v2_group(Action.GET | Action.COMMAND)),
         "GetTopicRoute": Row(_v2_topic(KNOW)),
-        "QueryTimeSpan": Row(_v2_group(SEE)),
+        "QueryTimeSpan": Row(_v2_group(SEE), is_query=True),
         "GetProxyRuntimeStats": Row(_cluster(Action.GET)),
     },
     "grpc.health.v1.Health": {"Check": _OPEN, "List": _OPEN, "Watch": _OPEN},

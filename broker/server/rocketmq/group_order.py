@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from broker.security.creators import present_creator
 from trovemq_daemon.logging import get_logger
 from trovemq_proto.positions import EpochMs
 from trovemq_store.topics.subscription_groups import SubscriptionGroup, SubscriptionGroups
@@ -50,7 +51,13 @@ class GroupOrder:
         fifo = fifo_topics(self._topics, topics)
         if group is None:
             orderly = bool(fifo) and self._fifo_orderly
-            group = self._groups.for_use(name, auto_create=self._auto_create, now_ms=now_ms, orderly=orderly)
+            group = self._groups.for_use(
+                name,
+                auto_create=self._auto_create,
+                now_ms=now_ms,
+                orderly=orderly,
+                creator=present_creator(),
+            )
             if orderly:
                 get_logger().info("group.made_orderly", group=name, fifo_topics=fifo)
         if not group.orderly:

@@ -16,6 +16,7 @@ import numpy as np
 
 from broker.fetch.pull import TAGS_MAX, PullRequest, PullResult
 from broker.groups.filters.filter import Filter
+from broker.security.creators import present_creator
 from broker.server.rocketmq.messages import duration_ms, message_of, timestamp_ms
 from broker.server.rocketmq.parts import RocketmqParts
 from broker.server.rocketmq.receiving import (
@@ -156,7 +157,10 @@ class Puller:
         parts = self._parts
         name = group_name(resource)
         group = parts.groups.for_use(
-            name, auto_create=parts.settings.auto_create_group, now_ms=parts.clock_ms()
+            name,
+            auto_create=parts.settings.auto_create_group,
+            now_ms=parts.clock_ms(),
+            creator=present_creator(),
         )
         check_consumer(group)
         return name

@@ -90,7 +90,10 @@ class Quota:
         bytes_in_per_s: Of requests: produced messages, mostly.
         bytes_out_per_s: Of replies: consumed messages, mostly.
         calls_max: Calls and streams that are open at once.
-        connections_max: Connections with such calls.
+        connections_max: Connections with such calls; of an address, all its connections.
+        topics_max: Topics that are there and that the user made; for users alone.
+        groups_max: The same of groups.
+        query_ms_per_s: Milliseconds of the broker's event loop that queries and listings may take.
     """
 
     requests_per_s: int = 0
@@ -98,6 +101,9 @@ class Quota:
     bytes_out_per_s: int = 0
     calls_max: int = 0
     connections_max: int = 0
+    topics_max: int = 0
+    groups_max: int = 0
+    query_ms_per_s: int = 0
 
 
 @dataclass(frozen=True, slots=True)

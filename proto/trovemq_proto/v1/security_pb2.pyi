@@ -173,18 +173,24 @@ class TestAccessReply(_message.Message):
     def __init__(self, allowed: _Optional[bool] = ..., reason: _Optional[str] = ..., rule: _Optional[_Union[AccessRule, _Mapping]] = ..., broker: _Optional[str] = ...) -> None: ...
 
 class Quota(_message.Message):
-    __slots__ = ("requests_per_s", "bytes_in_per_s", "bytes_out_per_s", "calls_max", "connections_max")
+    __slots__ = ("requests_per_s", "bytes_in_per_s", "bytes_out_per_s", "calls_max", "connections_max", "topics_max", "groups_max", "query_ms_per_s")
     REQUESTS_PER_S_FIELD_NUMBER: _ClassVar[int]
     BYTES_IN_PER_S_FIELD_NUMBER: _ClassVar[int]
     BYTES_OUT_PER_S_FIELD_NUMBER: _ClassVar[int]
     CALLS_MAX_FIELD_NUMBER: _ClassVar[int]
     CONNECTIONS_MAX_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_MAX_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_MAX_FIELD_NUMBER: _ClassVar[int]
+    QUERY_MS_PER_S_FIELD_NUMBER: _ClassVar[int]
     requests_per_s: int
     bytes_in_per_s: int
     bytes_out_per_s: int
     calls_max: int
     connections_max: int
-    def __init__(self, requests_per_s: _Optional[int] = ..., bytes_in_per_s: _Optional[int] = ..., bytes_out_per_s: _Optional[int] = ..., calls_max: _Optional[int] = ..., connections_max: _Optional[int] = ...) -> None: ...
+    topics_max: int
+    groups_max: int
+    query_ms_per_s: int
+    def __init__(self, requests_per_s: _Optional[int] = ..., bytes_in_per_s: _Optional[int] = ..., bytes_out_per_s: _Optional[int] = ..., calls_max: _Optional[int] = ..., connections_max: _Optional[int] = ..., topics_max: _Optional[int] = ..., groups_max: _Optional[int] = ..., query_ms_per_s: _Optional[int] = ...) -> None: ...
 
 class SetQuotaRequest(_message.Message):
     __slots__ = ("subject", "quota")

@@ -101,6 +101,7 @@ class ServerEndpoint(CallEndpoint):
         self.calls: set[ServerCall] = set()
         self._ready: list[ServerCall] = []
         self._draining = False
+        self._is_counted = False
         self._last_ping = self._sent_at = float("-inf")
         self._ping_strikes = 0
         self._sent_before = (0, 0)
@@ -114,10 +115,17 @@ class ServerEndpoint(CallEndpoint):
     def on_connected(self) -> None:
         self.server.endpoints.add(self)
         self._idle_since = self._started
+        count = self.options.connections
         if self.server.stopping:
             self.abort()
+        elif count is not None:
+            self._is_counted = count.opened(self.peer())
+            if not self._is_counted:
+                self.refuse("it has as many connections as it may have")
 
     def on_lost(self, exc: Exception | None) -> None:
+        if self._is_counted and self.options.connections is not None:
+            self.options.connections.closed(self.peer())
         for call in tuple(self.calls):
             call.on_reset()
         self.server.endpoint_lost(self)

@@ -4,12 +4,13 @@ Invariants
 - One change at a time. A change counts when its file has it; a change that cannot be saved is not made.
 - `data_version` grows with every save.
 - Members that we do not know are written back as they were read.
+- `made_by` counts the entries that are there, by their creators.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -18,6 +19,7 @@ from typing import ClassVar, Final, Generic, Protocol, TypeVar
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
+from trovemq_store.topics.creators import Creator, creator_of
 from trovemq_store.topics.json_file import ADVICE
 from trovemq_store.topics.lax_json import JsonObject, integer_member, object_member
 
@@ -31,6 +33,9 @@ class Config(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def attributes(self) -> Mapping[str, str]: ...
 
     def to_json(self, base: Mapping[str, object]) -> JsonObject: ...
 
@@ -107,6 +112,7 @@ class ConfigTable(ABC, Generic[ConfigT]):
         self._values = values
         self._version = version
         self._configs = {name: from_json(name, object_member(values, name)) for name in values}
+        self._made_by = Counter(creator_of(config.attributes) for config in self._configs.values())
         self._listeners: list[Callable[[], None]] = []
         self._change: Change[ConfigT] | None = None
         self._changed_names: deque[str] = deque(maxlen=CHANGES_KEPT)
@@ -139,6 +145,10 @@ class ConfigTable(ABC, Generic[ConfigT]):
     def names(self, include_system: bool = False) -> list[str]:
         """Sorted; without `include_system` only those that users made."""
         return sorted(name for name in self._configs if include_system or not self._is_system(name))
+
+    def made_by(self, creator: str) -> int:
+        """Entries that are there and that this creator made."""
+        return self._made_by[creator]
 
     def add_change_listener(self, listener: Callable[[], None]) -> None:
         """`listener()` is called after every change."""
@@ -177,11 +187,31 @@ class ConfigTable(ABC, Generic[ConfigT]):
     def _finish_part(self, part: Changed[ConfigT], *, saved: bool) -> None:
         config = part.after if saved else part.before
         if config is not None:
-            self._configs[part.name] = config
+            self._place(part.name, config)
         if saved and part.value is not None:
             self._values[part.name] = part.value
         elif saved:
             self._values.pop(part.name, None)
+
+    def _place(self, name: str, config: ConfigT) -> None:
+        before = self._configs.get(name)
+        if before is not None:
+            self._count_creator(before, -1)
+        self._configs[name] = config
+        self._count_creator(config, 1)
+
+    def _remove(self, name: str) -> None:
+        self._count_creator(self._configs.pop(name), -1)
+
+    def _count_creator(self, config: ConfigT, number: int) -> None:
+        creator = creator_of(config.attributes)
+        self._made_by[creator] += number
+        if not self._made_by[creator]:
+            del self._made_by[creator]
+
+    def _check_creator(self, creator: Creator, added: int = 0) -> None:
+        """TroveError LIMIT_EXCEEDED unless the creator may make another entry after `added` more."""
+        creator.check(self.NOUN, self._made_by[creator.name] + added)
 
     def _check_count(self, added: int = 0) -> None:
         """TroveError LIMIT_EXCEEDED unless another entry may follow `added` more."""
@@ -216,7 +246,7 @@ class ConfigTable(ABC, Generic[ConfigT]):
     def _begin_delete(self, before: ConfigT, now_ms: EpochMs | None) -> Change[ConfigT]:
         """The entry is gone from here on; it is back where run() fails."""
         change = self._begin(before.name, [Changed(before.name, before, None, None)], now_ms)
-        del self._configs[before.name]
+        self._remove(before.name)
         return change
 
     def _carry_out(self, change: Change[ConfigT] | None) -> None:

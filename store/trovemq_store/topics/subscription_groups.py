@@ -27,6 +27,7 @@ from trovemq_proto.positions import EpochMs
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem
 from trovemq_store.topics.config_table import Change, Changed, ConfigTable, read_table
+from trovemq_store.topics.creators import NOBODY, Creator
 from trovemq_store.topics.json_file import JsonFile
 from trovemq_store.topics.lax_json import JsonObject, integer_member, object_member
 from trovemq_store.topics.names import check_user_group_name, is_system_group
@@ -185,7 +186,13 @@ class SubscriptionGroups(ConfigTable[SubscriptionGroup]):
         return frozenset(self._unsaved)
 
     def for_use(
-        self, name: str, *, auto_create: bool, now_ms: EpochMs, orderly: bool = False
+        self,
+        name: str,
+        *,
+        auto_create: bool,
+        now_ms: EpochMs,
+        orderly: bool = False,
+        creator: Creator = NOBODY,
     ) -> SubscriptionGroup:
         """The group; with `auto_create` an unknown one is made with defaults except `orderly`, in memory, and
         is `unsaved` until the next save. TroveError GROUP_NOT_FOUND, GROUP_ILLEGAL, LIMIT_EXCEEDED."""
@@ -194,10 +201,11 @@ class SubscriptionGroups(ConfigTable[SubscriptionGroup]):
             return group
         if not auto_create:
             return self.require(name)
-        group = SubscriptionGroup(name, orderly)
+        group = SubscriptionGroup(name, orderly, attributes=creator.attributes)
         group.check()
         self._check_count()
-        self._configs[name] = group
+        self._check_creator(creator)
+        self._place(name, group)
         self._unsaved.add(name)
         self._notify()
         return group
@@ -208,13 +216,17 @@ class SubscriptionGroups(ConfigTable[SubscriptionGroup]):
         self._carry_out(self.begin_create(group, now_ms=now_ms))
         return self.require(group.name)
 
-    def begin_create(self, group: SubscriptionGroup, *, now_ms: EpochMs | None = None) -> GroupChange:
+    def begin_create(
+        self, group: SubscriptionGroup, *, creator: Creator = NOBODY, now_ms: EpochMs | None = None
+    ) -> GroupChange:
         """The group is there after finish(). Raises as create(), except for errors of the file."""
         group.check()
         if group.name in self._configs:
             raise TroveError(errors.GROUP_EXISTS, f"group {group.name} exists already", group=group.name)
         self._check_count()
-        return self._begin_put(None, group, now_ms)
+        self._check_creator(creator)
+        made = replace(group, attributes={**group.attributes, **creator.attributes})
+        return self._begin_put(None, made, now_ms)
 
     def alter(
         self, name: str, *, now_ms: EpochMs | None = None, **wanted: Unpack[GroupAlteration]

@@ -13,6 +13,7 @@ Invariants
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypedDict, Unpack
@@ -22,6 +23,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
 from trovemq_store.files.files import FileSystem
 from trovemq_store.topics.config_table import Change, Changed, ConfigTable, read_table
+from trovemq_store.topics.creators import NOBODY, Creator
 from trovemq_store.topics.lax_json import JsonObject, integer_member, object_member
 from trovemq_store.topics.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_topic_name, is_system_topic
 from trovemq_store.topics.topic_options import TopicOptions, check_together, options_of, with_options
@@ -135,6 +137,7 @@ class NewTopic:
     queue_count: int = QUEUE_COUNT_DEFAULT
     message_type: str = "NORMAL"
     options: Mapping[str, str] = field(default_factory=dict)
+    creator: Creator = NOBODY
 
 
 TopicChange = Change[TopicConfig]
@@ -179,12 +182,13 @@ class TopicTable(ConfigTable[TopicConfig]):
         message_type: str = "NORMAL",
         *,
         options: Mapping[str, str] = NO_OPTIONS,
+        creator: Creator = NOBODY,
         now_ms: EpochMs | None = None,
     ) -> TopicConfig:
         """Makes a topic of 1 to 1024 queues. TroveError TOPIC_ILLEGAL, TOPIC_EXISTS, REQUEST_ILLEGAL,
         MESSAGE_TYPE_UNSUPPORTED, TOPIC_OPTION_ILLEGAL, LIMIT_EXCEEDED, DISK_FULL, STORE_FAILED,
         SERVICE_NOT_AVAILABLE."""
-        config = self._checked(NewTopic(name, queue_count, message_type, options))
+        config = self._checked(NewTopic(name, queue_count, message_type, options, creator))
         self._carry_out(self._begin_put(None, config, now_ms))
         return config
 
@@ -194,12 +198,14 @@ class TopicTable(ConfigTable[TopicConfig]):
         """Creates several topics in one change, None where none is left to create. The list has, for each
         wanted topic, the error with which create() would refuse it. TroveError SERVICE_NOT_AVAILABLE."""
         made: dict[str, TopicConfig] = {}
+        made_by: Counter[str] = Counter()
         refusals: list[TroveError | None] = []
         for one in wanted:
             try:
                 if one.name in made:
                     raise _exists(one.name)
-                made[one.name] = self._checked(one, len(made))
+                made[one.name] = self._checked(one, len(made), made_by[one.creator.name])
+                made_by[one.creator.name] += 1
                 refusals.append(None)
             except TroveError as error:
                 refusals.append(error)
@@ -208,7 +214,7 @@ class TopicTable(ConfigTable[TopicConfig]):
             return None, refusals
         return self._begin(parts[0].name, parts, now_ms, versions=len(parts)), refusals
 
-    def _checked(self, wanted: NewTopic, added: int = 0) -> TopicConfig:
+    def _checked(self, wanted: NewTopic, added: int = 0, added_by_creator: int = 0) -> TopicConfig:
         name, queue_count = wanted.name, wanted.queue_count
         check_topic_name(name)
         if name in self._configs:
@@ -220,7 +226,9 @@ class TopicTable(ConfigTable[TopicConfig]):
         _check_queue_count(name, queue_count)
         _check_message_type(wanted.message_type)
         self._check_count(added)
-        config = TopicConfig(name, queue_count, queue_count).with_message_type(wanted.message_type)
+        self._check_creator(wanted.creator, added_by_creator)
+        config = TopicConfig(name, queue_count, queue_count, attributes=wanted.creator.attributes)
+        config = config.with_message_type(wanted.message_type)
         return config.with_options(wanted.options)
 
     def ensure_internal(self, name: str, queue_count: int, *, now_ms: EpochMs | None = None) -> TopicConfig:

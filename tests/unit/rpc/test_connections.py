@@ -271,3 +271,37 @@ async def test_frames_larger_than_the_receive_buffer_were_let_in() -> None:
         for server in (False, True):
             options = options_of([("grpc.http2.max_frame_size", asked)], server)
             assert options.limits.frame_size_max == allowed
+
+
+class TwoConnections:
+    """A server's count that lets two connections in."""
+
+    def __init__(self) -> None:
+        self.open: list[str] = []
+
+    def opened(self, peer: str) -> bool:
+        if len(self.open) == 2:
+            return False
+        self.open.append(peer)
+        return True
+
+    def closed(self, peer: str) -> None:
+        self.open.remove(peer)
+
+
+async def test_a_connection_that_may_not_be_is_closed_and_the_next_one_may() -> None:
+    count = TwoConnections()
+    async with ends(options=[("trovemq.connections", count)], channel_options=FAST) as both:
+        assert await both.unary("Echo")(b"first") == b"first"
+        reader, writer = await asyncio.open_connection("127.0.0.1", both.port)
+        await until(lambda: len(count.open) == 2)
+        refused, closing = await asyncio.open_connection("127.0.0.1", both.port)
+        assert await refused.read() == b"", "it is closed"
+        assert both.server.metrics.refused_connections == 1
+        assert await both.unary("Echo")(b"open ones stay") == b"open ones stay"
+        writer.close()
+        await until(lambda: len(count.open) == 1)
+        assert count.open[0].startswith("ipv4:127.0.0.1:")
+        closing.close()
+        del reader
+    await until(lambda: not count.open)

@@ -108,6 +108,54 @@ def test_open_calls_are_counted_and_refused_above_the_limit() -> None:
     book.open_call(uses, "c1")
 
 
+def test_a_query_waits_for_what_queries_took_and_nothing_else_does() -> None:
+    book = made(User_alice=Quota(query_ms_per_s=100))
+    uses = uses_of(book)
+    assert book.take_request(uses, 0, 0, is_query=True) == 0.0
+    book.take_query(uses, 150)
+    assert book.take_request(uses, 0, 0) == 0.0, "a send"
+    assert book.take_request(uses, 0, 0, is_query=True) == pytest.approx(500)
+    book.take_query(uses, 100)
+    assert symbol(lambda: book.take_request(uses, 0, 0, is_query=True)) == "LIMIT_EXCEEDED"
+    assert book.take_request(uses_of(book, "bob"), 0, 0, is_query=True) == 0.0
+    assert book.take_request(uses, 0, 3_000, is_query=True) == 0.0
+
+
+def test_topics_and_groups_are_counted_for_the_user_who_made_them() -> None:
+    book = made(User_alice=Quota(topics_max=2), User_any=Quota(groups_max=1))
+    for user, noun, count, refused in (
+        ("alice", "topic", 1, False),
+        ("alice", "topic", 2, True),
+        ("alice", "group", 9, False),
+        ("bob", "topic", 9, False),
+        ("bob", "group", 1, True),
+    ):
+        outcome = symbol(lambda: book.check_entries(user, noun, count, is_super=False))  # noqa: B023
+        assert outcome == ("LIMIT_EXCEEDED" if refused else ""), (user, noun, count)
+    book.check_entries("admin", "group", 9, is_super=True)
+    assert book.refused == {"User:alice": 1, "User:*": 1}
+
+
+def test_an_unknown_caller_falls_under_its_address_alone() -> None:
+    book = made(User_any=Quota(requests_per_s=1), Address_any=Quota(requests_per_s=1))
+    (use,) = book.uses_of_address("10.0.0.1", 0)
+    assert use in uses_of(book, source="10.0.0.1")
+    assert book.uses_of_address("", 0) == ()
+
+
+def test_an_address_has_so_many_connections_and_no_more() -> None:
+    book = made(Address_any=Quota(connections_max=2))
+    assert [book.connection_opened(source) for source in ("a", "a", "a", "b", "", "", "")] == [
+        *(True, True, False),
+        *(True, True, True, True),
+    ]
+    book.connection_closed("a")
+    assert book.connection_opened("a")
+    assert book.refused == {"Address:*": 1}
+    book.set({})
+    assert book.connection_opened("a"), "no quota any more"
+
+
 def test_connections_with_open_calls_are_counted() -> None:
     book = made(User_alice=Quota(connections_max=2))
     uses = uses_of(book)

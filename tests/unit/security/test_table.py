@@ -63,6 +63,8 @@ def test_users_and_rules_are_there_after_a_restart() -> None:
     apply(table, changes.rotate_secret(table.state, "alice", b"another-secret", EpochMs(2)))
     apply(table, changes.set_quota(table.state, "User:alice", Quota(requests_per_s=7, connections_max=1)))
     apply(table, changes.set_quota(table.state, "Address:*", Quota(bytes_out_per_s=1 << 40)))
+    mine = Quota(topics_max=3, groups_max=4, query_ms_per_s=5)
+    apply(table, changes.set_quota(table.state, "User:*", mine))
     again = load(files)
     assert again.state == table.state
     assert [secret.value for secret in again.state.users["alice"].secrets] == [b"another-secret", CANARY]
@@ -199,6 +201,9 @@ def test_quotas_go_with_their_user_and_without_limits() -> None:
     for quota in (Quota(calls_max=9), Quota(connections_max=9, requests_per_s=1)):
         with pytest.raises(TroveError, match="admin is a super user"):
             changes.set_quota(table.state, "User:admin", quota)
+    for subject in ("Address:*", "Client:c"):
+        with pytest.raises(TroveError, match="counted for users"):
+            changes.set_quota(table.state, subject, Quota(topics_max=1))
 
 
 def test_a_file_of_before_there_were_quotas_has_none() -> None:

@@ -44,6 +44,18 @@ async def set_(
     connections: Annotated[
         int, typer.Option("--connections", metavar="N", min=0, help="Connections with such calls.")
     ] = 0,
+    topics: Annotated[
+        int, typer.Option("--topics", metavar="N", min=0, help="Of a user: topics that the user made.")
+    ] = 0,
+    groups: Annotated[
+        int, typer.Option("--groups", metavar="N", min=0, help="Of a user: groups that the user made.")
+    ] = 0,
+    query_ms: Annotated[
+        int,
+        typer.Option(
+            "--query-ms", metavar="N", min=0, help="A second: time of the broker for queries, in ms."
+        ),
+    ] = 0,
     broker: EveryBrokerOption = None,
 ) -> None:
     """Limit how much may be taken, from the next request on; without a limit the quota is removed."""
@@ -55,6 +67,9 @@ async def set_(
         bytes_out_per_s=parse_size(bytes_out),
         calls_max=calls,
         connections_max=connections,
+        topics_max=topics,
+        groups_max=groups,
+        query_ms_per_s=query_ms,
     )
     async with session.client() as client:
         _show(session, await session.call(client.admin.quotas.set(subject, quota, broker=broker)))
@@ -77,6 +92,9 @@ def _show(session: Session, quotas: list[QuotaDescription]) -> None:
             "bytesOutPerS": one.quota.bytes_out_per_s,
             "callsMax": one.quota.calls_max,
             "connectionsMax": one.quota.connections_max,
+            "topicsMax": one.quota.topics_max,
+            "groupsMax": one.quota.groups_max,
+            "queryMsPerS": one.quota.query_ms_per_s,
             "openCalls": one.open_calls,
             "slowed": one.slowed,
             "refused": one.refused,
@@ -88,14 +106,19 @@ def _show(session: Session, quotas: list[QuotaDescription]) -> None:
             "bytes out/s": lambda one: one.quota.bytes_out_per_s or None,
             "calls": lambda one: one.quota.calls_max or None,
             "connections": lambda one: one.quota.connections_max or None,
+            "topics": lambda one: one.quota.topics_max or None,
+            "groups": lambda one: one.quota.groups_max or None,
+            "query ms/s": lambda one: one.quota.query_ms_per_s or None,
             "open": lambda one: one.open_calls,
         },
         columns=(
             *("subject", "requests/s", "bytes in/s", "bytes out/s", "calls", "connections"),
+            *("topics", "groups", "query ms/s"),
             *("open", "slowed", "refused", "broker"),
         ),
         numbers=(
             *("requests/s", "bytes in/s", "bytes out/s", "calls", "connections"),
+            *("topics", "groups", "query ms/s"),
             *("open", "slowed", "refused"),
         ),
     )

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
 
 from broker.security import changes
+from broker.security.creators import present_creator
 from broker.security.quotas import Quota
 from broker.server.access.gate import Gate
 from broker.server.access.guard import AccessGuard
 from broker.server.refused_message import RefusedMessage
 from broker.server.rocketmq.status import reader
+from broker.server.turns import Turns
 from tests.support.fake_loop import run, turns
 from tests.unit.server.access.access_here import CLUSTER, AccessHere, rocketmq_metadata, signed
 from tests.unit.server.access.test_guard import FETCH, RECEIVE, SEND, TELEMETRY, Context
@@ -24,8 +27,13 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
-from trovemq_proto.v1 import message_pb2
+from trovemq_proto.v1 import admin_pb2, message_pb2, search_pb2, security_pb2
+from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.topics.topics import TopicTable
 
+AUTHENTICATE = "/trovemq.v1.SecurityService/Authenticate"
+SEARCH = "/trovemq.v1.SearchService/Search"
+CREATE = "/trovemq.v1.AdminService/CreateTopic"
 WATCH = "/trovemq.v1.RouteService/WatchRoutes"
 REQUEST = message_pb2.SendRequest(topic="orders").SerializeToString()
 
@@ -243,6 +251,117 @@ def test_rocketmqs_clients_read_it_in_the_reply() -> None:
         )
         found = [one async for one in door.guarded(TELEMETRY, telemetry).stream_stream(None, context)]
         assert [one.status.code for one in found] == [v2.TOO_MANY_REQUESTS]
+
+    run(program())
+
+
+async def outcome(attempt: Awaitable[Any]) -> str:
+    try:
+        await attempt
+    except TroveError as error:
+        return error.symbol
+    return ""
+
+
+def test_unknown_callers_wait_and_are_refused_by_their_address() -> None:
+    async def program() -> None:
+        door = Door()
+        door.quota("Address:127.0.0.1", requests_per_s=1)
+
+        async def authenticate(_request: Any, _context: Any) -> Any:
+            return security_pb2.AuthenticateReply()
+
+        handler = door.guarded(
+            AUTHENTICATE,
+            grpc.unary_unary_rpc_method_handler(
+                authenticate, request_deserializer=security_pb2.AuthenticateRequest.FromString
+            ),
+        )
+        request = security_pb2.AuthenticateRequest()
+        outcomes = await asyncio.gather(*(outcome(handler.unary_unary(request, Context())) for _ in range(5)))
+        assert outcomes == ["", "", "", "LIMIT_EXCEEDED", "LIMIT_EXCEEDED"]
+        assert now_s() == pytest.approx(1.0)
+        guessing = door.guarded(SEND, sender(answered))
+        begun = now_s()
+        guesses = await asyncio.gather(*(outcome(guessing.unary_unary(REQUEST, Context())) for _ in range(4)))
+        assert guesses == ["AUTHENTICATION_FAILED"] + ["LIMIT_EXCEEDED"] * 3
+        assert now_s() > begun, "wrong credentials cost time"
+        assert door.gate.quotas.open_calls() == {"Address:127.0.0.1": 0}
+
+    run(program())
+
+
+def test_a_query_above_the_quota_waits_for_those_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("broker.server.turns.time", SimpleNamespace(perf_counter=lambda: clock[0]))
+
+    async def program() -> None:
+        door, turns_of_all = Door(), Turns()
+
+        def pages() -> Iterator[int]:
+            for number in range(2):
+                clock[0] += 0.0125
+                yield number
+
+        async def search(_request: Any, _context: Any) -> AsyncIterator[Any]:
+            async for _ in turns_of_all.each(pages()):
+                yield search_pb2.SearchPage()
+
+        handler = grpc.unary_stream_rpc_method_handler(
+            search, request_deserializer=search_pb2.SearchRequest.FromString
+        )
+        door.quota("User:alice", query_ms_per_s=10)
+        request = search_pb2.SearchRequest(topic="orders").SerializeToString()
+
+        async def asked() -> str:
+            number, context = door.calls, door.context(SEARCH)
+            stream = door.guarded(SEARCH, handler).unary_stream(door.key.sign(number, 0, request), context)
+            try:
+                return "".join([str(reply) async for reply in stream])
+            except TroveError as error:
+                return error.symbol
+
+        assert await asked() == ""
+        assert now_s() == 0.0
+        assert await asked() == "LIMIT_EXCEEDED", "25 ms of 10 a second"
+        assert await door.send(sender(answered)) == "", "sends do not wait"
+        await asyncio.sleep(1)
+        assert await asked() == ""
+        assert now_s() == pytest.approx(1.5)
+
+    run(program())
+
+
+def test_what_a_request_makes_is_its_users_up_to_the_quota() -> None:
+    async def program() -> None:
+        door = Door()
+        door.quota("User:alice", topics_max=2)
+        table, reached = TopicTable.load(MemoryFileSystem()), []
+
+        async def create(request: Any, _context: Any) -> Any:
+            reached.append(request.topic)
+            table.create(request.topic, 1, creator=present_creator())
+            return admin_pb2.TopicDescription()
+
+        handler = grpc.unary_unary_rpc_method_handler(
+            create, request_deserializer=admin_pb2.CreateTopicRequest.FromString
+        )
+
+        async def asked(topic: str) -> str:
+            number, context = door.calls, door.context(CREATE)
+            request = admin_pb2.CreateTopicRequest(topic=topic).SerializeToString()
+            guarded = door.guarded(CREATE, handler)
+            return await outcome(guarded.unary_unary(door.key.sign(number, 0, request), context))
+
+        assert [await asked(name) for name in "abc"] == ["", "", "LIMIT_EXCEEDED"]
+        assert table.made_by("alice") == 2
+        table.delete("a")
+        assert [await asked(name) for name in "cd"] == ["", "LIMIT_EXCEEDED"]
+        assert door.gate.quotas.refused == {"User:alice": 2}
+        door.gate.open(door.here.table, door.here.sessions, {"topic": table})
+        del reached[:]
+        assert [await asked(name) for name in "dc"] == ["LIMIT_EXCEEDED", "TOPIC_EXISTS"]
+        assert reached == ["c"], "refused before it is audited as an act"
 
     run(program())
 

@@ -1,0 +1,89 @@
+"""Methods that everybody may call, and callers who are not known: counted by their address.
+
+Handshakes and health checks need no credentials, and a call with wrong ones is refused after some work. Both
+fall under the quotas of addresses, where there are any: they wait first, and are refused after.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import grpc
+
+from broker.server.access.gate import Caller, CallQuota, Gate
+from trovemq_daemon.peers import peer_of_call
+from trovemq_daemon.reply_budget import size_of
+
+_HANDSHAKE_SIZE = 256
+"""Of a stream that is refused before its first message."""
+
+
+class OpenMethod:
+    """One method with a request and one reply, or a stream of them."""
+
+    def __init__(self, gate: Gate, path: str, handler: grpc.RpcMethodHandler[Any, Any]) -> None:
+        assert not handler.request_streaming, "each message of a stream would have to be counted"
+        self._gate = gate
+        self._path = path
+        self._handler = handler
+        self._kind = "unary_stream" if handler.response_streaming else "unary_unary"
+        self._behaviour = getattr(handler, self._kind)
+
+    def handler(self) -> grpc.RpcMethodHandler[Any, Any]:
+        make = getattr(grpc, f"{self._kind}_rpc_method_handler")
+        generator = inspect.isasyncgenfunction(self._behaviour)
+        behaviour = self._generator if generator else self._coroutine
+        read, write = self._handler.request_deserializer, self._handler.response_serializer
+        return make(behaviour, read, write)  # type: ignore[no-any-return]
+
+    async def _coroutine(self, request: Any, context: Any) -> Any:
+        quota = await self._begin(request, context)
+        try:
+            return await self._behaviour(request, context)
+        finally:
+            if quota is not None:
+                quota.end()
+
+    async def _generator(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        quota = await self._begin(request, context)
+        try:
+            async with aclosing(self._behaviour(request, context)) as replies:
+                async for reply in replies:
+                    yield reply
+        finally:
+            if quota is not None:
+                quota.end()
+
+    async def _begin(self, request: Any, context: Any) -> CallQuota | None:
+        """TroveError LIMIT_EXCEEDED."""
+        quota = unknown_quota(self._gate, context)
+        if quota is None:
+            return None
+        refusal = await quota.request(size_of(request))
+        if refusal is not None:
+            quota.end()
+            self._gate.refused(self._path, refusal, peer_of_call(context).source)
+            raise refusal
+        return quota
+
+
+def unknown_quota(gate: Gate, context: Any) -> CallQuota | None:
+    """The accounts of a call whose caller is not known; None where there are no quotas. TroveError
+    LIMIT_EXCEEDED."""
+    return gate.quota_of(Caller("", peer_of_call(context).source, None), "", context.peer())
+
+
+async def count_unknown(gate: Gate, context: Any, request: Any) -> None:
+    """A call with wrong credentials, or none. TroveError LIMIT_EXCEEDED where its address had too many."""
+    quota = unknown_quota(gate, context)
+    if quota is None:
+        return
+    try:
+        refusal = await quota.request(len(request) if isinstance(request, bytes) else _HANDSHAKE_SIZE)
+        if refusal is not None:
+            raise refusal
+    finally:
+        quota.end()
