@@ -60,7 +60,7 @@ def by_client(client: trovemq.Client, kind: str) -> Call:
             if kind == "create":
                 await client.admin.create_topic(f"storm-{number:06}", 8)
             else:
-                await client.search(TOPIC, tag=TAG, count_max=256)
+                await client.search(TOPIC, tag=TAG, max=256)
         except TroveError as error:
             if error.symbol != "LIMIT_EXCEEDED":
                 raise

@@ -21,7 +21,7 @@ from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Final
+from typing import Any, Final
 
 import trovemq
 from bench import measure, storms
@@ -113,7 +113,8 @@ async def _tls(report: Report, directory: Path, rounds: int, messages: int) -> N
     for name, content in files.items():
         (directory / name).write_bytes(content)
     address = f"127.0.0.1:{free_port()}"
-    settings = {"tls_listen": address, **{f"tls_{name}": directory / name for name in ("certificate", "key")}}
+    settings: dict[str, Any] = {"tls_listen": address}
+    settings |= {f"tls_{name}": directory / name for name in ("certificate", "key")}
     rates: dict[bool, list[float]] = {True: [], False: []}
     tls = TlsOptions(ca=directory / "ca")
     with BrokerProcess(store=directory / "tls", flushDiskType="ASYNC_FLUSH", **settings) as broker:

@@ -32,6 +32,7 @@ from broker.daemon.settings import BrokerSettings
 from broker.daemon.tracing import open_tracing
 from broker.groups.consumer_state import ConsumerState
 from broker.maintenance.consumer_tasks import log_copy_failures
+from broker.server.access.gate import Entries
 from broker.server.access.guard import AccessGuard
 from broker.server.monitoring.metrics import BrokerCollector
 from broker.server.monitoring.traffic import Traffic
@@ -127,7 +128,7 @@ class BrokerApp:
         if self._gate is None:
             return None
         security = await asyncio.to_thread(open_security, self._settings, store, self._gate)
-        entries = {"topic": store.topics, "group": model.groups}
+        entries: dict[str, Entries] = {"topic": store.topics, "group": model.groups}
         self._gate.open(security.table, security.sessions, entries)
         self._registry.register(AccessCollector(self._gate, security))
         return security

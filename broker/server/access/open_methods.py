@@ -37,7 +37,7 @@ class OpenMethod:
         generator = inspect.isasyncgenfunction(self._behaviour)
         behaviour = self._generator if generator else self._coroutine
         read, write = self._handler.request_deserializer, self._handler.response_serializer
-        return make(behaviour, read, write)  # type: ignore[no-any-return]
+        return make(behaviour, read, write)
 
     async def _coroutine(self, request: Any, context: Any) -> Any:
         quota = await self._begin(request, context)
