@@ -1,4 +1,4 @@
-"""The cost of asking who calls, and what one user's storm does to another.
+"""The cost of asking who calls, and the effect of one user's storm on another's sends.
 
     single    sends at a time over one connection, with users and without, in turns; 64 at once, too
     tls       batches by TLS and plain, of one broker, in turns

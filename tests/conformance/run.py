@@ -2,7 +2,7 @@
 
     make conformance                         every language that this machine has
     make conformance ARGS="python"           one of them
-    make conformance ARGS="--tls java"       over TLS (the Java client)
+    make conformance ARGS="--tls --authentication"    over TLS, as a user who may send and consume
     make conformance ARGS="--shared DIR"     a folder of suites of the same kind instead of our own
 
 A language needs its tools: Java `java` and `mvn`, Node.js `node` and `npm`; without them it is skipped and
@@ -24,8 +24,10 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
+from trovemq._certificates import HOSTS_DEFAULT, make_authority, make_server
 from trovemq.testing import BrokerProcess, free_port
 
 HERE = Path(__file__).resolve().parent
@@ -222,6 +224,20 @@ def make_user(address: str, environment: Mapping[str, str]) -> dict[str, str]:
     return {"ACCESS_KEY": "suite", "SECRET_KEY": made["secretKey"]}
 
 
+def make_certificates(folder: Path) -> tuple[list[str], dict[str, str]]:
+    """A server's, as the broker's options, and variables by which clients trust it: one of Node.js, one of
+    grpcio. The Java client trusts every server."""
+    now = datetime.now(UTC)
+    folder.mkdir(parents=True, exist_ok=True)
+    authority = make_authority("conformance", 1, now)
+    pair = make_server(authority.certificate, authority.key, HOSTS_DEFAULT, 1, now)
+    ca, certificate, key = (folder / name for name in ("ca.pem", "server.pem", "server.key"))
+    for path, content in ((ca, authority.certificate), (certificate, pair.certificate), (key, pair.key)):
+        path.write_bytes(content)
+    trusted = dict.fromkeys(("NODE_EXTRA_CA_CERTS", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"), str(ca))
+    return ["--tls-certificate", str(certificate), "--tls-key", str(key)], {"SSL": "true", **trusted}
+
+
 def run_all(
     languages: Sequence[str],
     source: Path,
@@ -244,14 +260,15 @@ def run_all(
             "TROVEMQ_BROKER_AUTHORIZATION_ENABLE": "true",
         }
     tls_address = f"127.0.0.1:{free_port()}"
+    environment: dict[str, str] = {}
     if tls:
-        arguments = ["--tls-listen", tls_address]
+        files, environment = make_certificates(build / "certificates")
+        arguments = ["--tls-listen", tls_address, *files]
     with BrokerProcess(
         arguments=arguments, environment=admin, transactionCheckInterval=3000, transactionTimeOut=10_000
     ) as broker:
         apply_topics(source / "topics.json", broker.address, admin)
         endpoints = tls_address if tls else broker.address
-        environment = {"SSL": "true"} if tls else {}
         if authentication:
             environment |= make_user(broker.address, admin)
         with ThreadPoolExecutor(side_by_side) as pool:
@@ -271,12 +288,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Conformance with the official RocketMQ 5 clients.")
     parser.add_argument("languages", nargs="*", default=[], metavar="LANGUAGE", help=", ".join(LANGUAGES))
     parser.add_argument("--shared", type=Path, help="a folder of suites of the same kind")
-    parser.add_argument("--tls", action="store_true", help="the Java client over TLS")
+    parser.add_argument("--tls", action="store_true", help="over TLS")
     parser.add_argument("--authentication", action="store_true", help="as a user who may send and consume")
     parser.add_argument("--side-by-side", type=int, default=2, help="suites at a time (2)")
     parser.add_argument("--json", type=Path, help="also write the outcome to this file")
     options = parser.parse_args()
-    languages = options.languages or (["java"] if options.tls else list(LANGUAGES))
+    languages = options.languages or list(LANGUAGES)
     if unknown := set(languages) - set(LANGUAGES):
         parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(LANGUAGES)}")
     source = options.shared or HERE

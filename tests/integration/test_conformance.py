@@ -97,15 +97,13 @@ def test_the_official_client_and_our_protocol_live_in_one_process(own: dict[str,
     assert own["python"].faults
 
 
+@pytest.fixture(scope="module")
+def secured() -> dict[str, Outcome]:
+    outcomes = run_all(LANGUAGES, HERE, BUILD / "own", tls=True, authentication=True, side_by_side=2)
+    return {outcome.language: outcome for outcome in outcomes}
+
+
 @pytest.mark.skipif(not SOAK, reason="in make soak")
-def test_the_python_client_as_a_user_who_may_send_and_consume() -> None:
-    (outcome,) = run_all(["python"], HERE, BUILD / "own", authentication=True)
-    check(outcome)
-
-
-@pytest.mark.skipif(
-    "RUN_TLS_CONFORMANCE" not in os.environ, reason="set RUN_TLS_CONFORMANCE=1: one more minute"
-)
-def test_the_java_client_over_tls() -> None:
-    (outcome,) = run_all(["java"], HERE, BUILD / "own", tls=True)
-    check(outcome)
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_over_tls_as_a_user_who_may_send_and_consume(secured: dict[str, Outcome], language: str) -> None:
+    check(secured[language])

@@ -28,6 +28,7 @@ NORMAL, FIFO, DELAY = "TROVE_PY_NORMAL", "TROVE_PY_FIFO", "TROVE_PY_DELAY"
 TRANSACTION, MIXED = "TROVE_PY_TRANSACTION", "TROVE_PY_MIXED"
 GROUP = "TROVE_PY_"
 BODY_SIZE_MAX = 4 << 20
+TLS = os.environ.get("SSL") == "true"
 
 
 def _configuration() -> Any:
@@ -36,7 +37,7 @@ def _configuration() -> Any:
 
 
 def _producer(*topics: str, checker: Any = None) -> Any:
-    producer = Producer(_configuration(), topics=list(topics), checker=checker)
+    producer = Producer(_configuration(), topics=list(topics), checker=checker, tls_enable=TLS)
     producer.startup()
     return closing(producer)
 
@@ -44,7 +45,9 @@ def _producer(*topics: str, checker: Any = None) -> Any:
 def _consumer(group: str, topic: str, expression: Any = "*") -> Any:
     """A simple consumer that has its settings, and a position in every queue."""
     chosen = expression if isinstance(expression, FilterExpression) else FilterExpression(expression)
-    consumer = SimpleConsumer(_configuration(), GROUP + group, {topic: chosen}, await_duration=5)
+    consumer = SimpleConsumer(
+        _configuration(), GROUP + group, {topic: chosen}, await_duration=5, tls_enable=TLS
+    )
     consumer.startup()
     closing(consumer)
     settings = getattr(consumer, "_init_settings_event", None)
@@ -110,7 +113,7 @@ class _Listener(MessageListener):
 
 def _push(group: str, topic: str, tag: str, succeeds: Callable[[Any], bool]) -> None:
     consumer = PushConsumer(
-        _configuration(), GROUP + group, _Listener(succeeds), {topic: FilterExpression(tag)}
+        _configuration(), GROUP + group, _Listener(succeeds), {topic: FilterExpression(tag)}, tls_enable=TLS
     )
     consumer.startup()
     closing(consumer)
@@ -400,7 +403,11 @@ def what_fails_for_good_is_found_in_the_dead_letter_topic() -> None:
     def in_dead_letters() -> bool:
         try:
             reader = SimpleConsumer(
-                _configuration(), f"{GROUP}reader{RUN}", {topic: FilterExpression(tag)}, await_duration=5
+                _configuration(),
+                f"{GROUP}reader{RUN}",
+                {topic: FilterExpression(tag)},
+                await_duration=5,
+                tls_enable=TLS,
             )
             reader.startup()
         except Exception:  # the topic is made by the first dead letter

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import socket
 import ssl
+import warnings
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -161,6 +163,38 @@ async def test_another_authority_of_clients_counts_from_the_next_connection_on(
 def revoked(certificates: Certificates, *names: str, days: int = 30, now: datetime = NOW) -> bytes:
     authority, pems = certificates.authority, [certificates.pem(name).read_bytes() for name in names]
     return revoke(authority.certificate, authority.key, pems, None, days, now)[0]
+
+
+@pytest.mark.asyncio
+async def test_clients_whose_certificate_expired_and_old_tls_are_refused(
+    tmp_path: Path, old: Certificates, transport: GrpcTransport
+) -> None:
+    files = Files(tmp_path)
+    files.put(old)
+    old.client("late", now=LONG_AGO)
+    async with served(files, transport, clients=True) as address:
+        assert not await reaches(address, old, client=old, name="late")
+        assert await reaches(address, old, client=old)
+    async with served(files, transport) as address:
+        assert await asyncio.to_thread(_handshake, address, ssl.TLSVersion.TLSv1_2) == "TLSv1.2"
+        for version in (ssl.TLSVersion.TLSv1_1, ssl.TLSVersion.TLSv1):
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                await asyncio.to_thread(_handshake, address, version)
+
+
+def _handshake(address: Address, newest: ssl.TLSVersion) -> str | None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        context.minimum_version, context.maximum_version = ssl.TLSVersion.TLSv1, newest
+    context.set_alpn_protocols(["h2"])
+    with (
+        socket.create_connection((address.host, address.port), timeout=10) as plain,
+        context.wrap_socket(plain) as secured,
+    ):
+        return secured.version()
 
 
 @pytest.mark.asyncio

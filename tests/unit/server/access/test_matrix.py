@@ -195,6 +195,39 @@ def test_rights_to_other_names_are_not_enough(here: AccessHere, path: str) -> No
     assert {refusal(here.gate, "alice", row, request) for request in requests_of(path)} == {"ACCESS_DENIED"}
 
 
+@pytest.mark.parametrize("path", [path for path in ROWS if is_rocketmq(path) and callable(ROWS[path].needs)])
+def test_rights_to_a_name_are_none_in_another_namespace(here: AccessHere, path: str) -> None:
+    """Neither to the same name in none, nor to it in a namespace that begins alike."""
+    row = ROWS[path]
+    assert callable(row.needs)
+    for request in requests_of(path):
+        plain = list(row.needs(request))
+        if not put_in(request, "eu") or any(need.name == EVERY for need in row.needs(request)):
+            continue  # it names no resource, or needs the right to all of them
+        here.without_rules("alice")
+        for need in plain:
+            for name in (need.name, f"eu2%{need.name}"):
+                here.rule("alice", "All", f"{need.kind}:{name}")
+        here.rule("alice", "All", "Namespace:eu2")
+        assert refusal(here.gate, "alice", row, request) == "ACCESS_DENIED"
+        here.rule("alice", "All", "Namespace:eu")
+        assert refusal(here.gate, "alice", row, request) == ""
+
+
+def put_in(request: Any, namespace: str) -> bool:
+    """Every resource of the request is of the namespace from here on; whether there is one."""
+    found = False
+    for field, value in request.ListFields():
+        if field.message_type is None:
+            continue
+        for one in value if field.is_repeated else [value]:
+            if field.message_type.full_name.endswith(".Resource"):
+                one.resource_namespace, found = namespace, True
+            else:
+                found = put_in(one, namespace) or found
+    return found
+
+
 @pytest.mark.parametrize("path", [path for path in ROWS if callable(ROWS[path].needs)])
 def test_a_deny_for_one_name_is_a_deny_for_look_ups_of_all(here: AccessHere, path: str) -> None:
     row = ROWS[path]
