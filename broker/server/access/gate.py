@@ -347,7 +347,7 @@ class Gate:
     def closed(self, peer: str) -> None:
         self.quotas.connection_closed(peer_of(peer, {}).source)
 
-    def now_ms(self) -> int:
+    def now_ms(self) -> EpochMs:
         return self._clock_ms()
 
     # --- the log --------------------------------------------------------------------------------------

@@ -111,14 +111,14 @@ def test_open_calls_are_counted_and_refused_above_the_limit() -> None:
 def test_a_query_waits_for_what_queries_took_and_nothing_else_does() -> None:
     book = made(User_alice=Quota(query_ms_per_s=100))
     uses = uses_of(book)
-    assert book.take_request(uses, 0, 0, is_query=True) == 0.0
+    assert book.take_request(uses, 0, EpochMs(0), is_query=True) == 0.0
     book.take_query(uses, 150)
-    assert book.take_request(uses, 0, 0) == 0.0, "a send"
-    assert book.take_request(uses, 0, 0, is_query=True) == pytest.approx(500)
+    assert book.take_request(uses, 0, EpochMs(0)) == 0.0, "a send"
+    assert book.take_request(uses, 0, EpochMs(0), is_query=True) == pytest.approx(500)
     book.take_query(uses, 100)
-    assert symbol(lambda: book.take_request(uses, 0, 0, is_query=True)) == "LIMIT_EXCEEDED"
-    assert book.take_request(uses_of(book, "bob"), 0, 0, is_query=True) == 0.0
-    assert book.take_request(uses, 0, 3_000, is_query=True) == 0.0
+    assert symbol(lambda: book.take_request(uses, 0, EpochMs(0), is_query=True)) == "LIMIT_EXCEEDED"
+    assert book.take_request(uses_of(book, "bob"), 0, EpochMs(0), is_query=True) == 0.0
+    assert book.take_request(uses, 0, EpochMs(3_000), is_query=True) == 0.0
 
 
 def test_topics_and_groups_are_counted_for_the_user_who_made_them() -> None:
@@ -138,9 +138,9 @@ def test_topics_and_groups_are_counted_for_the_user_who_made_them() -> None:
 
 def test_an_unknown_caller_falls_under_its_address_alone() -> None:
     book = made(User_any=Quota(requests_per_s=1), Address_any=Quota(requests_per_s=1))
-    (use,) = book.uses_of_address("10.0.0.1", 0)
+    (use,) = book.uses_of_address("10.0.0.1", EpochMs(0))
     assert use in uses_of(book, source="10.0.0.1")
-    assert book.uses_of_address("", 0) == ()
+    assert book.uses_of_address("", EpochMs(0)) == ()
 
 
 def test_an_address_has_so_many_connections_and_no_more() -> None:
