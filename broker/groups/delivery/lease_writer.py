@@ -25,6 +25,11 @@ from trovemq_store.events.codec import Event, EventKind
 from trovemq_store.events.receipt_handle import encode_receipt, handle_head
 
 PROPERTY_BYTES_OF_READ: Final = 128
+READS_OF_AGAIN: Final = 2
+"""A message that was open or held, one by one, counts as so many reads of a receive."""
+READS_OF_COPY: Final = 16
+COPIED_BYTES_OF_READ: Final = 4_096
+"""A copy to the dead-letter topic counts as so many reads of a receive, and one more for so many bytes."""
 
 
 class Batch:
@@ -152,6 +157,7 @@ class LeaseWriter:
             return False
         self._close_run()
         self._record_blocked()
+        self._batch.reads_left -= READS_OF_COPY + len(record) // COPIED_BYTES_OF_READ
         now_ms = self._batch.request.now_ms
         try:
             copy_to_dead_letters(self._context, self._state, self._pair.topic, record, attempt - 1, now_ms)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from broker.groups.delivery.context import Context
 from broker.groups.delivery.group_topic import GroupTopic
-from broker.groups.delivery.lease_writer import Batch, LeaseWriter
+from broker.groups.delivery.lease_writer import READS_OF_AGAIN, Batch, LeaseWriter
 from broker.groups.delivery.queue_state import QueueState
 from broker.groups.delivery.records import properties_of
 from trovemq_proto.positions import PhysicalOffset, QueueOffset
@@ -48,10 +48,10 @@ class OrderlyReceiver:
         self._blocked = {
             state.keys.get(offset, "") for offset, lease in state.open.items() if not lease.ended
         }
-        self._take_outstanding()
+        looked_at_all = self._take_outstanding()
         state.ready.clear()  # the leases themselves have the messages that are visible again
         looked_to = None
-        if not batch.full:
+        if looked_at_all and not batch.full:
             state.unblocked = self._postponed
             looked_to = self._take_new()
         self._lease_writer.finish(looked_to)
@@ -61,15 +61,20 @@ class OrderlyReceiver:
         queue = self._context.store.consume_queues.get(state.topic, state.queue_id)
         return queue is not None and state.next_offset < queue.max_offset
 
-    def _take_outstanding(self) -> None:
-        """Returned and held messages, in order."""
-        state = self._state
+    def _take_outstanding(self) -> bool:
+        """Returned and held messages, in order. False where it stopped before the last one: then no new one
+        may be delivered."""
+        state, changed = self._state, False
         for offset in state.outstanding_offsets():
             if self._batch.full:
-                return
+                return False
             key = state.keys.get(offset, "")
             if key in self._blocked:
                 continue
+            if self._batch.reads_left <= 0:
+                self._batch.unfinished |= changed
+                return False
+            self._batch.reads_left -= READS_OF_AGAIN
             lease = state.open.get(offset)
             record = self._context.record_of(state, offset)
             if record is None and self._context.waits_for_copy(state, offset):
@@ -83,14 +88,19 @@ class OrderlyReceiver:
             if record is None or not self._batch.passes(record):
                 self._context.damaged_count += record is None
                 self._lease_writer.drop(offset)
+                changed = True
                 continue
             attempt = lease.attempt + 1 if lease is not None else 1
             if attempt > self._max_attempts:
-                if not self._lease_writer.dead_letter(offset, attempt, record, new=False):
+                if self._lease_writer.dead_letter(offset, attempt, record, new=False):
+                    changed = True
+                else:
                     self._blocked.add(key)
                     self._postponed = True
                 continue
             self._lease_writer.give(offset, attempt, record)
+            changed = True
+        return True
 
     def _take_new(self) -> int | None:
         state, batch = self._state, self._batch

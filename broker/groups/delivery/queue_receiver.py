@@ -17,7 +17,7 @@ from typing import Final
 
 from broker.groups.delivery.context import Context
 from broker.groups.delivery.group_topic import GroupTopic
-from broker.groups.delivery.lease_writer import Batch, LeaseWriter
+from broker.groups.delivery.lease_writer import READS_OF_AGAIN, Batch, LeaseWriter
 from broker.groups.delivery.queue_state import QueueState
 from broker.groups.delivery.records import properties_of, reconsume_times_of
 from trovemq_proto.positions import PhysicalOffset, QueueOffset
@@ -57,12 +57,15 @@ class QueueReceiver:
     def _take_again(self) -> None:
         state = self._state
         others: list[int] = []
-        while state.ready and not self._batch.full:
+        changed = False
+        while state.ready and not self._batch.full and not self._out_of_reads(changed):
             offset = heappop(state.ready)
             lease = state.open.get(offset)
             if lease is None or not lease.ended:
                 continue  # settled, or delivered again since
-            if not self._is_mine(offset) or not self._offer(offset, lease.attempt + 1):
+            if self._is_mine(offset) and self._offer(offset, lease.attempt + 1):
+                changed = True
+            else:
                 others.append(offset)
         for offset in others:
             heappush(state.ready, offset)
@@ -70,11 +73,20 @@ class QueueReceiver:
             self._take_held()
 
     def _take_held(self) -> None:
+        changed = False
         for offset in sorted(self._state.held):
-            if self._batch.full:
+            if self._batch.full or self._out_of_reads(changed):
                 return
             if self._is_mine(offset):
-                self._offer(offset, 0)
+                changed |= self._offer(offset, 0)
+
+    def _out_of_reads(self, changed: bool) -> bool:
+        """Whether this receive stops here. Where nothing was `changed`, another one would do no better: what
+        is left is for other members, or waits."""
+        if self._batch.reads_left > 0:
+            return False
+        self._batch.unfinished |= changed
+        return True
 
     def _is_mine(self, offset: int) -> bool:
         """Of a classic retry topic: whether the message is of the pair's topic, or its topic is unknown."""
@@ -92,6 +104,7 @@ class QueueReceiver:
         """One message that is open or held; attempt 0: as the record says. False where it stays as it is."""
         if attempt > self._max_attempts and self._batch.dead_letters_refused:
             return False
+        self._batch.reads_left -= READS_OF_AGAIN
         record = self._context.record_of(self._state, offset)
         if record is None:
             if self._context.waits_for_copy(self._state, offset):
