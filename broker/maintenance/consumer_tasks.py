@@ -95,11 +95,17 @@ async def flush_events_and_renew_leases(
             pauses = lease_time.pause_count
             get_logger().warning("broker.stood_still", times=pauses, longest_ms=lease_time.paused_ms)
         log_copy_failures(model)
-        if now_ms >= renew_at_ms or now_ms < renew_at_ms - RENEW_INTERVAL_MS:
-            model.delivery.renew(now_ms, is_alive)
+        if now_ms >= renew_at_ms or now_ms < renew_at_ms - RENEW_INTERVAL_MS or model.delivery.is_releasing:
+            while model.delivery.renew(now_ms, is_alive):
+                await _flush_events(model, clock_ms)
+                await asyncio.sleep(0)  # requests go in between
             renew_at_ms = now_ms + RENEW_INTERVAL_MS
-        if model.events.pending_count:
-            await _appending("events.not_written", lambda: model.events.flush(clock_ms()))
+        await _flush_events(model, clock_ms)
+
+
+async def _flush_events(model: ConsumerState, clock_ms: Clock) -> None:
+    if model.events.pending_count:
+        await _appending("events.not_written", lambda: model.events.flush(clock_ms()))
 
 
 def log_copy_failures(model: ConsumerState) -> None:

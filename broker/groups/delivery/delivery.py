@@ -12,7 +12,7 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -67,6 +67,8 @@ RETRY_FIRST_EVERY: Final = 5
 """One receive in this many reads the retry topics first (RocketMQ: 20 %)."""
 RENEW_BEFORE_MS: Final = 10_000
 """A renewed lease is extended when it would end within this."""
+RENEWED_STEP: Final = 1_024
+"""Leases that one step extends, or releases."""
 CONFIRMED_MS: Final = 2_000
 """From the confirmation of a message to the first renewal of its lease."""
 
@@ -84,6 +86,7 @@ class Delivery(Settling):
     ) -> None:
         context = Context(store, writer, events, groups, settings)
         super().__init__(context, GroupTopicTable(context), settings)
+        self._renew_before_ms = min(RENEW_BEFORE_MS, settings.renewed_lease_ms // 2)
 
     # --- receive ---------------------------------------------------------------------------------------
     def receive(self, request: ReceiveRequest) -> list[Delivered]:
@@ -133,6 +136,9 @@ class Delivery(Settling):
                 QueueReceiver(self.context, pair, state, batch).take()
             if batch.full:
                 break
+        next_ms = pair.leases.earliest_ms()
+        if next_ms is not None and next_ms <= self.context.lease_time.at(request.now_ms):
+            batch.unfinished = True  # more leases have ended than one step ends
         if batch.unfinished and not batch.full:
             self.context.woken.add(pair)
         return batch.delivered
@@ -199,11 +205,12 @@ class Delivery(Settling):
         """The time by which leases end."""
         return self.context.lease_time
 
-    def renew(self, now_ms: EpochMs, is_alive: Callable[[str], bool]) -> None:
+    def renew(self, now_ms: EpochMs, is_alive: Callable[[str], bool]) -> bool:
         """Extends renewed leases that would end within 10 s; releases those of clients that are gone, and
-        those that are older than renewed_total_max_ms."""
+        those that are older than renewed_total_max_ms. One step of it; True where there is more to do."""
+        self._release_dropped(now_ms)
         renewals = self.context.renewals
-        for entry in renewals.due(now_ms + RENEW_BEFORE_MS):
+        for entry in renewals.due(now_ms + self._renew_before_ms, RENEWED_STEP):
             lease = entry.lease
             old = now_ms - lease.received_ms >= self._settings.renewed_total_max_ms
             if old or not is_alive(lease.client_id):
@@ -212,30 +219,54 @@ class Delivery(Settling):
             renewals.extend(entry, now_ms + self._settings.renewed_lease_ms)
             self._record_changed(entry.state, lease, now_ms)
         renewals.forget_idle()
+        next_ms = renewals.earliest_ms()
+        return renewals.has_dropped or (next_ms is not None and next_ms <= now_ms + self._renew_before_ms)
 
     def release_client(self, client_id: str, now_ms: EpochMs, gone_ms: EpochMs | None = None) -> None:
         """The client is gone, since gone_ms (None: now): its messages under renewed leases come back
-        released_after_ms later."""
-        for entry in self.context.renewals.take_client(client_id):
-            self._release(entry, now_ms, now_ms if gone_ms is None else gone_ms)
+        released_after_ms later. Of a client with many, renew() releases the rest: see is_releasing."""
+        self.context.renewals.drop_client(client_id, now_ms if gone_ms is None else gone_ms)
+        self._release_dropped(now_ms)
+
+    @property
+    def is_releasing(self) -> bool:
+        """Whether there are leases of clients that are gone, for renew()."""
+        return self.context.renewals.has_dropped
+
+    def _release_dropped(self, now_ms: EpochMs) -> None:
+        for entry, gone_ms in self.context.renewals.take_dropped(RENEWED_STEP):
+            self._release(entry, now_ms, gone_ms)
 
     def confirm_run(self, group: str, topic: str, receipt: str, offsets: range, now_ms: EpochMs) -> None:
         """The client has these messages: their leases are renewed from now on. Messages that are settled, and
         a receipt that is void, are skipped. No event says so before the first renewal: most messages are
         settled by then, and after a crash the others are delivered again when their short lease ends."""
+        for pair, state, lease in self._leases_of(group, topic, receipt, offsets, now_ms):
+            if not lease.renewed:
+                lease.renewed, lease.until_ms = True, now_ms + RENEW_BEFORE_MS + CONFIRMED_MS
+                self.context.note_lease(pair, state, lease)
+
+    def release_run(
+        self, group: str, topic: str, receipt: str, offsets: range, now_ms: EpochMs, *, counted: bool
+    ) -> None:
+        """release_handles() for neighbours under one receipt."""
+        self._release_leases(self._leases_of(group, topic, receipt, offsets, now_ms), now_ms, counted)
+
+    def _leases_of(
+        self, group: str, topic: str, receipt: str, offsets: range, now_ms: EpochMs
+    ) -> list[Renewed]:
+        """The leases of the receipt that messages here are open under; none where it is void."""
         try:
             pair, state, head = self._find_run(group, topic, receipt)
         except TroveError:
-            return
+            return []
         leases: dict[int, Lease] = {}
         for offset in offsets:
             lease = state.open.get(offset)
-            if lease is not None and lease.number == head.lease and not lease.renewed:
+            if lease is not None and lease.number == head.lease:
                 leases[id(lease)] = lease
-        for lease in leases.values():
-            if not lease.over(self.context.lease_time.at(now_ms)):
-                lease.renewed, lease.until_ms = True, now_ms + RENEW_BEFORE_MS + CONFIRMED_MS
-                self.context.note_lease(pair, state, lease)
+        now_ms = self.context.lease_time.at(now_ms)
+        return [Renewed(pair, state, lease) for lease in leases.values() if not lease.over(now_ms)]
 
     def release_handles(
         self,
@@ -258,7 +289,10 @@ class Delivery(Settling):
                 continue
             if lease is not None:
                 leases[id(lease)] = Renewed(pair, state, lease)
-        for entry in leases.values():
+        self._release_leases(leases.values(), now_ms, counted)
+
+    def _release_leases(self, entries: Iterable[Renewed], now_ms: EpochMs, counted: bool) -> None:
+        for entry in entries:
             if not counted:
                 entry.lease.attempt, entry.lease.attempt_id = max(0, entry.lease.attempt - 1), ""
             self._release(entry, now_ms, now_ms)

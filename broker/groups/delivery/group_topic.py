@@ -23,6 +23,8 @@ ATTEMPTS_KEPT_MAX: Final = 1_024
 LOOSE_PAIR_MAX: Final = 16_384
 """Messages of all its queues that are not packed, or LOOSE_MIN a queue where those are more."""
 LOOSE_MIN: Final = 64
+ENDED_STEP: Final = 2_048
+"""Leases that one call ends."""
 
 
 class GroupTopic:
@@ -74,9 +76,12 @@ class GroupTopic:
         self.keyed = False
 
     def end_leases(self, now_ms: EpochMs) -> bool:
-        """Makes the messages visible whose time is over. True where there are some."""
-        ended = [state.end_due(lease, now_ms) for lease, state in self.leases.pop_until(now_ms)]
-        return any(ended)
+        """Makes the messages visible whose time is over, of so many leases as one step ends: `leases` has the
+        others. True where there are some."""
+        some = False
+        for lease, state in self.leases.pop_until(now_ms, ENDED_STEP):
+            some |= state.end_due(lease, now_ms)
+        return some
 
     def note_attempt(self, attempt_id: str, state: QueueState, lease: Lease) -> None:
         """Remembers the messages of a receive with that attempt id, for its repetition."""

@@ -100,11 +100,11 @@ class LeaseHeap(Generic[Owner]):
             heappop(heap)
         return None
 
-    def pop_until(self, now_ms: EpochMs) -> list[tuple[Lease, Owner]]:
-        """Takes those that end at or before now_ms, earliest first."""
+    def pop_until(self, now_ms: EpochMs, count_max: int) -> list[tuple[Lease, Owner]]:
+        """Takes those that end at or before now_ms, earliest first; so many at most."""
         heap = self._heap
-        taken = []
-        while heap and heap[0][0] <= now_ms:
+        taken: list[tuple[Lease, Owner]] = []
+        while heap and heap[0][0] <= now_ms and len(taken) < count_max:
             until_ms, _, lease, owner = heappop(heap)
             if not _stale(until_ms, lease):
                 taken.append((lease, owner))

@@ -5,7 +5,7 @@ Invariant: a lease is here from its grant until it is released or has no live me
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
 from typing import Final, NamedTuple
 
 from broker.groups.delivery.group_topic import GroupTopic
@@ -29,6 +29,7 @@ class Renewals:
         self._heap: LeaseHeap[Renewed] = LeaseHeap()
         self._clients: dict[str, list[Renewed]] = {}
         self._prune_at: dict[str, int] = {}
+        self._dropped: deque[tuple[Renewed, EpochMs]] = deque()
         self._idle_at = _CLIENTS_MIN
 
     def add(self, pair: GroupTopic, state: QueueState, lease: Lease) -> None:
@@ -46,16 +47,28 @@ class Renewals:
         entry.lease.until_ms = until_ms
         self._heap.push(entry.lease, entry)
 
-    def due(self, until_ms: EpochMs) -> list[Renewed]:
-        """Takes those that would end at or before until_ms: each is to be extended or released."""
-        return [entry for _, entry in self._heap.pop_until(until_ms) if entry.lease.renewed]
+    def due(self, until_ms: EpochMs, count_max: int) -> list[Renewed]:
+        """Takes those that would end at or before until_ms, so many at most: each is to be extended or
+        released."""
+        return [entry for _, entry in self._heap.pop_until(until_ms, count_max) if entry.lease.renewed]
 
-    def take_client(self, client_id: str) -> Iterator[Renewed]:
-        """Takes the client's; they are to be released."""
+    def earliest_ms(self) -> EpochMs | None:
+        """When the first one would end."""
+        return self._heap.earliest_ms()
+
+    def drop_client(self, client_id: str, gone_ms: EpochMs) -> None:
+        """The client is gone since then: take_dropped() has its leases."""
         self._prune_at.pop(client_id, None)
-        for entry in self._clients.pop(client_id, ()):
-            if _alive(entry.lease):
-                yield entry
+        self._dropped.extend((entry, gone_ms) for entry in self._clients.pop(client_id, ()))
+
+    def take_dropped(self, count_max: int) -> list[tuple[Renewed, EpochMs]]:
+        """Leases of clients that are gone, so many at most, and since when; they are to be released."""
+        taken = [self._dropped.popleft() for _ in range(min(count_max, len(self._dropped)))]
+        return [(entry, gone_ms) for entry, gone_ms in taken if _alive(entry.lease)]
+
+    @property
+    def has_dropped(self) -> bool:
+        return bool(self._dropped)
 
     def held_by(self, client_id: str) -> int:
         """How many messages the client has under renewed leases."""
