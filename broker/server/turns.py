@@ -48,6 +48,16 @@ class Turns:
                     return result
                 await asyncio.sleep(0)
 
+    async def run_from_now(self, steps: Steps[Result]) -> Result:
+        """The same for work that is nearly always short: its first turn is taken at once."""
+        try:
+            _take(steps)
+        except StopIteration as stop:
+            result: Result = stop.value
+            return result
+        await asyncio.sleep(0)
+        return await self.run(steps)
+
     async def each(self, pages: Iterator[Page]) -> AsyncGenerator[Page]:
         """The pages; each is made in a turn of its own. Raises their errors."""
         while True:

@@ -29,11 +29,14 @@ from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 from trovemq_store.engine.message_store import AppendResult
 from trovemq_store.engine.record_writer import NewRecord
+from trovemq_store.engine.steps import Steps, finished
 from trovemq_store.files.failures import storage_errors
 from trovemq_store.topics.message_kinds import check_kind
 from trovemq_store.topics.topics import TopicConfig
 
 SEND_MESSAGES_MAX: Final = 1_024
+CHECKED_STEP: Final = 32
+"""Messages that are checked, or converted, in one step; more of them need a task."""
 _PLAIN: Final = (v2.NORMAL, v2.PRIORITY)
 """Kinds that are appended at once, to any queue."""
 
@@ -61,7 +64,8 @@ class Sender:
         if group_commit.full:
             await group_commit.wait_for_capacity()
         messages = request.messages
-        send, ready, kinds = self._checked(messages, context)
+        steps = self._checked(messages, context)
+        send, ready, kinds = await self._parts.turns.run_from_now(steps)
         if _all_plain(kinds):
             answered: asyncio.Future[service_pb2.SendMessageResponse]
             answered = asyncio.get_running_loop().create_future()
@@ -76,9 +80,9 @@ class Sender:
 
     def begin_send(self, request: service_pb2.SendMessageRequest, context: Context, answer: Answer) -> bool:
         """The same without a task, for messages that are appended at once, to any queue."""
-        if self._parts.group_commit.full:
+        if self._parts.group_commit.full or len(request.messages) > CHECKED_STEP:
             return False
-        send, ready, kinds = self._checked(request.messages, context)
+        send, ready, kinds = finished(self._checked(request.messages, context))
         if not _all_plain(kinds):
             return False
         self._begin_plain(request.messages, send, ready, answer)
@@ -86,12 +90,17 @@ class Sender:
 
     def _checked(
         self, messages: Sequence[v2.Message], context: Context
-    ) -> tuple[_Send, list[OutgoingMessage], list[v2.MessageType]]:
+    ) -> Steps[tuple[_Send, list[OutgoingMessage], list[v2.MessageType]]]:
         now_ms = self._parts.clock_ms()
-        topic = self._check(messages, now_ms)
+        topic = yield from self._check(messages, now_ms)
         config, kinds = self._check_topic(topic, messages)
         send = _Send(self._parts, topic, config, context, now_ms)
-        return send, [outgoing(message, self._body_size_max) for message in messages], kinds
+        ready = []
+        for number, message in enumerate(messages, 1):
+            ready.append(outgoing(message, self._body_size_max))
+            if not number % CHECKED_STEP:
+                yield
+        return send, ready, kinds
 
     def _begin_plain(
         self, messages: Sequence[v2.Message], send: _Send, ready: list[OutgoingMessage], answer: Answer
@@ -115,7 +124,7 @@ class Sender:
         send.begin_append(ready, ANY_QUEUE, stored)
 
     # --- checks -------------------------------------------------------------------------------------
-    def _check(self, messages: Sequence[v2.Message], now_ms: EpochMs) -> str:
+    def _check(self, messages: Sequence[v2.Message], now_ms: EpochMs) -> Steps[str]:
         """The topic of all messages, each of which is legal by itself."""
         if not messages:
             raise TroveError(errors.BATCH_ILLEGAL, "a send needs at least one message")
@@ -125,12 +134,14 @@ class Sender:
             )
         topic = ""
         latest_ms = now_ms + self._parts.settings.delivery_delay_max_ms
-        for message in messages:
+        for number, message in enumerate(messages, 1):
             name = topic_to_send(message.topic)
             if topic and name != topic:
                 raise TroveError(errors.BATCH_ILLEGAL, "the messages of one send have one topic")
             topic = name
             check_message(message, self._body_size_max, latest_ms)
+            if not number % CHECKED_STEP:
+                yield
         return topic
 
     def _check_topic(
