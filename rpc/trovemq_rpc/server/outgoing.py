@@ -115,8 +115,9 @@ class Outgoing:
             return False
         endpoint = self.endpoint
         endpoint.metrics.messages_sent += 1
-        endpoint.connection.send_data(self.stream, (pack_prefix(flag, size), *pieces), size + PREFIX_SIZE)
-        if size > OUTPUT_UNCOUNTED:
+        connection = endpoint.connection
+        connection.send_data(self.stream, (pack_prefix(flag, size), *pieces), size + PREFIX_SIZE)
+        if size > OUTPUT_UNCOUNTED or connection.held_back > endpoint.output_held + OUTPUT_UNCOUNTED:
             endpoint.count_output()
         endpoint.flush_soon()
         return not self.stream.pending
@@ -153,7 +154,7 @@ class Outgoing:
             connection.send_headers(self.stream, trailers, True)
         else:
             connection.send_answer(self.stream, head, (prefix, pieces[0]), trailers)
-        if size > OUTPUT_UNCOUNTED:
+        if size > OUTPUT_UNCOUNTED or connection.held_back > endpoint.output_held + OUTPUT_UNCOUNTED:
             endpoint.count_output()
         self.end("OK")
         endpoint.flush_answer()

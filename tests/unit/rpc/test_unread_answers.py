@@ -113,3 +113,24 @@ def test_a_handler_that_writes_to_nobody_is_ended() -> None:
                 assert server.metrics.calls_unread == 1
 
     run(program)
+
+
+def test_small_answers_of_one_turn_were_counted_at_its_end() -> None:
+    """Whoever asks in that turn whether there is space for a large answer was told yes, two hundred times."""
+    steps: list[int] = []
+
+    class Noting(rpc.BytesBudget):
+        def set_output(self, holder: Any, size: int) -> None:
+            steps.append(size - holder.output_held)
+            super().set_output(holder, size)
+
+    async def program(loop: MemoryLoop) -> None:
+        budget = Noting(64 * MIB)
+        async with serving(loop, [("trovemq.budget", budget)]):
+            transport, _ = await hostile(loop)
+            transport.write(unread(loop))
+            await asyncio.sleep(1)
+            assert budget.output_held == STREAMS * (len(LARGE) - 1)
+            assert max(steps) <= (64 << 10) + len(LARGE)
+
+    run(program)
