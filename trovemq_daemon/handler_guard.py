@@ -3,6 +3,7 @@ of a request's parts, and space for the replies."""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -30,8 +31,11 @@ ERROR_METADATA_KEY: Final = "trovemq-error-bin"
 ERROR_TEXT_SIZE_MAX: Final = 1_024
 ERROR_FIELD_SIZE_MAX: Final = 256
 ERROR_FIELDS_SIZE_MAX: Final = 1_536
-WAITING_STREAMS: Final = frozenset({"ReceiveMessage", "WatchRoutes"})
+WAITING_STREAMS: Final = frozenset({"PullMessage", "ReceiveMessage", "WatchRoutes"})
 """Their replies wait for events and are made in one step of the loop: waiting, they claim no space."""
+TURN_S: Final = 0.005
+"""A stream's replies take the loop for so long at most, and one more reply; then others have their turn. Our
+own transport takes them without a pause as long as the client reads fast."""
 _STATUS_BY_NAME: Final = {status.name: status for status in grpc.StatusCode}
 
 
@@ -272,10 +276,14 @@ class HandlerGuard:
                 if isinstance(request, TroveError):
                     raise request
                 budget, peer = self._replies, context.peer()
+                turn_ends = time.perf_counter() + TURN_S
                 async with aclosing(behaviour(request, context)) as replies:
                     while (reply := await self._next_reply(method, replies, peer)) is not None:
                         with budget.writing(peer, size_of(reply)):
                             yield reply
+                        if time.perf_counter() >= turn_ends:
+                            await asyncio.sleep(0)
+                            turn_ends = time.perf_counter() + TURN_S
             except grpc.aio.AbortError:
                 call.finished("ABORTED")
                 raise

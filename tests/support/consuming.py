@@ -12,6 +12,7 @@ from broker.server.native.consume_stream import ConsumeParts, ConsumerService
 from tests.support.fake_loop import turns
 from tests.support.rocketmq_parts import Parts
 from tests.support.rpc_context import RpcContext
+from trovemq_daemon.reply_budget import ReplyBudget
 from trovemq_proto.positions import QueueId
 from trovemq_proto.records import RecordBatch
 from trovemq_proto.v1 import consumer_pb2
@@ -32,9 +33,20 @@ class Got(NamedTuple):
 class ConsumeClient:
     """One stream; `open` it, then `say` frames. `serving` is the broker's side of the call."""
 
-    def __init__(self, parts: Parts, topic: str = "orders", client_id: str = "client-1") -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        topic: str = "orders",
+        client_id: str = "client-1",
+        replies: ReplyBudget | None = None,
+    ) -> None:
         self.service = ConsumerService(
-            ConsumeParts(rocketmq=parts.rocketmq, receiver=parts.receiver, acknowledger=parts.acknowledger)
+            ConsumeParts(
+                rocketmq=parts.rocketmq,
+                receiver=parts.receiver,
+                acknowledger=parts.acknowledger,
+                replies=replies,
+            )
         )
         self.context = RpcContext(client_id)
         self.topic = topic

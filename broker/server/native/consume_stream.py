@@ -5,7 +5,7 @@
 | `start`         | the stream belongs to one group, topic and filter                                        |
 | credit          | a task sends batches until it is used up, and waits for messages where there are none    |
 | received batch  | batches up to it are the client's: they stay its own when the stream ends                |
-| settlements     | applied in their order, in one step of the loop; one reply has the results of a frame    |
+| settlements     | applied in their order, many of them in steps; one reply has the results of a frame      |
 | `stop`          | no more batches; a reply says that none is under way                                     |
 
 Invariants
@@ -15,7 +15,8 @@ Invariants
   attempt where the batch was written: the message may be the one that ended the program.
 - The broker renews leases of batches that the client has named alone. A batch that was lost when the broker
   was killed is delivered again when its short lease ends, also where its client lives on.
-- A client that does not read its replies costs one batch, and its frames are not read.
+- A client that does not read its replies costs one batch, and its frames are not read. A batch is made when
+  there is space for it, also where its messages were waited for, and never to wait behind another reply.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
@@ -44,9 +45,10 @@ from trovemq_daemon.reply_budget import ReplyBudget
 from trovemq_daemon.request_bounds import bounded
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.receipts import handle_of, handles_of
+from trovemq_proto.receipts import handle_of
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.v1 import consumer_pb2
+from trovemq_store.engine.steps import Steps
 
 SERVICE_NAME: Final = consumer_pb2.DESCRIPTOR.services_by_name["ConsumerService"].full_name
 
@@ -56,6 +58,10 @@ UNCONFIRMED_MAX: Final = 64
 """Batches that the client has not named as received; no more are sent then."""
 SETTLED_MAX: Final = 4_096
 """Messages of the settlements of one frame, and settlements."""
+SETTLED_STEP: Final = BATCH_MESSAGES_MAX
+"""Messages that are settled in one step."""
+RESULTS_SMALL: Final = 256
+"""Results of so many messages are a small reply, whatever they are."""
 CREDIT_MESSAGES_MAX: Final = 65_536
 CREDIT_BYTES_MAX: Final = 268_435_456
 
@@ -98,6 +104,14 @@ class _Subscription(NamedTuple):
     invisible_ms: int | None
 
 
+class _SettlingStep(NamedTuple):
+    """The result of one step of a settlement."""
+
+    refused: Sequence[RefusedOffset] = ()
+    is_dead_letter: bool = False
+    """A message became a dead letter."""
+
+
 @dataclass(slots=True)
 class _Sent:
     """The messages of a batch, without their records: those would keep a segment mapped."""
@@ -135,20 +149,32 @@ class ConsumeStream(ReplyStream):
                 raise
             task.uncancel()
             raise self._failure from None
+        finally:
+            await self._release_unconfirmed()
 
     def close(self) -> None:
         if self._deliverer is not None:
             self._deliverer.cancel()
+
+    async def _release_unconfirmed(self) -> None:
         if self._subscription is None or not self._unconfirmed:
             return
-        group, topic = self._subscription.group, self._subscription.topic
+        steps = self._releases(self._subscription)
+        try:
+            await self._parts.rocketmq.turns.run_from_now(steps)
+        finally:
+            for _ in steps:  # the broker stops: without pauses
+                pass
+            self._parts.rocketmq.waits.wake((self._subscription.group, self._subscription.topic))
+
+    def _releases(self, subscription: _Subscription) -> Steps[None]:
         rocketmq = self._parts.rocketmq
-        for sent in self._unconfirmed:
-            handles = [handle for run in sent.runs for handle in handles_of(*run)]
-            now_ms = rocketmq.clock_ms()
-            rocketmq.delivery.release_handles(group, topic, handles, now_ms, counted=sent.is_written)
-        self._unconfirmed.clear()
-        rocketmq.waits.wake((group, topic))
+        while self._unconfirmed:
+            sent, now_ms = self._unconfirmed.popleft(), rocketmq.clock_ms()
+            for run in sent.runs:
+                pair = (subscription.group, subscription.topic)
+                rocketmq.delivery.release_run(*pair, *run, now_ms, counted=sent.is_written)
+            yield
 
     async def handle(self, request: consumer_pb2.ConsumeFrame) -> None:
         subscription = self._subscription
@@ -216,7 +242,7 @@ class ConsumeStream(ReplyStream):
                 await self.wait_for_capacity()
                 until = asyncio.get_running_loop().time() + POLLING_MAX_S
                 request = self._prepare(subscription)
-                runs = await self._parts.receiver.next_runs(request, until, self._context)
+                runs = await self._parts.receiver.next_runs(request, until, self._context, self)
                 if runs:
                     await self._send(subscription, runs)
                 await asyncio.sleep(0)  # where the client reads fast, others have their turn
@@ -236,6 +262,15 @@ class ConsumeStream(ReplyStream):
         ):
             self._credited.clear()
             await self._credited.wait()
+
+    def has_capacity(self) -> bool:
+        return not self._writing.locked() and super().has_capacity()
+
+    async def wait_for_capacity(self) -> None:
+        while not self.has_capacity():
+            async with self._writing:
+                pass
+            await super().wait_for_capacity()
 
     def _prepare(self, subscription: _Subscription) -> ReceiveRequest:
         """Anew for each batch: topic, group and client may have changed."""
@@ -270,25 +305,42 @@ class ConsumeStream(ReplyStream):
         self, subscription: _Subscription, settlements: Sequence[consumer_pb2.Settlement]
     ) -> None:
         started = time.perf_counter()
-        if sum(map(_message_count, settlements)) > SETTLED_MAX or len(settlements) > SETTLED_MAX:
+        count = max(sum(map(_message_count, settlements)), len(settlements))
+        if count > SETTLED_MAX:
             raise TroveError(errors.LIMIT_EXCEEDED, f"a frame settles at most {SETTLED_MAX} messages")
-        store, reply = self._parts.rocketmq.store, consumer_pb2.ConsumeReply()
+        if count > RESULTS_SMALL:
+            await self.wait_for_capacity()
+        reply = consumer_pb2.ConsumeReply()
         appended: list[consumer_pb2.SettlementResult] = []
-        for settlement in settlements:
-            result = reply.results.add(settlement_id=settlement.settlement_id)
-            end_before = store.end_offset
-            try:
-                for one in self._refused_of(subscription, settlement):
-                    result.refused.add(offset=one.offset, error=error_to_wire(one.error))
-            except TroveError as error:
-                result.error.CopyFrom(error_to_wire(error))
-            if store.end_offset != end_before:  # dead letters
-                appended.append(result)
+        steps = self._settling(subscription, settlements, reply, appended)
+        await self._parts.rocketmq.turns.run_from_now(steps)
         self._parts.acknowledger.wake(subscription.group, subscription.topic)
         if appended:
             await self._durable(appended)
         await self.reply(reply.SerializeToString())
         self._parts.rocketmq.traffic.answered("Consume", _symbol(reply), started)
+
+    def _settling(
+        self,
+        subscription: _Subscription,
+        settlements: Sequence[consumer_pb2.Settlement],
+        reply: consumer_pb2.ConsumeReply,
+        appended: list[consumer_pb2.SettlementResult],
+    ) -> Steps[None]:
+        """Adds each settlement's result to the reply, and to `appended` where it made dead letters."""
+        for number, settlement in enumerate(settlements, 1):
+            result = reply.results.add(settlement_id=settlement.settlement_id)
+            try:
+                for step in self._steps_of(subscription, settlement):
+                    for one in step.refused:
+                        result.refused.add(offset=one.offset, error=error_to_wire(one.error))
+                    if step.is_dead_letter and (not appended or appended[-1] is not result):
+                        appended.append(result)
+                    yield
+            except TroveError as error:
+                result.error.CopyFrom(error_to_wire(error))
+            if not number % SETTLED_STEP:
+                yield
 
     async def _durable(self, results: Sequence[consumer_pb2.SettlementResult]) -> None:
         """Returns when dead letters are as durable as acknowledged messages; later frames wait with them."""
@@ -299,29 +351,29 @@ class ConsumeStream(ReplyStream):
             for result in results:
                 result.error.CopyFrom(error_to_wire(error))
 
-    def _refused_of(
+    def _steps_of(
         self, subscription: _Subscription, settlement: consumer_pb2.Settlement
-    ) -> list[RefusedOffset]:
-        """Those that were refused."""
-        delivery, now_ms = self._parts.rocketmq.delivery, self._parts.rocketmq.clock_ms()
+    ) -> Iterator[_SettlingStep]:
+        delivery, clock_ms = self._parts.rocketmq.delivery, self._parts.rocketmq.clock_ms
         run = (subscription.group, subscription.topic, settlement.receipt)
-        refused: list[RefusedOffset] = []
         for offsets in _ranges_of(settlement):
             if settlement.kind == consumer_pb2.ACKNOWLEDGE:
-                refused += delivery.acknowledge_run(*run, offsets, now_ms)
+                yield _SettlingStep(delivery.acknowledge_run(*run, offsets, clock_ms()))
             elif settlement.kind != consumer_pb2.RETURN:
                 raise TroveError(errors.REQUEST_ILLEGAL, f"settlement of kind {settlement.kind}")
             else:
-                for rest in self._without_dead_letters(subscription, settlement, offsets):
-                    invisible_ms, suspend = settlement.invisible_ms, settlement.suspend
-                    refused += delivery.change_run(*run, rest, invisible_ms, now_ms, suspend=suspend)
-                if not settlement.invisible_ms:
+                rest = yield from self._without_dead_letters(subscription, settlement, offsets)
+                invisible_ms, suspend = settlement.invisible_ms, settlement.suspend
+                for some in rest:
+                    yield _SettlingStep(
+                        delivery.change_run(*run, some, invisible_ms, clock_ms(), suspend=suspend)
+                    )
+                if not invisible_ms:
                     self._parts.rocketmq.waits.wake((subscription.group, subscription.topic))
-        return refused
 
     def _without_dead_letters(
         self, subscription: _Subscription, settlement: consumer_pb2.Settlement, offsets: range
-    ) -> list[range]:
+    ) -> Generator[_SettlingStep, None, list[range]]:
         """Messages that were returned at once after their last attempt become dead letters; the rest."""
         if settlement.invisible_ms or settlement.suspend:
             return [offsets]
@@ -330,6 +382,7 @@ class ConsumeStream(ReplyStream):
             try:
                 handle = handle_of(settlement.receipt, offset)
                 if exhausted(subscription.group, subscription.topic, handle):
+                    yield _SettlingStep(is_dead_letter=True)
                     continue
             except (TroveError, ValueError):
                 pass  # the change says so
@@ -342,10 +395,15 @@ def _message_count(settlement: consumer_pb2.Settlement) -> int:
 
 
 def _ranges_of(settlement: consumer_pb2.Settlement) -> list[range]:
+    """In parts of one step."""
     ranges = settlement.ranges
     if len(ranges) % 2 or min(ranges, default=0) < 0:
         raise TroveError(errors.REQUEST_ILLEGAL, "ranges are pairs of a queue offset and a count")
-    return [range(first, first + count) for first, count in zip(ranges[::2], ranges[1::2], strict=True)]
+    return [
+        range(begin, min(begin + SETTLED_STEP, first + count))
+        for first, count in zip(ranges[::2], ranges[1::2], strict=True)
+        for begin in range(first, first + count, SETTLED_STEP)
+    ]
 
 
 def _symbol(reply: consumer_pb2.ConsumeReply) -> str:

@@ -148,8 +148,11 @@ class FetchStream(ReplyStream):
         self._waiters.clear()
 
 
-async def pull_once(parts: FetchParts, request: message_pb2.FetchRequest) -> bytes:
-    """The unary form: waits up to wait_ms. Raises TroveError; returns a serialised FetchReply."""
+async def pull_once(parts: FetchParts, request: message_pb2.FetchRequest, peer: str) -> bytes:
+    """The unary form: waits up to wait_ms. Raises TroveError; returns a serialised FetchReply.
+
+    One message may be the answer to many calls that wait for it: each answer is made when there is space.
+    """
     own = pull_request(request)
     result = parts.puller.pull(own)
     loop = asyncio.get_running_loop()
@@ -157,6 +160,8 @@ async def pull_once(parts: FetchParts, request: message_pb2.FetchRequest) -> byt
     while result.at_end and not parts.long_polls.closed and (remaining := deadline - loop.time()) > 0:
         own = _from(own, result.next_offset)
         await _growth(parts.long_polls, own, max(1, round(remaining * 1000)))
+        if parts.replies is not None:
+            await parts.replies.wait_for_capacity(peer)
         result = parts.puller.pull(own)
     return counted_reply(parts, request.fetch_id, own.topic, result)
 

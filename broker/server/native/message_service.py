@@ -75,8 +75,8 @@ class MessageService:
     async def fetch(self, _requests: object, context: Context) -> None:
         await self.streams.serve(FetchStream(self._fetch, context))
 
-    async def pull(self, request: message_pb2.FetchRequest, _context: Context) -> bytes:
-        return await pull_once(self._fetch, request)
+    async def pull(self, request: message_pb2.FetchRequest, context: Context) -> bytes:
+        return await pull_once(self._fetch, request, context.peer())
 
     def begin_pull(self, request: message_pb2.FetchRequest, _context: Context, answer: Answer) -> bool:
         """The same without a task, where the queue has something or the request does not wait for it."""

@@ -90,6 +90,10 @@ class ReplyStream:
         if self.task is not None and not self._over and asyncio.current_task() is not self.task:
             self.task.cancel()
 
+    def has_capacity(self) -> bool:
+        """Whether one more reply may be made in this step of the loop."""
+        return self._replies is None or self._replies.has_space(self._peer)
+
     async def wait_for_capacity(self) -> None:
         """Returns when one more reply may be made. TroveError LIMIT_EXCEEDED."""
         if self._replies is not None and not self._replies.has_space(self._peer):
@@ -120,7 +124,7 @@ class ReplyStream:
         """Whether a reply that is made now can be written now."""
         if self._callbacks is None or self._over or self._ready or self._writing.locked():
             return False
-        return self._callbacks.can_send and (self._replies is None or self._replies.has_space(self._peer))
+        return self._callbacks.can_send and self.has_capacity()
 
     def _make_ready(self, make: MakeReply) -> None:
         self._ready.append(make)

@@ -3,6 +3,9 @@
 A pull changes nothing: no message is in flight by it, none carries a receipt handle. The stream is: one
 status, the messages, the offset at which to continue. Its elements are serialised here, so the handler's
 response_serializer is None.
+
+Messages are read in parts, and each is serialised when the client has taken the one before it: what a client
+does not read takes no memory.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -38,6 +41,9 @@ from trovemq_store.engine.queues import queue_range
 
 PULL_COUNT_DEFAULT: Final = 32
 PULL_COUNT_MAX: Final = 1_024
+PART_COUNT_MAX: Final = 32
+BYTES_MAX: Final = 1 << 20
+"""Of the records of all parts together; at least one is read."""
 FILTERED_BYTES_MAX: Final = 1 << 18
 """Of records that one look reads where their properties decide which of them are taken."""
 LOOKS_MAX: Final = 256  # batches that a pull reads after its time is over, to find a message for its filter
@@ -47,6 +53,19 @@ _OK: Final = service_pb2.PullMessageResponse(status=OK_STATUS).SerializeToString
 _NOTHING: Final = service_pb2.PullMessageResponse(
     status=v2.Status(code=v2.MESSAGE_NOT_FOUND, message="no message came within the polling time")
 ).SerializeToString()
+
+
+class _Part(NamedTuple):
+    """Messages that were read together."""
+
+    messages: list[tuple[memoryview, QueueOffset]]
+    """Those that the filter takes: record (a view of the log) and queue offset."""
+    result: PullResult
+
+    @property
+    def at_end(self) -> bool:
+        """The queue has no more messages yet."""
+        return self.result.next_offset >= self.result.max_offset
 
 
 class Puller:
@@ -60,39 +79,58 @@ class Puller:
         topic = self._topic(request.message_queue)
         self._check_group(request.group)
         filter_ = read_filter(request.filter_expression)
+        left = min(max(request.batch_size, 0) or PULL_COUNT_DEFAULT, PULL_COUNT_MAX)
+        space = BYTES_MAX if filter_.takes_all else FILTERED_BYTES_MAX
         wanted = PullRequest(
             topic,
             QueueId(request.message_queue.id),
             QueueOffset(request.offset),
-            min(max(request.batch_size, 0) or PULL_COUNT_DEFAULT, PULL_COUNT_MAX),
-            0 if filter_.takes_all else FILTERED_BYTES_MAX,
+            min(left, PART_COUNT_MAX),
+            space,
             tags=_tags(filter_),
         )
         until = asyncio.get_running_loop().time() + _polling_s(request, context)
-        elements, next_offset = await self._pull(wanted, filter_, until)
-        yield _OK if elements else _NOTHING
-        for element in elements:
-            yield element
-        yield service_pb2.PullMessageResponse(next_offset=next_offset).SerializeToString()
-        self._parts.traffic.fetched(topic, len(elements), sum(map(len, elements)))
+        part = await self._first_part(wanted, filter_, until)
+        yield _OK if part.messages else _NOTHING
+        count = byte_count = 0
+        while part.messages:
+            for record, queue_offset in part.messages:
+                message = message_of(record, topic, wanted.queue_id, queue_offset)
+                element = service_pb2.PullMessageResponse(message=message).SerializeToString()
+                count, byte_count = count + 1, byte_count + len(element)
+                yield element
+            left -= part.result.message_count
+            space -= part.result.byte_count
+            if left <= 0 or space <= 0 or part.at_end:
+                break
+            offset = part.result.next_offset
+            wanted = wanted._replace(offset=offset, messages_max=min(left, PART_COUNT_MAX), bytes_max=space)
+            try:
+                part = self._read(wanted, filter_)
+            except TroveError:
+                break  # the topic is gone, or these messages are: the client's next pull says so
+        yield service_pb2.PullMessageResponse(next_offset=part.result.next_offset).SerializeToString()
+        self._parts.traffic.fetched(topic, count, byte_count)
 
-    async def _pull(self, wanted: PullRequest, filter_: Filter, until: float) -> tuple[list[bytes], int]:
-        """The messages, serialised, and the offset after all that was looked at."""
+    def _read(self, wanted: PullRequest, filter_: Filter) -> _Part:
+        result = self._parts.puller.pull(wanted)
+        return _Part(list(_taken(result, filter_)), result)
+
+    async def _first_part(self, wanted: PullRequest, filter_: Filter, until: float) -> _Part:
+        """The first one with messages for the filter; without any when the time is over."""
         loop = asyncio.get_running_loop()
         for looks in itertools.count(1):
-            result = self._parts.puller.pull(wanted)
-            elements = list(_elements(result, wanted, filter_))
+            part = self._read(wanted, filter_)
             remaining = until - loop.time()
-            at_end = result.next_offset >= result.max_offset
-            over = remaining <= 0 and (at_end or looks >= LOOKS_MAX)
-            if elements or over or self._parts.long_polls.closed:
+            over = remaining <= 0 and (part.at_end or looks >= LOOKS_MAX)
+            if part.messages or over or self._parts.long_polls.closed:
                 break
-            wanted = wanted._replace(offset=result.next_offset)
-            if at_end:
+            wanted = wanted._replace(offset=part.result.next_offset)
+            if part.at_end:
                 await self._growth(wanted, remaining)
             else:
                 await asyncio.sleep(0)  # all was filtered out: others may go first
-        return elements, result.next_offset
+        return part
 
     async def _growth(self, wanted: PullRequest, wait_s: float) -> None:
         grown = asyncio.Event()
@@ -180,7 +218,7 @@ def _tags(filter_: Filter) -> tuple[str, ...]:
     return tags if len(tags) <= TAGS_MAX else ()
 
 
-def _elements(result: PullResult, wanted: PullRequest, filter_: Filter) -> Iterator[bytes]:
+def _taken(result: PullResult, filter_: Filter) -> Iterator[tuple[memoryview, QueueOffset]]:
     """The messages that the filter takes."""
     offsets = np.frombuffer(result.queue_offsets, "<i8").tolist()
     index = 0
@@ -195,5 +233,4 @@ def _elements(result: PullResult, wanted: PullRequest, filter_: Filter) -> Itera
                 )
                 if not filter_.matches(parse_properties(block)):
                     continue
-            message = message_of(batch.record(row), wanted.topic, wanted.queue_id, queue_offset)
-            yield service_pb2.PullMessageResponse(message=message).SerializeToString()
+            yield batch.record(row), queue_offset

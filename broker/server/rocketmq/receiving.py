@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import replace
-from typing import Final
+from typing import Final, Protocol
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -56,6 +56,18 @@ _OK: Final = service_pb2.ReceiveMessageResponse(status=OK_STATUS).SerializeToStr
 _NOTHING: Final = service_pb2.ReceiveMessageResponse(
     status=v2.Status(code=v2.MESSAGE_NOT_FOUND, message="no message came within the polling time")
 ).SerializeToString()
+
+
+class ReplySpace(Protocol):
+    """The space for the reply that has the messages."""
+
+    def has_capacity(self) -> bool:
+        """Whether the reply may be made in this step of the loop."""
+        ...
+
+    async def wait_for_capacity(self) -> None:
+        """Returns when it may. Raises TroveError LIMIT_EXCEEDED."""
+        ...
 
 
 class Receiver:
@@ -176,8 +188,13 @@ class Receiver:
             clients.subscribed(group, topic, Subscription(filter_.kind, filter_.expression, now_ms))
 
     # --- waiting ------------------------------------------------------------------------------------
-    async def next_runs(self, attempt: ReceiveRequest, until: float, context: Context) -> list[DeliveredRun]:
-        """Messages that are there; where there are none, those that come until `until`."""
+    async def next_runs(
+        self, attempt: ReceiveRequest, until: float, context: Context, space: ReplySpace | None = None
+    ) -> list[DeliveredRun]:
+        """Messages that are there; where there are none, those that come until `until`.
+
+        `space`: messages that were waited for are taken when there is space for them; at first there is.
+        """
         waits = self._parts.waits
         if self._parts.registry.has_left(attempt.client_id):
             return []  # the client's termination overtook the call: nobody would return its messages
@@ -188,6 +205,9 @@ class Receiver:
         client = self._parts.registry.get(attempt.client_id)
         with waits.enter(group, topic, attempt.filter) as wait:
             while not delivered and await self._worth_looking(wait, until):
+                if space is not None and not space.has_capacity():
+                    waits.wake((group, topic))  # who has space looks first
+                    await space.wait_for_capacity()
                 if context.done() or self._is_gone(client):
                     break
                 check_readable(self._parts.store, topic)  # it may have been deleted meanwhile

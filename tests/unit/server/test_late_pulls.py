@@ -22,7 +22,7 @@ def test_a_pull_that_came_while_the_broker_stopped_waited_for_messages() -> None
         assert pull_now(parts, request) is None, "it may wait"
         polls.close()
         async with asyncio.timeout(1):
-            reply = message_pb2.FetchReply.FromString(await pull_once(parts, request))
+            reply = message_pb2.FetchReply.FromString(await pull_once(parts, request, "peer"))
         assert (reply.next_offset, reply.error.symbol) == (0, "")
         assert pull_now(parts, request) == reply.SerializeToString()
 

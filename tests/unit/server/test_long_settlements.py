@@ -1,0 +1,164 @@
+"""However much one frame or one request brings, or one client leaves behind, others have their turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from broker.groups.consumer_settings import ConsumerSettings
+from broker.server import turns as turns_module
+from tests.support.consuming import GROUP, ConsumeClient, Got
+from tests.support.engine import append, record
+from tests.support.fake_loop import run, turns
+from tests.support.rocketmq_parts import ROOMY, Parts, message
+from trovemq_proto.v1 import consumer_pb2
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
+
+COUNT = 1_200
+LARGE = replace(ROOMY, commit_log_file_size=4 << 20, consume_queue_file_size=20 * 4_096)
+
+
+@pytest.fixture(autouse=True)
+def every_step_is_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns_module, "TURN_S", 0.0)
+
+
+async def parts_of(count: int, **group: Any) -> Parts:
+    parts = Parts(LARGE, consumers=ConsumerSettings(new_group_start="begin"))
+    parts.groups.create(SubscriptionGroup(GROUP, **group))
+    for begin in range(0, count, 400):
+        append(parts.store, *(record(b"x", unique_key=f"U{begin + n}") for n in range(400)))
+        parts.store.dispatch()
+    return parts
+
+
+def settlement(got: list[Got], **fields: Any) -> consumer_pb2.Settlement:
+    """Of messages under one receipt, side by side."""
+    return consumer_pb2.Settlement(receipt=got[0].receipt, ranges=[got[0].offset, len(got)], **fields)
+
+
+def by_receipt(got: list[Got]) -> list[list[Got]]:
+    runs: dict[str, list[Got]] = {}
+    for one in got:
+        runs.setdefault(one.receipt, []).append(one)
+    return list(runs.values())
+
+
+async def passes_of(work: Awaitable[object]) -> int:
+    """How often the loop passed on to others meanwhile."""
+    task, passes = asyncio.ensure_future(work), 0
+    while not task.done():
+        await asyncio.sleep(0)
+        passes += 1
+    await task
+    return passes
+
+
+async def results_of(client: ConsumeClient) -> list[consumer_pb2.SettlementResult]:
+    await turns(4 * COUNT)
+    replies = [consumer_pb2.ConsumeReply.FromString(one) for one in client.context.written]
+    client.context.written.clear()
+    return [result for reply in replies for result in reply.results]
+
+
+def test_dead_letters_of_one_frame_stopped_everybody() -> None:
+    """Four thousand of 10 bytes took 435 ms, larger ones longer."""
+
+    async def scene() -> None:
+        parts = await parts_of(COUNT, retry_max=0)
+        client = ConsumeClient(parts)
+        await client.open(COUNT)
+        runs = by_receipt(client.messages())
+        await client.say(settlements=[settlement(run, kind=consumer_pb2.RETURN) for run in runs])
+        assert 0 < parts.delivery.dead_letter_count <= 40, "one in each pass of the loop"
+        found = await results_of(client)
+        assert len(found) == len(runs)
+        assert not any(one.HasField("error") or one.refused for one in found)
+        assert parts.delivery.dead_letter_count == COUNT
+        await client.end()
+
+    run(scene())
+
+
+@pytest.mark.parametrize("kind", [consumer_pb2.ACKNOWLEDGE, consumer_pb2.RETURN])
+def test_refusals_of_one_frame_stopped_everybody(kind: consumer_pb2.SettlementKind) -> None:
+    async def scene() -> None:
+        parts = await parts_of(400)
+        client = ConsumeClient(parts)
+        await client.open(1)
+        (got,) = client.messages()
+        beyond = consumer_pb2.Settlement(receipt=got.receipt, ranges=[1 << 40, 4_000], kind=kind)
+        before = parts.rocketmq.turns.turn_count
+        await client.say(settlements=[beyond])
+        (result,) = await results_of(client)
+        assert [one.offset for one in result.refused] == list(range(1 << 40, (1 << 40) + 4_000))
+        assert parts.rocketmq.turns.turn_count - before >= 7
+        await client.end()
+
+    run(scene())
+
+
+def test_four_thousand_wrong_receipts_of_one_frame_stopped_everybody() -> None:
+    async def scene() -> None:
+        client = ConsumeClient(parts := await parts_of(400))
+        await client.open(1)
+        client.messages()
+        before = parts.rocketmq.turns.turn_count
+        await client.say(settlements=[consumer_pb2.Settlement(receipt="1.2", ranges=[1, 1])] * 4_000)
+        found = await results_of(client)
+        assert {one.error.symbol for one in found} == {"RECEIPT_HANDLE_ILLEGAL"}
+        assert len(found) == 4_000
+        assert parts.rocketmq.turns.turn_count - before >= 7
+        await client.end()
+
+    run(scene())
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_the_end_of_a_stream_with_many_batches_stopped_everybody(stops: bool) -> None:
+    """Thirty-two thousand messages that its client had not named as received took 82 ms. A broker that stops
+    does not wait."""
+
+    async def scene() -> None:
+        parts = await parts_of(COUNT)
+        client = ConsumeClient(parts)
+        for _ in range(24):
+            await client.say(
+                start=consumer_pb2.ConsumeStart(invisible_ms=30_000), credit_messages=50, credit_bytes=1 << 20
+            )
+        assert parts.delivery.in_flight_count == COUNT
+        client.serving.cancel()
+        if stops:
+            await turns(3)
+            client.serving.cancel()
+            await turns(3)
+            assert client.serving.done()
+        else:
+            assert await passes_of(asyncio.wait([client.serving])) >= 24
+        parts.now_ms += 1_000
+        again = 0
+        while found := await parts.messages():
+            again += len(found)
+        assert again == COUNT
+
+    run(scene())
+
+
+def test_a_thousand_messages_of_one_send_stopped_everybody() -> None:
+    """With all the properties that they may have, for 124 ms."""
+
+    async def scene() -> None:
+        parts = await parts_of(0)
+        sent = [message(b"x", message_id=f"M{number}") for number in range(1_024)]
+        assert await passes_of(parts.send(*sent)) >= 2 * 1_024 // 32
+        assert parts.traffic.messages_in["orders"] == 1_024
+        refused = [*sent[:1_000], message(b"x", message_id=" ")]
+        with pytest.raises(Exception, match="UNIQUE_KEY_ILLEGAL"):
+            await parts.send(*refused)
+        assert parts.traffic.messages_in["orders"] == 1_024
+
+    run(scene())
