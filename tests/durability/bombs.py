@@ -8,6 +8,7 @@ most while the request was served, beside one copy of the request's bytes.
 from __future__ import annotations
 
 import gc
+import gzip
 import json
 import time
 import zlib
@@ -136,6 +137,10 @@ def bombs() -> dict[str, Bomb]:
     return {
         "gzip body of 1 GiB": (send, _sent(_gzipped(gzip_1gib))),
         "32 gzip bodies of 1 GiB": (send, _sent(_gzipped(gzip_1gib), 32)),
+        "1,024 gzip bodies of the largest size": (
+            send,
+            _sent(_gzipped(gzip.compress(bytes(BODY_SIZE_MAX))), 1_024),
+        ),
         "a million properties": (send, _many_properties()),
         "a million keys": (send, _sent(message(keys=[f"k{i:06}" for i in many]))),
         "one property of 4 MiB": (send, _sent(message(properties={"p": text}))),

@@ -30,6 +30,7 @@ ROOT = Path(__file__).parents[2]
 REFUSALS = {
     "gzip body of 1 GiB": "MESSAGE_BODY_TOO_LARGE",
     "32 gzip bodies of 1 GiB": "MESSAGE_BODY_TOO_LARGE",
+    "1,024 gzip bodies of the largest size": "PAYLOAD_TOO_LARGE",
     "a million properties": "BAD_REQUEST",
     "a million keys": "BAD_REQUEST",
     "one property of 4 MiB": "MESSAGE_PROPERTIES_TOO_LARGE",

@@ -4,8 +4,8 @@ A pull changes nothing: no message is in flight by it, none carries a receipt ha
 status, the messages, the offset at which to continue. Its elements are serialised here, so the handler's
 response_serializer is None.
 
-Messages are read in parts, and each is serialised when the client has taken the one before it: what a client
-does not read takes no memory.
+Messages are read in parts, and each is serialised when the client has taken the one before it: one that does
+not read takes no memory.
 """
 
 from __future__ import annotations

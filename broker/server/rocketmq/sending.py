@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from broker.groups.timers.recall_handle import encode_recall_handle
+from broker.produce.append import batch_size_limit
 from broker.produce.coalesce import SendOutcome
 from broker.produce.outgoing import OutgoingMessage
 from broker.server.rocketmq.messages import duration_ms, outgoing, peer_host, timestamp_ms
@@ -54,7 +55,9 @@ class Stored:
 class Sender:
     def __init__(self, parts: RocketmqParts) -> None:
         self._parts = parts
-        self._body_size_max = parts.store.settings.body_size_max
+        settings = parts.store.settings
+        self._body_size_max = settings.body_size_max
+        self._inflated_max = max(batch_size_limit(settings), settings.body_size_max)
 
     async def send(
         self, request: service_pb2.SendMessageRequest, context: Context
@@ -95,12 +98,25 @@ class Sender:
         topic = yield from self._check(messages, now_ms)
         config, kinds = self._check_topic(topic, messages)
         send = _Send(self._parts, topic, config, context, now_ms)
-        ready = []
+        ready, inflated_size = [], 0
         for number, message in enumerate(messages, 1):
-            ready.append(outgoing(message, self._body_size_max))
+            one = outgoing(message, self._body_size_max)
+            ready.append(one)
+            if message.system_properties.body_encoding == v2.GZIP:
+                inflated_size += len(one.body)
+                self._check_inflated(inflated_size)
             if not number % CHECKED_STEP:
                 yield
         return send, ready, kinds
+
+    def _check_inflated(self, size: int) -> None:
+        """A few kilobytes of each message may inflate to megabytes: together, as many as one batch has."""
+        if size > self._inflated_max:
+            raise TroveError(
+                errors.BATCH_SIZE_EXCEEDED,
+                f"the bodies inflate to more than {self._inflated_max} bytes together: send them one by one",
+                batch_size_max=self._inflated_max,
+            )
 
     def _begin_plain(
         self, messages: Sequence[v2.Message], send: _Send, ready: list[OutgoingMessage], answer: Answer

@@ -16,6 +16,7 @@ from broker.groups.consumer_settings import ConsumerSettings
 from broker.server.monitoring.traffic import Traffic
 from broker.server.native.fetch_stream import FetchParts, pull_once
 from broker.server.rocketmq import pulling
+from broker.server.rocketmq.messages import message_of
 from tests.support.consuming import GROUP, ConsumeClient, acknowledgement
 from tests.support.engine import append, open_store, record
 from tests.support.fake_loop import run, turns
@@ -25,6 +26,7 @@ from trovemq_daemon import handler_guard
 from trovemq_daemon.handler_guard import HandlerGuard
 from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_daemon.reply_budget import ReplyBudget, ReplyLimits
+from trovemq_proto.positions import QueueId
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2 as service
 from trovemq_proto.v1 import message_pb2
@@ -61,7 +63,7 @@ def test_pulls_that_waited_took_a_messages_size_times_their_number() -> None:
         await turns()
         append(store, record(bytes(SIZE)))
         store.dispatch()
-        polls.wake([("orders", 0)])
+        polls.wake([("orders", QueueId(0))])
         await turns(20)
         assert SIZE <= replies.budget.used <= SPACE
         for call in calls:
@@ -70,8 +72,8 @@ def test_pulls_that_waited_took_a_messages_size_times_their_number() -> None:
     run(scene())
 
 
-def test_consume_streams_that_waited_took_a_messages_size_times_their_number() -> None:
-    """And who reads gets what they have no space for."""
+def test_streams_that_waited_took_a_messages_size_times_their_number() -> None:
+    """And a client that reads gets the messages that they have no space for."""
 
     async def scene() -> None:
         replies, parts = ReplyBudget(LIMITS), parts_with()
@@ -126,7 +128,7 @@ def pull_request(count: int, polling_ms: int) -> service.PullMessageRequest:
     return request
 
 
-def test_pulls_of_rocketmqs_protocol_that_waited_took_everybodys_space() -> None:
+def test_rocketmqs_pulls_that_waited_took_everybodys_space() -> None:
     """Sixty-four of them, each with space for a large reply, and every large reply of others was refused."""
 
     async def scene() -> None:
@@ -149,9 +151,13 @@ def test_pulls_of_rocketmqs_protocol_that_waited_took_everybodys_space() -> None
 
 
 def test_the_messages_of_a_pull_nobody_reads_were_all_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
-    original = pulling.message_of
-    monkeypatch.setattr(pulling, "message_of", lambda *given: made.append(given) or original(*given))
+    made: list[object] = []
+
+    def counted(*given: Any) -> v2.Message:
+        made.append(given)
+        return message_of(*given)
+
+    monkeypatch.setattr(pulling, "message_of", counted)
 
     async def scene() -> None:
         parts = parts_with()

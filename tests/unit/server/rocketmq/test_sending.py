@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from broker.groups.consumer_settings import ConsumerSettings
 from broker.groups.timers.recall_handle import decode_recall_handle
+from broker.server.rocketmq import messages
 from broker.server.rocketmq.status import code_of
 from tests.support.engine import NOW_MS, flush, own_properties, read_queue
 from tests.support.fake_loop import run, turns
@@ -392,5 +394,32 @@ def test_a_namespace_is_part_of_the_stored_name() -> None:
         assert response.status.code == v2.OK
         assert len(stored(parts, "ns%orders")) == 1
         assert stored(parts, "orders") == []
+
+    run(scene())
+
+
+def test_small_gzip_bodies_of_one_send_took_gigabytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request of 240 KB took 720 MiB: each body may inflate to the largest size."""
+    inflated: list[object] = []
+    original = messages._gunzip
+
+    def counted(*given: Any) -> bytes:
+        inflated.append(given)
+        return original(*given)
+
+    monkeypatch.setattr(messages, "_gunzip", counted)
+
+    async def scene() -> None:
+        parts = Parts(replace(ROOMY, batch_size_max=1 << 17))
+        body = gzip.compress(bytes(8_000))
+        small = [message(body, message_id=f"M{number}") for number in range(200)]
+        for one in small:
+            one.system_properties.body_encoding = v2.GZIP
+        assert await refusal(parts, *small[:17]) == v2.PAYLOAD_TOO_LARGE
+        inflated.clear()
+        assert await refusal(parts, *small) == v2.PAYLOAD_TOO_LARGE
+        assert len(inflated) == 17
+        await parts.send(*small[:16])
+        assert [len(one.body) for one in stored(parts, "orders")] == [8_000] * 16
 
     run(scene())
