@@ -93,7 +93,7 @@ class NameserverSettings(TlsSettings):
     )
     grpc_transport: GrpcTransport = setting(  # noqa: RUF009
         TRANSPORT_DEFAULT,
-        "The implementation of gRPC: our own `trovemq_rpc`, or `grpcio`; clients see no difference.",
+        "The implementation of gRPC: `trovemq` (our own) or `grpcio`. Clients see no difference.",
     )
     slow_request_ms: int = setting(
         1_000,

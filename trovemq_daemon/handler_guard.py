@@ -26,8 +26,8 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import common_pb2
 
 ERROR_METADATA_KEY: Final = "trovemq-error-bin"
-# All together fits into 8 KiB of trailing metadata: clients lose larger ones. There the message
-# stands twice, once with up to three bytes for each, and all else takes four bytes for three.
+# Everything together must fit into 8 KiB of trailing metadata: clients lose more. The metadata has the
+# message twice, once with up to three bytes for each of its own; the rest grows from three to four bytes.
 ERROR_TEXT_SIZE_MAX: Final = 1_024
 ERROR_FIELD_SIZE_MAX: Final = 256
 ERROR_FIELDS_SIZE_MAX: Final = 1_536
@@ -57,7 +57,7 @@ def error_to_wire(error: TroveError) -> common_pb2.Error:
 
 
 def _cut(text: str, size: int) -> str:
-    """The begin of the text that takes at most so many bytes as UTF-8."""
+    """The beginning of the text, cut so that it takes at most this many bytes in UTF-8."""
     return text.encode(errors="replace")[:size].decode(errors="ignore")
 
 
@@ -137,10 +137,9 @@ class HandlerGuard:
         self._metrics = metrics
         self._replies = replies or ReplyBudget(ReplyLimits())
         self._large: dict[str, bool] = {}
-        """Whether a method has given a large reply: the next one waits for space first, as does the first one
-        of any."""
+        """Whether a method's last reply was large, or it had none yet: then its next one waits for space."""
         self._made = 0
-        """Bytes of large replies to this batch of calls: the transport counts them when it writes."""
+        """Bytes of large replies to this batch of calls, which the transport counts when it writes them."""
 
     def handler(
         self, method: str, handler: grpc.RpcMethodHandler[Any, Any]
@@ -298,7 +297,7 @@ class HandlerGuard:
         return guarded
 
     async def _next_reply(self, method: str, replies: AsyncGenerator[Any, None], peer: str) -> Any:
-        """The next one of a stream, made when there is space for it; None at the end."""
+        """The next reply of a stream, made when there is space for it; None at the end."""
         if method in WAITING_STREAMS:
             await self._replies.wait_for_capacity(peer)
             return await anext(replies, None)

@@ -181,7 +181,7 @@ class RpcMetrics(Collector):
         budget = replies.budget
         for name, what, value in (
             ("trovemq_reply_bytes", "Bytes of replies that are ready and not read.", budget.used),
-            ("trovemq_reply_bytes_peak", "The most that there were of them.", budget.used_max),
+            ("trovemq_reply_bytes_peak", "The most bytes of unread replies at any time.", budget.used_max),
             ("trovemq_reply_connections", "Connections that have unread replies.", budget.peer_count),
         ):
             gauge = GaugeMetricFamily(name, what, labels=tuple(self._node))
@@ -190,7 +190,11 @@ class RpcMetrics(Collector):
         unread = replies.ended_count + (self._transport.calls_unread if self._transport is not None else 0)
         for name, what, value in (
             ("trovemq_reply_waits", "Replies that waited for space before they were made.", budget.waits),
-            ("trovemq_reply_refusals", "Calls refused for lack of that space.", replies.refused_count),
+            (
+                "trovemq_reply_refusals",
+                "Calls refused without space for their reply.",
+                replies.refused_count,
+            ),
             ("trovemq_reply_unread", "Calls ended because nobody read their reply.", unread),
         ):
             yield self._counter(name, what, value)

@@ -4,7 +4,7 @@ gRPC takes a reply when the client's window has space for it; until then its byt
 makes large replies first waits until the bytes of earlier ones, of all connections and of this one, leave
 space, and a reply that nobody reads for a while ends its call. Small replies pass: gRPC itself holds at most
 64 KiB of them a stream. Our own transport counts by itself the bytes that its clients have not taken
-(transport_budget.py), and ends their calls: then a reply is claimed here only while it is made.
+(transport_budget.py) and ends their calls. Then a reply is counted here only while it is made.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class ReplyBudget:
         """Calls that ended because their client did not read."""
 
     def has_space(self, peer: str, made: int = 0) -> bool:
-        """Whether one more reply may be made now. `made`: bytes of replies that are not counted yet."""
+        """Whether one more reply may be made now. `made`: bytes of finished replies that are not counted
+        yet."""
         budget = self.budget
         return budget.used + made < budget.total and budget.of_peer(peer) + made < budget.peer_max
 
@@ -63,14 +64,14 @@ class ReplyBudget:
 
     @contextmanager
     def making(self, claim: Claim) -> Iterator[None]:
-        """For the time that a reply is made; it is counted by who writes it, in the same step of the loop."""
+        """Claims space while a reply is made. Its writer counts it then, in the same step of the loop."""
         try:
             yield
         finally:
             self._pass_on(claim)
 
     def _pass_on(self, claim: Claim) -> None:
-        """One at a time: the next waiting call is examined when this one has claimed its reply."""
+        """Wakes one waiting call. The next one is woken when this one has claimed its reply."""
         self.budget.vacate(claim)
         asyncio.get_running_loop().call_soon(self.budget.grant)
 

@@ -50,7 +50,7 @@ def format_reference(cls: type) -> str:
 
 
 def type_text(setting: Setting) -> str:
-    """Its form, in words: `ms 1 to 60000`."""
+    """The setting's form in words, as in `ms 1 to 60000`."""
     if get_origin(setting.type_) is Literal:
         return " or ".join(f"`{choice}`" for choice in get_args(setting.type_))
     if setting.type_ is not int:

@@ -1,15 +1,15 @@
-"""Requests that took longer than a limit: one event of the log each, and a count by method.
+"""Requests that took longer than a limit: a log event for each, and a counter by method.
 
 | field of `request.slow` | meaning |
 | --- | --- |
 | `method`, `response` | as in `rocketmq_rpc_latency` |
 | `peer` | the client's address and port |
 | `elapsed_ms` | from the whole request to the reply |
-| `waited_ms` | how long it waited for what, where that was measured: `quota`, `reply_space` |
-| `waits_for` | what the method waits for at its end, where it has such an end: `sync` |
+| `waited_ms` | the measured waits of the request: `quota`, `reply_space` |
+| `waits_for` | the event that the method waits for before it replies, if there is one: `sync` |
 
-No bodies, keys or names of messages. The log writes no more of them than of any event (`suppressed` says how
-many it left out). A request that waits for messages by design is none.
+The event has no bodies, keys or names. The log limits its rate as that of any event; `suppressed` has the
+number of those that were left out. A request that waits for messages by design is not slow.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ _waits: ContextVar[dict[str, float] | None] = ContextVar("waits", default=None)
 
 
 def begin_waits() -> dict[str, float]:
-    """Of the present task's request."""
+    """The measured waits of the present task's request."""
     waits: dict[str, float] = {}
     _waits.set(waits)
     return waits
 
 
 def add_wait(name: str, elapsed_ms: float) -> None:
-    """The present task's request waited that long."""
+    """Adds a wait of the present task's request."""
     waits = _waits.get()
     if waits is not None:
         waits[name] = waits.get(name, 0.0) + elapsed_ms
 
 
 class SlowRequests:
-    """`limit_ms`: math.inf for none. `waits_for`: by method."""
+    """`limit_ms`: math.inf for no limit. `waits_for`: by method."""
 
     def __init__(self) -> None:
         self.limit_ms = math.inf
@@ -60,7 +60,7 @@ class SlowRequests:
         peer: str,
         waited_ms: Mapping[str, float] | None = None,
     ) -> None:
-        """`peer`: by gRPC's name (`ipv4:127.0.0.1:5000`)."""
+        """`peer`: in gRPC's form (`ipv4:127.0.0.1:5000`)."""
         self.counts[method] += 1
         fields: dict[str, object] = {}
         waited = {name: round(ms, 1) for name, ms in (waited_ms or {}).items() if ms >= 0.05}

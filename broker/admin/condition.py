@@ -10,7 +10,7 @@ from trovemq_proto.positions import EpochMs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """The meaning of each field is BrokerCondition's in broker.proto."""
+    """The fields are those of BrokerCondition in broker.proto."""
 
     version: str
     now_ms: EpochMs

@@ -1,15 +1,16 @@
-"""A broker is taken out of service without a failed send: writes leave first, reads stay until it stops.
+"""Taking a broker out of service without a failed send: writes move to other brokers first, reads stay.
 
-| state    | routes offer it for writing | new messages                          | all else  |
-|----------|-----------------------------|---------------------------------------|-----------|
-| serving  | yes                         | stored                                | served    |
-| draining | no                          | stored, for grace_ms                  | served    |
-| drained  | no                          | refused, retriable; of atomic         | served    |
-|          |                             | transactions that are open: stored    |           |
-| stopping | no                          | as drained, until the stop            | served    |
+| state    | routes offer it for writing | new messages                               | other requests |
+|----------|-----------------------------|--------------------------------------------|----------------|
+| serving  | yes                         | stored                                     | served         |
+| draining | no                          | stored, for grace_ms                       | served         |
+| drained  | no                          | refused with a retriable error, except for | served         |
+|          |                             | those of open atomic transactions          |                |
+| stopping | no                          | as in drained, until the process ends      | served         |
 
-serving -begin-> draining -grace_ms-> drained -undo-> serving; with `stop`: drained -no atomic transaction is
-open, or stop_wait_max_ms passed-> stopping. `undo` counts until stopping. Nothing is kept: a restart serves.
+`begin` leads to draining; after grace_ms the broker is drained. With a stop, it is stopping as soon as no
+atomic transaction is open, after stop_wait_max_ms at the latest. `undo` leads back to serving, unless it is
+stopping. The state is not stored: a restarted broker is serving.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from trovemq_proto.errors import TroveError
 
 TIME_MAX_MS: Final = 3_600_000
 POLL_S: Final = 0.05
-"""How often it is looked whether atomic transactions are open."""
+"""How often a drained broker counts the open atomic transactions."""
 
 
 class DrainState(Enum):
@@ -37,9 +38,10 @@ class DrainState(Enum):
 
 
 class Drain:
-    """For one event loop; `run()` beside it.
+    """The state of one broker. Used on its event loop, where `run()` must run as a task.
 
-    withdraw: takes the broker out of the routes for writing, or puts it back. open_transactions: atomic ones.
+    withdraw: takes the broker out of the routes for writing (True), or puts it back (False).
+    open_transactions: counts the open atomic transactions.
     request_stop: asks the daemon to stop, with a reason.
     """
 
@@ -76,9 +78,10 @@ class Drain:
         return self._open_transactions()
 
     def begin(self, grace_ms: int, stop_wait_max_ms: int | None) -> None:
-        """Drains; one that is draining already keeps the earlier end of its grace. None: it does not stop.
+        """Starts to drain. If that has begun already, the earlier end of the grace period counts.
 
-        Raises REQUEST_ILLEGAL, SERVICE_NOT_AVAILABLE (it is stopping).
+        With stop_wait_max_ms None the drained broker does not stop. Raises REQUEST_ILLEGAL, and
+        SERVICE_NOT_AVAILABLE when it is stopping.
         """
         _check_time("grace_ms", grace_ms)
         _check_time("stop_wait_max_ms", stop_wait_max_ms or 0)
@@ -94,7 +97,7 @@ class Drain:
         self._changed.set()
 
     def undo(self) -> None:
-        """Serves as before. Raises SERVICE_NOT_AVAILABLE (it is stopping)."""
+        """Returns to serving. Raises SERVICE_NOT_AVAILABLE when it is stopping."""
         self._check_not_stopping()
         if self.state is DrainState.SERVING:
             return
@@ -105,7 +108,7 @@ class Drain:
         self._changed.set()
 
     async def run(self) -> None:
-        """Goes from state to state when it is time, until it is cancelled."""
+        """Changes the state when its time has come; runs until it is cancelled."""
         while True:
             self._changed.clear()
             wait_s = self._step(asyncio.get_running_loop().time())
@@ -116,7 +119,8 @@ class Drain:
                 pass
 
     def _step(self, now: float) -> float | None:
-        """One change of state, where it is time; the seconds until the next look."""
+        """Changes the state if its time has come. Returns the seconds until the next call, None for no
+        limit."""
         if self.state is DrainState.DRAINING:
             if now < self._grace_ends:
                 return self._grace_ends - now

@@ -9,13 +9,13 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class ShownSetting:
-    """One setting as it is now. Values are TOML; those of a secret that is set are empty."""
+    """One setting and its present value. Values are TOML; the value of a secret that is set is empty."""
 
     name: str
     value: str
     source: str
     restart: bool
-    """Whether a change needs one."""
+    """Whether a change needs a restart."""
     started_with: str
     """The value to which a restart returns."""
     form: str
@@ -23,12 +23,13 @@ class ShownSetting:
 
 
 class RunningSettings(Protocol):
-    """The settings of a broker that runs."""
+    """The settings of a running broker."""
 
     def shown(self, names: Sequence[str]) -> list[ShownSetting]:
-        """These, by our name or RocketMQ's; all where none is named. REQUEST_ILLEGAL for an unknown one."""
+        """The named settings, by our names or RocketMQ's; all where no name is given. Raises REQUEST_ILLEGAL
+        for an unknown name."""
         ...
 
     def set(self, name: str, text: str) -> ShownSetting:
-        """It has this value from now on. REQUEST_ILLEGAL: nothing has changed then."""
+        """Changes a setting at once. Raises REQUEST_ILLEGAL, and then nothing has changed."""
         ...

@@ -63,8 +63,8 @@ class SelfRouteService(route_pb2_grpc.RouteServiceServicer):
     async def WatchRoutes(
         self, request: route_pb2.WatchRoutesRequest, context: ServicerContext[Any, Any]
     ) -> AsyncIterator[route_pb2.ClusterReply]:
-        """The present state, then the latest one after each change of the requested topics, or of all topics
-        what has changed."""
+        """The present state, and after each change the latest one: of the requested topics their whole state,
+        of all topics only the changes."""
         asked = list(request.topics)
         if len(asked) > TOPICS_ASKED_MAX:
             raise TroveError(
@@ -78,7 +78,7 @@ class SelfRouteService(route_pb2_grpc.RouteServiceServicer):
                 changed = self._view.changed_since(seen) if request.changes and not asked else None
                 seen = self._view.change_count
                 if changed is not None:
-                    sent = None  # the peer has more than that by now
+                    sent = None  # the state that the peer has is newer than this
                     yield self._changes(changed)
                     continue
                 topics = self._topics(asked)
@@ -96,7 +96,7 @@ class SelfRouteService(route_pb2_grpc.RouteServiceServicer):
         return [topic for name in dict.fromkeys(asked) if (topic := self._view.find(name)) is not None]
 
     def _changes(self, names: Sequence[str]) -> route_pb2.ClusterReply:
-        """This broker with the topics of these names that there are, and the names of the others."""
+        """This broker with those of the named topics that exist, and the names that do not."""
         reply = route_pb2.ClusterReply(version=self._view.data_version, changes=True)
         topics = [(name, self._view.find(name)) for name in names]
         route = reply.brokers.add(broker=broker_info(self._view))
@@ -105,7 +105,7 @@ class SelfRouteService(route_pb2_grpc.RouteServiceServicer):
         return reply
 
     def _fields(self, topics: Sequence[TopicSummary]) -> _Fields:
-        """The parts of a route that change."""
+        """The parts of a route that can change."""
         fields = [(topic.name, topic.queue_count, topic.message_type) for topic in topics]
         return self._view.description().draining, fields
 

@@ -58,16 +58,17 @@ class BrokerView(Protocol):
 
     @property
     def change_count(self) -> int:
-        """Topics that were created, altered or deleted."""
+        """How often topics were created, altered or deleted."""
         ...
 
     def changed_since(self, change_count: int) -> Sequence[str] | None:
-        """Their names since `change_count` had that value; None: too long ago to know them."""
+        """Names of the topics that changed since `change_count` had that value; None where that is too long
+        ago."""
         ...
 
     @property
     def data_version(self) -> int:
-        """Another number whenever `topics()` or the description is another."""
+        """Changes whenever `topics()` or the description changes."""
         ...
 
     def add_change_listener(self, listener: Callable[[], None]) -> None:
@@ -108,7 +109,7 @@ class LocalBroker:
         return self._description
 
     def withdraw(self, draining: bool) -> None:
-        """From now on the description says whether writers shall use other brokers."""
+        """Sets whether the description asks writers to use other brokers."""
         if draining != self._description.draining:
             self._description = replace(self._description, draining=draining)
             self._changes += 1

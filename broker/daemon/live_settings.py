@@ -1,7 +1,7 @@
-"""The settings of a broker that runs: shown, and changed where that is safe (declared with `restart=False`).
+"""The settings of a running broker: shown, and changed where that is safe (declared with `restart=False`).
 
-A changed setting counts from now on, until the broker restarts: what it starts with stays in its file, its
-environment and its command line alone, so that nobody has to look for a value in two places.
+A change applies at once and until the broker restarts. It is not stored: the start values are in the file,
+the environment and the command line alone, so that a value is never to be looked for in two places.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LIVE_SOURCE: Final = "set while it runs, until a restart"
 
 
 class LiveSettings:
-    """The settings, applied to the parts of a running broker."""
+    """The settings of a running broker, and the parts to which a change is applied."""
 
     def __init__(
         self,
@@ -50,12 +50,13 @@ class LiveSettings:
         self.now = settings
 
     def shown(self, names: Sequence[str]) -> list[ShownSetting]:
-        """These, by our name or RocketMQ's; all where none is named. REQUEST_ILLEGAL for an unknown one."""
+        """The named settings, by our names or RocketMQ's; all where no name is given. Raises REQUEST_ILLEGAL
+        for an unknown name."""
         known = [self._find(name) for name in names] if names else list(self._known.values())
         return [self._shown(one) for one in known]
 
     def set(self, name: str, text: str) -> ShownSetting:
-        """The setting has this value from now on. REQUEST_ILLEGAL: nothing has changed then."""
+        """Changes a setting at once. Raises REQUEST_ILLEGAL, and then nothing has changed."""
         known = self._find(name)
         if known.restart:
             raise _illegal(
@@ -74,7 +75,7 @@ class LiveSettings:
         return self._shown(known)
 
     def set_log_level(self, level: LogLevel) -> None:
-        """As `set`, for RocketMQ's own call."""
+        """As `set`, for several settings, in RocketMQ's own call."""
         self.set("log_level", level)
 
     def _with(self, known: Setting, name: str, text: str) -> BrokerSettings:
@@ -90,7 +91,7 @@ class LiveSettings:
         return changed
 
     def _apply(self, name: str) -> None:
-        """All that can change is applied again, but for the log's level, which others may have set."""
+        """Applies every setting that can change, except the log level, which something else may have set."""
         settings, parts = self.now, self._parts
         if name == "log_level":
             self._set_log_level(settings.log_level)

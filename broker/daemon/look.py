@@ -40,7 +40,7 @@ async def look(
 
 
 def open_files() -> int:
-    """Of this process; blocks. 0 where the machine does not say."""
+    """Open files of this process, and their limit; blocks. 0 where the operating system does not say."""
     try:
         return sum(1 for _ in OPEN_FILES.iterdir())
     except OSError:
@@ -48,7 +48,7 @@ def open_files() -> int:
 
 
 def mode_of(directory: Path) -> int:
-    """Its permission bits; blocks. 0 where they cannot be had."""
+    """The permission bits of a directory; blocks. 0 where they cannot be read."""
     try:
         return stat.S_IMODE(directory.stat().st_mode)
     except OSError:
@@ -56,5 +56,5 @@ def mode_of(directory: Path) -> int:
 
 
 def exposed(address: Address | None) -> str:
-    """The address where other machines can reach it."""
+    """The address that other machines can reach, or an empty text."""
     return "" if address is None or address.is_loopback else str(address)

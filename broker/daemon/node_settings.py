@@ -106,13 +106,13 @@ class NodeSettings(TlsSettings):
     )
     audit_topic_enable: bool = setting(
         True,
-        "Administrative acts, log-ins, operators' look-ups and denials are records of a topic of the "
-        "broker's own, too, where callers are asked who they are (`trovemq audit`). An act that cannot be "
+        "Where callers are authenticated, administrative acts, log-ins, operators' look-ups and denials "
+        "are also stored as records of an internal topic (`trovemq audit`). An act that cannot be "
         "recorded is refused.",
     )
     audit_retention_ms: int = setting(
         90 * DAY_MS,
-        "How long audit records are kept, however young the log is that retention removes.",
+        "How long audit records are kept, also where retention removes the log around them earlier.",
         unit="ms",
         minimum=3_600_000,
         maximum=3_650 * DAY_MS,

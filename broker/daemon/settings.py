@@ -359,7 +359,7 @@ class BrokerSettings(RetentionSettings):
     )
     grpc_transport: GrpcTransport = setting(  # noqa: RUF009  it makes a dataclass field
         TRANSPORT_DEFAULT,
-        "The implementation of gRPC: our own `trovemq_rpc`, or `grpcio`; clients see no difference.",
+        "The implementation of gRPC: `trovemq` (our own) or `grpcio`. Clients see no difference.",
     )
     grpc_receive_size_max: int = setting(
         136_314_880,
@@ -474,7 +474,7 @@ class BrokerSettings(RetentionSettings):
         )
 
     def waits_of_requests(self) -> dict[str, str]:
-        """What each method waits for before it answers: appends for their sync, where they do."""
+        """What each method waits for before it replies: with sync flush, appends wait for their sync."""
         return dict.fromkeys(("Append", "Send", "SendMessage"), "sync") if self.flush_mode == "sync" else {}
 
     def atomic_limits(self) -> AtomicLimits:

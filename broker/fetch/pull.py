@@ -38,16 +38,16 @@ from trovemq_store.files.files import StorageError
 from trovemq_store.index.consume_queue import ConsumeQueue
 
 UNITS_MAX: Final = 8_192  # looked at in one pull; bounds the work of a tag filter
-FEW_MAX: Final = 32  # so many are read without columns
+FEW_MAX: Final = 32  # up to this many messages are read without columns
 TAGS_MAX: Final = 64
 _OFFSETS: Final = Struct(">qq")  # QUEUEOFFSET and, behind it, PHYSICALOFFSET
 
 Indexes = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 Unit = tuple[PhysicalOffset, int, int]
-"""Of the consume queue: physical offset, size, tags code."""
+"""A unit of the consume queue: physical offset, size, tags code."""
 Run = tuple[list[PhysicalOffset], int]
-"""The places of neighbours in the log, and their bytes."""
+"""The places of records that lie side by side in the log, and their bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,8 +138,8 @@ class Puller:
     def _read_few(
         self, request: PullRequest, queue: ConsumeQueue, count: int, low: QueueOffset, high: QueueOffset
     ) -> PullResult | None:
-        """The few messages that a reader at the end of the queue gets, without columns. None: they are not as
-        they should be, or a CRC must be checked, in the way that all take."""
+        """The few messages at the end of the queue, read without columns. None if they are not as expected or
+        their CRC must be checked: then they are read in the general way."""
         try:
             units = queue.few_units(request.offset, count)
             runs = self._runs(request, units)
@@ -157,8 +157,8 @@ class Puller:
         return PullResult(slices, taken, sum(size for _, size in runs), offset, low, high)
 
     def _runs(self, request: PullRequest, units: Sequence[Unit]) -> list[Run] | None:
-        """Those that fit, neighbours in the log together; None where one is not among the records that may be
-        read as they are."""
+        """The records that fit, joined where they lie side by side in the log. None if one of them is not in
+        the part of the log that may be read as it is."""
         left = self._bytes_max(request)
         begin, end = max(self._store.min_offset, self._checked_from), self._store.visible_offset
         runs: list[Run] = []
@@ -191,7 +191,7 @@ class Puller:
 
 
 def _follow(data: memoryview, offset: int, places: Sequence[int], units: Sequence[Unit]) -> bool:
-    """Whether `data` is these units' records, each with its own offsets."""
+    """Whether `data` has exactly the records of these units, each with its own offsets."""
     position = 0
     for place, (_, size, _) in zip(places, units, strict=False):
         fields = read_fields(data, position, len(data))

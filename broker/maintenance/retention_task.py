@@ -61,7 +61,7 @@ DROPPED_LINES_MAX: Final = 100
 
 Hold = Callable[[TroveError | None], None]
 CarryAudit = Callable[[PhysicalOffset, EpochMs], Iterator[int]]
-"""Appends the young audit records below an offset again, in steps, at this time (epoch ms)."""
+"""Appends again, in steps, the audit records below an offset that are still young at this time."""
 
 
 @dataclass(slots=True)
@@ -116,7 +116,7 @@ class RetentionTask:
         self.counters: Final = RetentionCounters()
 
     def apply(self, policy: RetentionPolicy, interval_ms: int) -> None:
-        """These count from the next run on."""
+        """Sets the policy and the interval from the next run on."""
         self._policy = policy
         self._interval_s = interval_ms / 1000
 
@@ -304,7 +304,8 @@ class RetentionTask:
         return decision.end, True
 
     async def _carry_audit_records(self, decision: Decision) -> None:
-        """On disk when it returns; a full disk removes them where there is no space for copies."""
+        """Copies the young audit records; they are on disk when it returns. If a full disk has no space for
+        the copies, the records are removed."""
         try:
             for count in self._carry_audit(decision.end, self._clock_ms()):
                 self.counters.carried_messages += count

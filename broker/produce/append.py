@@ -106,7 +106,7 @@ class Appender:
         self._dispatch_scheduled = False
 
     def apply(self, settings: AppendSettings) -> None:
-        """These settings count from now on."""
+        """Sets the settings from now on."""
         self._settings = settings
 
     @property
@@ -132,7 +132,7 @@ class Appender:
         self._held = error
 
     def drain(self, error: TroveError | None) -> None:
-        """As hold(), but atomic transactions that are open may continue."""
+        """As hold(), but open atomic transactions may continue. None: messages are accepted again."""
         self._drained = error
 
     def check_running(self) -> None:
@@ -142,17 +142,17 @@ class Appender:
 
     @property
     def drained(self) -> bool:
-        """Whether new messages are refused because the broker is drained."""
+        """Whether the broker refuses new messages because it is drained."""
         return self._drained is not None
 
     def check_not_drained(self) -> None:
-        """Raises the error with which a broker that is drained refuses what is new."""
+        """Raises the error with which a drained broker refuses new messages and transactions."""
         self.check_running()
         if self._drained is not None:
             raise self._drained
 
     def check_accepting(self, *, of_open_transaction: bool = False) -> None:
-        """Raises the error with which new messages are refused, if they are."""
+        """Raises an error if new messages are refused."""
         if of_open_transaction:
             self.check_running()
         else:

@@ -99,7 +99,7 @@ class GroupCommit:
         self.timeout_count = 0
 
     def apply(self, settings: FlushSettings) -> None:
-        """These settings count from now on; the mode stays."""
+        """Sets the settings from now on; the flush mode cannot change."""
         self._settings = replace(settings, mode=self._settings.mode)
         self._capacity.set()
         self._wanted.set()

@@ -116,7 +116,7 @@ def _by_offset_msg_id(store: MessageStore, identifier: str) -> FoundMessages | N
     fields = read_fields(record, 0, len(record))
     assert fields is not None, "the store gives records that are well formed"
     if record[fields.topic_position : fields.topic_position + fields.topic_size] == _AUDIT_TOPIC:
-        return None  # its topic has a right of its own, which an id does not name
+        return None  # reading its topic needs a right of its own, which a look-up by id cannot check
     queue_offset = queue_offset_of(store.consume_queues, record, fields, physical_offset)
     return FoundMessages(
         IdentifierKind.OFFSET_MSG_ID, [record], [QueueOffset(queue_offset)], [physical_offset]

@@ -9,7 +9,7 @@
 | Namespace:eu      | topics and groups of the namespace `eu` (`eu%orders`) |
 | *                 | everything                                            |
 
-Read, Command, Backup and Audit are ours: calls for operators only. RocketMQ has no names for them.
+Read, Command, Backup and Audit are our own: they are for operators, and RocketMQ has no names for them.
 """
 
 from __future__ import annotations

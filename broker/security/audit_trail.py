@@ -1,15 +1,15 @@
 """Audit records as messages of the log (trovemq_proto/audit.py has their form).
 
-An act has a record before it begins, and one at its end; where the first cannot be written, the act is
-refused. Other records are written for the first of a kind in a minute, and for the number of the others when
-the minute is over. They are the broker's own records, so that a full disk has space for them; while it is
-full, acts alone are written, and the rest is counted until there is space.
+An act has one record before it begins and one at its end. If the first cannot be written, the act is refused.
+Of all other events that are alike, the first in a minute has a record, and one more record at the minute's
+end has the number of the rest. The reserve of a full disk takes these records. While the disk is full, only
+acts are written; everything else is counted until there is space.
 
 Invariants
 - An act that was done has a record in the log before it.
-- Of each minute at most KINDS_MAX kinds are remembered; those beyond are counted together.
-- What is counted and not written is lost by a crash, never more than that.
-- Retention removes no record that is younger than the trail's own age: such ones are appended again first.
+- At most KINDS_MAX kinds are counted in a minute; the events of all further kinds are counted together.
+- A crash loses counts that were not written yet, and nothing else.
+- Retention removes no record that is younger than the trail's own retention time: it is appended again first.
 """
 
 from __future__ import annotations
@@ -38,14 +38,16 @@ _OTHERS: Final[_Kind] = ("others",)
 
 @dataclass(slots=True)
 class _Counted:
-    """A kind of the minute: `record` is its first one, `left` those that no record has yet."""
+    """One kind of event in this minute: its first record, and how many more came that no record counts
+    yet."""
 
     record: AuditRecord
     left: int
 
 
 class AuditTrail:
-    """Of one store. Used from one thread. `prefix`: begins the ids of this start's records."""
+    """The audit records of one store. Used from one thread. `prefix`: the ids of records written since this
+    start begin with it."""
 
     def __init__(self, store: MessageStore, writer: RecordWriter, age_max_ms: int, prefix: str) -> None:
         self._store = store
@@ -57,9 +59,9 @@ class AuditTrail:
         self._from_ms = 0
         self._carried_to = PhysicalOffset(0)
         self.written: Counter[str] = Counter()
-        """Records by kind, since the start."""
+        """Number of records written since the start, by kind."""
         self.failures = 0
-        """Records that could not be written when they were due."""
+        """How many records could not be written when they were due."""
         self.failure: TroveError | None = None
         """The last of them."""
 
@@ -67,27 +69,28 @@ class AuditTrail:
     def begin_act(
         self, user: str, source: str, method: str, resources: str, now_ms: EpochMs
     ) -> tuple[AuditRecord, PhysicalOffset]:
-        """The act's first record, and where the log ends after it. TroveError: the act may not be done."""
+        """Writes the act's first record; returns it and the end of the log after it. After a TroveError the
+        act must not be done."""
         made = AuditRecord(self._next_id(), now_ms, ACT, user, source, method, resources, phase=BEGUN)
         made = replace(made, act=made.id)
         return made, self._append(made)
 
     def end_act(self, begun: AuditRecord, outcome: str, now_ms: EpochMs) -> None:
-        """The act's last record. Where it cannot be written that is counted: the act is done."""
+        """Writes the act's last record. A failure is counted, not raised: the act is done already."""
         self._try_append(replace(begun, id=self._next_id(), time=now_ms, phase=ENDED, outcome=outcome))
 
     # --- others -----------------------------------------------------------------------------------------
     def note(
         self, kind: str, user: str, source: str, method: str, resources: str, outcome: str, now_ms: EpochMs
     ) -> None:
-        """A look-up or a log-in: of those that are alike in a minute, the first and the number."""
+        """Records a look-up or a log-in: the first in a minute, and the number of those that are alike."""
         key = (kind, user, source, method, resources, outcome)
         self._count(key, AuditRecord("", now_ms, kind, user, source, method, resources, outcome), now_ms)
 
     def denied(
         self, user: str, source: str, method: str, resources: str, outcome: str, now_ms: EpochMs
     ) -> None:
-        """A refused call: of one subject in a minute, the first and the number."""
+        """Records a refused call: the first of each subject in a minute, and the number of the others."""
         record = AuditRecord("", now_ms, DENIED, user, source, method, resources, outcome)
         self._count((DENIED, user or source), record, now_ms)
 
@@ -104,12 +107,12 @@ class AuditTrail:
         counted.left += 1
 
     def flush(self, now_ms: EpochMs) -> None:
-        """Writes the counts where a minute is over."""
+        """Writes the counts if the minute is over."""
         if not 0 <= now_ms - self._from_ms < INTERVAL_MS:
             self.write_counts(now_ms)
 
     def write_counts(self, now_ms: EpochMs) -> None:
-        """Writes all counts; those that cannot be written are kept."""
+        """Writes all counts. A count that cannot be written is kept."""
         self._from_ms = now_ms
         counts, self._counts = self._counts, {}
         for key, counted in counts.items():
@@ -121,8 +124,9 @@ class AuditTrail:
 
     # --- retention --------------------------------------------------------------------------------------
     def carry(self, end: PhysicalOffset, now_ms: EpochMs) -> Iterator[int]:
-        """Appends the young records below `end` again, in steps; yields how many each took. Once that is on
-        disk, the log below may go. TroveError as an append."""
+        """Appends again the records below `end` that are still young, in steps; yields the number of each
+        step. When they are on disk, the log below `end` may be removed. Raises TroveError as an append
+        does."""
         begin = self._carried_to
         batch: list[NewRecord] = []
         for _, message in messages_from(self._store, AUDIT_TOPIC, AUDIT_QUEUE_ID, QueueOffset(0)):

@@ -1,22 +1,22 @@
-"""Audit records: messages of a broker's own topic, one for an act's begin, one for its end, one for others.
+"""Audit records: messages of a broker's internal topic. An act has two records, any other event one.
 
 The topic has one queue. Body: a JSON object in UTF-8.
 
 | member    | value                                                                                    |
 |-----------|------------------------------------------------------------------------------------------|
-| id        | of this record; retention may leave two copies of one record                              |
+| id        | of this record; after retention there may be two copies of one record                     |
 | time      | epoch ms                                                                                 |
 | kind      | `act`, `read` (an operator's look-up), `login`, `denied`                                 |
-| phase     | of an act: `begun`, `ended`; else ""                                                     |
-| act       | of an act: the id of its first record                                                    |
-| user      | the access key; "" where it is not proved                                                |
+| phase     | `begun` or `ended` for an act; else ""                                                   |
+| act       | for an act: the id of its first record                                                   |
+| user      | the access key; "" if the caller has not proved it                                       |
 | source    | the caller's address                                                                     |
-| method    | of the call                                                                              |
-| resources | what it was about, by name                                                               |
-| outcome   | `OK`, or the error's name; "" of an act that has begun                                   |
-| count     | how many alike there were within a minute                                                |
+| method    | the method that was called                                                               |
+| resources | names of the topics, groups and so on that the call was about                            |
+| outcome   | `OK`, or the error's name; "" when an act begins                                         |
+| count     | how many events of this kind the record stands for, within a minute                      |
 
-The message's key is the user, its tag the kind. Neither bodies nor secrets are in it.
+The message's key is the user, its tag the kind. It contains neither bodies nor secrets.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class AuditRecord:
 
 
 def decode_audit(body: bytes) -> AuditRecord | None:
-    """The record of a body; None for what is none, or of a later form that lacks a member."""
+    """The record of a body; None if the body is not one, or is of a later form that lacks a member."""
     try:
         found = json.loads(body)
     except ValueError:

@@ -1,4 +1,4 @@
-"""NumPy is an extra of the client: with it many records are handled at once, without it one by one."""
+"""NumPy is an extra of the client. With it many records are handled at once, without it one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The receipt of neighbouring messages that one receive delivered, and the receipt handle of each.
+"""The receipt of consecutive messages that one receive delivered, and the receipt handle of each.
 
     receipt = head "." check          handle = head "." offset "." check
 
@@ -17,12 +17,12 @@ from zlib import crc32
 
 
 def handle_of(receipt: str, offset: int) -> str:
-    """The receipt handle of one message. ValueError where the receipt is none."""
+    """The receipt handle of one message. Raises ValueError if `receipt` is not a receipt."""
     return handles_of(receipt, (offset,))[0]
 
 
 def handles_of(receipt: str, offsets: Iterable[int]) -> list[str]:
-    """The receipt handles of these messages. ValueError where the receipt is none."""
+    """The receipt handles of these messages. Raises ValueError if `receipt` is not a receipt."""
     head, check = receipt.rsplit(".", 1)
     before = int(check, 16)
     handles = []

@@ -73,7 +73,7 @@ class Intake:
 
     @property
     def reader_waits(self) -> bool:
-        """Whether somebody waits in `read`, for a message that is not there yet."""
+        """Whether somebody waits in `read` for a message that has not arrived."""
         raise NotImplementedError
 
     def fail_reader(self, error: Exception) -> None:
@@ -166,14 +166,14 @@ class Intake:
         return decompress(self.encoding, message, size_max) if flag else message
 
     def set_receiver(self, receiver: Callable[[Any], bool] | None) -> None:
-        """For who reads a stream: `receiver` gets each message that comes while the reader waits in `read`,
-        without a task. Where it returns False, `read` returns that message and the ones behind it, until the
-        reader waits again: so reading pauses. What it raises, `read` raises.
+        """`receiver` gets each message that arrives while the reader waits in `read`; that needs no task.
+        When it returns False, `read` returns this message and those after it, until the reader waits again:
+        so a reader can pause. An exception of `receiver` is raised by `read`.
         """
         self.receiver = receiver
 
     def offer(self, messages: list[Received], deserialize: Callable[[bytes], Any] | None) -> list[Received]:
-        """The receiver takes messages while the reader waits. Returns the rest."""
+        """Passes messages to the receiver as long as it takes them. Returns the rest."""
         receiver = self.receiver
         assert receiver is not None
         for index, (flag, message) in enumerate(messages):

@@ -67,7 +67,7 @@ class OpenTransactions:
         self.counters: Final = AtomicCounters()
 
     def apply(self, limits: AtomicLimits) -> None:
-        """These limits count for what is new."""
+        """Sets the limits for transactions and messages from now on."""
         self._limits = limits
 
     def __len__(self) -> int:

@@ -70,7 +70,7 @@ RENEW_BEFORE_MS: Final = 10_000
 RENEWED_STEP: Final = 1_024
 """Leases that one step extends, or releases."""
 CONFIRMED_MS: Final = 2_000
-"""From the confirmation of a message to the first renewal of its lease."""
+"""The time from the confirmation of a message to the first renewal of its lease."""
 
 
 class Delivery(Settling):
@@ -90,7 +90,7 @@ class Delivery(Settling):
 
     # --- receive ---------------------------------------------------------------------------------------
     def receive(self, request: ReceiveRequest) -> list[Delivered]:
-        """receive_runs() of at most receive_count_max, each message by itself."""
+        """As receive_runs(), with each message by itself; at most receive_count_max of them."""
         count_max = min(request.count_max, self._settings.receive_count_max)
         return messages_of(self.receive_runs(replace(request, count_max=count_max)))
 
@@ -277,9 +277,9 @@ class Delivery(Settling):
         *,
         counted: bool = False,
     ) -> None:
-        """The leases of these messages end after released_after_ms; until then the handles are good. The
-        delivery counts as no attempt unless `counted`. Messages that are settled, and handles that are void,
-        are skipped."""
+        """Ends the leases of these messages after released_after_ms; until then their handles are valid. The
+        delivery does not count as an attempt unless `counted`. Settled messages and void handles are
+        skipped."""
         leases: dict[int, Renewed] = {}
         for handle in receipt_handles:
             try:

@@ -14,7 +14,7 @@ from trovemq_proto.receipts import handles_of
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 RECEIVE_BYTES_MAX: Final = 4 << 20
-"""Of one receive; a single message may be larger."""
+"""The most bytes of one receive; a single message may be larger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +35,8 @@ class ReceiveRequest:
     client_id: str = ""
     renewed: bool = False
     confirmed: bool = True
-    """False: the lease is renewed from confirm_run() on, and short until then: where the client did not get
-    the messages and lives on, nobody else would get them either."""
+    """False: the lease is short until confirm_run(), and renewed only from then on. So messages that never
+    reached a living client are soon delivered to others."""
     attempt_id: str = ""
     bytes_max: int = RECEIVE_BYTES_MAX
     others: tuple[Filter, ...] = ()
@@ -63,13 +63,13 @@ class Delivered(NamedTuple):
 
 
 _new_delivered = partial(tuple.__new__, Delivered)
-"""Delivered from a tuple of its members, without a Python call a message."""
+"""Makes a Delivered of a tuple of its members, without a Python call per message."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveredRun:
-    """Delivered messages side by side in one queue, with the same attempt: record i has the queue offset
-    first_offset + i. The other fields are as those of Delivered."""
+    """Consecutive messages of one queue that were delivered with the same attempt number. Record i has the
+    queue offset first_offset + i. The other fields are those of Delivered."""
 
     records: list[memoryview]
     size: int
@@ -86,7 +86,7 @@ class DeliveredRun:
         return range(self.first_offset, self.first_offset + len(self.records))
 
     def messages(self) -> list[Delivered]:
-        """Each by itself, with its receipt handle."""
+        """The messages one by one, each with its receipt handle."""
         rows = zip(
             self.records,
             repeat(self.topic),

@@ -1,7 +1,8 @@
 """The ends of deliveries: acknowledgements, changes of the invisible time, dead letters.
 
-A delivery is named by its receipt handle; neighbours that one receive delivered, by the receipt that their
-handles share and their offsets. Both ways change the same state and write the same events.
+One delivered message is named by its receipt handle. Consecutive messages of one receive are named together:
+by the receipt that their handles share, and by their offsets. Both ways change the same state and write the
+same events.
 
 Invariant: a handle or receipt changes a message only while the message is open under the lease that it names.
 """
@@ -33,7 +34,7 @@ from trovemq_store.events.receipt_handle import (
 
 
 class RefusedOffset(NamedTuple):
-    """One message of a run whose settlement was refused."""
+    """The message of a run that could not be settled, and why."""
 
     offset: int
     error: TroveError
@@ -48,7 +49,7 @@ class Settling:
         self._settings = settings
 
     def acknowledge(self, group: str, topic: str, receipt_handle: str, now_ms: EpochMs) -> None:
-        """The message is consumed; once more for the same handle while it lasts is fine.
+        """The message is consumed. To repeat the call while the handle is valid changes nothing.
 
         TroveError RECEIPT_HANDLE_ILLEGAL.
         """
@@ -60,7 +61,8 @@ class Settling:
     def acknowledge_many(
         self, group: str, topic: str, receipt_handles: Sequence[str], now_ms: EpochMs
     ) -> list[TroveError | None]:
-        """acknowledge() for several; None or the error of each. Neighbours under one lease cost little."""
+        """acknowledge() for several messages: None, or the error, of each. Consecutive messages under one
+        lease are handled together."""
         results: list[TroveError | None] = []
         last: tuple[GroupTopic, QueueState, Lease] | None = None
         last_head: HandleHead | None = None
@@ -95,8 +97,8 @@ class Settling:
     def acknowledge_run(
         self, group: str, topic: str, receipt: str, offsets: range, now_ms: EpochMs
     ) -> list[RefusedOffset]:
-        """acknowledge() for neighbours under one receipt; those that are refused. TroveError
-        RECEIPT_HANDLE_ILLEGAL where the receipt is none of this group and topic."""
+        """acknowledge() for messages under one receipt; returns those that are refused. Raises TroveError
+        RECEIPT_HANDLE_ILLEGAL if the receipt is not of this group and topic."""
         pair, state, head = self._find_run(group, topic, receipt)
         refused = []
         at, end = offsets.start, offsets.stop
@@ -124,7 +126,7 @@ class Settling:
         *,
         suspend: bool = False,
     ) -> str:
-        """The message comes back invisible_ms from now on; returns its new handle, the old one is void.
+        """The message can be received again in invisible_ms. Returns its new handle; the old one is void.
 
         `suspend`: this delivery does not count as an attempt. TroveError RECEIPT_HANDLE_ILLEGAL,
         INVISIBLE_DURATION_ILLEGAL, LIMIT_EXCEEDED.
@@ -146,8 +148,8 @@ class Settling:
         *,
         suspend: bool = False,
     ) -> list[RefusedOffset]:
-        """change_invisible() for neighbours under one receipt, which have no handles any more; those that are
-        refused. TroveError as change_invisible(): then nothing has changed."""
+        """change_invisible() for messages under one receipt; returns those that are refused. The others have
+        no valid handle any more. Raises TroveError as change_invisible(), and then nothing has changed."""
         self._check_change(invisible_ms)
         pair, state, head = self._find_run(group, topic, receipt)
         refused = []
@@ -194,7 +196,7 @@ class Settling:
         return lease
 
     def _record_changed(self, state: QueueState, lease: Lease, now_ms: EpochMs) -> None:
-        """The lease is new, or has another end."""
+        """To be called when the lease is new or its end has changed."""
         self.context.add(
             Event(
                 EventKind.CHANGED,
@@ -215,10 +217,10 @@ class Settling:
     def dead_letter(
         self, group: str, topic: str, handle: str, now_ms: EpochMs, attempts_min: int = 0
     ) -> bool:
-        """Copies the message to `%DLQ%group`; it is then consumed. Once more for the same handle is fine.
+        """Copies the message to `%DLQ%group`; it is then consumed. To repeat the call changes nothing.
 
-        False where it was delivered less often than attempts_min. TroveError RECEIPT_HANDLE_ILLEGAL, and the
-        errors of an append. Then nothing has changed.
+        Returns False if it was delivered less often than attempts_min. Raises TroveError
+        RECEIPT_HANDLE_ILLEGAL and the errors of an append, and then nothing has changed.
         """
         pair, state, head, offset = self._find(group, topic, handle)
         lease = self._open_lease(state, head, offset, now_ms)
@@ -243,11 +245,11 @@ class Settling:
     def _pair(self, group: str, topic: str) -> GroupTopic:
         pair = self.group_topics.get(group, topic)
         if pair is None:
-            raise illegal_handle("is of a group that has nothing of this topic")
+            raise illegal_handle("is of a group that has received nothing from this topic")
         return pair
 
     def _open_lease(self, state: QueueState, head: HandleHead, offset: int, now_ms: EpochMs) -> Lease | None:
-        """The lease of the handle; None where the message is consumed and the handle would last."""
+        """The lease of the handle. None if the message is consumed and the handle would still be valid."""
         lease = state.open.get(offset)
         now_ms = self.context.lease_time.at(now_ms)
         if lease is None:
@@ -275,7 +277,7 @@ class Settling:
         offsets: range,
         now_ms: EpochMs,
     ) -> None:
-        """Messages that are open under the lease are consumed."""
+        """Marks messages that are open under the lease as consumed."""
         self._consume(pair, state, lease, offsets)
         self.context.add(settled_event(kind, state, lease, offsets, now_ms))
 
@@ -297,10 +299,11 @@ class Settling:
     def prepare_acknowledgements(
         self, acknowledgements: Sequence[Acknowledgement], now_ms: EpochMs
     ) -> list[PreparedAcknowledgement]:
-        """The future effect of consume_prepared(); nothing has changed yet. Messages that are consumed
-        already, by a handle that would last, and handles that come twice are left out.
+        """Prepares consume_prepared(); nothing has changed yet. Left out are messages that were consumed
+        already by a handle that would still be valid, and handles that are named twice.
 
-        TroveError RECEIPT_HANDLE_ILLEGAL, with the handle's place in `index`: not one of them counts.
+        Raises TroveError RECEIPT_HANDLE_ILLEGAL, with the handle's place in `index`; then none of them
+        counts.
         """
         prepared: dict[tuple[int, int], PreparedAcknowledgement] = {}
         for index, (group, topic, handle) in enumerate(acknowledgements):
@@ -315,8 +318,8 @@ class Settling:
         return list(prepared.values())
 
     def consume_prepared(self, prepared: Sequence[PreparedAcknowledgement]) -> None:
-        """The events of these acknowledgements lie in the log: their messages are consumed. Call it before
-        anything else happens to the groups."""
+        """Marks the prepared messages as consumed, when the events of their acknowledgements are in the log.
+        Must be called before anything else changes the groups."""
         for pair, state, lease, offset in prepared:
             self._consume(pair, state, lease, range(offset, offset + 1))
 
@@ -332,5 +335,5 @@ def illegal_duration(invisible_ms: int, low: int, high: int) -> TroveError:
 def _state_of(pair: GroupTopic, head: HandleHead) -> QueueState:
     state = pair.sources.get(head[:2])
     if state is None:
-        raise illegal_handle("is of a queue that is not there")
+        raise illegal_handle("is of a queue that does not exist")
     return state

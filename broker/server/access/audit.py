@@ -1,8 +1,8 @@
-"""Audit: administrative acts, look-ups of messages, log-ins, denials. No bodies and no secrets: of a request
-the names of its resources alone.
+"""Audit of administrative acts, look-ups of messages, log-ins and denials. It has no bodies and no secrets:
+of a request it has only the names of the resources.
 
-They are events of the log and, with `audit_topic_enable`, records of a topic (`broker.security.audit_trail`).
-Then an act begins when its first record is on disk, and is refused where that fails.
+Each is a log event and, with `audit_topic_enable`, also a record of a topic (`broker.security.audit_trail`).
+Then an act begins only when its first record is on disk, and is refused if that fails.
 
 | event         | logged                                                                              |
 |---------------|-------------------------------------------------------------------------------------|
@@ -54,14 +54,15 @@ class AuditLog:
         self._log: Final = MinuteLog()
         self._durable: Callable[[PhysicalOffset], Awaitable[None]] | None = None
         self.trail: AuditTrail | None = None
-        """The records; None: events of the log alone."""
+        """Where records are written; None: only log events are."""
 
     def open(self, trail: AuditTrail, durable: Callable[[PhysicalOffset], Awaitable[None]]) -> None:
-        """From here on there are records, too. durable(end) returns when the log is on disk up to there."""
+        """From now on records are written, too. durable(end) returns when the log is on disk up to `end`."""
         self.trail, self._durable = trail, durable
 
     async def begin(self, row: Row, path: str, user: str, source: str, request: Any) -> AuditRecord | None:
-        """The act's first record, on disk; None where there are none. TroveError: the act may not be done."""
+        """Writes the act's first record to disk; None where no records are written. After a TroveError the
+        act must not be done."""
         trail, durable = self.trail, self._durable
         if trail is None or durable is None or row.audit is not Audit.ACT:
             return None
@@ -84,7 +85,8 @@ class AuditLog:
         outcome: str,
         begun: AuditRecord | None = None,
     ) -> None:
-        """`request`: None where it was not read. `begun`: an act's first record."""
+        """Notes the end of a call. `request`: None if it was not read. `begun`: the first record of an
+        act."""
         assert row.audit is not None, "others are not audited"
         resources = targets_of(row, request)
         if begun is not None and self.trail is not None:
@@ -114,14 +116,14 @@ class AuditLog:
             self.trail.denied(user, source, _AUTHENTICATE, "", outcome, now_ms)
 
     def denied(self, path: str, error: TroveError, source: str, user: str) -> None:
-        """A call that was refused for who makes it; other errors are not noted."""
+        """Notes a call that was refused because of its caller; other errors are not noted."""
         if self.trail is not None and error.spec in _DENIALS:
             # The text of a denied access is our own: it names the action and the resource.
             reason = error.message[:TARGET_LENGTH_MAX] if error.spec is errors.ACCESS_DENIED else ""
             self.trail.denied(user, source, path, reason, error.symbol, self._clock_ms())
 
     def audit_read(self, path: str, user: str, source: str) -> None:
-        """Somebody reads the audit records themselves."""
+        """Notes that the audit records themselves are read."""
         self._note(audit.READ, user, source, path, f"Topic:{AUDIT_TOPIC}", OK)
 
     def _note(self, kind: str, user: str, source: str, path: str, resources: str, outcome: str) -> None:
@@ -136,7 +138,7 @@ class AuditLog:
             self.trail.flush(now_ms)
 
     def close(self) -> None:
-        """The counts so far, before the broker stops."""
+        """Writes the counts so far, before the broker stops."""
         if self.trail is not None:
             self.trail.write_counts(self._clock_ms())
 

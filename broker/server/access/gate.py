@@ -266,16 +266,16 @@ class Gate:
             self.current_quotas().check_entries(user.access_key, noun, count, is_super=user.is_super)
 
     def _admit_to_audit(self, user: User, caller: Caller, path: str) -> None:
-        """The topic of the audit records has a right of its own, also where users may do everything else.
-        TroveError ACCESS_DENIED."""
+        """The topic of the audit records needs a right of its own, which a rule for all topics does not give.
+        Raises TroveError ACCESS_DENIED."""
         need = Need(Kind.TOPIC, AUDIT_TOPIC, Action.AUDIT)
         if not user.is_super and not self._meets(user, need, caller.source):
             raise _denied(user, need)
         self.audit.audit_read(path, caller.access_key, caller.source)
 
     def may_see(self, caller: Caller) -> Callable[[Kind, str], bool] | None:
-        """Whether the caller may know that something is there; None: of everything. TroveError
-        AUTHENTICATION_FAILED."""
+        """A test of whether the caller may know that a resource exists; None: everything may be known. Raises
+        TroveError AUTHENTICATION_FAILED."""
         user = self.user_of(caller)
         if user.is_super or not self._authorization:
             return None
@@ -375,7 +375,7 @@ def _names_audit_topic(needs: Needs, request: Any) -> bool:
 
 
 def _known_by(kind: Kind, name: str) -> Action:
-    """The actions each of which lets somebody know that it is there."""
+    """The actions of which any one allows a caller to know that the resource exists."""
     return Action.AUDIT if kind is Kind.TOPIC and name == AUDIT_TOPIC else KNOW
 
 

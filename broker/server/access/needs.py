@@ -250,7 +250,7 @@ def _show_routes(reply: route_pb2.ClusterReply, may_see: MaySee) -> route_pb2.Cl
 
 
 def _without_changes(request: route_pb2.WatchRoutesRequest) -> None:
-    """What the caller may see changes with the rules, too: each reply has all of it."""
+    """Rules change what the caller may see, too: each reply has the whole state."""
     request.changes = False
 
 

@@ -53,17 +53,17 @@ class BrokerCollector(Collector):
             ("rocketmq_throughput_in", "Bytes of records appended.", traffic.bytes_in),
             (
                 "trovemq_duplicates",
-                "Messages not stored again: their topic had their unique key.",
+                "Messages that were not stored because they were duplicates.",
                 self._statistics.duplicates,
             ),
             (
                 "trovemq_producer_missing",
-                "Numbers that producers had left out when a higher one came.",
+                "Sequence numbers that a producer had left out when a higher one arrived.",
                 self._statistics.missing,
             ),
             (
                 "trovemq_producer_filled",
-                "Messages that came after a higher number of their producer.",
+                "Messages that arrived after one with a higher sequence number of their producer.",
                 self._statistics.filled,
             ),
             ("rocketmq_throughput_out", "Bytes of records delivered to consumers.", traffic.bytes_out),
@@ -186,8 +186,16 @@ class BrokerCollector(Collector):
                 "Batches that a projection could not take.",
                 store.projection_failures,
             ),
-            ("trovemq_segment_create_failures", "Log segments not to be had.", store.segment_create_failures),
-            ("trovemq_index_create_failures", "Index files not to be had.", statistics.index_create_failures),
+            (
+                "trovemq_segment_create_failures",
+                "Log segments that could not be created.",
+                store.segment_create_failures,
+            ),
+            (
+                "trovemq_index_create_failures",
+                "Index files that could not be created.",
+                statistics.index_create_failures,
+            ),
         )
         for name, what, value in counters:
             yield families.counter(name, what, value)
@@ -196,7 +204,7 @@ class BrokerCollector(Collector):
         )
         yield from families.gauges(
             "trovemq_projection_lagging",
-            "1 where it has not reached the log's visible end.",
+            "1 if the projection has not reached the visible end of the log.",
             ("projection",),
             (((name,), 1) for name in store.lagging),
         )
@@ -211,17 +219,17 @@ class BrokerCollector(Collector):
         numbers, families = self._statistics.atomic_counters(), self._families
         for name, what in (
             ("open", "Atomic transactions that are open."),
-            ("bytes", "Memory that they take."),
-            ("cut", "1 where the last start cut an unfinished transaction from the log's end."),
-            ("unfinished", "Transactions in the middle of the log that lack records, at the last start."),
+            ("bytes", "Bytes of memory that open atomic transactions take."),
+            ("cut", "1 if the last start cut an unfinished transaction from the log's end."),
+            ("unfinished", "Transactions in the middle of the log that lacked records at the last start."),
         ):
             yield families.gauge(f"trovemq_atomic_{name}", what, numbers[f"atomic_{name}"])
         for name, what in (
             ("committed", "Atomic transactions committed."),
-            ("repeated", "Commits asked for again, and answered as before."),
+            ("repeated", "Repeated commits, which were answered as before."),
             ("rolled_back", "Atomic transactions rolled back."),
-            ("timed_out", "Given up: not ended in their time."),
-            ("refused", "Commits refused."),
+            ("timed_out", "Atomic transactions that were rolled back because their timeout passed."),
+            ("refused", "Commits of atomic transactions that were refused."),
         ):
             yield families.counter(f"trovemq_atomic_{name}", what, numbers[f"atomic_{name}"])
 
@@ -255,10 +263,14 @@ class BrokerCollector(Collector):
         searches = self._statistics.searches
         for name, what, value in (
             ("trovemq_searches", "Searches.", searches.searches),
-            ("trovemq_search_entries", "Entries of the trees that they touched.", searches.search_entries),
+            (
+                "trovemq_search_entries",
+                "Entries of the sorted trees that searches read.",
+                searches.search_entries,
+            ),
             (
                 "trovemq_search_scanned_bytes",
-                "Of the log, read by searches because the trees lacked it.",
+                "Bytes of the log that searches read because the sorted trees did not have them yet.",
                 searches.search_scanned_bytes,
             ),
         ):
@@ -281,13 +293,13 @@ class BrokerCollector(Collector):
         )
         for name, what, table in (
             ("trovemq_store_damaged_ranges", "Places of the log without a good record.", damage.ranges),
-            ("trovemq_store_damaged_bytes", "Their bytes.", damage.bytes),
+            ("trovemq_store_damaged_bytes", "Bytes of the log without a good record.", damage.bytes),
         ):
             yield from families.counters(name, what, ("state",), _by_symbol(table))
         for name, what, value in (
-            ("trovemq_store_scrubs", "Scrubs that came to their end.", service.scrubs),
+            ("trovemq_store_scrubs", "Completed scrubs.", service.scrubs),
             ("trovemq_store_scrubbed_bytes", "Bytes of the log that scrubs read.", service.scrubbed_bytes),
-            ("trovemq_store_scrub_damages", "Findings of scrubs.", service.scrub_damages),
+            ("trovemq_store_scrub_damages", "Damaged places that scrubs found.", service.scrub_damages),
             ("trovemq_store_backups", "Backups made.", service.backups),
             ("trovemq_store_backup_bytes", "Bytes copied by backups.", service.backup_bytes),
             ("trovemq_store_backup_failures", "Backups that failed.", service.backup_failures),
@@ -298,25 +310,29 @@ class BrokerCollector(Collector):
         retention, families = self._statistics.retention, self._families
         counters = (
             ("trovemq_retention_segments", "Log segments removed.", retention.removed_segments),
-            ("trovemq_retention_bytes", "Their bytes.", retention.removed_bytes),
+            (
+                "trovemq_retention_bytes",
+                "Bytes of the log segments that were removed.",
+                retention.removed_bytes,
+            ),
             (
                 "trovemq_retention_forced_segments",
-                "Removed before their time, to free the disk.",
+                "Log segments that were removed before their time, to free the disk.",
                 retention.forced_segments,
             ),
             (
                 "trovemq_retention_carried_messages",
-                "Messages that were pending and appended again before their segment went.",
+                "Pending messages that were appended again before their segment was removed.",
                 retention.carried_messages,
             ),
             (
                 "trovemq_retention_dropped_messages",
-                "Messages that were pending and went with their segment.",
+                "Pending messages that were removed with their segment, to free the disk.",
                 retention.dropped_messages,
             ),
             (
                 "trovemq_retention_dropped_unacknowledged",
-                "Messages of topics with retention = until_acknowledged that the disk took.",
+                "Unacknowledged messages of `until_acknowledged` topics, removed to free the disk.",
                 retention.dropped_unacknowledged,
             ),
             ("trovemq_retention_failures", "Removals that failed.", retention.failures),
@@ -326,7 +342,7 @@ class BrokerCollector(Collector):
         end_offset = self._statistics.store.end_offset
         yield from families.gauges(
             "trovemq_retention_held_bytes",
-            "Of the log, kept by a topic until this group, the last one, has acknowledged.",
+            "Bytes of the log that a topic keeps until this group, its slowest one, has acknowledged.",
             ("topic", "group"),
             (
                 ((one.topic, one.group), max(0, end_offset - one.physical_offset))
@@ -335,24 +351,30 @@ class BrokerCollector(Collector):
         )
         yield families.gauge(
             "trovemq_retention_early_until_timestamp_seconds",
-            "Store time up to which answers may lack messages that were removed early; 0 where none was.",
+            "Store time up to which answers may lack messages that were removed early; 0 if none was.",
             self._statistics.store.early_removal.removed.until_ms / 1000,
         )
-        yield families.gauge("trovemq_disk_used_percent", "Of the store's disk.", retention.disk_used_percent)
         yield families.gauge(
-            "trovemq_disk_full", "1 where new messages are refused for it.", int(self._statistics.disk_full)
+            "trovemq_disk_used_percent", "Used part of the store's disk.", retention.disk_used_percent
+        )
+        yield families.gauge(
+            "trovemq_disk_full",
+            "1 while new messages are refused because the disk is full.",
+            int(self._statistics.disk_full),
         )
         drained = int(self._statistics.drained())
-        yield families.gauge("trovemq_drained", "1 where the broker is drained and refuses them.", drained)
+        yield families.gauge(
+            "trovemq_drained", "1 while the broker is drained and refuses new messages.", drained
+        )
 
 
 _TREES: Final = {
-    "producers_numbered": "Producers that number their messages and are in the trees.",
-    "tree_lag_bytes": "Of the log that the trees lack: searches scan it.",
-    "unique_ids_waiting": "Unique keys in memory, not yet in the tree.",
-    "tree_bytes": "Of the trees on disk.",
-    "tree_records": "Records that the trees took since the start.",
-    "trees_quarantined": "1 where they could not be trusted at the start and are rebuilt.",
+    "producers_numbered": "Idempotent producers that are known.",
+    "tree_lag_bytes": "Bytes of the log that are not in the sorted trees yet: searches scan them.",
+    "unique_ids_waiting": "Unique keys in memory, not yet in their tree.",
+    "tree_bytes": "Bytes of the sorted trees on disk.",
+    "tree_records": "Records that were entered into the sorted trees since the start.",
+    "trees_quarantined": "1 if the sorted trees could not be trusted at the start and are rebuilt.",
 }
 
 

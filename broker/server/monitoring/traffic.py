@@ -80,8 +80,8 @@ class Traffic:
     def answered(
         self, method: str, response: str, started: float, *, waited: bool = False, context: Any = None
     ) -> None:
-        """One frame of a stream was answered; `started` is time.perf_counter() when it was read. `context`:
-        None for a frame whose time is also its client's."""
+        """One frame of a stream was answered; `started` is time.perf_counter() when it was read. `context` is
+        None if part of the time was the client's own: such a frame is never logged as slow."""
         elapsed_ms = (time.perf_counter() - started) * 1000
         self.observe(method, response, elapsed_ms, is_long_polling=waited)
         if elapsed_ms >= self.slow.limit_ms and context is not None and not waited:

@@ -68,7 +68,7 @@ class AppendStream(ReplyStream):
     def _append(
         self, request: AppendFrame, started: float, refusal: TroveError | None = None
     ) -> bytes | None:
-        """The reply, or None where it comes later or nobody waits for one."""
+        """The reply; None if it is sent later or nobody waits for one."""
         parts = self._parts
         try:
             if refusal is not None:

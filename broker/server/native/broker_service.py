@@ -27,7 +27,7 @@ _STATES: Final = {
 
 
 class BrokerService(broker_pb2_grpc.BrokerServiceServicer):
-    """The methods are those of broker.proto; every refusal is a TroveError."""
+    """The methods of broker.proto. Every refusal is a TroveError."""
 
     def __init__(
         self, broker: str, drain: Drain, settings: RunningSettings, look: Callable[[], Awaitable[Condition]]

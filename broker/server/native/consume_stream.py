@@ -1,4 +1,5 @@
-"""The Consume stream: batches of a group's messages while the client gives credit, and their settlement.
+"""The Consume stream: sends batches of a group's messages as long as the client gives credit, and settles
+them.
 
 | from the client | effect                                                                                   |
 |-----------------|------------------------------------------------------------------------------------------|
@@ -55,7 +56,7 @@ SERVICE_NAME: Final = consumer_pb2.DESCRIPTOR.services_by_name["ConsumerService"
 BATCH_MESSAGES_MAX: Final = 512
 BATCH_BYTES_MAX: Final = 1 << 20
 UNCONFIRMED_MAX: Final = 64
-"""Batches that the client has not named as received; no more are sent then."""
+"""The most batches that the client has not confirmed; no more are sent then."""
 SETTLED_MAX: Final = 4_096
 """Messages of the settlements of one frame, and settlements."""
 SETTLED_STEP: Final = BATCH_MESSAGES_MAX
@@ -68,7 +69,7 @@ CREDIT_BYTES_MAX: Final = 268_435_456
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeParts:
-    """The common parts of all Consume streams."""
+    """The parts that all Consume streams share."""
 
     rocketmq: RocketmqParts
     receiver: Receiver
@@ -77,7 +78,7 @@ class ConsumeParts:
 
 
 class ConsumerService:
-    """`add_to` a server, before it starts; `streams` end before it stops."""
+    """`add_to` a server before it starts; end all `streams` before it stops."""
 
     def __init__(self, parts: ConsumeParts) -> None:
         self._parts = parts
@@ -96,7 +97,7 @@ class ConsumerService:
 
 
 class _Subscription(NamedTuple):
-    """The first frame's content. `invisible_ms` None: the broker renews the leases."""
+    """The content of the first frame. `invisible_ms` None: the broker renews the leases."""
 
     group: str
     topic: str
@@ -114,7 +115,7 @@ class _SettlingStep(NamedTuple):
 
 @dataclass(slots=True)
 class _Sent:
-    """The messages of a batch, without their records: those would keep a segment mapped."""
+    """The messages of a batch, without their records, which would keep a segment mapped."""
 
     batch: int
     runs: list[tuple[str, range]]
@@ -181,7 +182,7 @@ class ConsumeStream(ReplyStream):
         if subscription is None:
             subscription = self._begin(request)
         elif (request.group, request.topic) != (subscription.group, subscription.topic):
-            raise TroveError(errors.REQUEST_ILLEGAL, "a stream is of one group and topic")
+            raise TroveError(errors.REQUEST_ILLEGAL, "a stream has one start, for one group and topic")
         self._confirm(subscription, request.received_batch)
         self._take_credit(request.credit_messages, request.credit_bytes)
         if request.settlements:
@@ -191,7 +192,7 @@ class ConsumeStream(ReplyStream):
 
     def _begin(self, frame: consumer_pb2.ConsumeFrame) -> _Subscription:
         if not frame.HasField("start"):
-            raise TroveError(errors.REQUEST_ILLEGAL, "the first frame of a stream has its start")
+            raise TroveError(errors.REQUEST_ILLEGAL, "the first frame of a stream must have its start")
         start = frame.start
         filter_ = parse_filter(start.filter_type or "tag", start.filter) if start.filter else TAKE_ALL
         self._subscription = subscription = _Subscription(
@@ -245,7 +246,7 @@ class ConsumeStream(ReplyStream):
                 runs = await self._parts.receiver.next_runs(request, until, self._context, self)
                 if runs:
                     await self._send(subscription, runs)
-                await asyncio.sleep(0)  # where the client reads fast, others have their turn
+                await asyncio.sleep(0)  # a client that reads fast must not keep the loop from others
         except TroveError as error:
             self._fail(error)
         except Exception:  # the client is gone
@@ -273,9 +274,9 @@ class ConsumeStream(ReplyStream):
             await super().wait_for_capacity()
 
     def _prepare(self, subscription: _Subscription) -> ReceiveRequest:
-        """Anew for each batch: topic, group and client may have changed."""
+        """Checked for each batch again: topic, group and client may have changed."""
         if self._parts.rocketmq.registry.get(self._client_id) is not self._client:
-            raise TroveError(errors.CLIENT_UNKNOWN, "the client was forgotten or has other settings since")
+            raise TroveError(errors.CLIENT_UNKNOWN, "the client has expired or has changed its settings")
         if self._parts.rocketmq.registry.has_left(self._client_id):
             raise TroveError(errors.CLIENT_UNKNOWN, "the client has ended")
         request = self._parts.receiver.prepare(*subscription, self._client_id)
@@ -343,7 +344,8 @@ class ConsumeStream(ReplyStream):
                 yield
 
     async def _durable(self, results: Sequence[consumer_pb2.SettlementResult]) -> None:
-        """Returns when dead letters are as durable as acknowledged messages; later frames wait with them."""
+        """Returns when the dead letters are as durable as acknowledged messages. Later frames wait for it,
+        too."""
         group_commit = self._parts.rocketmq.group_commit
         try:
             await group_commit.acknowledgeable(self._parts.rocketmq.store.end_offset)
@@ -407,7 +409,7 @@ def _ranges_of(settlement: consumer_pb2.Settlement) -> list[range]:
 
 
 def _symbol(reply: consumer_pb2.ConsumeReply) -> str:
-    """How the frame counts in the metrics: by its first refusal."""
+    """The response under which the metrics count the frame: its first refusal, or OK."""
     for result in reply.results:
         if result.HasField("error"):
             return result.error.symbol
@@ -417,7 +419,7 @@ def _symbol(reply: consumer_pb2.ConsumeReply) -> str:
 
 
 def batch_reply(batch: int, runs: Sequence[DeliveredRun], size: int) -> bytes:
-    """A serialised ConsumeReply: one copy of the records."""
+    """A serialised ConsumeReply, made with one copy of the records."""
     head = consumer_pb2.ConsumeReply(batch=batch)
     for run in runs:
         head.runs.add(

@@ -104,7 +104,7 @@ class FetchStream(ReplyStream):
         return True
 
     def _fetch(self, request: message_pb2.FetchRequest) -> bytes | None:
-        """The reply, or None where the request waits for its queue to grow."""
+        """The reply; None if the request waits for new messages in its queue."""
         parts = self._parts
         wait_ms = wait_limit(request, parts.wait_ms_max)
         fetch = FetchWait(parts, request.fetch_id, pull_request(request), wait_ms)
@@ -122,7 +122,7 @@ class FetchStream(ReplyStream):
 
         def woken(grown: bool) -> None:
             self._waiters.pop(fetch, None)
-            # Not at once: many may wait for one queue, and who appended comes first.
+            # Not at once: many may wait for one queue, and the sender of the append is to be answered first.
             loop.call_soon(self.reply_soon, lambda: self._answer(fetch, last=not grown))
 
         try:

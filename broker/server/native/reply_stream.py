@@ -62,12 +62,13 @@ class ReplyStream:
         raise NotImplementedError
 
     def handle_now(self, request: Any) -> bool:
-        """The same by `reply_now`. False: nothing was done, the request may have to wait."""
+        """Handles a request and replies by `reply_now`. False: nothing was done, because it may have to
+        wait."""
         del request
         return False
 
     def reply_now(self, message: bytes) -> None:
-        """Writes in this callback; where the client has not read what is before it, soon."""
+        """Writes the reply in this callback, or soon if the client has not read the replies before it."""
         if self._callbacks is None or not self._callbacks.try_send(message):
             self.begin_waiting()
             self._make_ready(lambda: message)
@@ -111,7 +112,7 @@ class ReplyStream:
             return
         try:
             message = make()
-        except Exception as error:  # who woke us, an append or a sync, must not hear of it
+        except Exception as error:  # the append or sync that called this must not fail with it
             self._make_ready(partial(_fail, error))
             return
         if message is not None:
@@ -121,7 +122,7 @@ class ReplyStream:
 
     @property
     def _may_send(self) -> bool:
-        """Whether a reply that is made now can be written now."""
+        """Whether a reply can be written at once."""
         if self._callbacks is None or self._over or self._ready or self._writing.locked():
             return False
         return self._callbacks.can_send and self.has_capacity()
@@ -181,7 +182,7 @@ class ReplyStream:
             self.task.cancel()
 
     def _receive(self, request: Any) -> bool:
-        """A request that came while the reader waits for one. False: it is the reader's."""
+        """Takes a request that came while the reader waits for one. False: the reader must take it."""
         if self._ending or self._waiting >= self._waiting_max or not self._may_send:
             return False
         return self.handle_now(request)

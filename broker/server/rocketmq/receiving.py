@@ -149,7 +149,7 @@ class Receiver:
     def prepare(
         self, group: str, topic: str, filter_: Filter, invisible_ms: int | None, client_id: str
     ) -> ReceiveRequest:
-        """A receive of the group, which is made where it is new; invisible_ms None: the broker renews the
+        """The request of a group's receive; a new group is created. invisible_ms None: the broker renews the
         leases. Raises INVISIBLE_DURATION_ILLEGAL, TOPIC_NOT_FOUND, PERMISSION_MISSING, GROUP_NOT_FOUND."""
         parts = self._parts
         now_ms = parts.clock_ms()

@@ -130,7 +130,7 @@ class AppendStream:
             frame, frame_id = self._pending.popleft(), self._next_frame_id
             try:
                 data = frame.take(frame_id)
-            except Exception as error:  # else the frame would be neither written nor answered
+            except Exception as error:  # without this, the frame would never have a result
                 frame.failed(_not_encodable(error), in_doubt=False)
                 continue
             if data is None:
@@ -172,7 +172,7 @@ class AppendStream:
     def _answered(self, outcome: AppendOutcome) -> bool:
         full = len(self._in_flight) >= FRAMES_IN_FLIGHT_MAX
         frame = self._in_flight.get(outcome.frame_id)
-        if frame is not None:  # else it had passed its deadline
+        if frame is not None:  # None: its deadline has passed
             frame.answered(outcome)
             del self._in_flight[outcome.frame_id]
         if full:

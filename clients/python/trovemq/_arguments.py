@@ -32,7 +32,7 @@ def check_number(name: str, value: object, spec: ErrorSpec = errors.REQUEST_ILLE
 
 
 def check_numbers(**numbers: object) -> None:
-    """check_number of each that is not None."""
+    """Calls check_number for each number that is not None."""
     for name, value in numbers.items():
         if value is not None:
             check_number(name, value)

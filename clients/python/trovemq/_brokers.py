@@ -1,4 +1,4 @@
-"""Brokers as processes: taken out of service and back, their settings."""
+"""Brokers as processes: drain, condition, settings."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Brokers:
     async def drain(
         self, broker: str | None = None, *, grace_ms: int = 10_000, stop_wait_max_ms: int | None = None
     ) -> DrainStatus:
-        """Takes a broker out of the routes for writing, so that messages go to the others; reads and
-        acknowledgements continue. Returns at once; a restart of the broker ends it.
+        """Takes a broker out of the routes for writing, so that new messages go to the others. Reads and
+        acknowledgements continue. Returns at once. A restart of the broker ends the drain.
 
         Args:
-            broker: The broker; needed where there are several.
-            grace_ms: New messages are stored for so long, while clients learn of the routes; then they are
-                refused, and clients send them elsewhere.
-            stop_wait_max_ms: The broker stops afterwards; so long it waits for open atomic transactions.
-                None: it stays, drained.
+            broker: The broker; needed if there are several.
+            grace_ms: How long new messages are still stored, while clients learn of the new routes. After
+            that they are refused, and clients send them to other brokers.
+            stop_wait_max_ms: The broker stops when it is drained; this is how long it waits for open atomic
+            transactions. None: it does not stop.
 
         Raises:
             TroveError: BROKER_AMBIGUOUS, REQUEST_ILLEGAL (a time of more than an hour), ACCESS_DENIED, …
@@ -40,11 +40,11 @@ class Brokers:
         return await self._one(broker).drain(grace_ms, stop_wait_max_ms)
 
     async def undrain(self, broker: str | None = None) -> DrainStatus:
-        """Takes new messages again. Raises as `drain`."""
+        """Lets the broker take new messages again. Raises as `drain`."""
         return await self._one(broker).undrain()
 
     async def drain_status(self, broker: str | None = None) -> DrainStatus:
-        """How far it is. Raises as `drain`."""
+        """How far the drain is. Raises as `drain`."""
         return await self._one(broker).drain_status()
 
     async def condition(self, broker: str | None = None) -> BrokerCondition:
@@ -52,14 +52,14 @@ class Brokers:
         return await self._one(broker).condition()
 
     async def settings(self, *names: str, broker: str | None = None) -> list[SettingDescription]:
-        """The settings of every broker, or of the one that is named.
+        """The settings of all brokers, or of one.
 
         Args:
-            names: Our names or RocketMQ's; all settings where none is given.
-            broker: The broker; every one where None.
+            names: Our names or RocketMQ's; without names, all settings.
+            broker: The broker; None for all.
 
         Raises:
-            TroveError: REQUEST_ILLEGAL (there is no such setting), ACCESS_DENIED, …
+            TroveError: REQUEST_ILLEGAL (an unknown name), ACCESS_DENIED, …
         """
         lists = await present([calls.settings(names) for calls in self._all(broker)], ())
         return [one for settings in lists for one in settings]
@@ -67,16 +67,18 @@ class Brokers:
     async def set_setting(
         self, name: str, value: str, *, broker: str | None = None
     ) -> list[SettingDescription]:
-        """Changes a setting that needs no restart: at once, and until the broker restarts. To keep it, write
-        it into the broker's configuration, too.
+        """Changes a setting that needs no restart, at once and until the broker restarts. To keep the value,
+            write it into the broker's configuration, too.
 
-        Args:
-            name: Our name or RocketMQ's.
-            value: As in a file or on a command line: `64MiB`, `5s`, `true`.
-            broker: The broker; every one where None.
+            Args:
+                name: Our name or RocketMQ's.
+                value: As in a file or on a command line: `64MiB`, `5s`, `true`.
+                broker: The broker; None for all.
 
-        Raises:
-            TroveError: REQUEST_ILLEGAL (unknown, out of its range, needs a restart), ACCESS_DENIED, …
+            Raises:
+                TroveError: REQUEST_ILLEGAL (an unknown name, a value out of range, a setting that needs a
+                restart),
+        ACCESS_DENIED, …
         """
         return await present([calls.set_setting(name, value) for calls in self._all(broker)], ())
 

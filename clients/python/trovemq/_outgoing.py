@@ -349,7 +349,7 @@ class ColumnBatch(Batch):
 
 
 def _sizes_of(records: bytearray, count: int) -> Sizes:
-    """The sizes of the records that fill these bytes."""
+    """The sizes of the encoded records in these bytes."""
     if count > SMALL_BATCH_MAX and has_numpy():
         from trovemq_proto.records import RecordBatch
 

@@ -107,7 +107,7 @@ class Puller:
                 answer = await (reading or stream.read())
                 self._take(answer)
                 await self._send_fetches(stream)
-                # The next answer arrives while the reader works on this one; at the end there is none.
+                # The next answer is read while the caller works on this one, except at the end of the queue.
                 at_end = answer.batch.next_offset >= answer.batch.max_offset
                 reading = None if at_end else asyncio.get_running_loop().create_task(stream.read())
                 while (batch := self._plan.next_to_hand_out()) is not None:

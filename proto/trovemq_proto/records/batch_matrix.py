@@ -1,8 +1,8 @@
-"""The records of many messages of one topic, by NumPy: the fast ways of batch_encoder.py.
+"""Encodes many messages of one topic with NumPy: the fast way of batch_encoder.py.
 
-For messages whose unique keys, keys and tags have one size each, everything but the bodies is a byte matrix,
-filled column by column; any others get their headers from a matrix, and their property blocks one by one. A
-row of the matrix, the body left out at the stroke:
+If all unique keys have the same size, and so have all keys and all tags, then everything but the bodies is a
+matrix of bytes that is filled column by column. Otherwise only the headers are, and the property blocks are
+made one by one. A row of the matrix, where the stroke is the place of the body:
 
 | header (layout.py) / topic with its length | i16 | UNIQ_KEY, KEYS, TAGS, the user's, the CRC property |
 """
@@ -39,7 +39,7 @@ from trovemq_proto.records.property_blocks import (
 Body = bytes | bytearray | memoryview
 Bytes2D = NDArray[np.uint8]
 Column = bytes | Bytes2D
-"""Bytes that all rows of a matrix have, or a part of the matrix."""
+"""Bytes that are the same in all rows, or a part of the matrix."""
 
 _UNIQ_KEY: Final = f"{PROPERTY_UNIQ_KEY}\x01".encode()
 _KEYS: Final = f"{PROPERTY_KEYS}\x01".encode()
@@ -54,8 +54,8 @@ def block_columns(
     writer: Writer,
     end: bytes,
 ) -> list[Column] | None:
-    """The property blocks as columns, `end` the last one; None when the messages are not alike or something
-    is illegal."""
+    """The property blocks as columns, of which `end` is the last. None if the messages are not alike, or one
+    of them is illegal."""
     if not isinstance(properties, Mapping) and properties is not None:
         return None
     own = own_block(properties, writer)
@@ -81,7 +81,8 @@ def block_columns(
 def encode_alike(
     head: bytes, topic_field: bytes, bodies: Sequence[Body], columns: list[Column], flags: Sequence[int] | int
 ) -> bytearray:
-    """Records whose property blocks are these columns. `head`: a header without sizes, CRC and flag."""
+    """The records that have these columns as property blocks. `head`: a header without sizes, CRC and
+    flag."""
     block_size = sum(map(_width, columns))
     check_block_size(block_size)
     row = [head, topic_field, block_size.to_bytes(2), *columns]
@@ -95,19 +96,16 @@ def encode_alike(
         matrix[:, at:end] = np.frombuffer(column, np.uint8) if isinstance(column, bytes) else column
         at = end
     _fill_header(matrix, len(head), width, bodies, flags)
-    # A row is the head and the tail of one record; cut after the heads it is a tail and the next head.
-    gaps = _rows(flat, len(head), count, width)
-    gaps[-1] = gaps[-1][: width - len(head)]
-    parts: list[Body] = [flat[: len(head)].tobytes()] * (2 * count + 1)
-    parts[1::2] = bodies
-    parts[2::2] = gaps
-    return bytearray().join(parts)
+    # A row has the head and the tail of one record. Cut after the heads, the bytes are a tail and the next
+    # head. ps = _rows(flat, len(head), count, width) ps[-1] = gaps[-1][: width - len(head)] rts: list[Body] =
+    # [flat[: len(head)].tobytes()] * (2 * count + 1) rts[1::2] = bodies rts[2::2] = gaps turn
+    # bytearray().join(parts)
 
 
 def encode_joined(
     head: bytes, topic_field: bytes, bodies: Sequence[Body], blocks: list[bytes], flags: Sequence[int] | int
 ) -> bytearray:
-    """Records with these property blocks. `head`: as in encode_alike."""
+    """The records with these property blocks. `head`: as in encode_alike."""
     block_sizes = np.fromiter(map(len, blocks), np.int64, len(blocks))
     heads = np.empty((len(bodies), len(head)), np.uint8)
     heads[:] = np.frombuffer(head, np.uint8)
@@ -122,7 +120,7 @@ def encode_joined(
 
 
 def key_texts(unique_keys: Bytes2D) -> list[str]:
-    """The rows of the matrix as texts."""
+    """The rows of the matrix as byte strings."""
     rows = _rows(np.ascontiguousarray(unique_keys), 0, *unique_keys.shape)
     return [row.decode("ascii", "replace") for row in rows]
 
@@ -134,7 +132,8 @@ def _fill_header(
     bodies: Sequence[Body],
     flags: Sequence[int] | int,
 ) -> None:
-    """Writes TOTALSIZE, BODYCRC, FLAG and the bodies' lengths into the headers that begin the rows."""
+    """Writes TOTALSIZE, BODYCRC, FLAG and the bodies' lengths into the headers at the beginning of the
+    rows."""
     count = len(bodies)
     body_sizes = np.fromiter(map(len, bodies), np.int64, count)
 

@@ -1,4 +1,4 @@
-"""Java's String.hashCode and the index's hash of one string; hash_columns.py has them for many.
+"""Java's String.hashCode and the index's hash, of one string; hash_columns.py computes them for many.
 
 hash(s) = sum of unit[i] * 31 ** (len - 1 - i), wrapped to 32 bits, over UTF-16 code units; for ASCII the
 units are the bytes.

@@ -7,7 +7,7 @@
 | anything else             | 4             |
 
 A send with a priority that is not 0 to 9 is refused; the table is for records that others have written.
-priority_columns.py has the same for many records.
+priority_columns.py does the same for many records.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ def priority_of(properties: Mapping[str, str]) -> int:
 
 
 def read_priority(text: bytes) -> int:
-    """The priority that a stored text counts as."""
+    """The priority that a stored text stands for."""
     if 1 <= len(text) <= _DIGITS_MAX and text.isdigit():
         return min(int(text), PRIORITY_MAX)
     return PRIORITY_DEFAULT
 
 
 def illegal_priority(text: str) -> TroveError:
-    """The error of a text that is not 0 to 9."""
+    """The error for a text that is not 0 to 9."""
     return TroveError(
         errors.PROPERTY_ILLEGAL, f"the priority {text[:40]!r} is not 0 to {PRIORITY_MAX}", name="priority"
     )

@@ -1,4 +1,4 @@
-"""The priorities of priorities.py, of all records of a batch."""
+"""The priorities of all records of a batch at once; see priorities.py."""
 
 from __future__ import annotations
 

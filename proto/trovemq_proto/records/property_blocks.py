@@ -1,4 +1,4 @@
-"""The property block of each of many messages: properties.message_properties, checked by the column."""
+"""The property blocks of many messages: as properties.message_properties, but checked column by column."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def property_blocks(
     writer: Writer,
     end: bytes,
 ) -> list[bytes]:
-    """One block a message; `end` is put after each. Raises TroveError as BatchEncoder.encode does."""
+    """One block per message, each followed by `end`. Raises TroveError as BatchEncoder.encode does."""
     count = len(unique_keys)
     if isinstance(tags, str) or tags is None:
         tags = [tags] * count
@@ -75,7 +75,7 @@ def own_block(properties: Mapping[str, str] | None, writer: Writer) -> bytes:
 
 
 def _check_each(texts: Sequence[str], forbidden: str, check: Callable[[str], object]) -> None:
-    """check(text) for each text, left out when one look at all of them shows that it cannot fail."""
+    """Calls check(text) for each text, unless one look at all of them shows that no check can fail."""
     joined = "".join(texts)
     suspicious = any(character in joined for character in forbidden) or not joined.isascii()
     if suspicious or not all(texts) or max(map(len, texts), default=0) > UNIQUE_KEY_SIZE_MAX:

@@ -43,7 +43,7 @@ class UniqueKeyGenerator:
         self._start_seconds: Final = start_seconds_since_2021
         self._elapsed_seconds: Final = elapsed_seconds
         self._sequence = 0
-        self._timed, self._timed_seconds = "", -1  # of the second of the last key
+        self._timed, self._timed_seconds = "", -1  # the part with the time, for the second of the last key
 
     def next(self) -> str:
         """34 upper-case hex digits."""

@@ -12,13 +12,14 @@
 | offset  | hex: queue offset                                                               |
 | check   | 8 hex digits: CRC-32 of group, topic and all bytes before                       |
 
-A receipt stands for all handles of one head, where offsets are named beside it:
+A receipt stands for all handles of one head; the offsets are then named beside it:
 
     head "." head check
 
 | part       | as                                                                                        |
 |------------|-------------------------------------------------------------------------------------------|
-| head check | 8 hex digits: CRC-32 of group, topic, and the head with its dot; a handle's continues it  |
+| head check | 8 hex digits: CRC-32 of group, topic, and the head with its dot; a handle's CRC continues |
+|            | this one                                                                                  |
 
 Every character is allowed in a URL. To clients the texts are opaque; the SDK makes the handle of an offset
 from its receipt (trovemq_proto.receipts).
@@ -74,7 +75,7 @@ def handle_head(kind: int, queue_id: QueueId, lease: int, granted_until_ms: int,
 
 
 def encode_receipt(seed: int, head: str) -> str:
-    """The receipt of all offsets under a lease."""
+    """The receipt that stands for all offsets under a lease."""
     return f"{head}.{crc32(f'{head}.'.encode(), seed):08x}"
 
 
@@ -107,9 +108,9 @@ class HandleReader:
         raise illegal_handle("is not a handle of this group and topic")
 
     def read_receipt(self, receipt: str) -> HandleHead:
-        """The lease; the very same object for one receipt in a row.
+        """The lease that the receipt names; the same object as long as the same receipt is asked for.
 
-        TroveError RECEIPT_HANDLE_ILLEGAL where it is not a receipt of the group and topic.
+        Raises TroveError RECEIPT_HANDLE_ILLEGAL if it is not a receipt of the group and topic.
         """
         try:
             text, check = receipt.rsplit(".", 1)

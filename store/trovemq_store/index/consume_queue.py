@@ -166,8 +166,8 @@ class ConsumeQueue:
         return np.concatenate(pieces) if pieces else np.empty(0, UNIT_DTYPE)
 
     def few_units(self, offset: QueueOffset, count: int) -> list[tuple[PhysicalOffset, int, int]]:
-        """The same of a handful, without columns: fewer where their file ends. They must be there. The last
-        unit of the queue needs no look at a file."""
+        """As units(), for a few units and without columns; fewer if their file ends before. They must exist.
+        The last unit of the queue is known without reading a file."""
         assert self._first_unit <= offset <= self._end - count, "written units"
         if offset == self._known_offset:
             return [self._known_unit]
@@ -216,7 +216,7 @@ class ConsumeQueue:
         if offset > self._end:
             self._write(self._end, np.repeat(BLANK_UNIT, offset - self._end))
         self._write(offset, units)
-        self._known_offset = QueueOffset(offset + len(units) - 1)  # a reader at the end wants it next
+        self._known_offset = QueueOffset(offset + len(units) - 1)  # a reader at the end asks for it next
         self._known_unit = units[-1].item()
 
     def publish(self, offset: QueueOffset, count: int) -> None:

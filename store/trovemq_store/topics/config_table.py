@@ -25,7 +25,7 @@ from trovemq_store.topics.lax_json import JsonObject, integer_member, object_mem
 
 T = TypeVar("T")
 CHANGES_KEPT: Final = 4_096
-"""Names of the last changes; who has seen fewer of them reads the whole table again."""
+"""How many changed names are remembered. A reader that has missed more reads the whole table again."""
 
 
 class Config(Protocol):
@@ -117,7 +117,7 @@ class ConfigTable(ABC, Generic[ConfigT]):
         self._change: Change[ConfigT] | None = None
         self._changed_names: deque[str] = deque(maxlen=CHANGES_KEPT)
         self.change_count = 0
-        """Entries that were created, altered or deleted, since the start."""
+        """How many entries were created, altered or deleted since the start."""
 
     @property
     def data_version(self) -> int:
@@ -168,8 +168,8 @@ class ConfigTable(ABC, Generic[ConfigT]):
                 self._notify()
 
     def changed_since(self, change_count: int) -> list[str] | None:
-        """Names of the entries that were changed since `change_count` had that value, each once; None where
-        that was too long ago to know them."""
+        """Names of the entries that changed since `change_count` had that value, each once; None if that is
+        too long ago."""
         count = self.change_count - change_count
         kept = len(self._changed_names)
         if count > kept:
