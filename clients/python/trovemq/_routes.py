@@ -69,8 +69,8 @@ class RouteTable:
         return slots
 
     def writable_slots(self, topic: str) -> tuple[Slot, ...]:
-        """The queues that messages shall go to: those of brokers that are taken out of service only where no
-        other broker has the topic."""
+        """The queues for new messages. Those of draining brokers are among them only if no other broker has
+        the topic."""
         slots = self._writable_slots.get(topic)
         if slots is None:
             known = self.slots(topic)
@@ -97,8 +97,8 @@ class RouteTable:
         return known[1].get(topic)
 
     def queue_brokers(self, topic: str, queue_id: int) -> list[str]:
-        """Names of the brokers that have this queue for writing; those last known where no live one has the
-        topic."""
+        """Names of the brokers that have this queue for writing. If no live broker has the topic, those that
+        had it last."""
         # Sorted by queue, and every broker has queues 0 .. n-1: the search may end early.
         names = []
         for slot in self.writable_slots(topic):

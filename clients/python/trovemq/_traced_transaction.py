@@ -13,7 +13,7 @@ from trovemq.otel import Tracing, creation_context
 
 
 class TracedAtomicTransaction(AtomicTransaction):
-    """Each message has a span of its own, and the commit one that links to them."""
+    """Each message has a span of its own. The commit has one that links to them."""
 
     def __init__(self, tracing: Tracing, pool: ConnectionPool, **options: Any) -> None:
         super().__init__(pool, **options)

@@ -32,7 +32,7 @@ def next_unique_key() -> str:
 
 
 def next_unique_keys(count: int) -> UniqueKeys:
-    """`count` keys: texts, or uint8[count, 34] in ASCII."""
+    """`count` keys, as texts or as uint8[count, 34] with ASCII characters."""
     several = count > SMALL_BATCH_MAX and has_numpy()
     with _lock:
         return _current().take_matrix(count) if several else _current().take(count)

@@ -246,7 +246,7 @@ def _check_options(options: object) -> None:
     if options is None:
         return
     if not isinstance(options, Mapping):
-        text = f"options is a mapping of texts, {not_of(options)}"
+        text = f"options must be a mapping of texts, {not_of(options)}"
         raise TroveError(errors.TOPIC_OPTION_ILLEGAL, text, argument="options")
     check_texts("options", list(options), errors.TOPIC_OPTION_ILLEGAL)
     check_texts("options", list(options.values()), errors.TOPIC_OPTION_ILLEGAL)

@@ -1,4 +1,4 @@
-"""Results of the calls about brokers as processes. All are frozen values; none holds a connection."""
+"""Results of the calls about brokers as processes. They are frozen values, and none holds a connection."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class DrainStatus:
-    """How far a broker is taken out of service.
+    """How far the drain of a broker is.
 
     Attributes:
         broker: The broker.
-        state: `serving`; `draining`: out of the routes for writing, new messages are still stored; `drained`:
-            they are refused; `stopping`.
-        stops: It stops when it is drained.
-        open_transactions: Atomic transactions that are open there.
+        state: `serving`; `draining`: out of the routes for writing, but new messages are still stored;
+        `drained`: new messages are refused; `stopping`.
+        stops: Whether it stops when it is drained.
+        open_transactions: How many atomic transactions are open there.
     """
 
     broker: str
@@ -30,18 +30,18 @@ class BrokerCondition:
     Attributes:
         broker: The broker.
         version: Its version.
-        now: Its clock, epoch ms.
+        now: The time of its clock, epoch ms.
         drain: As `DrainStatus.state`.
         reasons: Why it is not ready, as in /readyz.
-        warnings: Conditions that deserve attention and hinder no request.
-        disk_used_percent: Of the disk of its store.
-        disk_full: New messages are refused.
-        open_files: Files and connections that it has open; 0 where its machine does not say.
+        warnings: Conditions that deserve attention but hinder no request.
+        disk_used_percent: How much of the store's disk is used.
+        disk_full: Whether new messages are refused because the disk is full.
+        open_files: Number of its open files and connections; 0 if its machine does not say.
         open_files_max: Their limit.
-        store_mode: Permission bits of the store's directory; 0 where they are not known.
-        authentication: Callers are asked who they are.
-        plain_exposed: The address without TLS, where it is open to other machines.
-        http_exposed: The operations HTTP without TLS, likewise.
+        store_mode: Permission bits of the store's directory; 0 if they are not known.
+        authentication: Whether callers must prove who they are.
+        plain_exposed: The address without TLS that other machines can reach; empty if there is none.
+        http_exposed: The same for the operations HTTP.
     """
 
     broker: str
@@ -62,14 +62,14 @@ class BrokerCondition:
 
 @dataclass(frozen=True, slots=True)
 class SettingDescription:
-    """A setting of a broker, as it is now.
+    """A setting of a broker, with its present value.
 
     Attributes:
         name: Its name.
-        value: As TOML: `"sync"`, `5000`, `true`; empty for a secret one that is set.
+        value: As TOML: `"sync"`, `5000`, `true`. The value of a secret that is set is empty.
         source: Where the value came from.
-        needs_restart: A change needs a restart.
-        started_with: The value to which a restart returns, as TOML.
+        needs_restart: Whether a change needs a restart.
+        started_with: The value that it has after a restart, as TOML.
         form: Its possible values.
         what: Its effect.
         broker: The broker.

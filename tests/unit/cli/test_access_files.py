@@ -117,7 +117,7 @@ def test_a_rule_that_means_the_same_is_not_added_again(
     rules = '[{allow: "pub, sub", resource: "topic:orders", from: [10.1.2.3/8]}]'
     ran = applied(f"users: [{{name: alice, rules: {rules}}}]")
     assert {one["change"] for one in ran.objects} == {"unchanged"}
-    assert ran.objects[0]["details"] == ["keeps 1 rules that the file has not"]
+    assert ran.objects[0]["details"] == ["keeps 1 rules that are not in the file"]
     assert action_names("*") == action_names("ALL") != action_names("Pub")
 
 
@@ -128,7 +128,7 @@ def test_a_user_is_switched_off_and_stays_what_it_is(applied: Callable[..., Any]
     assert ran.objects[0]["change"] == "altered"
     assert ran.objects[0]["details"] == [
         "disabled",
-        "stays normal (the file says otherwise: delete the user, and apply)",
+        "stays normal (the file differs: delete the user, then apply)",
     ]
     assert [user.enabled for user in client.users.by_place.values()] == [False, False]
     assert applied("users: [{name: alice, enabled: true}]").objects[0]["details"] == ["enabled"]
@@ -172,7 +172,7 @@ def test_a_directory_that_cannot_be_written_makes_no_user(
     ("users", "message"),
     [
         ("[{name: a, secret: b}]", "unknown member 'secret'"),
-        ("[{name: a, super: 1}]", "super is neither true nor false"),
+        ("[{name: a, super: 1}]", "super must be true or false"),
         ("[{name: a, rules: {}}]", "rules is not a list"),
         ("[{name: a, rules: [b]}]", "rules[0] is not an object"),
         ("[{name: a, rules: [{resource: '*'}]}]", "give allow or deny"),

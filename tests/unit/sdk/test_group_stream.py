@@ -189,7 +189,7 @@ def test_who_waits_for_an_acknowledgement_is_told_and_refused_ones_too() -> None
     async def scene() -> None:
         here = Scene()
         one, two, three = await here.opened(3)
-        first, second = here.stream.settle_and_tell(one, None), here.stream.settle_and_tell(two, None)
+        first, second = here.stream.settle_with_result(one, None), here.stream.settle_with_result(two, None)
         here.stream.settle(three, None)
         await turns(10)
         error = common_pb2.Error(symbol="RECEIPT_HANDLE_ILLEGAL", message="late")
@@ -207,7 +207,7 @@ def test_settlements_without_a_result_go_out_again_after_a_break() -> None:
         here = Scene()
         one, two, three = await here.opened(3)
         here.stream.settle(one, None)
-        returned = here.stream.settle_and_tell(two, (5_000, False))
+        returned = here.stream.settle_with_result(two, (5_000, False))
         await turns(10)
         await here.now.reply(LOST)
         here.stream.settle(three, None)
@@ -277,7 +277,7 @@ def test_a_settlement_that_cannot_be_said_in_time_fails() -> None:
     async def scene() -> None:
         here = Scene(reconnect_timeout_ms=1_000)
         (one,) = await here.opened(1)
-        answer = here.stream.settle_and_tell(one, None)
+        answer = here.stream.settle_with_result(one, None)
         for _ in range(40):
             await here.now.reply(LOST)
             await asyncio.sleep(0.1)
@@ -292,7 +292,7 @@ def test_a_refusal_that_passes_is_tried_again_later() -> None:
     async def scene() -> None:
         here = Scene()
         (one,) = await here.opened(1)
-        answer = here.stream.settle_and_tell(one, (0, True))
+        answer = here.stream.settle_with_result(one, (0, True))
         await turns(10)
         await here.now.settled(error=common_pb2.Error(symbol="LIMIT_EXCEEDED", message="full"))
         assert not answer.done()
@@ -330,7 +330,7 @@ def test_a_final_error_hands_over_what_is_not_settled() -> None:
         here = Scene()
         one, two = await here.opened(2)
         here.stream.settle(one, None)
-        waiting = here.stream.settle_and_tell(two, (7, False))
+        waiting = here.stream.settle_with_result(two, (7, False))
         await turns(10)
         await here.now.reply(TroveError(errors.TOPIC_NOT_FOUND, "deleted"))
         with pytest.raises(TroveError, match="TOPIC_NOT_FOUND"):
@@ -346,12 +346,12 @@ def test_after_the_end_nothing_is_settled() -> None:
     async def scene() -> None:
         here = Scene()
         one, two = await here.opened(2)
-        late = here.stream.settle_and_tell(one, None)
+        late = here.stream.settle_with_result(one, None)
         await here.over()
         with pytest.raises(TroveError, match="CLIENT_CLOSED"):
             await late
         with pytest.raises(TroveError, match="CLIENT_CLOSED"):
-            await here.stream.settle_and_tell(two, None)
+            await here.stream.settle_with_result(two, None)
         assert here.streams[0].cancelled
 
     run(scene())

@@ -68,7 +68,7 @@ class FaultyConsumer(GroupConsumer):
         return super().acknowledge(message, urgent=urgent)
 
     def consumed(self, message: ReceivedMessage) -> None:
-        """The same, without an answer for the caller."""
+        """As `acknowledge`, for a caller that does not wait for the result."""
         self.acknowledge(message, urgent=False)
 
     async def close(self) -> None:

@@ -1,17 +1,17 @@
-"""The Consume stream of one subscription to one broker: batches in, credit and settlements out.
+"""The Consume stream between a subscription and one broker: batches come in, credit and settlements go out.
 
-| event                                 | then                                                               |
+| event                                 | reaction                                                           |
 |---------------------------------------|--------------------------------------------------------------------|
-| a batch came                          | its messages go to the inbox; the next frame names it as received  |
-| the program took messages             | their credit goes out, when it is worth a frame                    |
-| messages were acknowledged, returned  | those of one turn of the loop go out together, by receipt          |
-| the stream broke                      | it is opened again; settlements without a result go out once more, |
-|                                       | and the last acknowledgements: a broker that was killed lost some  |
-| a settlement was too late             | its messages are delivered again                                   |
+| a batch arrives                       | its messages go to the inbox; the next frame confirms the batch    |
+| the program takes messages            | new credit is sent, when there is enough for a frame               |
+| messages are acknowledged or returned | those of one turn of the loop are sent together, by receipt        |
+| the stream breaks                     | it is opened again; settlements without a result are sent again,   |
+|                                       | and so are the last acknowledgements, which a killed broker lost   |
+| a settlement is too late              | its messages are delivered again                                   |
 
 Invariants
-- A settlement has one end: the broker's result, or an error.
-- Credit that is out, and the messages that wait in the inbox, are never more than the inbox may hold.
+- A settlement ends once: with the broker's result, or with an error.
+- Unused credit and the messages in the inbox are together never more than the inbox may hold.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ from trovemq_proto.errors import TroveError
 _log = logging.getLogger(__name__)
 
 FRAME_MESSAGES_MAX: Final = 2_048
-FRAMES_UNANSWERED_MAX: Final = 2  # with settlements; more gather meanwhile
-UNDER_WAY_MAX: Final = 4_096  # `at_capacity` while more than that are not answered
+FRAMES_UNANSWERED_MAX: Final = 2  # frames with settlements; further settlements wait for an answer
+UNDER_WAY_MAX: Final = 4_096  # `at_capacity` while more settlements than that have no result
 ANSWERED_KEPT_S: Final = 2.0  # a broker writes acknowledgements to disk at least ten times a second
-CREDIT_SHARE: Final = 4  # credit goes out in parts of so much of the whole
+CREDIT_SHARE: Final = 4  # credit is sent when it is this part of the whole
 
 Change = tuple[int, bool]
-"""Invisible ms and suspend of messages that are returned."""
+"""The invisible time in ms and `suspend`, for messages that are returned."""
 RELEASE: Final[Change] = (0, True)
-"""Of messages that were not tried."""
+"""The change for messages that the program has not tried."""
 
 
 class Owner(Settlement, Protocol):
@@ -64,10 +64,11 @@ class Owner(Settlement, Protocol):
         """A message came."""
 
     def unreadable(self, message: StreamedMessage, error: TroveError) -> None:
-        """One that the program must not see."""
+        """Returns a message that the program must not see."""
 
     def answered(self, message: ReceivedMessage, *, done: bool, failure: TroveError | None) -> None:
-        """The broker knows of its acknowledgement (`done`) or return; or not, and why."""
+        """Is called when the broker knows of the acknowledgement (`done`) or the return, or with the reason
+        why it does not."""
 
     def is_final(self, error: TroveError) -> bool:
         """Whether no later try can succeed."""
@@ -75,7 +76,7 @@ class Owner(Settlement, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSettings:
-    """The subscription, as the broker is told."""
+    """The subscription, as it is sent to the broker."""
 
     group: str
     topic: str
@@ -94,24 +95,24 @@ class _Settling:
     deadline: float
     messages: list[StreamedMessage] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
-    """Of the messages, rising; from the first time on that it goes out."""
+    """The queue offsets of the messages, rising; set when it is sent for the first time."""
     again: bool = False
-    """It went out before, and there was no result."""
+    """It was sent before and had no result."""
     was_answered: bool = False
-    """There was a result, before a break; nobody waits for another one, and `messages` are let go."""
+    """It had a result before the stream broke. Nobody waits for another one, and `messages` is empty."""
 
 
 class GroupStream:
-    """One stream, opened again after each break.
+    """One stream, which is opened again after each break.
 
     Args:
         owner: Gets messages and results.
         pool: The client's connections.
-        connect: Gives the broker's connection of the moment.
+        connect: Returns the present connection to the broker.
         broker: The broker's name.
         settings: The subscription.
-        inbox: Whose space is the credit.
-        polls: Numbers of batches.
+        inbox: Where messages wait; its free space is the credit.
+        polls: The numbers of batches.
     """
 
     def __init__(
@@ -136,14 +137,14 @@ class GroupStream:
         self._held = False
         self._closed = False
         self._wake = asyncio.Event()  # there may be something to send
-        self._progress = asyncio.Event()  # results came
+        self._progress = asyncio.Event()  # results arrived
         self._gathering: dict[tuple[str, Change | None], _Settling] = {}
         self._again: list[_Settling] = []
-        self._late: list[_Settling] = []  # go out again after a while
+        self._late: list[_Settling] = []  # sent again after a pause
         self._sent: dict[int, _Settling] = {}
         self._answered: deque[tuple[float, _Settling]] = (
             deque()
-        )  # acknowledgements, with the time of the answer
+        )  # acknowledgements, with the time of their result
         self._numbers = count(1)
         self._frames_unanswered = 0
         self._batch_count = 0
@@ -151,13 +152,13 @@ class GroupStream:
         self._futures: dict[StreamedMessage, asyncio.Future[None]] = {}
         self._unsettled = 0
         self._unacknowledged = 0
-        self._credit_messages = self._credit_bytes = 0  # out, and not used
+        self._credit_messages = self._credit_bytes = 0  # credit that was sent and is not used
         self._received_batch = self._confirmed_batch = 0
 
     # --- life -----------------------------------------------------------------------------------------
     async def run(self) -> None:
-        """Receives until it is cancelled, or until another try is useless: then TroveError, and `unsettled`
-        has the settlements without a result. After a cancellation they still go out."""
+        """Receives until it is cancelled, or until another try is useless: then it raises TroveError, and
+        `unsettled` has the settlements without a result. After a cancellation they are still sent."""
         self._receiving = True
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(
@@ -170,8 +171,8 @@ class GroupStream:
             self._end_if_idle()
 
     async def stop(self, *, until: float) -> None:
-        """No more messages are received; waits, `until` at most, for the broker to say so. The stream stays
-        open until `close`, for the messages that are returned before."""
+        """Stops receiving; waits for the broker's confirmation, `until` at most. The stream stays open until
+        `close`, for messages that are still returned."""
         self._held, self._receiving = True, False
         self._wake.set()
         await self._wait_while(lambda: self._is_open and not self._stopped, until)
@@ -185,11 +186,12 @@ class GroupStream:
             self._task.cancel()
 
     async def consumed(self, *, until: float) -> None:
-        """Waits until the broker knows the consumed messages, `until` (the loop's time) at most."""
+        """Waits until the broker knows all acknowledgements, `until` (the loop's time) at most."""
         await self._wait_while(lambda: self._unacknowledged > 0, until)
 
     async def close(self, *, until: float) -> None:
-        """Waits for all results, as long; the rest fails with CLIENT_CLOSED."""
+        """Waits for all results, `until` at most; settlements without a result then fail with
+        CLIENT_CLOSED."""
         await self._wait_while(lambda: self._unsettled > 0, until)
         self._closed = True
         if self._task is not None:
@@ -208,7 +210,7 @@ class GroupStream:
 
     @property
     def at_capacity(self) -> bool:
-        """Whether too many settlements are under way."""
+        """Whether too many settlements have no result yet."""
         return self._unsettled > UNDER_WAY_MAX
 
     async def wait_for_capacity(self) -> None:
@@ -219,7 +221,7 @@ class GroupStream:
 
     # --- for the owner --------------------------------------------------------------------------------
     def settle(self, message: StreamedMessage, change: Change | None) -> None:
-        """Acknowledges the message with the others of the moment, or returns it; the owner hears of it."""
+        """Acknowledges the message, or returns it, together with others. The owner gets the result."""
         assert message.receipt is not None, "messages with a handle of their own are settled by it"
         key = (message.receipt, change)
         gathered = self._gathering.get(key)
@@ -235,11 +237,11 @@ class GroupStream:
         self._unacknowledged += change is None
 
     def release(self, message: StreamedMessage) -> None:
-        """Returns a message that was not tried; nobody hears of the result."""
+        """Returns a message that was not tried; its result is not reported."""
         self.settle(message, RELEASE)
 
-    def settle_and_tell(self, message: StreamedMessage, change: Change | None) -> asyncio.Future[None]:
-        """The same, for a caller who waits."""
+    def settle_with_result(self, message: StreamedMessage, change: Change | None) -> asyncio.Future[None]:
+        """As `settle`, and waits for the result."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._closed:
             future.set_exception(_closed())
@@ -294,7 +296,7 @@ class GroupStream:
             await self._inbox.taken()
 
     async def _write(self, stream: Stream) -> None:
-        """One frame for all that has gathered. A stream that is broken is noticed by who reads."""
+        """Sends one frame with everything that has gathered. A broken stream is noticed by its reader."""
         try:
             while True:
                 await self._wake.wait()
@@ -325,7 +327,7 @@ class GroupStream:
         )
 
     def _next_credit(self) -> tuple[int, int]:
-        """The space of the inbox beyond the credit that is out, where it is worth a frame."""
+        """The free space of the inbox that is not sent as credit yet, if there is enough for a frame."""
         inbox = self._inbox
         if not self._receiving:
             return 0, 0
@@ -418,8 +420,8 @@ class GroupStream:
             self._wake.set()
 
     def unsettled(self) -> list[tuple[StreamedMessage, Change | None, asyncio.Future[None] | None]]:
-        """Takes out the messages whose settlement has no result, each with its change and with the future
-        of who waits."""
+        """Takes out the messages whose settlement has no result, each with its change and with the future of
+        the caller that waits for it."""
         taken = [
             (message, each.change, self._futures.pop(message, None))
             for each in self._take_waiting()
@@ -448,7 +450,7 @@ class GroupStream:
         self._unsettled -= len(settling.messages)
         self._unacknowledged -= len(settling.messages) if done else 0
         if error is None and not refused and not self._futures and not self._inbox.ordered:
-            return  # most of them
+            return  # the usual case
         for message in settling.messages:
             failure = error or refused.get(message.queue_offset)
             if (
@@ -457,7 +459,7 @@ class GroupStream:
                 and not done
                 and failure.spec is errors.RECEIPT_HANDLE_ILLEGAL
             ):
-                failure = None  # an earlier try arrived: its purpose is achieved
+                failure = None  # an earlier try reached the broker, so the message is settled
             future = self._futures.pop(message, None)
             if future is not None and not future.done():
                 if failure is None:
@@ -477,9 +479,9 @@ class GroupStream:
         self._answered.append((now, kept))
 
     def _send_again(self) -> None:
-        """The stream broke: settlements without a result go out once more, or fail when it is too late; so do
-        the last ones that had one. A killed broker may have lost them: their messages would stay leased to
-        this client, which lives."""
+        """After a break, settlements without a result are sent again, or fail when it is too late. So are the
+        last ones that had a result: a killed broker may have lost them, and their messages would stay leased
+        to this client as long as it lives."""
         now = self._now()
         for answered_at, each in self._answered:
             if now <= answered_at + ANSWERED_KEPT_S:
@@ -506,7 +508,7 @@ class GroupStream:
 
 
 def _end_with(stream: Stream, task: asyncio.Task[None]) -> None:
-    """A stream whose writer has failed does not live on."""
+    """Ends the stream when its writer has failed."""
     if not task.cancelled():
         if task.exception() is not None:
             _log.error("%s failed", task.get_name(), exc_info=task.exception())

@@ -1,13 +1,14 @@
-"""Receiving for a consumer group: a stream to each broker, and the settlement of the messages.
+"""Receives for a consumer group: a stream to each broker, and the settlement of the messages.
 
-A broker that does not know the Consume stream is asked by RocketMQ's protocol; so is every broker for what
-the stream does not carry:
+Brokers without the Consume stream are asked by RocketMQ's protocol. So are all brokers for the calls that the
+stream does not have:
 
 | event                                              | call to the broker                                |
 |----------------------------------------------------|---------------------------------------------------|
 | acknowledged                                       | by the stream; AckMessage, up to 32 a call        |
 | returned                                           | by the stream; ChangeInvisibleDuration            |
-| more time                                          | ChangeInvisibleDuration; then all of that message |
+| more time                                          | ChangeInvisibleDuration; from then on, all calls  |
+|                                                    | for that message                                  |
 | dead letter                                        | ForwardMessageToDeadLetterQueue                   |
 | returned, orderly group, attempts used up          | ForwardMessageToDeadLetterQueue                   |
 | after one of its message group that is redelivered | ChangeInvisibleDuration(0), no attempt is counted |
@@ -164,7 +165,7 @@ class GroupConsumer:
         await self._receive_by_calls(session)
 
     def _settle_by_calls(self, home: _Home) -> None:
-        """The stream is over for good: its settlements go the other way."""
+        """The stream has ended for good: its settlements are made by RocketMQ's calls."""
         stream, home.stream = home.stream, None
         assert stream is not None
         for message, change, waiting in stream.unsettled():
@@ -180,7 +181,7 @@ class GroupConsumer:
         from trovemq._rocketmq.group_stream import (
             GroupStream,
             StreamSettings,
-        )  # later: look-ups need none of it
+        )  # imported here because look-ups do not need it
 
         subscription = self._subscription
         settings = StreamSettings(
@@ -246,7 +247,7 @@ class GroupConsumer:
             self._inbox.end_poll(poll)
 
     def _before_messages(self, session: Session) -> None:
-        """The broker's settings say whether order is kept."""
+        """Whether the broker's settings say that the group is orderly."""
         settings = session.settings
         assert settings is not None, "work begins with the settings"
         self._inbox.ordered = self._inbox.ordered or settings.subscription.fifo
@@ -287,7 +288,7 @@ class GroupConsumer:
             self.release(message)
 
     def unreadable(self, message: StreamedMessage, error: TroveError) -> None:
-        """Returned; the program never sees it."""
+        """Returns a message that the program never sees."""
         _log.warning("a message of %s was returned: %s", self._subscription.topic, error)
         self.return_message(message, None, tried=True)
 
@@ -303,10 +304,10 @@ class GroupConsumer:
         stream = self._stream_of(message)
         if stream is None:
             return self._acknowledge_by_call(message, urgent=urgent)
-        return stream.settle_and_tell(cast("StreamedMessage", message), None)
+        return stream.settle_with_result(cast("StreamedMessage", message), None)
 
     def consumed(self, message: ReceivedMessage) -> None:
-        """The same, without an answer for the caller."""
+        """As `acknowledge`, for a caller that does not wait for the result."""
         stream = self._stream_of(message)
         if stream is None:
             self._acknowledge_by_call(message, urgent=False)
@@ -319,7 +320,7 @@ class GroupConsumer:
         return answer
 
     def _stream_of(self, message: ReceivedMessage) -> GroupStream | None:
-        """By which the message is settled; None: by a call."""
+        """The stream by which the message is settled; None: by a call."""
         if getattr(message, "receipt", None) is None:
             return None
         return self._homes[message.broker].stream
@@ -335,7 +336,7 @@ class GroupConsumer:
         stream = self._stream_of(message)
         if stream is None:
             return self._return_by_call(message, delay_ms, not tried)
-        return stream.settle_and_tell(cast("StreamedMessage", message), (delay_ms, not tried))
+        return stream.settle_with_result(cast("StreamedMessage", message), (delay_ms, not tried))
 
     def _return_by_call(self, message: ReceivedMessage, delay_ms: int, suspend: bool) -> asyncio.Future[None]:
         answer = self._settler(message).come_again(message, delay_ms, suspend=suspend)
@@ -359,7 +360,7 @@ class GroupConsumer:
             self.release(other)
 
     async def extend(self, message: ReceivedMessage, duration_ms: int) -> None:
-        """More time. From then on the message has a handle of its own."""
+        """Extends the lease. From then on the message has a handle of its own."""
         handle = message.receipt_handle
         await self._settler(message).extend(message, duration_ms)
         if message.receipt_handle != handle and self._stream_of(message) is not None:
@@ -367,7 +368,7 @@ class GroupConsumer:
 
     @property
     def at_capacity(self) -> bool:
-        """Whether too much is under way."""
+        """Whether too many settlements have no result yet."""
         for home in self._homes.values():
             if home.settler.at_capacity or (home.stream is not None and home.stream.at_capacity):
                 return True
@@ -385,7 +386,7 @@ class GroupConsumer:
         self.answered(message, done=done and not answer.cancelled(), failure=failure)
 
     def answered(self, message: ReceivedMessage, *, done: bool, failure: BaseException | None) -> None:
-        """The broker knows of its acknowledgement (`done`) or return; or not, and why."""
+        """The broker knows of the acknowledgement (`done`) or the return; `error` is the reason if not."""
         if failure is not None:
             self.refused += 1
             _log.warning("%s of %s is delivered again: %s", message.message_id, message.topic, failure)
@@ -420,19 +421,19 @@ class GroupConsumer:
 
 @dataclass(slots=True)
 class _Home:
-    """Where a message came from. `stream` None: the broker does not know it, or it is over for good."""
+    """The broker of a message. `stream` None: the broker has no Consume stream, or it has ended for good."""
 
     session: Session
     settler: Settler
     stream: GroupStream | None = None
 
     def connection(self) -> Connection:
-        """The broker's, of the moment."""
+        """The present connection to the broker."""
         return self.session.connection()
 
 
 def is_unknown_method(error: TroveError) -> bool:
-    """Whether the broker does not know the method."""
+    """Whether the error says that the broker does not have the method."""
     return error.fields.get("grpc_status") == "UNIMPLEMENTED"
 
 

@@ -78,7 +78,7 @@ class Inbox:
         return self.free
 
     async def taken(self) -> None:
-        """Returns when messages were taken, and `free` is worth a call."""
+        """Returns when so many messages were taken that a call for more is worth it."""
         await self._putters.wait()
 
     def begin_poll(self, poll: int) -> None:
@@ -120,7 +120,7 @@ class Inbox:
     # --- out ------------------------------------------------------------------------------------------
 
     def take_open(self) -> ReceivedMessage | None:
-        """The next message that is ready, unless the inbox is closed."""
+        """As `take`; None when the inbox is closed."""
         return None if self.closed else self.take()
 
     async def get(self) -> ReceivedMessage | None:
@@ -146,8 +146,8 @@ class Inbox:
             return None
 
     def take(self, now: float | None = None) -> ReceivedMessage | None:
-        """The next message that is ready; those whose lease is over (now, where no time is given) are
-        dropped: they are delivered again."""
+        """The next message that is ready, or None. Messages whose lease has ended by `now` are dropped,
+        because they are delivered again. `now` None: the present time."""
         while self._ready:
             message = self._ready.popleft()
             self._forget((message,))

@@ -105,7 +105,7 @@ class Session:
         return MessagingService(self.connection(), self.role.client_id)
 
     def connection(self) -> Connection:
-        """The connection of the moment."""
+        """The present connection."""
         return self._pool.connection(self._pool.routes.find(self._broker.name) or self._broker)
 
     def start(self) -> None:

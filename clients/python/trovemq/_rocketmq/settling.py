@@ -98,7 +98,7 @@ class Settler:
 
     @property
     def at_capacity(self) -> bool:
-        """Whether too many are under way."""
+        """Whether too many settlements have no result yet."""
         return len(self._under_way) > UNDER_WAY_MAX
 
     async def wait_for_capacity(self) -> None:

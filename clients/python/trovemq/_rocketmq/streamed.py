@@ -1,10 +1,11 @@
-"""Messages of a Consume stream: made from a batch of records in a microsecond each, and read when asked for.
+"""Messages of a Consume stream. To make one takes a microsecond; its record is read when a field is asked
+for.
 
-A message knows its batch and its number in it. The fields that its record has are read together when one of
-them is asked for; the body by itself. The meaning of each field is that of a message by RocketMQ's protocol
+A message has its batch and its number in the batch. The fields of its record are read together when one of
+them is asked for, the body by itself. Each field means the same as that of a message by RocketMQ's protocol
 (broker/server/rocketmq/messages.py).
 
-Invariant: a message that is handed out has a record with the right CRC and a body that can be read.
+Invariant: the record of each message that the program gets has the right CRC and a readable body.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ from trovemq_proto.records.priorities import stored_priority
 
 INFLATED_SIZE_MAX: Final = 64 << 20
 COLUMNS_SIZE_MIN: Final = 32_768
-"""In fewer bytes the records are read one by one, in more by columns: whichever is faster."""
+"""In a batch of fewer bytes the records are read one by one, in a larger one by columns: whichever is
+faster."""
 PROPERTY_BORN_TIMESTAMP: Final = "BORN_TIMESTAMP"
 PROPERTY_ORIGIN_ID: Final = "ORIGIN_MESSAGE_ID"
 PROPERTY_TRACE_CONTEXT: Final = "TRACE_CONTEXT"
@@ -72,12 +74,12 @@ Place = tuple[str, int]
 
 
 class RecordSpans:
-    """Where the records of a batch lie in its bytes, and which of them cannot be handed out."""
+    """Where the records of a batch lie in its bytes, and which of them are damaged."""
 
     __slots__ = ("bodies", "compressed", "damaged", "data", "ends", "starts")
 
     def __init__(self, data: memoryview) -> None:
-        """Raises TroveError BATCH_ILLEGAL where these are no records."""
+        """Raises TroveError BATCH_ILLEGAL if the bytes are not records."""
         self.data = data
         self.starts: list[int] = []
         self.ends: list[int] = []
@@ -109,7 +111,7 @@ class RecordSpans:
             at += size
 
     def _read_columns(self) -> bool:
-        """False where one of them is not well formed."""
+        """False if a record is not well formed."""
         from trovemq_proto.records import RecordBatch
         from trovemq_proto.records.record_crcs import damaged_records
 
@@ -128,11 +130,12 @@ class RecordSpans:
 
 
 class StreamedMessage(ReceivedMessage):
-    """A message whose fields are read from its record when they are asked for.
+    """A message whose fields are read from its record on demand.
 
     Attributes:
-        receipt: Under which it is settled with its neighbours; None: by its own `receipt_handle`.
-        place: Names its record among those of all brokers.
+        receipt: The receipt under which it is settled together with others; None: it is settled by its own
+        `receipt_handle`.
+        place: Identifies its record among those of all brokers.
         nbytes: The record's size.
     """
 
@@ -145,7 +148,7 @@ class StreamedMessage(ReceivedMessage):
     _number: int
 
     def __getattr__(self, name: str) -> Any:
-        """A field that was not asked for yet."""
+        """Reads a field that was not asked for before."""
         if name == "body":
             begin, end = self._spans.bodies[self._number]
             self.body = bytes(self._spans.data[begin:end])
@@ -160,13 +163,13 @@ class StreamedMessage(ReceivedMessage):
         return object.__getattribute__(self, name)
 
     def take_over(self, newer: ReceivedMessage) -> None:
-        """The same message was delivered again: the newer delivery is valid."""
+        """Takes over the receipt of a newer delivery of the same message, because the older one is void."""
         super().take_over(newer)
         self.receipt = newer.receipt if isinstance(newer, StreamedMessage) else None
 
     @property
     def trace_context(self) -> str:
-        """RocketMQ's property, which no program sees; "" for none."""
+        """A property of RocketMQ's that programs do not see; "" if there is none."""
         begin, end = self._spans.starts[self._number], self._spans.ends[self._number]
         record = bytes(self._spans.data[begin:end])
         fields = read_fields(record, 0, len(record))
@@ -197,7 +200,7 @@ class StreamedMessage(ReceivedMessage):
         self.born_timestamp = born_ms if own_born_ms is None else own_born_ms
         self.store_timestamp = store_ms
         deliver = get(PROPERTY_TIMER_DELIVER_MS)
-        if deliver is None and not reconsume_times:  # a retry's time is when it was to come back
+        if deliver is None and not reconsume_times:  # the time of a retry is that of its redelivery
             deliver = get(PROPERTY_TIMER_OUT_MS)
         self.deliver_timestamp = _number_in(deliver)
         dead_topic = get(PROPERTY_DEAD_TOPIC)
@@ -205,7 +208,7 @@ class StreamedMessage(ReceivedMessage):
 
 
 def _number_in(text: str | None) -> int | None:
-    """A stored number of ms; any other text there is skipped."""
+    """A stored number of ms; None if the text is anything else."""
     return int(text) if text and len(text) <= 15 and text.isascii() and text.isdigit() else None
 
 
@@ -219,14 +222,15 @@ def streamed_messages(
     lease_end: float | None,
     settlement: Settlement,
 ) -> Iterator[tuple[StreamedMessage, TroveError | None]]:
-    """The messages of a batch; with its error one that cannot be handed out (its body is empty then).
+    """The messages of a batch. A damaged one comes with its error, and its body is empty.
 
     Raises:
-        TroveError: BATCH_ILLEGAL, RECORD_DAMAGED: the runs and the records do not fit each other.
+        TroveError: BATCH_ILLEGAL, RECORD_DAMAGED: the runs and the records do not match.
     """
     spans = RecordSpans(records)
-    if sum(run.count for run in runs) != len(spans):
-        raise TroveError(errors.BATCH_ILLEGAL, f"{len(spans)} records are not those of the batch's runs")
+    count = sum(run.count for run in runs)
+    if count != len(spans):
+        raise TroveError(errors.BATCH_ILLEGAL, f"the batch has {len(spans)} records, and its runs {count}")
     new, unpack, starts = StreamedMessage.__new__, _SIZE_AND_PHYSICAL_OFFSET.unpack_from, spans.starts
     special = spans.damaged | spans.compressed
     number = 0
@@ -253,7 +257,7 @@ def streamed_messages(
 
 
 def _fill_nothing(message: StreamedMessage) -> None:
-    """Of a damaged record nothing is read."""
+    """Sets all fields of a damaged record to empty values."""
     message.body, message.message_id, message.keys, message.properties = b"", "", (), {}
     message.tags = message.message_group = message.priority = None
     message.deliver_timestamp = message.dead_letter_of = None
@@ -261,11 +265,11 @@ def _fill_nothing(message: StreamedMessage) -> None:
 
 
 def _prepared(message: StreamedMessage) -> TroveError | None:
-    """Inflates the body of a message that is compressed; why that, or the record, is not right."""
+    """Inflates a compressed body. Returns the error if the body or the record is damaged."""
     spans, number = message._spans, message._number
     if number in spans.damaged:
         _fill_nothing(message)
-        return TroveError(errors.RECORD_DAMAGED, "the record is not the one that was stored")
+        return TroveError(errors.RECORD_DAMAGED, "the record is not as it was stored: its CRC is wrong")
     begin, end = spans.bodies[number]
     fields = read_fields(spans.data, spans.starts[number], spans.ends[number])
     assert fields is not None, "a batch has well-formed records only"

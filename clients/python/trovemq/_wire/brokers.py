@@ -1,4 +1,4 @@
-"""The calls of BrokerService on one connection: the SDK's own values out."""
+"""The calls of BrokerService on one connection; they return values of the SDK."""
 
 from __future__ import annotations
 

@@ -58,8 +58,8 @@ class Stream:
         return reply
 
     def set_receiver(self, receiver: Callable[[Any], bool]) -> None:
-        """On our own transport, `receiver` gets the replies that come while `read` waits, without a task;
-        where it returns False, `read` returns them."""
+        """On our own transport, `receiver` gets the replies that arrive while `read` waits; that needs no
+        task. When it returns False, `read` returns them."""
         if hasattr(self._call, "set_receiver"):
             self._call.set_receiver(receiver)
 

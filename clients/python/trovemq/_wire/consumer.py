@@ -18,7 +18,7 @@ _METHOD: Final = "/trovemq.v1.ConsumerService/Consume"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Messages side by side in one queue, under one receipt."""
+    """Consecutive messages of one queue, under one receipt."""
 
     queue_id: int
     first_offset: int
@@ -29,7 +29,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of a settlement: `error` is that of the whole, `refused` has those of single offsets."""
+    """The result of a settlement: `error` is that of all its messages, `refused` has those of single
+    offsets."""
 
     settlement_id: int
     error: TroveError | None
@@ -38,7 +39,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class ConsumeAnswer:
-    """One reply: a batch where `batch` is not 0, results."""
+    """One reply: results, and a batch unless `batch` is 0."""
 
     batch: int
     runs: list[Run]
@@ -48,12 +49,12 @@ class ConsumeAnswer:
 
 
 def open_consume(connection: Connection, metadata: Metadata) -> Stream:
-    """A Consume stream: takes serialised frames, `read` gives ConsumeAnswer."""
+    """A Consume stream: it takes serialised frames, and `read` returns ConsumeAnswer."""
     return connection.open(_METHOD, consume_answer, metadata=metadata)
 
 
 def consume_answer(data: bytes) -> ConsumeAnswer:
-    """Deserialises a ConsumeReply; the records stay where they are."""
+    """Deserialises a ConsumeReply without copying its records."""
     records, rest = split_records(data)
     reply = consumer_pb2.ConsumeReply.FromString(rest)
     runs = [Run(one.queue_id, one.first_offset, one.count, one.attempt, one.receipt) for one in reply.runs]
@@ -69,15 +70,15 @@ def consume_answer(data: bytes) -> ConsumeAnswer:
 
 
 def start_of(filter_type: str, filter_: str, invisible_ms: int | None) -> consumer_pb2.ConsumeStart:
-    """invisible_ms None: the broker renews the leases."""
+    """The frame that starts the stream. invisible_ms None: the broker renews the leases."""
     return consumer_pb2.ConsumeStart(filter_type=filter_type, filter=filter_, invisible_ms=invisible_ms or 0)
 
 
 def settlement(
     settlement_id: int, receipt: str, offsets: Sequence[int], change: tuple[int, bool] | None
 ) -> consumer_pb2.Settlement:
-    """`change`: invisible ms and suspend of messages that are returned; None: they are acknowledged.
-    `offsets` rise."""
+    """A settlement of the messages at these rising offsets. `change`: the invisible time in ms and `suspend`
+    of returned messages; None: they are acknowledged."""
     made = consumer_pb2.Settlement(
         settlement_id=settlement_id, receipt=receipt, ranges=list(_ranges(offsets))
     )

@@ -73,7 +73,7 @@ def cluster_state(reply: route_pb2.ClusterReply) -> ClusterState:
 
 
 def changed_state(before: ClusterState, reply: route_pb2.ClusterReply) -> ClusterState:
-    """The state after a reply that holds changes alone."""
+    """The state after a reply that has only changes."""
     routes = {route.broker.name: route for route in before.brokers}
     for changed in reply.brokers:
         route = broker_route(changed)

@@ -11,7 +11,7 @@ protobuf's own encoding (each field: varint tag = number << 3 | type, then by ty
     5     fixed 32           4 bytes
 
     AppendFrame:  08 frame_id | 12 len topic | 18 queue_id | 22 len records | 28 one_way
-    FetchReply, ConsumeReply:  1A len records among others
+    FetchReply, ConsumeReply:  1A len records, among other fields
 """
 
 from __future__ import annotations

@@ -89,14 +89,14 @@ VERBS: Final = (
     Verb(
         "apply",
         "apply",
-        "Create and alter the topics, groups and users of a file, and print the changes. Deletes nothing.",
+        "Create or alter topics, groups and users as a file says, and print the changes. Deletes nothing.",
     ),
     Verb(
         "export",
         "export",
         "Write topics, groups and users as a file for apply, without secrets: YAML, or JSON with --json.",
     ),
-    Verb("doctor", "doctor", "Look for faults of a cluster, and say what to do about each."),
+    Verb("doctor", "doctor", "Look for faults in a cluster, and print what to do about each."),
     Verb("cluster", "status", "List the brokers that the server knows, with their topics."),
     Verb("stats", "status", "Show each broker's counters."),
     Verb(
@@ -129,7 +129,7 @@ VERBS: Final = (
     Verb("quota", "quotas", "Quotas: set, list."),
     Verb("audit", "audit", "Audit records: list, tail."),
     Verb("broker", "brokers", "Brokers: drain."),
-    Verb("config", "config", "Settings of brokers that run: list, get, set."),
+    Verb("config", "config", "Settings of running brokers: list, get, set."),
     Verb("store", "store", "A broker's store: scrub, backup."),
     Verb("bench", "bench", "Measure one producer or one reader."),
     Verb("cert", "certificates", "Certificates for development: ca, server, client."),

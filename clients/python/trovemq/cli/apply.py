@@ -1,4 +1,4 @@
-"""apply FILE: makes the topics, groups and users that a file names, and nothing else.
+"""apply FILE: creates or alters the topics, groups and users that a file names, and nothing else.
 
 The whole file is checked, and compared with every broker, before anything is changed. Nothing is ever
 deleted, and no queue is taken away. Where the file leaves something open, an existing group gets the default
@@ -43,13 +43,13 @@ async def apply(
         typer.Option(
             "--secrets",
             metavar="DIR",
-            help="Where the secrets of new users are: USER.credentials is read, or made with a new secret.",
+            help="Directory of new users' secrets: USER.credentials is read, or created with a new secret.",
             show_default=False,
         ),
     ] = None,
     broker: BrokerOption = None,
 ) -> None:
-    """Create and alter the topics, groups and users of a file, and print the changes. Deletes nothing."""
+    """Create or alter topics, groups and users as a file says, and print the changes. Deletes nothing."""
     wanted = parse_file(read_file(file))
     async with session.client() as client:
         steps = await planned(session, client, wanted, broker, None if dry_run else SecretFiles(secrets))
@@ -82,7 +82,7 @@ async def _carry_out(session: Session, steps: Sequence[Step]) -> None:
 async def planned(
     session: Session, client: Client, wanted: Wanted, broker: str | None, secrets: SecretFiles | None
 ) -> list[Step]:
-    """The changes on each broker, in the file's order. `secrets`: None where nothing is to be changed."""
+    """The changes on each broker, in the file's order. `secrets`: None in a dry run."""
     state = await session.call(client.admin.cluster())
     names = [route.broker.name for route in state.brokers if broker in (None, route.broker.name)]
     if not names:

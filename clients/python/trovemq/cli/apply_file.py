@@ -111,7 +111,7 @@ def _document(content: bytes) -> object:
             f"the file begins as JSON, and line {error.lineno}, column {error.colno} is none: {error.msg}"
         ) from None
     except (UnicodeDecodeError, RecursionError):
-        raise illegal("apply reads YAML or JSON in UTF-8, and the file is none") from None
+        raise illegal("the file must be YAML or JSON in UTF-8") from None
 
 
 def _yaml(text: str) -> object:
@@ -164,23 +164,23 @@ def _topic(where: str, entry: dict[str, Any]) -> WantedTopic:
         raise illegal(f"{where}: type {message_type!r} is none of {', '.join(MessageType)}")
     queues = entry.get("queues")
     if queues is not None and not is_integer(queues, 1, QUEUE_COUNT_MAX):
-        raise illegal(f"{where}: queues is not a number from 1 to {QUEUE_COUNT_MAX}")
+        raise illegal(f"{where}: queues must be a number from 1 to {QUEUE_COUNT_MAX}")
     options = entry.get("options", {})
     if not isinstance(options, dict) or not all(isinstance(text, str) for text in options.values()):
-        raise illegal(f"{where}: options is not an object of texts")
+        raise illegal(f"{where}: options must be an object of texts")
     return WantedTopic(entry["name"], message_type, queues, options)
 
 
 def _group(where: str, entry: dict[str, Any]) -> WantedGroup:
     orderly = entry.get("orderly", False)
     if not isinstance(orderly, bool):
-        raise illegal(f"{where}: orderly is neither true nor false")
+        raise illegal(f"{where}: orderly must be true or false")
     retry_max = entry.get("maxRetries", RETRY_MAX_DEFAULT)
     if not is_integer(retry_max, 0, RETRY_MAX_MAX):
-        raise illegal(f"{where}: maxRetries is not a number from 0 to {RETRY_MAX_MAX}")
+        raise illegal(f"{where}: maxRetries must be a number from 0 to {RETRY_MAX_MAX}")
     backoff = entry.get("backoffMillis", [])
     if not isinstance(backoff, list) or not all(is_integer(ms, 0, 1 << 62) for ms in backoff):
-        raise illegal(f"{where}: backoffMillis is not a list of milliseconds")
+        raise illegal(f"{where}: backoffMillis must be a list of milliseconds")
     if len(backoff) > BACKOFF_STEPS_MAX:
         raise illegal(f"{where}: backoffMillis has {len(backoff)} steps, more than {BACKOFF_STEPS_MAX}")
     return WantedGroup(entry["name"], orderly, retry_max, tuple(backoff), _exponential(where, entry))
@@ -194,7 +194,7 @@ def _exponential(where: str, entry: dict[str, Any]) -> tuple[int, int, float] | 
         raise illegal(f"{where}: give backoffMillis, or all of {', '.join(EXPONENTIAL_MEMBERS)}")
     first, last, factor = (entry[name] for name in EXPONENTIAL_MEMBERS)
     if not is_integer(first, 0, 1 << 62) or not is_integer(last, 0, 1 << 62):
-        raise illegal(f"{where}: backoffInitialMillis and backoffMaxMillis are milliseconds")
+        raise illegal(f"{where}: backoffInitialMillis and backoffMaxMillis must be milliseconds")
     if not isinstance(factor, int | float) or isinstance(factor, bool):
-        raise illegal(f"{where}: backoffMultiplier is not a number")
+        raise illegal(f"{where}: backoffMultiplier must be a number")
     return first, last, float(factor)

@@ -1,4 +1,4 @@
-"""A change that apply makes, or would make."""
+"""The changes that apply makes, or would make."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The change of one topic, group or user on one broker; `run` makes it."""
+    """The change of one topic, group or user on one broker; `run` carries it out."""
 
     kind: str
     name: str

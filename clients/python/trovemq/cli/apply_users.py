@@ -1,8 +1,8 @@
 """The users of a file for apply.
 
-No secret is in the file. A new user has the secret of USER.credentials in the directory that --secrets
-names; where that file is not there it is made, with a new secret, before the user is. Users that are there
-keep their secrets. Rules are added, never taken away; denials are added first.
+The file has no secrets. A new user gets the secret in USER.credentials, in the directory that --secrets
+names. If there is no such file, it is created with a new secret before the user is. Existing users keep their
+secrets. Rules are only added, never removed; denials are added first.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ _SUFFIX: Final = ".credentials"
 
 
 class SecretFiles:
-    """The secrets of new users, in a directory; None: there is none."""
+    """The secrets of new users in a directory; None if no directory was named."""
 
     def __init__(self, directory: Path | None) -> None:
         self._directory = directory
 
     def check(self, users: Sequence[str], existing: Sequence[str]) -> None:
-        """Raises TroveError REQUEST_ILLEGAL where a user that is to be made has no place for its secret, or
-        would get another one than it has on a broker that knows it."""
+        """Raises TroveError REQUEST_ILLEGAL if a new user has no place for its secret, or would get another
+        secret than it has on a broker that knows it."""
         if users and self._directory is None:
             text = f"new users: {', '.join(users[:10])}; name a directory for their secrets: --secrets DIR"
             raise illegal(text)
         for user in users:
             if user in existing and not self._path(user).exists():
-                raise illegal(f"user {user} is on some brokers only: put its secret into {self._path(user)}")
+                raise illegal(f"only some brokers know user {user}: put its secret into {self._path(user)}")
 
     def secret(self, user: str) -> str:
-        """Of the user's file, which is made where it is not there. Raises TroveError REQUEST_ILLEGAL."""
+        """The secret in the user's file, which is created if it does not exist. Raises TroveError
+        REQUEST_ILLEGAL."""
         from trovemq._credentials import read_credentials
         from trovemq._users import new_secret
 
@@ -120,10 +121,10 @@ def _step(
     changes = [] if enabled is None else ["enabled" if enabled else "disabled"]
     changes += map(str, new)
     if wanted.is_super not in (None, found.kind == "Super"):
-        changes.append(f"stays {found.kind.lower()} (the file says otherwise: delete the user, and apply)")
+        changes.append(f"stays {found.kind.lower()} (the file differs: delete the user, then apply)")
     others = known - {rule.key for rule in wanted.rules}
     if others:
-        changes.append(f"keeps {len(others)} rules that the file has not")
+        changes.append(f"keeps {len(others)} rules that are not in the file")
     if enabled is None and not new:
         return Step("user", wanted.name, broker, "unchanged", tuple(changes))
     return Step(

@@ -23,7 +23,7 @@ _EVERY_ACTION: Final = ("all", "*")
 
 @dataclass(frozen=True, slots=True)
 class WantedRule:
-    """A rule of the file; `key` is the same for rules that mean the same."""
+    """A rule of the file. Rules that mean the same have the same `key`."""
 
     allow: bool
     actions: str
@@ -43,7 +43,7 @@ class WantedRule:
 
 @dataclass(frozen=True, slots=True)
 class WantedUser:
-    """A user of the file; None where the file leaves it open."""
+    """A user of the file. A field is None if the file does not set it."""
 
     name: str
     is_super: bool | None
@@ -61,10 +61,10 @@ def parse_user(where: str, entry: dict[str, Any]) -> WantedUser:
     """An entry with a name and known members. Raises TroveError REQUEST_ILLEGAL."""
     for member in ("super", "enabled"):
         if not isinstance(entry.get(member, False), bool):
-            raise illegal(f"{where}: {member} is neither true nor false")
+            raise illegal(f"{where}: {member} must be true or false")
     rules = entry.get("rules", [])
     if not isinstance(rules, list) or len(rules) > RULES_MAX:
-        raise illegal(f"{where}: rules is not a list of at most {RULES_MAX}")
+        raise illegal(f"{where}: rules must be a list of at most {RULES_MAX}")
     parsed = tuple(_rule(f"{where}, rules[{index}]", rule) for index, rule in enumerate(rules))
     return WantedUser(entry["name"], entry.get("super"), entry.get("enabled"), parsed)
 
@@ -81,7 +81,7 @@ def _rule(where: str, rule: object) -> WantedRule:
         raise illegal(f"{where}: actions are All or {', '.join(ACTIONS)}, with commas between")
     resource = rule.get("resource")
     if not isinstance(resource, str) or not _is_resource(resource):
-        raise illegal(f"{where}: resource is '*' or one of {', '.join(KINDS)}, a colon and a name")
+        raise illegal(f"{where}: resource must be '*', or one of {', '.join(KINDS)}, a colon and a name")
     return WantedRule(allow, actions, resource, _sources(where, rule.get("from", [])))
 
 
@@ -96,10 +96,10 @@ def _is_resource(text: str) -> bool:
 
 def _sources(where: str, sources: object) -> tuple[str, ...]:
     if not isinstance(sources, Sequence) or isinstance(sources, str):
-        raise illegal(f"{where}: from is not a list of addresses and networks")
+        raise illegal(f"{where}: from must be a list of addresses and networks")
     for source in sources:
         try:
             ip_network(source, strict=False)
         except (TypeError, ValueError):
-            raise illegal(f"{where}: {str(source)[:60]!r} is no address and no network") from None
+            raise illegal(f"{where}: {str(source)[:60]!r} is neither an address nor a network") from None
     return tuple(map(str, sources))

@@ -1,4 +1,4 @@
-"""audit list|tail: who did, read or tried what, from the brokers' audit records."""
+"""audit list|tail: prints the brokers' audit records."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ SinceOption = Annotated[
 
 
 class Wanted:
-    """Which records are printed; each is once, though retention may have left it twice."""
+    """Chooses the records to print. A record that retention has stored twice is printed once."""
 
     def __init__(self, user: str | None, kinds: Sequence[str] | None) -> None:
         unknown = sorted(set(kinds or ()) - set(KINDS))
@@ -64,7 +64,7 @@ class Wanted:
         self._seen: set[str] = set()
 
     def record(self, message: Message, since: int = 0) -> AuditRecord | None:
-        """The message's record, where it is wanted."""
+        """The message's record; None if it is not to be printed."""
         found = decode_audit(message.body)
         if found is None or found.time < since or found.id in self._seen or found.kind not in self._kinds:
             return None
@@ -75,7 +75,7 @@ class Wanted:
 
 
 class AuditPrinting(Printing):
-    """Records on their way to standard output."""
+    """Prints records to standard output."""
 
     def __init__(self, session: Session, wanted: Wanted) -> None:
         super().__init__(session, None)
@@ -102,7 +102,7 @@ async def list_(
     ] = 1_000,
     broker: BrokerOption = None,
 ) -> None:
-    """Print what was done, read and refused, the oldest first."""
+    """Print who did what, who read messages and who was refused, the oldest first."""
     since = parse_time("1d") if since is None else since
     wanted = Wanted(user, kinds)
     found: deque[AuditRecord] = deque(maxlen=count)
@@ -150,7 +150,7 @@ async def _places(session: Session, client: Client, broker: str | None) -> list[
     except TroveError as error:
         if error.spec is not errors.TOPIC_NOT_FOUND:
             raise
-        text = "there are no audit records: brokers write them where they ask who calls"
+        text = "there are no audit records: brokers with authentication write them"
         raise TroveError(errors.TOPIC_NOT_FOUND, text, topic=AUDIT_TOPIC) from None
 
 
@@ -171,7 +171,7 @@ def _fields(record: AuditRecord) -> dict[str, object]:
 
 
 def _row(record: AuditRecord) -> tuple[object, ...]:
-    """For people: time, kind, user, source, method, resources, outcome, count."""
+    """A line for people: time, kind, user, source, method, resources, outcome, count."""
     return (
         format_time(record.time),
         record.kind,

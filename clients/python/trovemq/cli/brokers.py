@@ -1,4 +1,4 @@
-"""broker drain: one broker is taken out of service, for a restart that no client notices."""
+"""broker drain: takes a broker out of service, for a restart that no client notices."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GraceOption = Annotated[
         "--grace",
         metavar="TIME",
         parser=parse_duration_ms,
-        help="New messages are stored for so long, while clients learn of it.",
+        help="How long new messages are still stored, while clients learn of the drain.",
     ),
 ]
 WithinOption = Annotated[
@@ -35,7 +35,7 @@ WithinOption = Annotated[
         "--within",
         metavar="TIME",
         parser=parse_duration_ms,
-        help="With --stop: it waits for open atomic transactions so long.",
+        help="With --stop: how long it waits for open atomic transactions.",
     ),
 ]
 
@@ -45,7 +45,7 @@ async def drain(
     session: Session,
     broker: Annotated[
         str | None,
-        typer.Argument(metavar="[BROKER]", help="Needed where there are several.", show_default=False),
+        typer.Argument(metavar="[BROKER]", help="Needed if there are several brokers.", show_default=False),
     ] = None,
     grace: GraceOption = "10s",  # type: ignore[assignment]  # parsed by the option
     stop: Annotated[bool, typer.Option("--stop", help="Then stop the broker.")] = False,
@@ -71,7 +71,7 @@ async def drain(
 
 
 async def _ended(session: Session, client: Client, begun: DrainStatus) -> DrainStatus:
-    """Waits until the broker is drained, or gone where it stops."""
+    """Waits until the broker is drained, or has ended if it is to stop."""
     status = begun
     while status.stops or status.state == "draining":
         await asyncio.sleep(POLL_S)

@@ -1,18 +1,18 @@
-"""The parts of a support bundle: each is asked for by itself, and one that fails says why in its place.
+"""The parts of a support bundle. Each is collected by itself; if one fails, the bundle has its error instead.
 
 | member of the archive | content |
 | --- | --- |
-| `bundle.json` | when and by which version it was made; each part with its error, where it has one |
+| `bundle.json` | when and by which version it was made; its parts, with their errors |
 | `versions.json` | Python, the system, and the distributions that TroveMQ uses |
 | `cluster.jsonl`, `statistics.jsonl` | brokers and their topics; their counters |
 | `topics.jsonl`, `groups.jsonl`, `lag.jsonl` | their settings; the lag of each group |
 | `settings.jsonl` | the settings of each broker that runs (`config list`) |
 | `http-N/` | `/readyz`, `/healthz` and `/metrics` of the N-th daemon |
-| `settings-N.toml` | the settings that the N-th file gives a broker, by `--print-config` |
+| `settings-N.toml` | the settings that a broker has with the N-th file, by `--print-config` |
 | `log-N.txt` | the end of the N-th log file |
 
-Nothing reads messages. Texts go through `redacted`, though logs, metrics and settings have no secrets in the
-first place.
+No part reads messages. Texts go through `redacted`, although logs, metrics and settings have no secrets
+anyway.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 LOG_BYTES_MAX: Final = 4 << 20
-"""Of the end of each log file."""
+"""How many bytes of the end of each log file are taken."""
 PAGE_BYTES_MAX: Final = 64 << 20
 SECONDS_MAX: Final = 20.0
 PAGES: Final = ("readyz", "healthz", "metrics")
@@ -54,7 +54,7 @@ _OF_URL: Final = re.compile(r"(://)[^\s/@\"']+@")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """`error`: "" where all is well."""
+    """A member of the archive. `error`: "" if there is none."""
 
     name: str
     content: bytes = b""
@@ -62,7 +62,8 @@ class Part:
 
 
 def redacted(text: str) -> str:
-    """Without values that a name calls secret, and without users and secrets of URLs."""
+    """The text without values whose names say that they are secret, and without user names and passwords in
+    URLs."""
     text = _OF_URL.sub(r"\1***@", text)
     return _SECRET.sub(_without_value, text)
 
@@ -92,7 +93,7 @@ async def parts_of(
 
 
 def versions() -> dict[str, object]:
-    """Of this machine, which may be another one than the broker's."""
+    """The versions on this machine, which need not be the broker's."""
     from importlib.metadata import distributions
 
     found = {one.metadata["Name"]: one.version for one in distributions()}
@@ -103,7 +104,8 @@ def versions() -> dict[str, object]:
 
 # --- answers of the server --------------------------------------------------------------------------
 async def _answers(session: Session) -> AsyncIterator[Part]:
-    """After a server that is not reached it is not asked again: each attempt takes the whole time limit."""
+    """The server's parts. When it cannot be reached, it is not asked for the rest, because each attempt takes
+    the whole time limit."""
     from trovemq.cli import config, group_lag, groups, status, topics
 
     verbs: dict[str, Callable[[Session], Coroutine[Any, Any, None]]] = {
@@ -128,10 +130,10 @@ async def _answers(session: Session) -> AsyncIterator[Part]:
             yield Part(f"{name}.jsonl", _clean(printed.getvalue()))
         except TroveError as error:
             if error.spec is errors.REQUEST_ILLEGAL:
-                raise  # the caller's own mistake: an address that is none
+                raise  # a mistake of the caller, such as a malformed address
             unreachable = error.symbol if error.spec in UNREACHABLE else ""
             yield Part(f"{name}.jsonl", error=str(error))
-        except Exception as error:  # an older server's answer, say: the other parts are wanted all the same
+        except Exception as error:  # such as the answer of an older server; the other parts are still wanted
             yield Part(f"{name}.jsonl", error=f"{type(error).__name__}: {error}")
         finally:
             output.close()
@@ -141,11 +143,11 @@ async def _answers(session: Session) -> AsyncIterator[Part]:
 def _page(name: str, address: str, page: str) -> Part:
     url = address if "://" in address else f"http://{address}"
     if not url.startswith(("http://", "https://")):
-        return Part(name, error="neither HOST:PORT nor a URL of HTTP")
+        return Part(name, error="neither HOST:PORT nor an HTTP URL")
     try:
         with urllib.request.urlopen(f"{url.rstrip('/')}/{page}", timeout=SECONDS_MAX) as reply:  # noqa: S310
             return Part(name, _clean(reply.read(PAGE_BYTES_MAX)))
-    except urllib.error.HTTPError as error:  # not ready: its answer says why
+    except urllib.error.HTTPError as error:  # of a daemon that is not ready: its answer says why
         with error:
             return Part(name, _clean(error.read(PAGE_BYTES_MAX)), error=f"HTTP status {error.code}")
     except (OSError, ValueError) as error:
@@ -153,7 +155,7 @@ def _page(name: str, address: str, page: str) -> Part:
 
 
 def _settings(name: str, config: Path) -> Part:
-    """By the daemon's own `--print-config`, which shows no secrets."""
+    """The output of the daemon's own `--print-config`, which shows no secrets."""
     command = [sys.executable, "-m", "trovemq.cli", "server", "--config", str(config), "--print-config"]
     try:
         done = subprocess.run(command, capture_output=True, timeout=SECONDS_MAX, check=False)  # noqa: S603
@@ -173,7 +175,7 @@ def _end_of_log(name: str, log: Path) -> Part:
     except OSError as error:
         return Part(name, error=str(error))
     if size > LOG_BYTES_MAX:
-        content = content.partition(b"\n")[2]  # from a whole line on
+        content = content.partition(b"\n")[2]  # begin with a whole line
     return Part(name, _clean(content))
 
 

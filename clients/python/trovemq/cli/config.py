@@ -1,4 +1,4 @@
-"""config list|get|set: the settings of brokers that run."""
+"""config list|get|set: the settings of running brokers."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from trovemq.cli.session import Session, verb
 if TYPE_CHECKING:
     from trovemq import SettingDescription
 
-app = typer.Typer(help="Settings of brokers that run: list, get, set.", no_args_is_help=True)
+app = typer.Typer(help="Settings of running brokers: list, get, set.", no_args_is_help=True)
 
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="Our name or RocketMQ's.", show_default=False)
 ]
-NOT_KEPT = "Until a restart: to keep it, write it into the broker's configuration, too."
+NOT_KEPT = "Valid until a restart. To keep it, write it into the broker's configuration, too."
 
 
 @verb(app, "list")
 async def list_(
     session: Session,
-    live: Annotated[bool, typer.Option("--live", help="Only those that change without a restart.")] = False,
+    live: Annotated[bool, typer.Option("--live", help="Only settings that need no restart.")] = False,
     changed: Annotated[
-        bool, typer.Option("--changed", help="Only those that a restart would change.")
+        bool, typer.Option("--changed", help="Only settings whose value a restart would change.")
     ] = False,
     broker: EveryBrokerOption = None,
 ) -> None:
-    """List the settings, with their sources, and which of them change without a restart."""
+    """List the settings, where their values come from, and which of them need no restart."""
     async with session.client() as client:
         found = await session.call(client.admin.brokers.settings(broker=broker))
     _show(
@@ -77,7 +77,7 @@ async def set_(
     ],
     broker: EveryBrokerOption = None,
 ) -> None:
-    """Change a setting that needs no restart, at once and until a restart."""
+    """Change a setting that needs no restart, at once and until the next restart."""
     async with session.client() as client:
         _show(session, await session.call(client.admin.brokers.set_setting(name, value, broker=broker)))
     session.output.remark(NOT_KEPT)

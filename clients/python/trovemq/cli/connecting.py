@@ -19,7 +19,7 @@ TransportOption = Annotated[
     typer.Option(
         "--grpc-transport",
         metavar="grpcio|trovemq",
-        help="The transport of the calls; else $TROVEMQ_GRPC_TRANSPORT, else trovemq.",
+        help="The gRPC implementation: trovemq or grpcio; else $TROVEMQ_GRPC_TRANSPORT, else trovemq.",
         show_default=False,
     ),
 ]

@@ -1,4 +1,4 @@
-"""doctor: gathers the answers of brokers and groups, looks for faults, and says what to do."""
+"""doctor: asks brokers and groups for their state, looks for faults, and prints what to do."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EVIDENT: Final = (
     errors.SERVICE_NOT_AVAILABLE,
     errors.TLS_FAILED,
 )
-"""Failures that are findings; others are faults of the command line."""
+"""Errors that are findings; any other error ends the command."""
 
 
 def register(app: typer.Typer) -> None:
@@ -42,11 +42,15 @@ async def doctor(
     watch: Annotated[
         float,
         typer.Option(
-            "--seconds", metavar="S", min=0.0, max=600.0, help="Between two looks at the lag of groups."
+            "--seconds",
+            metavar="S",
+            min=0.0,
+            max=600.0,
+            help="Time between two looks at the lag of groups.",
         ),
     ] = 2.0,
 ) -> None:
-    """Look for faults of a cluster, and say what to do about each."""
+    """Look for faults in a cluster, and print what to do about each."""
     found = findings(await gathered(session, watch))
     session.exit_code = 0 if all(finding.note for finding in found) else 1
     for one in found:
@@ -70,7 +74,7 @@ def _kind(finding: Finding) -> str:
 
 
 async def gathered(session: Session, watch_s: float) -> Evidence:
-    """The answers of the cluster; a failure is evidence, too."""
+    """The answers of the cluster; a failed call is evidence, too."""
     own = version("trovemq")
     try:
         async with session.client() as client:
@@ -100,7 +104,7 @@ async def _broker(session: Session, client: Client, info: BrokerInfo) -> BrokerE
 
 
 async def _groups(session: Session, client: Client, watch_s: float) -> list[GroupEvidence]:
-    """Groups with messages that wait, looked at twice."""
+    """Groups with waiting messages, and their lag at two times."""
     members: dict[str, int] = {}
     for one in await session.call(client.admin.groups.list_all()):
         members[one.group] = members.get(one.group, 0) + one.member_count
@@ -123,7 +127,7 @@ async def _groups(session: Session, client: Client, watch_s: float) -> list[Grou
 
 
 async def _lags(session: Session, client: Client, names: Sequence[str]) -> list[list[QueueLag]]:
-    """Of each group; none of one that was deleted meanwhile or may not be seen."""
+    """The lag of each group, except those that were deleted meanwhile or that the user may not see."""
     at_once = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
 
     async def one(name: str) -> list[QueueLag]:

@@ -1,6 +1,6 @@
-"""The possible faults of a cluster: each check looks at the evidence, and yields its findings.
+"""The possible faults of a cluster. Each check looks at the evidence and yields its findings.
 
-A problem needs somebody to do something; a note is good to know.
+A problem needs action; a note is only information.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class BrokerEvidence:
-    """A broker's answers. `asked`, `answered`: this machine's clock around the question, epoch ms."""
+    """A broker's answers. `asked`, `answered`: this machine's time before and after the call, epoch ms."""
 
     info: BrokerInfo
     condition: BrokerCondition | None = None
@@ -47,7 +47,7 @@ class BrokerEvidence:
 
 @dataclass(frozen=True, slots=True)
 class GroupEvidence:
-    """A group over all brokers: messages that wait, looked at twice, and the age of the oldest."""
+    """A group on all brokers: its lag at two times, and the age of the oldest waiting message."""
 
     group: str
     members: int
@@ -58,7 +58,7 @@ class GroupEvidence:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """All that was gathered. `failure`: of the first connection."""
+    """Everything that was collected. `failure`: the error of the first connection."""
 
     server: str
     version: str
@@ -68,12 +68,12 @@ class Evidence:
 
 
 def reachable(evidence: Evidence) -> Iterator[Finding]:
-    """The server answers, by TLS or without as it is asked, and so does each broker in its routes."""
+    """The server answers, and so does each broker in its routes."""
     if evidence.failure is not None:
         yield _of_failure("reachable", evidence.server, evidence.failure)
     elif not evidence.brokers:
-        to_do = "start a broker with --nameserver, and look at its log for nameserver.unreachable"
-        yield Finding("reachable", evidence.server, "no broker is in the routes", to_do)
+        to_do = "start a broker with --nameserver; if one runs, look in its log for nameserver.unreachable"
+        yield Finding("reachable", evidence.server, "there is no broker in the routes", to_do)
     for broker in evidence.brokers:
         if broker.failure is not None:
             where = f"{broker.info.name} at {broker.info.address}"
@@ -82,15 +82,15 @@ def reachable(evidence: Evidence) -> Iterator[Finding]:
 
 def _of_failure(check: str, where: str, failure: TroveError) -> Finding:
     if failure.fields.get("grpc_status") == "UNIMPLEMENTED":
-        return Finding(check, where, "it is older than this command line", "upgrade it", note=True)
+        return Finding(check, where, "the broker is older than this command line", "upgrade it", note=True)
     if failure.spec is errors.ACCESS_DENIED:
         return Finding(check, where, failure.message, "allow the user Get of the cluster: trovemq acl allow")
     return Finding(check, where, f"{failure.symbol}: {failure.message}", failure.spec.what_to_do)
 
 
 def ready(evidence: Evidence) -> Iterator[Finding]:
-    """No broker says why it is not ready, or warns."""
-    page = "docs/how-to/run-in-production.md says what each means"
+    """Each broker is ready and has no warning."""
+    page = "docs/how-to/run-in-production.md explains each reason"
     for broker, condition in _conditions(evidence):
         for text in condition.reasons:
             yield Finding("ready", broker.info.name, f"not ready: {text}", page)
@@ -100,7 +100,7 @@ def ready(evidence: Evidence) -> Iterator[Finding]:
 
 
 def drained(evidence: Evidence) -> Iterator[Finding]:
-    """No broker is out of service for writing."""
+    """No broker is drained."""
     for broker, condition in _conditions(evidence):
         if condition.drain != "serving":
             to_do = f"restart it, or: trovemq broker drain {broker.info.name} --undo"
@@ -119,13 +119,13 @@ def clocks(evidence: Evidence) -> Iterator[Finding]:
 
 
 def disks(evidence: Evidence) -> Iterator[Finding]:
-    """No disk is at the limit from which new messages are refused."""
+    """No disk is near the limit from which new messages are refused."""
     for broker, condition in _conditions(evidence):
         limit = _number(broker, "disk_warning_percent")
         used = f"{condition.disk_used_percent:.1f} % of the disk is used"
         to_do = "free space, or keep messages for less long: trovemq config set reserved_time_ms"
         if condition.disk_full:
-            yield Finding("disks", broker.info.name, f"{used}: new messages are refused", to_do)
+            yield Finding("disks", broker.info.name, f"{used}, and new messages are refused", to_do)
         elif limit and condition.disk_used_percent >= limit - DISK_MARGIN_PERCENT:
             yield Finding(
                 "disks", broker.info.name, f"{used}; new messages are refused from {limit} % on", to_do
@@ -149,7 +149,7 @@ def store_mode(evidence: Evidence) -> Iterator[Finding]:
     """Other users of the machine cannot read the store."""
     for broker, condition in _conditions(evidence):
         if condition.store_mode & 0o077:
-            what = f"other users of its machine may read the store (mode {condition.store_mode:o})"
+            what = f"other users of its machine can read the store (mode {condition.store_mode:o})"
             yield Finding("store_mode", broker.info.name, what, "chmod 700 the store's directory")
 
 
@@ -157,7 +157,7 @@ def exposure(evidence: Evidence) -> Iterator[Finding]:
     """Nothing is open to other machines without authentication or without TLS."""
     for broker, condition in _conditions(evidence):
         if condition.plain_exposed and not condition.authentication:
-            what = f"{condition.plain_exposed} is open to other machines, and nobody is asked who calls"
+            what = f"{condition.plain_exposed} is open to other machines without authentication"
             to_do = "set authentication_enable and TLS, or listen on loopback"
             yield Finding("exposure", broker.info.name, what, to_do)
         elif condition.plain_exposed:
@@ -165,12 +165,12 @@ def exposure(evidence: Evidence) -> Iterator[Finding]:
             yield Finding("exposure", broker.info.name, what, "set tls_listen, and listen on loopback")
         if condition.http_exposed:
             what = f"/metrics is open to other machines at {condition.http_exposed} without TLS"
-            to_do = "set http_tls, or let only Prometheus reach it"
+            to_do = "set http_tls, or let only Prometheus reach the address"
             yield Finding("exposure", broker.info.name, what, to_do, note=True)
 
 
 def versions(evidence: Evidence) -> Iterator[Finding]:
-    """Brokers and this command line are of one version."""
+    """All brokers and this command line have the same version."""
     for broker in evidence.brokers:
         if broker.info.version and broker.info.version != evidence.version:
             what = f"it is {broker.info.version}, this command line is {evidence.version}"
@@ -178,7 +178,7 @@ def versions(evidence: Evidence) -> Iterator[Finding]:
 
 
 def kept_settings(evidence: Evidence) -> Iterator[Finding]:
-    """No setting would be another one after a restart."""
+    """No setting would change by a restart."""
     for broker in evidence.brokers:
         for one in broker.settings.values():
             if one.value != one.started_with:
@@ -188,12 +188,12 @@ def kept_settings(evidence: Evidence) -> Iterator[Finding]:
 
 
 def same_settings(evidence: Evidence) -> Iterator[Finding]:
-    """Settings that clients notice are the same on each broker."""
+    """Settings that clients notice are the same on all brokers."""
     for name in SAME_EVERYWHERE:
         values = {b.info.name: b.settings[name].value for b in evidence.brokers if name in b.settings}
         if len(set(values.values())) > 1:
             what = f"{name} differs: {', '.join(f'{value} on {broker}' for broker, value in values.items())}"
-            yield Finding("same_settings", ", ".join(values), what, "set it alike, then restart")
+            yield Finding("same_settings", ", ".join(values), what, "set the same value on each, and restart")
 
 
 def groups(evidence: Evidence) -> Iterator[Finding]:
@@ -230,7 +230,7 @@ CHECKS: Final[Mapping[str, Callable[[Evidence], Iterator[Finding]]]] = {
 
 
 def findings(evidence: Evidence) -> list[Finding]:
-    """Of all checks, problems first."""
+    """The findings of all checks, problems first."""
     found = [finding for check in CHECKS.values() for finding in check(evidence)]
     return sorted(found, key=lambda finding: finding.note)
 

@@ -1,4 +1,5 @@
-"""export: topics, groups and users as a file for apply. No secret is in it: brokers give none away."""
+"""export: topics, groups and users as a file for apply. It has no secrets, because brokers never return
+them."""
 
 from __future__ import annotations
 
@@ -71,8 +72,8 @@ async def export(
 async def _users(
     session: Session, client: Client, broker: str | None, *, optional: bool
 ) -> dict[str, dict[str, object]] | None:
-    """By name; None, where they are optional, if brokers ask nobody who calls or the caller may not list
-    them."""
+    """The users by name. None if they are optional and either the brokers have no authentication or the
+    caller may not list users."""
     try:
         users = await session.call(client.admin.users.list_all(broker=broker))
         rules = await session.call(client.admin.rules.list_all(broker=broker))
@@ -81,7 +82,7 @@ async def _users(
             raise
         if error.spec is errors.ACCESS_DENIED:
             session.output.note(leftOut=["users"])
-            session.output.remark("users are left out: this user may not list them")
+            session.output.remark("users are left out, because this user may not list them")
         return None
     return user_entries(users, rules)
 
@@ -89,12 +90,12 @@ async def _users(
 def _entries(
     kind: str, found: dict[str, dict[str, object]], wanted: list[str] | None, everything: bool
 ) -> list[dict[str, object]]:
-    """Those that are wanted. Raises TroveError TOPIC_NOT_FOUND, GROUP_NOT_FOUND, USER_NOT_FOUND."""
+    """The wanted ones. Raises TroveError TOPIC_NOT_FOUND, GROUP_NOT_FOUND, USER_NOT_FOUND."""
     if everything:
         return list(found.values())
     for name in wanted or ():
         if name not in found:
-            raise TroveError(_ABSENT[kind], f"no broker has settings of a {kind} {name}", **{kind: name})
+            raise TroveError(_ABSENT[kind], f"no broker has the {kind} {name}", **{kind: name})
     return [found[name] for name in dict.fromkeys(wanted or ())]
 
 
@@ -127,7 +128,7 @@ def group_entries(groups: Iterable[GroupDescription]) -> dict[str, dict[str, obj
 def user_entries(
     users: Iterable[UserDescription], rules: Iterable[AccessRule]
 ) -> dict[str, dict[str, object]]:
-    """By name, each with its rules."""
+    """The users by name, each with its rules."""
     rules_of: dict[tuple[str, str], list[WantedRule]] = {}
     for rule in rules:
         rules_of.setdefault((rule.access_key, rule.broker), []).append(as_rule(rule))

@@ -112,7 +112,7 @@ class Output:
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Ctrl-C ends a write to a reader that does not read; the handler of the loop would wait for it."""
+        """Lets Ctrl-C end a write that nobody reads; the loop's own handler would wait for the write."""
         if _cancelled():
             raise KeyboardInterrupt
         if threading.current_thread() is not threading.main_thread():
@@ -181,7 +181,7 @@ class Output:
 
 
 def _cancelled() -> bool:
-    """Whether the verb was cancelled (by Ctrl-C) and has not come to a place where it ends."""
+    """Whether the verb was cancelled by Ctrl-C and has not ended yet."""
     try:
         task = asyncio.current_task()
     except RuntimeError:  # no loop runs

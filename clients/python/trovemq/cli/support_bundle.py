@@ -1,4 +1,4 @@
-"""support-bundle: everything that somebody who helps wants to see, in one file."""
+"""support-bundle: collects in one file what somebody needs who is to help."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def support_bundle(
         typer.Option(
             "--http",
             metavar="ADDRESS",
-            help=f"Operations HTTP of a daemon (repeatable); {HTTP_DEFAULT} where none is given.",
+            help=f"Operations HTTP of a daemon (repeatable); default {HTTP_DEFAULT}.",
             show_default=False,
         ),
     ] = None,
@@ -73,12 +73,13 @@ async def support_bundle(
 
     rows = [(name, printable(errors.get(name, "")) or "collected") for name in names]
     session.output.show(table(("part", "state"), rows))
-    session.output.remark(f"{file}: look through it before you send it; names of topics and groups are in it")
+    session.output.remark(f"look through {file} before you send it: it has names of topics and groups")
 
 
 @contextmanager
 def _new_file(path: Path) -> Iterator[IO[bytes]]:
-    """For its owner alone; removed where the block fails. typer.BadParameter where it is there already."""
+    """The new archive, which only its owner may read; it is removed if the block fails. Raises
+    typer.BadParameter if the file exists."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:

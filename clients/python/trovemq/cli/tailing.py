@@ -213,7 +213,7 @@ async def _last_of_queue(
 def in_store_order(
     following: Following, places: Sequence[QueueOffsets], firsts: Sequence[int]
 ) -> AsyncGenerator[Message]:
-    """The stored messages of all queues from the first offsets on, in the order of their store times."""
+    """The stored messages of all queues from these first offsets on, in the order of their store times."""
     streams = [
         following.stored(place, first, place.max_offset)
         for place, first in zip(places, firsts, strict=True)
