@@ -72,7 +72,8 @@ A value may be given by our name or by RocketMQ's, but in one place not by both.
 error. A name of RocketMQ that is not implemented here gives one warning and is ignored. `--print-config`
 shows each setting with its source.
 
-A change counts after a restart, or `live`, with `trovemq config set` ([how](operate.md#change-a-setting)).
+The column `change`: a change of a `restart` setting applies after a restart; a `live` one can also be changed
+with `trovemq config set` ([how](operate.md#change-a-setting)).
 
 Sizes take `KiB`, `MiB` and `GiB`, times `ms`, `s`, `min` and `h`: `--set commit_log_file_size=64MiB`.
 """

@@ -145,7 +145,7 @@ class Finder:
         *,
         newest_first: bool,
     ) -> bool:
-        """The answers of all topics as one. `ask` takes a topic and the most messages of its answer."""
+        """The answers of all topics, joined. `ask` takes a topic and the most messages that it may answer."""
         names = await self._topics_asked()
         most = SHOWN_MAX if len(names) == 1 else 20
         answers = await gather_bounded(ask(name, most) for name in names)

@@ -27,9 +27,9 @@ class Brokers:
         Args:
             broker: The broker; needed if there are several.
             grace_ms: How long new messages are still stored, while clients learn of the new routes. After
-            that they are refused, and clients send them to other brokers.
+                that they are refused, and clients send them to other brokers.
             stop_wait_max_ms: The broker stops when it is drained; this is how long it waits for open atomic
-            transactions. None: it does not stop.
+                transactions. None: it does not stop.
 
         Raises:
             TroveError: BROKER_AMBIGUOUS, REQUEST_ILLEGAL (a time of more than an hour), ACCESS_DENIED, …
@@ -68,17 +68,16 @@ class Brokers:
         self, name: str, value: str, *, broker: str | None = None
     ) -> list[SettingDescription]:
         """Changes a setting that needs no restart, at once and until the broker restarts. To keep the value,
-            write it into the broker's configuration, too.
+        write it into the broker's configuration, too.
 
-            Args:
-                name: Our name or RocketMQ's.
-                value: As in a file or on a command line: `64MiB`, `5s`, `true`.
-                broker: The broker; None for all.
+        Args:
+            name: Our name or RocketMQ's.
+            value: As in a file or on a command line: `64MiB`, `5s`, `true`.
+            broker: The broker; None for all.
 
-            Raises:
-                TroveError: REQUEST_ILLEGAL (an unknown name, a value out of range, a setting that needs a
-                restart),
-        ACCESS_DENIED, …
+        Raises:
+            TroveError: REQUEST_ILLEGAL (an unknown name, a value out of range, a setting that needs a
+                restart), ACCESS_DENIED, …
         """
         return await present([calls.set_setting(name, value) for calls in self._all(broker)], ())
 

@@ -12,7 +12,7 @@ class DrainStatus:
     Attributes:
         broker: The broker.
         state: `serving`; `draining`: out of the routes for writing, but new messages are still stored;
-        `drained`: new messages are refused; `stopping`.
+            `drained`: new messages are refused; `stopping`.
         stops: Whether it stops when it is drained.
         open_transactions: How many atomic transactions are open there.
     """

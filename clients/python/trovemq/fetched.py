@@ -34,7 +34,7 @@ class FetchedBatch:
         next_offset: Queue offset to continue from.
         min_offset: The queue's first offset.
         max_offset: One past the queue's last visible message.
-        queue_offsets: One a record where the records' own QUEUEOFFSET fields are not right; else None.
+        queue_offsets: One per record, if the records' own QUEUEOFFSET fields are wrong; else None.
         damaged_offsets: Queue offsets whose record could not be read; they are missing from `data`.
     """
 

@@ -1,5 +1,5 @@
 """Middleware for handlers: logging and metrics. Any `async def middleware(call, proceed)` is one. Spans need
-none: a client whose options have `tracing` makes them (`trovemq.otel`)."""
+no middleware: a client whose options have `tracing` makes them (`trovemq.otel`)."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class BrokerInfo:
         flush_mode: `sync` or `async`.
         version: The broker's version.
         tls_address: HOST:PORT of the same by TLS; empty where it has none.
-        draining: It is taken out of service: messages are sent to other brokers.
+        draining: Whether it is drained or is about to be, so that messages are sent to other brokers.
     """
 
     cluster: str

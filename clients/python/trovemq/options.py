@@ -37,7 +37,7 @@ class ClientOptions:
         secret_key: Its secret; it never goes over the wire.
         credentials_file: Both, as lines `access_key=…` and `secret_key=…`.
         faults: Faults on purpose, for tests; None in production.
-        tracing: Spans by OpenTelemetry (`trovemq.otel.Tracing`); None for none.
+        tracing: Makes OpenTelemetry spans (`trovemq.otel.Tracing`); None for no spans.
         channel_options: Further gRPC channel arguments, applied last.
     """
 

@@ -15,12 +15,12 @@
 | `ack`, `nack`, `dead_letter` `TOPIC` | client   | a message's end, until the broker's answer| the message  |
 
 Names, kinds and attributes are those of OpenTelemetry's semantic conventions for messaging, version 1.44.0,
-where they are in development. The context is W3C's, in the properties `traceparent` and `tracestate`; a
-message that has a `traceparent` keeps it. RocketMQ's `trace_context` is read where there is none. A message
-whose send is not sampled gets no context, which would be 70 bytes in the store, unless `propagate_unsampled`.
-Consumers link to producers: a message's context is nobody's parent.
+which are still in development. The context is W3C's, in the properties `traceparent` and `tracestate`; a
+message that already has a `traceparent` keeps it. If a message has none, RocketMQ's `trace_context` is read.
+A message whose send is not sampled gets no context, because that takes 70 bytes in the store, unless
+`propagate_unsampled` is set. Spans of consumers link to the span of the send; they are not its children.
 
-Needs `pip install 'trovemq[otel]'`. A client without `tracing` imports nothing of it.
+Needs `pip install 'trovemq[otel]'`. A client without `tracing` does not import this module.
 """
 
 from __future__ import annotations
@@ -61,13 +61,14 @@ class Tracing:
     """For `ClientOptions.tracing`.
 
     Args:
-        provider: Makes the spans; the process's own where None.
-        root_ratio: How many sends that belong to no trace begin one, and how many messages without a context
-            are followed, 0 to 1; the provider's own sampler decides about these. A send in a sampled trace is
-            always in it, and a message with a sampled context is always followed. Below 1 the others cost
-            next to nothing; a sampler takes half as long to say no as a message takes to send.
-        create_spans: A span of its own for each message of a sampled batch; else all have the batch's.
-        propagate_unsampled: Messages whose send is not sampled carry a context, too.
+        provider: Makes the spans; None for the provider of the process.
+        root_ratio: The share (0 to 1) of sends outside of any trace that begin one, and of messages without
+            a context that have spans. The provider's own sampler decides about these in addition. A send in
+            a sampled trace always has a span, and so has a message with a sampled context. Sends that this
+            share leaves out cost next to nothing; asking a sampler takes half as long as a send.
+        create_spans: Whether each message of a sampled batch has a span of its own; else they share the
+            batch's.
+        propagate_unsampled: Whether messages whose send is not sampled carry a context, too.
     """
 
     def __init__(
@@ -87,8 +88,8 @@ class Tracing:
     # --- sending --------------------------------------------------------------------------------------
 
     def wants_send(self, properties: object = None) -> bool:
-        """Whether the provider is asked for a span of a send. No for one that is in its span already, and for
-        properties that the producer refuses."""
+        """Whether a send may have a span. Not if it is within its span already, or if the producer will
+        refuse its properties."""
         if properties is not None and (
             isinstance(properties, _Carried) or not isinstance(properties, Mapping)
         ):
@@ -109,7 +110,7 @@ class Tracing:
         return self.wants_send(None if isinstance(properties, Sequence) else properties)
 
     async def send(self, topic: str, send: _Send, body: Buffer, **arguments: Any) -> SendReceipt:
-        """The receipt of `send`, which is called again with the context among the properties."""
+        """Calls `send` within a span, with the span's context among the properties; returns its receipt."""
         span = self._begin_send(topic, arguments)
         try:
             receipt = await send(body, **arguments)
@@ -134,7 +135,7 @@ class Tracing:
         return answer
 
     def send_oneway(self, topic: str, send: Callable[..., None], body: Buffer, **arguments: Any) -> None:
-        """The span ends when the message is on its way."""
+        """Sends within a span that ends when the message is on its way."""
         span = self._begin_send(topic, arguments)
         try:
             send(body, **arguments)
@@ -178,7 +179,7 @@ class Tracing:
         return span
 
     def _sent(self, span: Span, receipt: SendReceipt) -> None:
-        """The message is acknowledged."""
+        """Ends the span when the message is acknowledged."""
         if span.is_recording():
             attributes = {_ID: receipt.unique_key}
             if receipt.queue_id >= 0:
@@ -187,7 +188,7 @@ class Tracing:
             span.end()
 
     def _answered(self, span: Span, answer: asyncio.Future[Any]) -> None:
-        """The end of `span` with that of an answer that others wait for."""
+        """Ends `span` when the answer has come; others wait for the answer."""
         if not span.is_recording():
             return
         if answer.cancelled():
@@ -200,7 +201,7 @@ class Tracing:
             span.end()
 
     def failed(self, span: Span, failure: BaseException) -> None:
-        """The end of a span with an error."""
+        """Ends a span with an error."""
         if span.is_recording():
             name, text = _name_of(failure), None
             if isinstance(failure, TroveError):
@@ -210,7 +211,7 @@ class Tracing:
             span.end()
 
     def _of_batch(self, topic: str, span: Span, count: int, properties: Any) -> Any:
-        """The properties of a batch's messages with their contexts."""
+        """The properties of a batch's messages, with their contexts added."""
         given = properties if isinstance(properties, Sequence) else [properties] * count
         if span.is_recording() and self._create_spans:
             return _CarriedOfEach(self.created(topic, span, one) for one in given)
@@ -220,7 +221,8 @@ class Tracing:
         return _with(properties, added)
 
     def created(self, topic: str, send: Span | None, properties: Any) -> Any:
-        """The properties of a message with the context of a span of its own, to which `send` links."""
+        """The properties of a message, with the context of a span of its own added. The span `send` links to
+        it."""
         if isinstance(properties, Mapping) and TRACEPARENT in properties:
             creation: SpanContext | None = creation_context(properties)
         else:
@@ -237,13 +239,13 @@ class Tracing:
         return properties
 
     def begin_commit(self, contexts: Sequence[SpanContext | None]) -> Span:
-        """The span of an atomic transaction's end."""
+        """The span of an atomic transaction's commit."""
         attributes: dict[str, Any] = {**_attributes("commit", "send", None), _BATCH_COUNT: len(contexts)}
         links = _links_of(contexts)
         return self._tracer.start_span("commit", kind=SpanKind.CLIENT, attributes=attributes, links=links)
 
     def _carried(self, span: Span) -> dict[str, str]:
-        """The properties that carry a span's context; {} where it is not to be carried."""
+        """The properties that carry a span's context; {} if it is not to be carried."""
         own = span.get_span_context()
         if not own.is_valid or not (own.trace_flags.sampled or self._propagate_unsampled):
             return {}
@@ -252,7 +254,8 @@ class Tracing:
     # --- consuming ------------------------------------------------------------------------------------
 
     def take(self, message: ReceivedMessage, trace_context: str) -> None:
-        """A message came, and has no span before the program gets it. `trace_context`: RocketMQ's, or ""."""
+        """Is called when a message arrives; spans begin when the program gets it. `trace_context`:
+        RocketMQ's, or ""."""
         properties: Properties = message.properties
         if trace_context and TRACEPARENT not in properties:
             properties = {TRACEPARENT: trace_context}
@@ -265,7 +268,7 @@ class Tracing:
         message.settlement = TracedSettlement(self, message.settlement, creation)
 
     def received(self, topic: str, group: str, messages: Sequence[ReceivedMessage], began_ns: int) -> None:
-        """The program got messages that it had waited for since then."""
+        """Is called when the program gets messages for which it has waited since `since`."""
         if not any(message.tracing for message in messages):
             return
         span = self._tracer.start_span(
@@ -281,7 +284,7 @@ class Tracing:
     def process(
         self, messages: Sequence[ReceivedMessage], topic: str = "", group: str = ""
     ) -> Iterator[None]:
-        """Around the work on messages; the span is the current one in it."""
+        """The work on messages within a span, which is the current one meanwhile."""
         topic, group = topic or messages[0].topic, group or messages[0].settlement.group
         attributes = self._of_messages("process", "process", topic, group, messages)
         span = self._tracer.start_span(
@@ -296,7 +299,7 @@ class Tracing:
         span.end()
 
     async def handler(self, call: Call, proceed: Callable[[], Awaitable[None]]) -> None:
-        """The middleware of handlers; a client with tracing has it outermost by itself."""
+        """The middleware of handlers; a client with tracing adds it by itself, outermost."""
         if not any(message.tracing for message in call.messages):
             await proceed()
             return
@@ -306,7 +309,7 @@ class Tracing:
     def settle(
         self, name: str, message: ReceivedMessage, group: str, begin: Callable[[], asyncio.Future[None]]
     ) -> asyncio.Future[None]:
-        """The answer that `begin` waits for, with a span until then."""
+        """Waits for the answer of `begin`, within a span."""
         span = self._begin_settle(name, message, group)
         answer = begin()
         if span.is_recording():
@@ -314,7 +317,7 @@ class Tracing:
         return answer
 
     def consumed(self, message: ReceivedMessage, settlement: Settlement) -> None:
-        """An acknowledgement that nobody waits for, but its span."""
+        """An acknowledgement with a span; the program does not wait for its answer."""
         span = self._begin_settle("ack", message, settlement.group)
         if not span.is_recording():
             settlement.consumed(message)
@@ -344,7 +347,7 @@ class Tracing:
 
 
 class TracedSettlement:
-    """A settlement with spans; `creation`: the message's own context."""
+    """Settles messages within spans. `creation`: the message's own context."""
 
     __slots__ = ("_inner", "_tracing", "creation")
 
@@ -406,7 +409,7 @@ _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
 
 def properties_of(own: SpanContext) -> dict[str, str]:
-    """A context, as a message carries it."""
+    """The context that a message carries."""
     found = {TRACEPARENT: f"00-{own.trace_id:032x}-{own.span_id:016x}-{int(own.trace_flags):02x}"}
     if own.trace_state:
         found[TRACESTATE] = own.trace_state.to_header()
@@ -414,7 +417,7 @@ def properties_of(own: SpanContext) -> dict[str, str]:
 
 
 def creation_context(properties: Properties) -> SpanContext | None:
-    """The context that a message carries; None for none, and for one that is none."""
+    """The context that a message carries; None if it has none or a malformed one."""
     carrier = {name: str(properties[name]) for name in (TRACEPARENT, TRACESTATE) if name in properties}
     if TRACEPARENT not in carrier:
         return None
@@ -423,15 +426,16 @@ def creation_context(properties: Properties) -> SpanContext | None:
 
 
 class _Carried(dict[str, str]):
-    """The properties of a message that is in its span: it gets no second one."""
+    """The properties of a message that is sent within its span, so that it gets no second one."""
 
 
 class _CarriedOfEach(list[Any]):
-    """Those of a batch's messages."""
+    """The same for the messages of a batch."""
 
 
 def _with(properties: Any, added: dict[str, str]) -> Any:
-    """A message's own context stays; one of a batch that is no mapping is for the producer to refuse."""
+    """The properties with the context added, unless they have one. Properties that are not a mapping are left
+    for the producer to refuse."""
     if properties is not None and not isinstance(properties, Mapping):
         return properties
     given = properties or {}

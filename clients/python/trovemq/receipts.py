@@ -239,7 +239,7 @@ class FrameReceipt:
         if not isinstance(keys, list):
             keys = [self.unique_key(index) for index in range(len(places))]
         return [
-            # The id as encode_offset_msg_id makes it.
+            # As encode_offset_msg_id does it.
             SendReceipt(topic, queue_id, queue_offset, place, f"{host}{place:016X}", key, *rest)
             for queue_offset, place, key in zip(self.queue_offsets, places, keys, strict=True)
         ]
@@ -250,7 +250,7 @@ class PartialBatchError(TroveError):
 
     Attributes:
         receipts: The acknowledgements of the other frames.
-        indexes: One a receipt, their messages' places in the batch.
+        indexes: For each receipt, its message's place in the batch.
     """
 
     def __init__(self, first: TroveError, receipts: BatchReceipt, indexes: list[int], count: int) -> None:

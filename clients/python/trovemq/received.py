@@ -18,10 +18,10 @@ Processed = TypeVar("Processed", bound="ReceivedMessage")
 
 
 class Tracing(Protocol):
-    """The part of `trovemq.otel.Tracing` that a message needs; that is an extra."""
+    """The part of `trovemq.otel.Tracing` that a message needs. The module itself is an extra."""
 
     def process(self, messages: Sequence[ReceivedMessage]) -> AbstractContextManager[None]:
-        """Around the work on messages."""
+        """A context for the work on messages."""
         ...
 
 
@@ -32,7 +32,7 @@ class Settlement(Protocol):
         """Consumed; `urgent`: a caller waits for the answer."""
 
     def consumed(self, message: ReceivedMessage) -> None:
-        """The same where nobody waits for the answer."""
+        """As `acknowledge`, for a caller that does not wait for the result."""
 
     def return_message(
         self, message: ReceivedMessage, delay_ms: int | None, *, tried: bool
@@ -47,7 +47,7 @@ class Settlement(Protocol):
 
     @property
     def at_capacity(self) -> bool:
-        """Whether too much is under way."""
+        """Whether too many settlements have no result yet."""
 
     async def wait_for_capacity(self) -> None:
         """Waits while too much is under way."""
@@ -117,7 +117,7 @@ class ReceivedMessage(ReceivedFields):
     Attributes:
         settled: `ack`, `nack` or `dead_letter` was called, or `process` ended.
         receipt_handle: The broker's name for this delivery; the rest is the subscription's own.
-        tracing: The client's, where its options have one.
+        tracing: That of the client; None if its options have none.
     """
 
     settled: bool = False
@@ -204,16 +204,16 @@ class ReceivedMessage(ReceivedFields):
 
     @property
     def place(self) -> tuple[object, ...]:
-        """Names its record among those of all brokers."""
+        """Identifies its record among those of all brokers."""
         return self.broker, self.queue_id, self.queue_offset, self.message_id
 
     @property
     def nbytes(self) -> int:
-        """Its size, as the subscription counts it."""
+        """Its size in bytes, as the subscription counts it."""
         return len(self.body)
 
     def take_over(self, newer: ReceivedMessage) -> None:
-        """The same message was delivered again: the newer delivery is valid."""
+        """Takes over the handle of a newer delivery of the same message, because the older one is void."""
         self.receipt_handle, self.lease_end = newer.receipt_handle, newer.lease_end
         self.attempt, self.poll = newer.attempt, newer.poll
 

@@ -95,7 +95,7 @@ EVERY_MESSAGE = Where.all_of()
 def check_where(where: object) -> Where:
     """The condition. Raises TroveError REQUEST_ILLEGAL for anything else."""
     if not isinstance(where, Where):
-        text = f"where is a condition, such as Where.key('k'), {not_of(where)}"
+        text = f"where must be a condition, such as Where.key('k'), {not_of(where)}"
         raise TroveError(errors.REQUEST_ILLEGAL, text, argument="where")
     return where
 

@@ -97,7 +97,7 @@ class Subscription:
         topic: The topic.
         group: The consumer group.
         client_id: Under which brokers know this subscriber; "" for a broadcast.
-        tracing: The client's, where its options have one.
+        tracing: That of the client; None if its options have none.
     """
 
     def __init__(

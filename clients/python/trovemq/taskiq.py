@@ -7,17 +7,17 @@
     @broker.task
     async def add(one: int, two: int) -> int: ...
 
-A task is a message: its body is what taskiq's formatter makes, its key is the task's id, its property `task`
-the task's name. Labels of a task that count here:
+A task is a message: its body is the task as taskiq formats it, its key the task's id, and its property `task`
+the task's name. These labels of a task have a meaning here:
 
 | label           | meaning                                                                             |
 |-----------------|-------------------------------------------------------------------------------------|
 | `delay`         | seconds until it may run (taskiq's own retries use it, too)                         |
-| `priority`      | 0 to 9, 9 is received first, of a broker with `by_priority`                         |
+| `priority`      | 0 to 9; 9 is received first. For a broker with `by_priority`                        |
 | `message_group` | tasks of one message group go to one queue; an orderly group runs them in order     |
 
-A task is acknowledged when taskiq says so (`ack_type`). One whose worker is gone before is delivered to
-another worker, and after the group's attempts it is a dead letter.
+A task is acknowledged when taskiq says so (`ack_type`). If its worker ends before, it is delivered to another
+worker; after the last attempt of the group it becomes a dead letter.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DELAY_LABEL: Final = "delay"
 PRIORITY_LABEL: Final = "priority"
 MESSAGE_GROUP_LABEL: Final = "message_group"
 MIXED: Final = "MIXED"
-"""The type of a topic that takes plain, delayed and ordered messages."""
+"""The type of topics that take plain, delayed and ordered messages."""
 
 
 class TroveMQBroker(AsyncBroker):
@@ -47,10 +47,10 @@ class TroveMQBroker(AsyncBroker):
         server: As `trovemq.connect`.
         topic: The tasks' topic.
         group: The workers' group. It begins with the topic's first task.
-        queue_count: Queues of the topic where it is created.
-        by_priority: The topic is created to be received by priority.
-        create_topic: Create the topic at the start, where it is not there yet.
-        prefetch: Messages that a worker receives beyond those it runs. Other workers do not get these.
+        queue_count: Number of queues, if the topic is created.
+        by_priority: Whether a created topic is received by priority.
+        create_topic: Whether to create the topic at the start, unless it exists.
+        prefetch: How many tasks a worker receives beyond those it runs. Other workers do not get them.
         options: As `trovemq.connect`.
     """
 
@@ -79,7 +79,8 @@ class TroveMQBroker(AsyncBroker):
 
     @property
     def client(self) -> Client:
-        """The client, from `startup` to `shutdown`. Raises TroveError CLIENT_CLOSED elsewhere."""
+        """The client; it exists from `startup` to `shutdown`. Raises TroveError CLIENT_CLOSED at any other
+        time."""
         if self._client is None:
             raise TroveError(errors.CLIENT_CLOSED, "the broker is not started: await broker.startup()")
         return self._client
@@ -98,7 +99,8 @@ class TroveMQBroker(AsyncBroker):
         await super().startup()
 
     async def _created(self, client: Client) -> None:
-        """One that is there stays as it is. TroveError MESSAGE_TYPE_CONFLICT where it takes no delays."""
+        """Creates the topic; an existing one stays as it is. Raises TroveError MESSAGE_TYPE_CONFLICT if that
+        takes no delayed messages."""
         topics = await client.admin.create_topic(
             self.topic,
             queue_count=self._queue_count,
@@ -113,7 +115,7 @@ class TroveMQBroker(AsyncBroker):
                 raise TroveError(errors.MESSAGE_TYPE_CONFLICT, f"{text}: {what}", topic=self.topic)
 
     async def shutdown(self) -> None:
-        """Returns the messages that are received and not acknowledged, and disconnects."""
+        """Returns messages that were received and not acknowledged to the broker, and disconnects."""
         try:
             await super().shutdown()
         finally:
@@ -122,8 +124,8 @@ class TroveMQBroker(AsyncBroker):
                 await client.close()
 
     async def kick(self, message: BrokerMessage) -> None:
-        """Sends a task; it is stored durably when this returns. Raises ValueError for a label that is no
-        number, TroveError as `Client.send`."""
+        """Sends a task; it is stored durably when this returns. Raises ValueError for a label that must be a
+        number and is not, TroveError as `Client.send`."""
         labels = message.labels
         delay = _number(labels, DELAY_LABEL, float)
         group = labels.get(MESSAGE_GROUP_LABEL)
@@ -146,7 +148,7 @@ class TroveMQBroker(AsyncBroker):
         subscription = self.client.subscribe(
             self.topic, self.group, prefetch=self._prefetch, start="earliest"
         )
-        await subscription.__aenter__()  # left by the client's end, not by this generator's
+        await subscription.__aenter__()  # left when the client is closed, not when this generator ends
         try:
             async for message in subscription:
                 yield AckableMessage(data=message.body, ack=message.ack)
@@ -155,7 +157,7 @@ class TroveMQBroker(AsyncBroker):
 
 
 def _number(labels: Mapping[str, Any], name: str, kind: type[float] | type[int]) -> Any:
-    """The label's value; None where the task has none. Labels travel as texts."""
+    """The label's value; None if the task does not have it. Labels are sent as texts."""
     value = labels.get(name)
     if value is None:
         return None

@@ -321,8 +321,8 @@ class BrokerProcess(DaemonProcess):
 
     @property
     def client(self) -> sync.Client:
-        """A synchronous client, without faults; it lives until this object is closed or empties a broker that
-        did not run."""
+        """A synchronous client, without faults. It lives until this object is closed, or until it has to
+        start its broker again."""
         if self._client is None:
             from trovemq import sync
 
@@ -332,7 +332,7 @@ class BrokerProcess(DaemonProcess):
     def empty(self) -> None:
         """Deletes all topics and groups; starts the broker where it does not run."""
         if not self.running:
-            self._close_client()  # it may be in a pause before its next attempt to connect
+            self._close_client()  # it may wait for its next attempt to connect
             self.start()
         admin = self.client.admin
         topics = {one.topic for one in admin.list_topics(include_system=True) if _is_of_a_user(one.topic)}

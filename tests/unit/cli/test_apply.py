@@ -109,7 +109,7 @@ def test_a_failure_on_the_way_says_what_was_done(
     ("content", "message"),
     [
         (b"{", "line 1, column 2"),
-        (b"\xff", "apply reads YAML or JSON in UTF-8"),
+        (b"\xff", "the file must be YAML or JSON in UTF-8"),
         (b"[" * 100_000, "apply reads YAML or JSON"),
         (b"[]", "not an object"),
         (b'{"topic": []}', "unknown member 'topic'"),

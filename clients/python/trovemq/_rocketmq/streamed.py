@@ -134,7 +134,7 @@ class StreamedMessage(ReceivedMessage):
 
     Attributes:
         receipt: The receipt under which it is settled together with others; None: it is settled by its own
-        `receipt_handle`.
+            `receipt_handle`.
         place: Identifies its record among those of all brokers.
         nbytes: The record's size.
     """

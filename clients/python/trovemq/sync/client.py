@@ -34,8 +34,8 @@ def connect(
 ) -> Client:
     """Connects to a cluster: `with connect(…) as client:`, or a client that is closed when the process ends.
 
-    Arguments and errors as `trovemq.connect`. After a fork, connect again; not by `grpcio`, whose
-    threads do not survive it.
+    Arguments and errors as `trovemq.connect`. After a fork, connect again. This does not work with `grpcio`,
+    whose threads do not survive a fork.
     """
     thread = _loop_thread.current()
 
