@@ -82,7 +82,7 @@ class ConnectionPool:
         ]
 
     async def _explain(self, error: TroveError) -> None:
-        """Raises TLS_FAILED where one of the servers is there and TLS is what keeps them apart."""
+        """Raises TLS_FAILED if a server was reached and only TLS failed."""
         if error.spec not in (errors.BROKER_UNREACHABLE, errors.REQUEST_TIMEOUT):
             return
         for sentence in await asyncio.gather(

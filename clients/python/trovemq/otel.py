@@ -1,4 +1,4 @@
-"""OpenTelemetry: spans of what a client sends and consumes, and the trace context in its messages.
+"""OpenTelemetry: spans for messages that a client sends and consumes, and the trace context in its messages.
 
     from trovemq.otel import Tracing
 
