@@ -9,7 +9,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 Start = Literal["earliest", "latest"] | datetime
-"""`earliest`: the first message that is there; `latest`: messages that are stored from now on; a time: the first
+"""`earliest`: the first message that is there; `latest`: messages stored from now on; a time: the first
 message stored then or later. A time without a zone is local time."""
 
 
