@@ -96,10 +96,13 @@ def encode_alike(
         matrix[:, at:end] = np.frombuffer(column, np.uint8) if isinstance(column, bytes) else column
         at = end
     _fill_header(matrix, len(head), width, bodies, flags)
-    # A row has the head and the tail of one record. Cut after the heads, the bytes are a tail and the next
-    # head. ps = _rows(flat, len(head), count, width) ps[-1] = gaps[-1][: width - len(head)] rts: list[Body] =
-    # [flat[: len(head)].tobytes()] * (2 * count + 1) rts[1::2] = bodies rts[2::2] = gaps turn
-    # bytearray().join(parts)
+    # Each row is the head and the tail of a record. Cut after the heads, a row is a tail and the next head.
+    gaps = _rows(flat, len(head), count, width)
+    gaps[-1] = gaps[-1][: width - len(head)]
+    parts: list[Body] = [flat[: len(head)].tobytes()] * (2 * count + 1)
+    parts[1::2] = bodies
+    parts[2::2] = gaps
+    return bytearray().join(parts)
 
 
 def encode_joined(
@@ -120,7 +123,7 @@ def encode_joined(
 
 
 def key_texts(unique_keys: Bytes2D) -> list[str]:
-    """The rows of the matrix as byte strings."""
+    """The keys as texts."""
     rows = _rows(np.ascontiguousarray(unique_keys), 0, *unique_keys.shape)
     return [row.decode("ascii", "replace") for row in rows]
 
