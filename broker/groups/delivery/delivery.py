@@ -68,7 +68,7 @@ RETRY_FIRST_EVERY: Final = 5
 RENEW_BEFORE_MS: Final = 10_000
 """A renewed lease is extended when it would end within this."""
 RENEWED_STEP: Final = 1_024
-"""Leases that one step extends, or releases."""
+"""How many leases one step extends or releases."""
 CONFIRMED_MS: Final = 2_000
 """The time from the confirmation of a message to the first renewal of its lease."""
 
@@ -230,7 +230,7 @@ class Delivery(Settling):
 
     @property
     def is_releasing(self) -> bool:
-        """Whether there are leases of clients that are gone, for renew()."""
+        """Whether renew() has leases of clients to release that are gone."""
         return self.context.renewals.has_dropped
 
     def _release_dropped(self, now_ms: EpochMs) -> None:
@@ -238,9 +238,9 @@ class Delivery(Settling):
             self._release(entry, now_ms, gone_ms)
 
     def confirm_run(self, group: str, topic: str, receipt: str, offsets: range, now_ms: EpochMs) -> None:
-        """The client has these messages: their leases are renewed from now on. Messages that are settled, and
-        a receipt that is void, are skipped. No event says so before the first renewal: most messages are
-        settled by then, and after a crash the others are delivered again when their short lease ends."""
+        """The client has received these messages: their leases are renewed from now on. Settled messages and
+        void receipts are skipped. No event records it before the first renewal: most messages are settled by
+        then, and after a crash the others are delivered again when their short lease ends."""
         for pair, state, lease in self._leases_of(group, topic, receipt, offsets, now_ms):
             if not lease.renewed:
                 lease.renewed, lease.until_ms = True, now_ms + RENEW_BEFORE_MS + CONFIRMED_MS
@@ -249,13 +249,13 @@ class Delivery(Settling):
     def release_run(
         self, group: str, topic: str, receipt: str, offsets: range, now_ms: EpochMs, *, counted: bool
     ) -> None:
-        """release_handles() for neighbours under one receipt."""
+        """release_handles() for messages under one receipt."""
         self._release_leases(self._leases_of(group, topic, receipt, offsets, now_ms), now_ms, counted)
 
     def _leases_of(
         self, group: str, topic: str, receipt: str, offsets: range, now_ms: EpochMs
     ) -> list[Renewed]:
-        """The leases of the receipt that messages here are open under; none where it is void."""
+        """The leases of the receipt under which these messages are open; none if the receipt is void."""
         try:
             pair, state, head = self._find_run(group, topic, receipt)
         except TroveError:

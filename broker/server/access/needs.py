@@ -71,8 +71,8 @@ class Row:
     """`needs`: of a request. `marks`: a refused message of its stream is answered by the service, and the
     stream continues. `show`: the part of a reply that the caller may see. `producers`: ids of producers in a
     request, which must be the caller's own. `narrow`: alters the request of a caller who may not see all.
-    `audit`: the calls are noted. `is_query`: the time that the calls take counts as a query's.
-    `creates`: `topic` or `group`, and the name of the one that a request is to make."""
+    `audit`: the calls are recorded by the audit. `is_query`: the time that the calls take counts as query
+    work. `creates`: `topic` or `group`, and the name of the one that a request creates."""
 
     needs: Level | Needs
     marks: bool = False

@@ -4,20 +4,20 @@ them.
 | from the client | effect                                                                                   |
 |-----------------|------------------------------------------------------------------------------------------|
 | `start`         | the stream belongs to one group, topic and filter                                        |
-| credit          | a task sends batches until it is used up, and waits for messages where there are none    |
-| received batch  | batches up to it are the client's: they stay its own when the stream ends                |
+| credit          | a task sends batches until the credit is used up, and waits while there are no messages  |
+| received batch  | confirms all batches up to it: they stay the client's when the stream ends               |
 | settlements     | applied in their order, many of them in steps; one reply has the results of a frame      |
-| `stop`          | no more batches; a reply says that none is under way                                     |
+| `stop`          | no more batches are sent; a reply says that none is under way                            |
 
 Invariants
-- The stream sends no more messages than it was given credit for; bytes go beyond by one message at most.
-- When the stream ends, for whatever reason, messages of batches that the client has not named as received
-  are delivered again after `released_after_ms`. Until then they can be settled. The delivery counts as an
-  attempt where the batch was written: the message may be the one that ended the program.
-- The broker renews leases of batches that the client has named alone. A batch that was lost when the broker
-  was killed is delivered again when its short lease ends, also where its client lives on.
-- A client that does not read its replies costs one batch, and its frames are not read. A batch is made when
-  there is space for it, also where its messages were waited for, and never to wait behind another reply.
+- The stream never sends more messages than there is credit for, and at most one message more than the bytes.
+- When the stream ends, for whatever reason, messages of batches that the client has not confirmed are
+  delivered again after `released_after_ms`; until then they can be settled. The delivery counts as an attempt
+  if the batch was written, because one of its messages may have ended the program.
+- The broker renews the leases of confirmed batches only. A batch that was lost when the broker was killed is
+  delivered again when its short lease ends, even while its client lives.
+- A client that does not read its replies costs the broker one batch, and its frames are not read meanwhile. A
+  batch is made only when there is space for it and no other reply is being written.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ BATCH_BYTES_MAX: Final = 1 << 20
 UNCONFIRMED_MAX: Final = 64
 """The most batches that the client has not confirmed; no more are sent then."""
 SETTLED_MAX: Final = 4_096
-"""Messages of the settlements of one frame, and settlements."""
+"""The most messages in the settlements of one frame, and the most settlements."""
 SETTLED_STEP: Final = BATCH_MESSAGES_MAX
-"""Messages that are settled in one step."""
+"""How many messages one step settles."""
 RESULTS_SMALL: Final = 256
-"""Results of so many messages are a small reply, whatever they are."""
+"""The results of so many messages are a small reply in any case."""
 CREDIT_MESSAGES_MAX: Final = 65_536
 CREDIT_BYTES_MAX: Final = 268_435_456
 
