@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Final
 
 import typer
@@ -79,6 +81,8 @@ async def topic(console: Console, request: Request) -> Response:
         name=name,
         described=described,
         messages=depth(described),
+        size=estimated_size(depth(described), listing.messages),
+        counted=len(listing.messages),
         rate=history.rate(("topic", name)),
         chart=spark(history.rates(("topic", name)), "messages in a second", 260, 48),
         queue_rate=lambda broker, queue: history.rate(("queue", name, broker, str(queue))),
@@ -171,6 +175,11 @@ async def groups_of(client: Client, name: str) -> list[GroupDescription]:
         return []
     reading = {group.group: group for group in groups if name in group.topics}
     return [reading[group] for group in sorted(reading)]
+
+
+def estimated_size(count: int, some: Sequence[Message]) -> float | None:
+    """Bytes of so many messages in the log, as large as these on the average; None where there are none."""
+    return count * fmean(message.store_size for message in some) if some else None
 
 
 def depth(described: list[TopicDescription]) -> int:

@@ -161,6 +161,16 @@ def test_a_topic_shows_depth_options_hold_and_groups() -> None:
     assert "4.0 KiB" in page
     assert "/group?name=billing" in links(page)
     assert "order-1" in page
+    stored = sum(message.store_size for message in cluster._all())
+    assert tile(page, "Size") == f"≈ {stored} B"
+
+
+def test_the_size_of_a_topic_is_that_of_its_messages_on_the_average() -> None:
+    cluster = cluster_of_messages(*(b"body-%02d" % number for number in range(60)))
+    (size, *_) = [message.store_size for message in cluster._all()]
+    with console(cluster) as browser:
+        assert tile(browser.get("/topic", name="orders"), "Size") == f"≈ {60 * size / 1024:.1f} KiB"
+        assert tile(browser.get("/topic", name="orders", offset=60, queue=0), "Size") == "—"
 
 
 def test_messages_are_browsed_by_time_and_by_offset() -> None:
