@@ -27,7 +27,7 @@ def check_optional_text(name: str, value: object, spec: ErrorSpec = errors.REQUE
 
 def check_number(name: str, value: object, spec: ErrorSpec = errors.REQUEST_ILLEGAL) -> None:
     """Raises TroveError unless the value is a whole number."""
-    if not isinstance(value, int):
+    if not isinstance(value, int) or isinstance(value, bool):
         raise TroveError(spec, f"{name} is a whole number, {not_of(value)}", argument=name)
 
 
@@ -36,6 +36,22 @@ def check_numbers(**numbers: object) -> None:
     for name, value in numbers.items():
         if value is not None:
             check_number(name, value)
+
+
+def check_amount(name: str, value: object, *, above: bool = False) -> None:
+    """Raises TroveError unless the value is a number from 0 on; above: from anything above 0."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TroveError(errors.REQUEST_ILLEGAL, f"{name} is a number, {not_of(value)}", argument=name)
+    if not (value > 0 if above else value >= 0):
+        wanted = "positive" if above else "a number from 0 on"
+        raise TroveError(errors.REQUEST_ILLEGAL, f"{name}={value} is not {wanted}", argument=name)
+
+
+def check_type(name: str, value: object, wanted: type[object]) -> None:
+    """Raises TroveError unless the value is one of that class."""
+    if not isinstance(value, wanted):
+        text = f"{name} is of type {wanted.__name__}, not {type(value).__name__}"
+        raise TroveError(errors.REQUEST_ILLEGAL, text, argument=name)
 
 
 def check_body(body: object) -> None:

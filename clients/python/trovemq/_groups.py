@@ -7,6 +7,7 @@ from contextlib import aclosing
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
+from trovemq._arguments import check_numbers, check_type
 from trovemq._connections import ConnectionPool
 from trovemq._queries import present
 from trovemq._wire.groups import GroupCalls
@@ -68,7 +69,7 @@ class Groups:
         Raises:
             TroveError: GROUP_ILLEGAL, GROUP_EXISTS, REQUEST_ILLEGAL, LIMIT_EXCEEDED, …
         """
-        wanted = checked_settings(settings or GroupSettings())
+        wanted = checked_settings(GroupSettings() if settings is None else settings)
 
         async def create(calls: GroupCalls) -> GroupDescription:
             try:
@@ -351,6 +352,8 @@ def reset_target(*, timestamp: int | None, offset: int | None, to_min: bool, to_
 
 def checked_settings(settings: GroupSettings) -> GroupSettings:
     """The settings. Raises TroveError REQUEST_ILLEGAL for values that the wire cannot carry."""
+    check_type("settings", settings, GroupSettings)
+    check_numbers(retry_max=settings.retry_max)
     if not 0 <= settings.retry_max < 1 << 31:
         text = f"retry_max={settings.retry_max} is not in 0..{(1 << 31) - 1}"
         raise TroveError(errors.REQUEST_ILLEGAL, text, field="retry_max")

@@ -97,6 +97,7 @@ class Lookups:
             TroveError: MESSAGE_NOT_FOUND, OFFSET_OUT_OF_RANGE, TOPIC_NOT_FOUND, QUEUE_NOT_FOUND,
                 RECORD_DAMAGED; BROKER_AMBIGUOUS where several brokers have the queue and none is named.
         """
+        check_numbers(queue_id=queue_id, queue_offset=queue_offset)
         return await self._queries.get_at(topic, queue_id, queue_offset, broker)
 
     async def query(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from trovemq._arguments import check_number, check_texts
+from trovemq._arguments import check_number, check_text, check_texts
 from trovemq._brokers import Brokers
 from trovemq._connections import ConnectionPool
 from trovemq._groups import Groups, reset_target
@@ -72,6 +72,8 @@ class Admin:
             TroveError: TOPIC_ILLEGAL, TOPIC_EXISTS, TOPIC_OPTION_ILLEGAL, MESSAGE_TYPE_UNSUPPORTED,
                 REQUEST_ILLEGAL, …
         """
+        check_text("name", name, errors.TOPIC_ILLEGAL)
+        check_text("message_type", message_type)
         _check_queue_count(queue_count)
         _check_options(options)
         brokers = self._pool.routes.brokers(broker)

@@ -149,7 +149,7 @@ class AtomicTransaction:
             text = f"a transaction has at most {MESSAGES_MAX} messages"
             raise TroveError(errors.TRANSACTION_SIZE_EXCEEDED, text)
         if queue_id is not None and queue_id < 0:
-            raise TroveError(errors.QUEUE_NOT_FOUND, f"queue {queue_id}", queue_id=queue_id)
+            raise TroveError(errors.QUEUE_NOT_FOUND, f"no queue has the number {queue_id}", queue_id=queue_id)
         unique_key, block = property_block(**message)
         ordering_key = message.get("message_group") if ordering_key is None else ordering_key
         size = len(body) + len(block) + RECORD_OVERHEAD

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Self
 from weakref import WeakSet
 
-from trovemq._arguments import check_numbers, check_text, check_texts
+from trovemq._arguments import check_numbers, check_text, check_texts, check_type
 from trovemq._connections import ConnectionPool
 from trovemq._lookups import Lookups
 from trovemq._servers import parse_server
@@ -78,6 +78,8 @@ def connect(
             is not an address; TLS_OPTION_ILLEGAL for files that cannot be used. Cancelling closes what was
             opened.
     """
+    if options is not None:
+        check_type("options", options, ClientOptions)
     named = parse_server(server)
     options = named.options_over(options)
     if tls is not None:

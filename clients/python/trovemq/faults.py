@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.records.properties import not_of
 
 _DRAW_SIZE: Final = 8  # bytes
 
@@ -51,6 +52,9 @@ class Faults:
         for one in fields(self):
             value = getattr(self, one.name)
             limit = 1 if one.type == "float" else 1 << 31
+            if not isinstance(value, int | float):
+                text = f"{one.name} is a number, {not_of(value)}"
+                raise TroveError(errors.REQUEST_ILLEGAL, text, field=one.name)
             if not 0 <= value <= limit:
                 text = f"{one.name}={value} is not in 0..{limit}"
                 raise TroveError(errors.REQUEST_ILLEGAL, text, field=one.name)

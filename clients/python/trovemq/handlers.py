@@ -24,8 +24,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack
 
+from trovemq._arguments import check_amount, check_number, check_text
 from trovemq.received import Delay, ReceivedMessage
 from trovemq.serializers import Serializer, UndecodableBody
 from trovemq.starts import Start
@@ -45,10 +47,21 @@ class Retry:
         delay: Seconds until then, or a function that makes them of the attempt (1 for the first delivery);
             None: the group's back-off.
         attempts_max: Deliveries after which the message is a dead letter, where the group allows as many.
+
+    Raises:
+        TroveError: REQUEST_ILLEGAL.
     """
 
     delay: Delay | Callable[[int], Delay] | None = None
     attempts_max: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.delay is not None and not callable(self.delay):
+            seconds = self.delay.total_seconds() if isinstance(self.delay, timedelta) else self.delay
+            check_amount("delay", seconds)
+        if self.attempts_max is not None:
+            check_number("attempts_max", self.attempts_max)
+            check_amount("attempts_max", self.attempts_max, above=True)
 
     def is_over(self, attempt: int) -> bool:
         """Whether that delivery was the last one."""
@@ -132,18 +145,47 @@ class Handler:
         return getattr(self.function, "__qualname__", type(self.function).__qualname__)
 
     def check(self) -> None:
-        """Raises TroveError REQUEST_ILLEGAL."""
-        if self.rate_max is not None and not self.rate_max > 0:
-            raise TroveError(errors.REQUEST_ILLEGAL, f"rate_max={self.rate_max} is not positive")
+        """Raises TroveError TOPIC_ILLEGAL, GROUP_ILLEGAL, REQUEST_ILLEGAL."""
+        check_text("topic", self.topic, errors.TOPIC_ILLEGAL)
+        check_text("group", self.group, errors.GROUP_ILLEGAL)
+        _check_callable("the handler", self.function)
+        if self.body is not None and not callable(getattr(self.body, "decode", None)):
+            raise TroveError(errors.REQUEST_ILLEGAL, f"body={self.body!r} is no serializer: it has no decode")
+        check_number("concurrency", self.concurrency)
+        if self.rate_max is not None:
+            check_amount("rate_max", self.rate_max, above=True)
         if self.batch is not None:
-            count_max, wait = self.batch
-            if not 1 <= count_max <= BATCH_COUNT_MAX or not wait >= 0:
-                text = f"count_max={count_max} is not in 1..{BATCH_COUNT_MAX}, or wait={wait} is negative"
-                raise TroveError(errors.REQUEST_ILLEGAL, text)
-        for action in self.on_error.values():
-            if not isinstance(action, Retry) and action not in ("dead_letter", "discard"):
-                text = f'{action!r} is no Retry, "dead_letter" or "discard"'
-                raise TroveError(errors.REQUEST_ILLEGAL, text)
+            _check_batch(*self.batch)
+        check_policy(self.on_error)
+        if unknown := set(self.subscribe) - HandlerArguments.__annotations__.keys():
+            known = ", ".join(sorted(HandlerArguments.__annotations__))
+            text = f"a handler has no argument {min(unknown)!r}; it may have {known}"
+            raise TroveError(errors.REQUEST_ILLEGAL, text)
+
+
+def check_policy(policy: object) -> None:
+    """Raises TroveError REQUEST_ILLEGAL unless it has an end of the message for each class of exception."""
+    if not isinstance(policy, Mapping):
+        raise TroveError(errors.REQUEST_ILLEGAL, f"on_error={policy!r} is no mapping of exception classes")
+    for cls, action in policy.items():
+        if not (isinstance(cls, type) and issubclass(cls, BaseException)):
+            raise TroveError(errors.REQUEST_ILLEGAL, f"on_error: {cls!r} is no class of exceptions")
+        if not isinstance(action, Retry) and action not in ("dead_letter", "discard"):
+            text = f'on_error: {action!r} is no Retry, "dead_letter" or "discard"'
+            raise TroveError(errors.REQUEST_ILLEGAL, text)
+
+
+def _check_batch(count_max: int, wait: float) -> None:
+    check_number("count_max", count_max)
+    if not 1 <= count_max <= BATCH_COUNT_MAX:
+        text = f"count_max={count_max} is not in 1..{BATCH_COUNT_MAX}"
+        raise TroveError(errors.REQUEST_ILLEGAL, text)
+    check_amount("wait", wait)
+
+
+def _check_callable(what: str, value: object) -> None:
+    if not callable(value):
+        raise TroveError(errors.REQUEST_ILLEGAL, f"{what} is a function, not {value!r}")
 
 
 class Handlers:
@@ -152,10 +194,18 @@ class Handlers:
     Args:
         middleware: Around each call, the first one outermost.
         on_error: For exceptions that a handler's own `on_error` does not name.
+
+    Raises:
+        TroveError: REQUEST_ILLEGAL.
     """
 
     def __init__(self, *, middleware: Sequence[Middleware] = (), on_error: Policy | None = None) -> None:
+        if callable(middleware):
+            raise TroveError(errors.REQUEST_ILLEGAL, "middleware is a list of functions: middleware=[…]")
         self.middleware = tuple(middleware)
+        for one in self.middleware:
+            _check_callable("middleware", one)
+        check_policy(on_error or {})
         self.on_error: Policy = {**POLICY_DEFAULT, **(on_error or {})}
         self.all: list[Handler] = []
 

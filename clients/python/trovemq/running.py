@@ -18,6 +18,7 @@ from contextlib import AsyncExitStack, contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
+from trovemq._arguments import check_amount, check_type
 from trovemq._worker import Shown, Subscribe, Worker
 from trovemq.handlers import Handlers
 from trovemq.subscription import check_concurrency
@@ -44,6 +45,8 @@ class Running:
         signals: Sequence[signal.Signals] = SIGNALS_DEFAULT,
         shown: Shown = lambda message: message,
     ) -> None:
+        check_type("handlers", handlers, Handlers)
+        check_amount("drain_seconds", drain_seconds)
         if not handlers.all:
             raise TroveError(errors.REQUEST_ILLEGAL, "there are no handlers to run")
         for handler in handlers.all:

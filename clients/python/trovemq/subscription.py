@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
-from trovemq._arguments import check_numbers, check_optional_text, check_text, check_texts
+from trovemq._arguments import check_amount, check_number, check_numbers, check_optional_text, check_text, check_texts
 from trovemq._connections import ConnectionPool
 from trovemq._filters import check_tag_filter
 from trovemq._groups import Groups
@@ -47,9 +47,8 @@ class SubscribeOptions:
         """Raises TroveError REQUEST_ILLEGAL, FILTER_ILLEGAL for contradictions."""
         check_numbers(invisible_ms=self.invisible_ms, prefetch=self.prefetch)
         check_numbers(prefetch_bytes_max=self.prefetch_bytes_max)
-        if self.prefetch < 1 or self.prefetch_bytes_max < 1:
-            text = f"prefetch={self.prefetch}, prefetch_bytes_max={self.prefetch_bytes_max}"
-            raise TroveError(errors.REQUEST_ILLEGAL, text)
+        check_amount("prefetch", self.prefetch, above=True)
+        check_amount("prefetch_bytes_max", self.prefetch_bytes_max, above=True)
         if (self.filter != EVERYTHING) + (self.tags is not None) + (self.sql is not None) > 1:
             raise TroveError(errors.FILTER_ILLEGAL, "give one of filter, tags and sql")
         check_text("filter", self.filter, errors.FILTER_ILLEGAL)
@@ -276,6 +275,7 @@ def _group_consumer(pool: ConnectionPool, subscription: GroupSubscription, inbox
 
 def check_concurrency(concurrency: int) -> None:
     """Raises TroveError REQUEST_ILLEGAL."""
+    check_number("concurrency", concurrency)
     if not 1 <= concurrency <= CONCURRENCY_MAX:
         text = f"concurrency={concurrency} is not in 1..{CONCURRENCY_MAX}"
         raise TroveError(errors.REQUEST_ILLEGAL, text)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import trovemq
 from tests.unit.sdk.conftest import Connect
 from tests.unit.sdk.fake_server import FakeServer
-from trovemq import TroveError, errors
+from trovemq import Faults, Handlers, Retry, TroveError, errors
 from trovemq_proto.records import BatchEncoder
 
 pytestmark = pytest.mark.asyncio
@@ -92,6 +92,77 @@ async def test_names_and_keys_that_are_no_text_are_named(broker: FakeServer, con
     ):
         with pytest.raises(TroveError, match=name):
             client.subscribe("orders", "g", **filters)
+
+
+async def bill(message: object) -> None: ...
+
+
+def handling(**arguments: Any) -> Any:
+    return Handlers().handle("orders", "g", **arguments)(bill)
+
+
+def batching(**arguments: Any) -> Any:
+    return Handlers().handle_batch("orders", "g", **arguments)(bill)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: handling(on_error={"ValueError": "dead_letter"}), "'ValueError' is no class of exceptions"),
+        (lambda: handling(on_error={(ValueError, KeyError): "discard"}), "is no class of exceptions"),
+        (lambda: handling(on_error=[ValueError]), "no mapping of exception classes"),
+        (lambda: handling(on_error={ValueError: "dead"}), "'dead' is no Retry"),
+        (lambda: Handlers(on_error=cast("Any", {"x": Retry()})), "'x' is no class of exceptions"),
+        (lambda: handling(concurrency="4"), "concurrency is a whole number, not '4' of type str"),
+        (lambda: handling(rate_max="5"), "rate_max is a number, not '5' of type str"),
+        (lambda: handling(rate_max=0), "rate_max=0 is not positive"),
+        (lambda: handling(body=dict), "is no serializer: it has no decode"),
+        (lambda: handling(concurency=4), "has no argument 'concurency'; it may have concurrency"),
+        (lambda: Handlers().handle("orders", cast("Any", 5))(bill), "group is text, not '5' of type int"),
+        (lambda: Handlers().handle("orders", "g")(cast("Any", 5)), "the handler is a function, not 5"),
+        (lambda: batching(count_max=0), "count_max=0 is not in 1..10000$"),
+        (lambda: batching(count_max="1"), "count_max is a whole number"),
+        (lambda: batching(wait=-1), "wait=-1 is not a number from 0 on"),
+        (lambda: Handlers(middleware=cast("Any", bill)), "a list of functions"),
+        (lambda: Handlers(middleware=cast("Any", [5])), "middleware is a function, not 5"),
+        (lambda: Retry(delay=-1), "delay=-1 is not a number from 0 on"),
+        (lambda: Retry(delay=cast("Any", "1s")), "delay is a number, not '1s' of type str"),
+        (lambda: Retry(attempts_max=0), "attempts_max=0 is not positive"),
+        (lambda: Faults(duplicates=cast("Any", "a")), "duplicates is a number, not 'a' of type str"),
+    ],
+)
+async def test_a_wrong_policy_of_a_handler_was_found_when_it_failed(
+    make: Callable[[], object], said: str
+) -> None:
+    with pytest.raises(TroveError, match=said) as refused:
+        make()
+    assert refused.value.spec in (errors.REQUEST_ILLEGAL, errors.GROUP_ILLEGAL)
+
+
+async def test_objects_of_another_class_are_named(broker: FakeServer, connect: Connect) -> None:
+    client: Any = await connect(broker)
+    handlers = Handlers()
+    handlers.handle("orders", "g")(bill)
+    for call, said in (
+        (lambda: client.run(None), "handlers is of type Handlers, not NoneType"),
+        (lambda: client.run(bill), "handlers is of type Handlers, not function"),
+        (lambda: client.run(handlers, drain_seconds=-1), "drain_seconds=-1 is not"),
+        (lambda: client.subscribe("orders", "g", prefetch=0), "prefetch=0 is not positive"),
+        (lambda: trovemq.connect("127.0.0.1:1", options=cast("Any", {})), "options is of type ClientOptions"),
+    ):
+        with pytest.raises(TroveError, match=said) as refused:
+            call()
+        assert refused.value.spec is errors.REQUEST_ILLEGAL
+    for waiting, said in (
+        (client.get_at("orders", "0", 0), "queue_id is a whole number, not '0' of type str"),
+        (client.send("orders", b"x", queue_id=True), "queue_id is a whole number, not 'True' of type bool"),
+        (client.send("orders", b"x", queue_id=-1), "no queue has the number -1"),
+        (client.admin.create_topic(5), "name is text, not '5' of type int"),
+        (client.admin.create_topic("new", message_type=5), "message_type is text"),
+        (client.admin.groups.create("new", 5), "settings is of type GroupSettings, not int"),
+    ):
+        with pytest.raises(TroveError, match=said):
+            await waiting
 
 
 async def test_send_after_close_said_that_it_may_be_tried_again(broker: FakeServer, connect: Connect) -> None:

@@ -54,7 +54,7 @@ class RefusedByTheBank(Refused):
         ({Refused: "discard", RefusedByTheBank: "dead_letter"}, [b"a"], [], 1),
         ({Exception: Retry(delay=0.001, attempts_max=2)}, [], [b"a"], 2),
         ({Exception: Retry(delay=lambda attempt: attempt / 1000, attempts_max=1)}, [b"a"], [], 1),
-        ({Refused: Retry(delay=-1)}, [], [b"a"], 2),  # a delay that is none: the group's
+        ({Refused: Retry(delay=lambda _: -1)}, [], [b"a"], 2),  # a delay that is none: the group's
     ],
 )
 async def test_the_nearest_class_of_an_exception_decides(
