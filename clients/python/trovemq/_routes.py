@@ -157,7 +157,9 @@ class RouteTable:
                 QUEUE_NOT_FOUND for a number that no queue can have.
         """
         if not 0 <= queue_id <= QUEUE_ID_MAX:
-            raise TroveError(errors.QUEUE_NOT_FOUND, f"no queue of {topic} has the number {queue_id}", queue_id=queue_id)
+            raise TroveError(
+                errors.QUEUE_NOT_FOUND, f"no queue of {topic} has the number {queue_id}", queue_id=queue_id
+            )
         if name is not None:
             return self.broker(name)
         having = [s.broker for s in self._live_slots(topic) if s.queue_id == queue_id]

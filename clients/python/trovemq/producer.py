@@ -439,7 +439,9 @@ class Producer:
         if queue_id is not None:
             check_number("queue_id", queue_id)
             if queue_id < 0:
-                raise TroveError(errors.QUEUE_NOT_FOUND, f"no queue has the number {queue_id}", queue_id=queue_id)
+                raise TroveError(
+                    errors.QUEUE_NOT_FOUND, f"no queue has the number {queue_id}", queue_id=queue_id
+                )
             return self._chooser.of_queue(queue_id, broker)
         if ordering_key is not None:
             return self._chooser.of_key(ordering_key)

@@ -9,7 +9,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
-from trovemq._arguments import check_amount, check_number, check_numbers, check_optional_text, check_text, check_texts
+from trovemq._arguments import (
+    check_amount,
+    check_number,
+    check_numbers,
+    check_optional_text,
+    check_text,
+    check_texts,
+)
 from trovemq._connections import ConnectionPool
 from trovemq._filters import check_tag_filter
 from trovemq._groups import Groups

@@ -355,7 +355,8 @@ class BrokerProcess(DaemonProcess):
 @contextmanager
 def broker(faults: Faults | None = None, **arguments: Any) -> Iterator[BrokerProcess]:
     """A running broker; arguments as BrokerProcess. With `faults`, a client that connects to its `url` meets
-    them: duplicates, delays, redeliveries, disconnects, a slow disk, the same ones for the same seed."""
+    them: duplicates, delays, reorderings, redeliveries, disconnects, a slow disk, the same for the same
+    seed."""
     with BrokerProcess(faults=faults, **arguments) as process:
         yield process
 

@@ -67,7 +67,8 @@ async def test_a_lost_acknowledgement_brings_the_message_again(broker: FakeServe
 
 @pytest.mark.asyncio
 async def test_no_fault_makes_a_dead_letter(broker: FakeServer, connect: Connect) -> None:
-    calls = await received(connect, broker, Faults(redeliveries=1.0, disconnects=1.0, delays=1.0, delay_ms=1))
+    faults = Faults(redeliveries=1.0, disconnects=1.0, delays=0.5, reorderings=1.0, delay_ms=1)
+    calls = await received(connect, broker, faults)
     assert broker.messaging.dead == []
     assert max(attempt for _, attempt in calls) == 3  # the fake's group has three
 
@@ -81,9 +82,35 @@ async def test_late_messages_are_overtaken(broker: FakeServer, connect: Connect)
 
 
 @pytest.mark.asyncio
-async def test_an_orderly_group_keeps_its_order_under_faults(broker: FakeServer, connect: Connect) -> None:
+async def test_reordered_messages_come_after_the_next_one(broker: FakeServer, connect: Connect) -> None:
+    faults = Faults(seed=4, reorderings=0.3, delay_ms=60_000)  # the last message of the queue is none of them
+    calls = await received(connect, broker, faults)
+    expected: list[bytes] = []
+    waiting: list[bytes] = []
+    for offset, body in enumerate(BODIES):
+        if faults.strikes("reorderings", "orders", 0, offset, 1):
+            waiting.append(body)
+        else:
+            expected += [body, *reversed(waiting)]
+            waiting.clear()
+    assert not waiting
+    assert expected != BODIES
+    assert [body for body, _ in calls] == expected
+
+
+@pytest.mark.asyncio
+async def test_a_message_that_nothing_overtakes_is_late(broker: FakeServer, connect: Connect) -> None:
+    calls = await received(connect, broker, Faults(reorderings=1.0, delay_ms=1))
+    assert sorted(body for body, _ in calls) == sorted(BODIES)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("seed", range(6))
+async def test_late_messages_overtook_one_of_their_group_that_was_returned(
+    broker: FakeServer, connect: Connect, seed: int
+) -> None:
     broker.messaging.settings.subscription.fifo = True
-    faults = Faults(seed=2, delays=0.5, delay_ms=5, redeliveries=0.3, disconnects=0.2)
+    faults = Faults(seed=seed, delays=0.5, delay_ms=5, reorderings=0.3, redeliveries=0.3, disconnects=0.2)
     calls = await received(connect, broker, faults, message_group="m")
     firsts = list(dict.fromkeys(body for body, _ in calls))
     assert firsts == BODIES

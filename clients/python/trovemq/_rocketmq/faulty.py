@@ -3,6 +3,7 @@
 | fault        | made by                                                                                  |
 |--------------|------------------------------------------------------------------------------------------|
 | delays       | the message waits here before it goes to the inbox, and its message group behind it      |
+| reorderings  | the same, until a message has come that it need not precede                              |
 | disconnects  | the message is returned before the program has it                                        |
 | redeliveries | instead of the acknowledgement, the message is returned: the broker delivers it again    |
 """
@@ -35,13 +36,12 @@ class FaultyConsumer(GroupConsumer):
         super().__init__(pool, subscription, inbox)
         self._faults = faults
         self._late: dict[_Lane, list[ReceivedMessage]] = {}
+        self._overtaken: dict[_Lane, asyncio.TimerHandle] = {}  # they wait for the next message
         self._broken: dict[_Lane, int] = {}  # the poll whose connection broke there
 
     def put(self, message: ReceivedMessage) -> None:
         """Late, or not at all, where the faults say so."""
-        place = _place(message)
-        kept_order = message.message_group if self.orderly else message.queue_offset
-        lane = (message.broker, message.queue_id, kept_order)
+        place, lane = _place(message), self._lane(message)
         if self._may_fail(message) and self._faults.strikes("disconnects", *place):
             _log.info("fault: the connection breaks at %s", place)
             self._broken[lane] = message.poll
@@ -54,10 +54,16 @@ class FaultyConsumer(GroupConsumer):
         elif self._faults.strikes("delays", *place):
             delay_ms = self._faults.delay_ms * self._faults.draw("delay_ms", *place)
             _log.info("fault: %s comes %.0f ms late", place, delay_ms)
-            self._late[lane] = [message]
-            asyncio.get_running_loop().call_later(delay_ms / 1000, self._deliver, lane)
+            self._deliver_late(lane, message, delay_ms)
+        elif self._faults.strikes("reorderings", *place):
+            _log.info("fault: %s comes after the next one", place)
+            self._overtaken[lane] = self._deliver_late(lane, message, self._faults.delay_ms)
         else:
             super().put(message)
+            while self._overtaken:
+                lane, timer = self._overtaken.popitem()
+                timer.cancel()
+                self._deliver(lane)
 
     def acknowledge(self, message: ReceivedMessage, *, urgent: bool) -> asyncio.Future[None]:
         """Lost, where the faults say so."""
@@ -71,13 +77,32 @@ class FaultyConsumer(GroupConsumer):
         """As `acknowledge`, for a caller that does not wait for the result."""
         self.acknowledge(message, urgent=False)
 
+    def answered(self, message: ReceivedMessage, *, done: bool, failure: BaseException | None) -> None:
+        """Of an orderly group, late messages after one that is delivered again are returned, too."""
+        super().answered(message, done=done, failure=failure)
+        if self.orderly and (failure is not None or not done):
+            lane = self._lane(message)
+            self._broken[lane] = message.poll
+            for late in self._late.pop(lane, ()):
+                self.release(late)
+
     async def close(self) -> None:
         """Late messages are returned with the others."""
         for lane in list(self._late):
             self._deliver(lane)
         await super().close()
 
+    def _lane(self, message: ReceivedMessage) -> _Lane:
+        """The messages that none of the others overtakes."""
+        kept_order = message.message_group if self.orderly else message.queue_offset
+        return message.broker, message.queue_id, kept_order
+
+    def _deliver_late(self, lane: _Lane, message: ReceivedMessage, delay_ms: float) -> asyncio.TimerHandle:
+        self._late[lane] = [message]
+        return asyncio.get_running_loop().call_later(delay_ms / 1000, self._deliver, lane)
+
     def _deliver(self, lane: _Lane) -> None:
+        self._overtaken.pop(lane, None)
         for message in self._late.pop(lane, ()):
             super().put(message)
 
