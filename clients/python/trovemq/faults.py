@@ -33,8 +33,8 @@ class Faults:
         slow_disk_ms: So late.
         delays: Received messages that come late: others overtake them, but in an orderly group none of their
             own message group.
-        reorderings: Received messages that come after a later one: of an orderly group, one of another message
-            group. Where none comes they wait for `delay_ms`.
+        reorderings: Received messages that come after a later one: of an orderly group, one of another
+            message group. Where none comes they wait for `delay_ms`.
         delay_ms: So late at most.
         redeliveries: Acknowledged messages that are delivered again: the acknowledgement was lost.
         disconnects: Messages that a breaking connection loses on their way: they come with the next attempt.

@@ -104,7 +104,7 @@ def test_a_failure_says_how_many_are_stored_and_the_next_call_continues(
     ran = run(*line)
     assert (ran.code, ran.out, ran.note["error"]) == (1, b"", "MESSAGE_SIZE_EXCEEDED")
     done = len(stored(client))
-    assert f"({done:,} messages are stored; the same command continues after them)" in ran.note["message"]
+    assert f"({done:,} messages are stored; the same command continues after that)" in ran.note["message"]
     client.refused_body = b"none"
     assert run(*line).objects == [{"topic": "orders", "messages": 2500 - done, "skipped": done}]
     assert [m.body for m in stored(client)] == [str(number).encode() for number in range(2500)]
@@ -146,6 +146,8 @@ def test_a_position_of_something_else_is_refused(run: Any, tmp_path: Path) -> No
         ("csv", b"a,b\n1,2,3\n", "line 2 has not the 2 columns"),
         ("csv", b"a\n\xff\n", "line 2 is not UTF-8"),
         ("csv", b'a\n"x', "is not CSV"),
+        ("csv", b"a,b,a\n1,2,3\n", "line 1 has two columns 'a'"),
+        ("json", b'[{"a": 1},\n{"a": 2}]', "line 1 is not JSON: Expecting value at column 11 (each line is"),
         ("messages", b"{}", "it has no body"),
         ("messages", b'{"body": "%"}', "not base64"),
         ("messages", b'{"body": "", "properties": {"a": 1}}', "properties that are not texts"),
@@ -158,6 +160,39 @@ def test_input_that_is_not_what_it_should_be_names_its_line(
     ran = run("--json", "produce", "orders", "--format", format_, stdin=content)
     assert (ran.code, ran.out, ran.note["error"]) == (1, b"", "REQUEST_ILLEGAL")
     assert message in ran.note["message"]
+
+
+@pytest.mark.parametrize(
+    ("format_", "content"),
+    [("csv", b"a,b\n1,2\n3\n4,5\n"), ("json", b'{"a":1}\n{\n{}\n'), ("messages", b'{"body": ""}\n{}\n')],
+)
+def test_messages_before_a_wrong_line_were_not_stored(
+    run: Any, client: FakeClient, tmp_path: Path, format_: str, content: bytes
+) -> None:
+    """They are, and counted: the next call begins with the line that is wrong."""
+    file, state = tmp_path / "input", tmp_path / "state"
+    file.write_bytes(content)
+    line = ("--json", "produce", "orders", str(file), "--format", format_, "--resume", str(state))
+    for _ in range(2):
+        ran = run(*line)
+        assert (ran.code, ran.note["error"]) == (1, "REQUEST_ILLEGAL")
+        assert ran.note["message"].endswith("(1 message is stored; the same command continues after that)")
+        assert len(stored(client)) == 1
+
+
+def test_a_position_that_cannot_be_kept_is_found_before_anything_is_sent(
+    run: Any, client: FakeClient, tmp_path: Path
+) -> None:
+    ran = run("--json", "produce", "orders", "--resume", str(tmp_path / "no" / "state"), stdin=b"one\n")
+    assert (ran.code, ran.note["error"]) == (1, "REQUEST_ILLEGAL")
+    assert "No such file or directory" in ran.note["message"]
+    assert stored(client) == []
+
+
+def test_a_byte_order_mark_is_no_part_of_a_message(run: Any, client: FakeClient) -> None:
+    content = b'\xef\xbb\xbf{"id":3}\n{"id":4}\n'
+    assert run("produce", "orders", "--format", "json", "--key-field", "id", stdin=content).code == 0
+    assert [(m.body, m.keys) for m in stored(client)] == [(b'{"id":3}', ("3",)), (b'{"id":4}', ("4",))]
 
 
 @pytest.mark.parametrize(

@@ -54,8 +54,22 @@ def count(bar: Progress, step: int) -> None:
 def test_a_person_sees_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     text = shown(monkeypatch, True, Format.TABLE, count)
     assert "sending" in text
-    assert "3/3" in text
+    assert "3 of 3" in text
     assert "sending" in shown(monkeypatch, True, Format.BODY, count)
+
+
+def test_bytes_are_shown_in_units_and_large_numbers_in_thousands(monkeypatch: pytest.MonkeyPatch) -> None:
+    def at(done: int, total: int | None, in_bytes: bool) -> str:
+        return shown(
+            monkeypatch,
+            True,
+            Format.TABLE,
+            lambda bar, step: bar.at(done, total, "sending", in_bytes=in_bytes),
+        )
+
+    assert "48.0 MiB of 60.0 MiB" in at(48 << 20, 60 << 20, True)
+    assert "1,200 of 300,000" in at(1_200, 300_000, False)
+    assert "1,200" in at(1_200, None, False)
 
 
 def test_a_verb_that_says_nothing_shows_that_it_works(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
 from base64 import b64decode
@@ -83,7 +84,13 @@ def read_messages(file: IO[bytes], format_: InputFormat, fields: Fields) -> Iter
         make = lambda line, number: _of_json(line, number, fields)  # noqa: E731
     else:
         make = _of_message
-    return (make(line, number) for number, line in _lines(file))
+    return (make(line, number) for number, line in _lines_of_text(file))
+
+
+def _lines_of_text(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """The same without the byte order mark that some editors begin a file with."""
+    for number, line in _lines(file):
+        yield number, line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
 
 
 def _lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
@@ -123,9 +130,12 @@ def _rows(file: IO[bytes], fields: Fields) -> Iterator[Outgoing]:
 
     try:
         rows = csv.DictReader(text(), strict=True)
+        names = rows.fieldnames or ()
+        if twice := [name for name in names if list(names).count(name) > 1]:
+            raise _illegal(number, f"has two columns {twice[0]!r}")
         for row in rows:
             if None in row or None in row.values():
-                raise _illegal(number, f"has not the {len(rows.fieldnames or ())} columns of the first line")
+                raise _illegal(number, f"has not the {len(names)} columns of the first line")
             body = json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode()
             yield _with_fields(body, number, row, fields)
     except csv.Error as error:
@@ -180,7 +190,9 @@ def _parsed(line: bytes, number: int) -> Any:
     try:
         return json.loads(line)
     except json.JSONDecodeError as error:
-        raise _illegal(number, f"is not JSON: {error.msg} at column {error.colno}") from None
+        raise _illegal(
+            number, f"is not JSON: {error.msg} at column {error.colno} (each line is one value)"
+        ) from None
     except (UnicodeDecodeError, RecursionError):
         raise _illegal(number, "is not JSON in UTF-8") from None
 

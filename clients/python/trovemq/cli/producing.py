@@ -169,9 +169,13 @@ async def produce(
     if message_group and group_field:
         raise typer.BadParameter("give --message-group or --group-field, not both")
     position = Position.open(topic, file, resume)
+    position.save()  # a file that cannot be written is found before anything is sent
     skipped = position.messages
     with ExitStack() as stack:
         source, size = _opened(file, stack)
+        if file == "-" and sys.stdin.isatty():
+            session.progress.off()  # it would be drawn over what is typed
+            sys.stderr.write("one message a line; Ctrl-D ends\n")
         messages = islice(read_messages(source, format_, fields), skipped, None)
         async with session.client() as client, client.producer(topic) as producer:
             place = {"queue_id": queue, "broker": broker}
@@ -180,11 +184,13 @@ async def produce(
             try:
                 async for chunk in reading.chunks():
                     await sending.send(chunk)
-                    session.progress.at(_read_to(source) if size else position.messages, size, "sending")
+                    done = _read_to(source) if size else position.messages
+                    session.progress.at(done, size, "sending", in_bytes=bool(size))
                 await sending.finish()
+                reading.check()
             except TroveError as error:
                 await sending.abandon()
-                note = f"{error.message} ({position.messages:,} messages are stored{_again(position)})"
+                note = f"{error.message} ({_stored(position)})"
                 raise TroveError(error.spec, note, **error.fields) from error
             finally:
                 reading.close()
@@ -203,15 +209,15 @@ async def produce(
         )
 
 
-def _again(position: Position) -> str:
-    return "" if position.path is None else "; the same command continues after them"
+def _stored(position: Position) -> str:
+    messages = "1 message is" if position.messages == 1 else f"{position.messages:,} messages are"
+    again = "" if position.path is None else "; the same command continues after that"
+    return f"{messages} stored{again}"
 
 
 def _opened(file: str, stack: ExitStack) -> tuple[IO[bytes], int]:
     """The input, and its size; 0 where nobody knows it. Raises TroveError REQUEST_ILLEGAL."""
     if file == "-":
-        if sys.stdin.isatty():
-            sys.stderr.write("one message a line; Ctrl-D ends\n")
         return _standard_input(), 0
     try:
         source = stack.enter_context(Path(file).open("rb"))  # noqa: SIM115  the stack closes it
@@ -316,8 +322,9 @@ class Sending:
         try:
             await self._session.call(task)
         except TroveError as error:
-            where = f"lines {chunk[0].line} to {chunk[-1].line}: {error.message}"
-            raise TroveError(error.spec, where, **error.fields) from error
+            first, last = chunk[0].line, chunk[-1].line
+            where = f"line {first}" if first == last else f"lines {first} to {last}"
+            raise TroveError(error.spec, f"{where}: {error.message}", **error.fields) from error
         self._position.advance(len(chunk))
 
     async def abandon(self) -> None:

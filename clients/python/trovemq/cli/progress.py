@@ -24,10 +24,13 @@ class Progress:
         self._text = "working"
         self._done = 0
         self._total: int | None = None
+        self._in_bytes = False
 
-    def at(self, done: int, total: int | None = None, text: str | None = None) -> None:
+    def at(
+        self, done: int, total: int | None = None, text: str | None = None, *, in_bytes: bool = False
+    ) -> None:
         """So much is done, of so much (None or 0: unknown)."""
-        self._done, self._total = done, total or None
+        self._done, self._total, self._in_bytes = done, total or None, in_bytes
         self._text = text or self._text
 
     def off(self) -> None:
@@ -50,23 +53,36 @@ class Progress:
         if not self._wanted:
             return
         bar = _bar()
-        task = bar.add_task(self._text, total=self._total)
+        task = bar.add_task(self._text, total=self._total, amount="")
         bar.start()
         try:
             while self._wanted:
-                bar.update(task, completed=self._done, total=self._total, description=self._text)
+                state = {"completed": self._done, "total": self._total, "description": self._text}
+                bar.update(task, amount=self._amount(), **state)
                 bar.refresh()
                 await asyncio.sleep(SECONDS_BETWEEN)
         finally:
             bar.stop()
 
+    def _amount(self) -> str:
+        from trovemq.cli.render import humane_size
+
+        if not self._done and self._total is None:
+            return ""
+        numbers = (self._done,) if self._total is None else (self._done, self._total)
+        return " of ".join(humane_size(number) if self._in_bytes else f"{number:,}" for number in numbers)
+
 
 def _bar() -> Bar:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import BarColumn, Progress, TextColumn
     from rich.progress import TimeElapsedColumn as Elapsed
     from rich.progress import TimeRemainingColumn as Remaining
 
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[amount]}", style="progress.download"),
+    )
     console = Console(stderr=True)
     return Progress(*columns, Elapsed(), Remaining(), console=console, transient=True, auto_refresh=False)

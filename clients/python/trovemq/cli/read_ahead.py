@@ -56,7 +56,7 @@ class ReadAhead:
             self._ended = True  # the loop is closed: nobody listens any more
 
     async def chunks(self) -> AsyncIterator[list[Outgoing]]:
-        """All messages in their order. Raises the exception of reading them, after the messages before it."""
+        """All messages in their order, until the input ends or one is wrong: see `check`."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -68,6 +68,9 @@ class ReadAhead:
                 yield chunk
             if ended:
                 break
+
+    def check(self) -> None:
+        """After `chunks`. Raises the exception that ended the reading."""
         if self._failure is not None:
             raise self._failure
 

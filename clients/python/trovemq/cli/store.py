@@ -48,7 +48,7 @@ async def scrub(session: Session, rate: RateOption = None, broker: BrokerOption 
         async for progress in session.each(client.admin.store.scrub(broker=broker, bytes_per_second=rate)):
             findings += progress.findings
             done, total = progress.position - progress.begin, progress.end - progress.begin
-            session.progress.at(done, total, f"scrub of {progress.broker}")
+            session.progress.at(done, total, f"scrub of {progress.broker}", in_bytes=True)
             if progress.done:
                 ended.append(progress)
     session.exit_code = 1 if any(end.damages for end in ended) else 0
@@ -128,7 +128,9 @@ async def backup(
         steps = client.admin.store.backup(directory, broker=broker, bytes_per_second=rate, copy=copy)
         async for progress in session.each(steps):
             last = progress
-            session.progress.at(progress.bytes_done, progress.bytes_total, f"backup of {progress.broker}")
+            session.progress.at(
+                progress.bytes_done, progress.bytes_total, f"backup of {progress.broker}", in_bytes=True
+            )
     assert last is not None, "a stream that ends without an error says at least that it is done"
     session.output.item(backup_fields(last, directory))
     if session.output.objects:
