@@ -71,11 +71,18 @@ class FakeGroups:
     unordered_topics: tuple[str, ...] = ()
 
     async def create(
-        self, group: str, settings: GroupSettings | None = None, *, broker: str | None = None
+        self,
+        group: str,
+        settings: GroupSettings | None = None,
+        *,
+        broker: str | None = None,
+        exist_ok: bool = False,
     ) -> list[GroupDescription]:
         self.calls.append(("create", {"group": group, "settings": settings, "broker": broker}))
         for name in self._at(broker):
             if (name, group) in self.groups:
+                if exist_ok:
+                    continue
                 raise TroveError(errors.GROUP_EXISTS, f"group {group} exists already", group=group)
             self.groups[name, group] = settings or GroupSettings()
         return [self._description(name, group) for name in self._at(broker)]

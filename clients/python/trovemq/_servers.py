@@ -3,7 +3,8 @@
     127.0.0.1:9876            trovemq://ns1:9876,ns2:9876?tls=true&tls_ca=ca.pem
     ns1:9876,ns2:9876         trovemq://ACCESS_KEY:SECRET_KEY@broker-a?call_timeout_ms=2000
 
-A secret in a URL is percent-encoded (`%40` for @); no message and no list shows it.
+In a URL one host without a port is a broker (8081), several are nameservers (9876). A secret in a URL is
+percent-encoded (`%40` for @); no message and no list shows it.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ _TLS_NAMES: Final = {
     "tls_server_name": "server_name",
 }
 _FAULTS: Final = "faults"
-PORT_DEFAULT: Final = 8081
-"""A broker's; for an address in a URL without a port."""
+BROKER_PORT: Final = 8081
+NAMESERVER_PORT: Final = 9876
+"""For addresses in a URL without a port: one is a broker's, several are nameservers'."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +95,9 @@ def _parse_url(url: str) -> Server:
     if at and not (access_key and colon and secret_key):
         raise TroveError(errors.REQUEST_ILLEGAL, "a URL has ACCESS_KEY:SECRET_KEY before its @")
     keys = (unquote(access_key), unquote(secret_key)) if at else None
-    hosts = [host.strip() for host in place.removesuffix("/").split(",")]
-    addresses = _checked(_with_port(host) for host in hosts if host)
+    hosts = [host.strip() for host in place.removesuffix("/").split(",") if host.strip()]
+    port = BROKER_PORT if len(hosts) == 1 else NAMESERVER_PORT
+    addresses = _checked(_with_port(host, port) for host in hosts)
     given = dict(_option(pair) for pair in query.split("&") if pair)
     tls = _tls({name: text for name, text in given.items() if name in _TLS_NAMES})
     options: dict[str, Any] = {name: _number(name, text) for name, text in given.items() if name in _NUMBERS}
@@ -103,10 +106,10 @@ def _parse_url(url: str) -> Server:
     return Server(addresses, options, tls, keys)
 
 
-def _with_port(host: str) -> str:
-    """`[::1]` and `broker-a` get the default port."""
+def _with_port(host: str, port: int) -> str:
+    """`[::1]` and `broker-a` get the port."""
     has_port = "]:" in host if host.startswith("[") else ":" in host
-    return host if has_port else f"{host}:{PORT_DEFAULT}"
+    return host if has_port else f"{host}:{port}"
 
 
 def _option(pair: str) -> tuple[str, str]:

@@ -248,6 +248,8 @@ class FakeClient:
 
     async def create_topic(self, name: str, **options: Any) -> list[TopicDescription]:
         self.calls.append(("create_topic", options))
+        if name in self.topics and options.get("exist_ok"):
+            return [self._description(name)]
         if name in self.topics:
             raise TroveError(errors.TOPIC_EXISTS, f"{name} exists", topic=name)
         self.topics[name] = options["queue_count"]

@@ -52,6 +52,16 @@ def test_everything_is_made_and_then_nothing_is_left_to_do(run: Any, file: Path)
     assert changes(run("--json", "apply", str(file))) == dict.fromkeys(ALL_NAMES, "unchanged")
 
 
+def test_the_file_may_be_standard_input(run: Any, file: Path) -> None:
+    ran = run("--json", "apply", "-", stdin=file.read_bytes())
+    assert changes(ran) == dict.fromkeys(ALL_NAMES, "created")
+
+
+def test_a_name_that_yaml_takes_for_a_number_is_shown(run: Any) -> None:
+    ran = run("--json", "apply", "-", stdin=b"topics:\n- name: 007\n")
+    assert ran.note["message"] == "topics[0] has no name: 7 is no text, write it in quotes"
+
+
 def test_a_dry_run_tells_the_same_and_changes_nothing(run: Any, file: Path) -> None:
     ran = run("--json", "apply", str(file), "--dry-run")
     assert changes(ran) == dict.fromkeys(ALL_NAMES, "created")

@@ -37,6 +37,34 @@ def test_topics_groups_verbs_and_contexts(complete: Any, run: CommandLine, clien
     assert complete("consu") == ["consume", "consume-directly"]
     run("context", "create", "prod", "127.0.0.1:1")
     assert complete("context use p") == ["prod"]
+    assert complete("--context p") == ["prod"]
+    assert complete("topic list --context p") == ["prod"]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("export --topic o", ["orders", "other"]),
+        ("export --group b", ["billing"]),
+        ("get ot", ["other"]),
+        ("get id --topic ot", ["other"]),
+        ("track ot", ["other"]),
+        ("track id --topic ot", ["other"]),
+        ("producer id --topic ot", ["other"]),
+        ("stack-trace --group b", ["billing"]),
+        ("consume-directly id --group b", ["billing"]),
+        ("group lag b", ["billing"]),
+        ("group reset billing ot", ["other"]),
+        ("dlq list b", ["billing"]),
+        ("errors TOPIC_E", ["TOPIC_EXISTS"]),
+    ],
+)
+def test_every_topic_and_group_is_completed(
+    complete: Any, client: FakeClient, line: str, expected: list[str]
+) -> None:
+    client.topics |= {"other": 1}
+    client.groups.groups["broker-a", "billing"] = GroupSettings()
+    assert complete(line) == expected
 
 
 def test_a_server_that_does_not_answer_completes_nothing(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -43,6 +44,16 @@ def test_each_message_is_printed_and_acknowledged(run: Any, client: FakeClient, 
     assert subscription.settled == [("acknowledged", 0), ("acknowledged", 1), ("left", 0)]
     ((_, asked),) = [call for call in client.calls if call[0] == "subscribe"]
     assert (asked["group"], asked["tags"], asked["prefetch"]) == ("billing", ["paid"], 2)
+
+
+def test_a_new_group_begins_where_start_says(run: Any, client: FakeClient) -> None:
+    line = ("consume", "orders", "--group", "billing", "--wait", "1ms")
+    for start in ("earliest", "latest", "2026-11-23 10:00"):
+        assert run(*line, "--start", start).code == 0
+    assert run(*line).code == 0
+    asked = [call["start"] for name, call in client.calls if name == "subscribe"]
+    assert asked == ["earliest", "latest", datetime(2026, 11, 23, 10, tzinfo=UTC), None]
+    assert run(*line, "--start", "first").code == 2
 
 
 def test_without_acknowledgement_all_are_returned_at_the_end(run: Any, subscription: Any) -> None:

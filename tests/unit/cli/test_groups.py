@@ -37,6 +37,13 @@ def test_a_group_is_made_with_the_defaults_and_its_object_says_them(run: Any) ->
     assert settings_of(run) == GroupSettings()
 
 
+def test_with_exist_ok_what_is_there_is_no_error(run: Any) -> None:
+    for words in (("group", "create", "billing"), ("topic", "create", "orders")):
+        assert run(*words, "--exist-ok").code == 0
+        assert run(*words, "--exist-ok").code == 0
+        assert run(*words).code == 1
+
+
 def test_the_options_become_the_settings(run: Any) -> None:
     steps = ["--backoff", "500ms", "--backoff", "2", "--backoff", "1.5m"]
     assert run("group", "create", "billing", "--orderly", "--retry-max", "3", *steps).code == 0

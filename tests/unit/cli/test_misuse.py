@@ -182,7 +182,36 @@ def test_a_wrong_address_is_refused_before_anything_is_dialled(
 def test_an_option_that_is_not_there_is_wrong_usage(path: str, line: Any, run: Any) -> None:
     ran = run(*line(path), "--no-such-option")
     assert (ran.code, ran.out) == (2, b"")
-    assert "No such option: --no-such-option" in ran.err
+    assert ran.err == f"✗ No such option: --no-such-option\n  → See `trovemq {path} --help`.\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("consume", "orders"), "✗ Missing option '--group'."),
+        (
+            ("send", "orders", "x", "--queue", "one"),
+            "✗ Invalid value for '--queue': 'one' is not a whole number.",
+        ),
+        (("cluster", "--timeout", "soon"), "✗ Invalid value for '--timeout': 'soon' is not a number."),
+        (("topic", "lst"), "✗ No such command 'lst'."),
+        (("query", "orders", "k", "--begin", "now", "--end", "1h"), "is after --end"),
+        (("errors", "xyz"), "no error is called xyz; `trovemq errors` lists all"),
+    ],
+)
+def test_wrong_usage_is_a_line_and_where_to_look(words: tuple[str, ...], said: str, run: Any) -> None:
+    ran = run(*words)
+    shown = ran.err.splitlines()
+    assert (ran.code, ran.out, len(shown)) == (1 if words[0] == "errors" else 2, b"", 2)
+    assert said in shown[0]
+    assert shown[1].startswith("  → ")
+
+
+def test_a_call_without_arguments_shows_the_verbs(run: Any) -> None:
+    for words in ((), ("topic",)):
+        ran = run(*words)
+        assert (ran.code, ran.out) == (2, b"")
+        assert "Commands:" in ran.err
 
 
 def test_every_verb_is_walked() -> None:

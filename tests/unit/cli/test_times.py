@@ -37,7 +37,12 @@ def test_epoch_milliseconds_and_iso_8601(text: str, expected: int) -> None:
         "soon",
         "1.5",
         "1h2",
-        "1 h",
+        "1 h x",
+        "2 moons ago",
+        "one hour ago",
+        "ago",
+        "9:3",
+        "25:00",
         "yesterday at two",
         "today 25:00",
         "99999999w",
@@ -70,6 +75,14 @@ NOW = "2025-01-15T12:00:00Z"
         ("tomorrow", "2025-01-16"),
         ("yesterday 14:30", "2025-01-14T14:30:00Z"),
         ("today 01:00+01:00", "2025-01-15"),
+        ("yesterday 9:30", "2025-01-14T09:30:00Z"),
+        ("9:30", "2025-01-15T09:30:00Z"),
+        ("09:30:15", "2025-01-15T09:30:15Z"),
+        ("1 hour ago", "2025-01-15T11:00:00Z"),
+        ("2 days 5 mins ago", "2025-01-13T11:55:00Z"),
+        ("90 seconds ago", "2025-01-15T11:58:30Z"),
+        ("2 weeks ago", "2025-01-01T12:00:00Z"),
+        ("250ms ago", "2025-01-15T11:59:59.750Z"),
     ],
 )
 def test_times_relative_to_now(text: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,9 +125,16 @@ def test_a_duration_is_a_number_with_a_unit(count: int, unit: tuple[str, int]) -
 
 def test_a_duration_without_a_unit_is_seconds_and_may_have_a_fraction() -> None:
     assert [parse_duration_ms(text) for text in ("3", "0.25", "1.5h", 0)] == [3_000, 250, 5_400_000, 0]
+    assert [parse_duration_ms(text) for text in ("1h30m", "1w", "2 minutes")] == [
+        5_400_000,
+        604_800_000,
+        120_000,
+    ]
 
 
-@pytest.mark.parametrize("text", ["", "-1s", "1 s x", "1w", "s", "1e3", "0.1ms", "٣s", "999999999999999d"])
+@pytest.mark.parametrize(
+    "text", ["", "-1s", "1 s x", "1h ago", "1m1", "s", "1e3", "0.1ms", "٣s", "999999999999999d"]
+)
 def test_what_is_not_a_duration_is_wrong_usage(text: str) -> None:
     with pytest.raises(typer.BadParameter):
         parse_duration_ms(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import trovemq
-from trovemq._servers import PORT_DEFAULT, parse_server, without_secret
+from trovemq._servers import parse_server, without_secret
 from trovemq.options import ClientOptions
 from trovemq_proto.errors import TroveError
 from trovemq_proto.tls import TlsOptions
@@ -17,9 +17,10 @@ from trovemq_proto.tls import TlsOptions
         ("127.0.0.1:8081", ("127.0.0.1:8081",)),
         (" a:1, b:2 ,", ("a:1", "b:2")),
         (["a:1", "b:2"], ("a:1", "b:2")),
-        ("trovemq://a", (f"a:{PORT_DEFAULT}",)),
-        ("trovemq://a:1,b/", ("a:1", f"b:{PORT_DEFAULT}")),
-        ("trovemq://[::1],[::2]:7", (f"[::1]:{PORT_DEFAULT}", "[::2]:7")),
+        ("trovemq://a", ("a:8081",)),
+        ("trovemq://user:secret@h1,h2?tls=true", ("h1:9876", "h2:9876")),
+        ("trovemq://a:1,b/", ("a:1", "b:9876")),
+        ("trovemq://[::1],[::2]:7", ("[::1]:9876", "[::2]:7")),
     ],
 )
 def test_addresses(server: str | list[str], addresses: tuple[str, ...]) -> None:

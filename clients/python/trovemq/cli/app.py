@@ -137,6 +137,12 @@ VERBS: Final = (
 )
 
 OBJECT_FORMATS: Final = ("json", "yaml")
+_PLAIN: Final = {
+    "is not a valid int range": "is not a whole number",
+    "is not a valid integer": "is not a whole number",
+    "is not a valid float range": "is not a number",
+}
+"""Typer's words in plain ones."""
 
 app = typer.Typer(
     cls=LazyGroup,
@@ -187,13 +193,17 @@ def shared(
 def run(arguments: Sequence[str]) -> int:
     """Runs one command line (without the program's name) and returns its exit code."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its C core would write beside our JSON object
-    if wants_objects(arguments):
-        return _run_json(arguments)
+    objects = wants_objects(arguments)
     try:
-        command_tree()(args=list(arguments), prog_name="trovemq")
+        command_line = command_tree()
+        return _exit_code(command_line(args=list(arguments), prog_name="trovemq", standalone_mode=False))
+    except typer.TyperException as error:
+        _show_wrong_usage(error, objects=objects)
+        return 2
     except SystemExit as stop:
         return _exit_code(stop.code)
-    return 0
+    except typer.Abort:
+        return 1
 
 
 @cache
@@ -222,23 +232,20 @@ def wants_objects(arguments: Sequence[str]) -> bool:
     return False
 
 
-def _run_json(arguments: Sequence[str]) -> int:
-    """As `run`, with wrong usage as a JSON object instead of the parser's own text."""
-    try:
-        command_line = command_tree()
-        return _exit_code(command_line(args=list(arguments), prog_name="trovemq", standalone_mode=False))
-    except typer.TyperException as error:
-        command = getattr(getattr(error, "ctx", None), "command_path", "trovemq")
-        from trovemq.cli.output import Output
+def _show_wrong_usage(error: Any, *, objects: bool) -> None:
+    """As every error: one line, and what to do; the help of a call without arguments as it is."""
+    message = error.format_message()
+    if type(error).__name__ == "NoArgsIsHelpError" and not objects:
+        sys.stderr.write(f"{message}\n")
+        return
+    from trovemq.cli.output import Output
 
-        output = Output.open(Format.JSON)
-        output.usage(error.format_message(), f"See `{command} --help`.")
-        output.close()
-        return 2
-    except SystemExit as stop:
-        return _exit_code(stop.code)
-    except typer.Abort:
-        return 1
+    for words, plain in _PLAIN.items():
+        message = message.replace(words, plain)
+    command = getattr(getattr(error, "ctx", None), "command_path", "trovemq")
+    output = Output.open(Format.JSON if objects else Format.TABLE)
+    output.usage(message, f"See `{command} --help`.")
+    output.close()
 
 
 def _exit_code(code: object) -> int:

@@ -16,7 +16,7 @@ import typer
 from trovemq.cli.apply_file import Wanted, WantedGroup, WantedTopic, parse_file, read_file
 from trovemq.cli.apply_steps import Step
 from trovemq.cli.apply_users import SecretFiles, user_steps
-from trovemq.cli.arguments import BrokerOption
+from trovemq.cli.arguments import EveryBrokerOption
 from trovemq.cli.session import Session, verb
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -36,7 +36,9 @@ def register(app: typer.Typer) -> None:
 
 async def apply(
     session: Session,
-    file: Annotated[Path, typer.Argument(metavar="FILE", show_default=False)],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="YAML or JSON; - is standard input.", show_default=False)
+    ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the changes without making them.")] = False,
     secrets: Annotated[
         Path | None,
@@ -47,7 +49,7 @@ async def apply(
             show_default=False,
         ),
     ] = None,
-    broker: BrokerOption = None,
+    broker: EveryBrokerOption = None,
 ) -> None:
     """Create or alter topics, groups and users as a file says, and print the changes. Deletes nothing."""
     wanted = parse_file(read_file(file))

@@ -13,7 +13,9 @@ backoffMillis it may have backoffInitialMillis, backoffMaxMillis and backoffMult
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -76,9 +78,10 @@ class Wanted:
 
 
 def read_file(path: Path) -> bytes:
-    """The file's content. Raises TroveError REQUEST_ILLEGAL where it cannot be read or is too large."""
+    """The content of the file, or of standard input (`-`). Raises TroveError REQUEST_ILLEGAL where it cannot
+    be read or is too large."""
     try:
-        with path.open("rb") as file:
+        with path.open("rb") if str(path) != "-" else nullcontext(sys.stdin.buffer) as file:
             content = file.read(FILE_BYTES_MAX + 1)
     except OSError as error:
         raise illegal(f"{path}: {error.strerror or error}") from None
@@ -148,7 +151,9 @@ def _entries(document: dict[str, Any], kind: str) -> list[tuple[str, dict[str, A
             raise illegal(f"{where} is not an object")
         name = entry.get("name")
         if not isinstance(name, str) or not name:
-            raise illegal(f"{where} has no name")
+            is_other = name is not None and not isinstance(name, str)
+            quoted = f": {name!r} is no text, write it in quotes" if is_other else ""
+            raise illegal(f"{where} has no name{quoted}")
         where = f"{where} ({name[:100]})"
         check_members(where, entry, _MEMBERS[kind])
         if name in named:

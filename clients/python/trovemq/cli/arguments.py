@@ -63,6 +63,28 @@ EveryBrokerOption = Annotated[
         "--broker", metavar="NAME", help="This broker only; otherwise every one.", show_default=False
     ),
 ]
+SearchedTopicOption = Annotated[
+    str | None,
+    typer.Option(
+        "--topic",
+        metavar="TOPIC",
+        help="Look for a unique key in this topic only.",
+        show_default=False,
+        autocompletion=complete_topic,
+    ),
+]
+MessageArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="ID | TOPIC QUEUE OFFSET",
+        help="An offsetMsgId, a unique key, or a place.",
+        show_default=False,
+        autocompletion=complete_topic,
+    ),
+]
+ExistOkOption = Annotated[
+    bool, typer.Option("--exist-ok", help="One of that name is no error; it stays as it is.")
+]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed without a terminal.")]
 TagsOption = Annotated[
     list[str] | None,

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from trovemq.cli.arguments import BrokerOption, TopicArgument, TopicOption
+from trovemq.cli.completion import complete_group
 from trovemq.cli.session import Session, verb
 
 CLIENT_WAIT_SECONDS_DEFAULT: Final = 5.0
@@ -19,7 +20,14 @@ ClientOption = Annotated[
     ),
 ]
 GroupOption = Annotated[
-    str, typer.Option("--group", metavar="G", help="The consumer's group.", show_default=False)
+    str,
+    typer.Option(
+        "--group",
+        metavar="G",
+        help="The consumer's group.",
+        show_default=False,
+        autocompletion=complete_group,
+    ),
 ]
 WaitOption = Annotated[
     float,

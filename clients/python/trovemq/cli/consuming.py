@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64encode
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -11,15 +12,28 @@ import typer
 from trovemq.cli.arguments import TagsOption, TopicArgument
 from trovemq.cli.completion import complete_group
 from trovemq.cli.session import Session, verb
-from trovemq.cli.times import format_time, parse_duration_ms
+from trovemq.cli.times import format_time, parse_duration_ms, parse_time
 
 if TYPE_CHECKING:
     from rich.text import Text
 
     from trovemq import ReceivedMessage, Subscription
+    from trovemq.starts import Start
 
 PREFETCH_MAX: Final = 256
 HELD_MAX: Final = 10_000
+
+
+def parse_start(text: str) -> Start:
+    """`earliest`, `latest`, or a time. Raises typer.BadParameter (usage)."""
+    if text == "earliest":
+        return "earliest"
+    if text == "latest":
+        return "latest"
+    try:
+        return datetime.fromtimestamp(parse_time(text) / 1000, UTC)
+    except (typer.BadParameter, OverflowError, ValueError, OSError):
+        raise typer.BadParameter(f"--start {text!r} is neither earliest, latest nor a time") from None
 
 
 def register(app: typer.Typer) -> None:
@@ -61,6 +75,15 @@ async def consume(
             show_default=False,
         ),
     ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--start",
+            metavar="earliest|latest|TIME",
+            help="Where the group begins in queues that it has never read; else as the broker is set.",
+            show_default=False,
+        ),
+    ] = None,
     tags: TagsOption = None,
     sql: Annotated[
         str | None,
@@ -73,6 +96,7 @@ async def consume(
     ] = None,
 ) -> None:
     """Receive a topic's messages as a member of a group, until Ctrl-C."""
+    begin = None if start is None else parse_start(start)
     if not acknowledge:
         count = min(count or HELD_MAX, HELD_MAX)
     prefetch = min(count or PREFETCH_MAX, PREFETCH_MAX)
@@ -80,7 +104,7 @@ async def consume(
     held: list[ReceivedMessage] = []
     async with (
         session.client() as client,
-        client.subscribe(topic, group, tags=tags, sql=sql, prefetch=prefetch) as messages,
+        client.subscribe(topic, group, tags=tags, sql=sql, prefetch=prefetch, start=begin) as messages,
     ):
         try:
             printed = 0

@@ -7,19 +7,12 @@ from typing import Annotated
 import typer
 
 from trovemq.cli.context_file import CONTEXTS_MAX, Contexts, check_name, load_contexts
+from trovemq.cli.options import complete_context
 from trovemq.cli.session import Session, verb
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 app = typer.Typer(help="Servers by name: create, use, list, delete.", no_args_is_help=True)
-
-
-def complete_context(incomplete: str) -> list[str]:
-    """Names that begin so."""
-    try:
-        return sorted(name for name in load_contexts().servers if name.startswith(incomplete))
-    except TroveError:
-        return []
 
 
 NameArgument = Annotated[

@@ -11,6 +11,7 @@ import typer
 from trovemq.cli.apply_users import as_rule
 from trovemq.cli.apply_users_file import WantedRule
 from trovemq.cli.arguments import EveryBrokerOption
+from trovemq.cli.completion import complete_group, complete_topic
 from trovemq.cli.group_answers import settings_fields
 from trovemq.cli.options import Format
 from trovemq.cli.session import Session, verb
@@ -36,11 +37,23 @@ async def export(
     session: Session,
     topics: Annotated[
         list[str] | None,
-        typer.Option("--topic", metavar="TOPIC", help="Only this one (repeatable).", show_default=False),
+        typer.Option(
+            "--topic",
+            metavar="TOPIC",
+            help="Only this one (repeatable).",
+            show_default=False,
+            autocompletion=complete_topic,
+        ),
     ] = None,
     groups: Annotated[
         list[str] | None,
-        typer.Option("--group", metavar="GROUP", help="Only this one (repeatable).", show_default=False),
+        typer.Option(
+            "--group",
+            metavar="GROUP",
+            help="Only this one (repeatable).",
+            show_default=False,
+            autocompletion=complete_group,
+        ),
     ] = None,
     users: Annotated[
         list[str] | None,

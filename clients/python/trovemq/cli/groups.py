@@ -11,6 +11,7 @@ from trovemq.cli import group_offsets
 from trovemq.cli.arguments import (
     OFFSET_MAX,
     EveryBrokerOption,
+    ExistOkOption,
     GroupArgument,
     QueueOption,
     TopicArgument,
@@ -134,6 +135,7 @@ async def create(
     retry_max: RetryMaxOption = None,
     backoff: BackoffOption = None,
     exponential: ExponentialOption = None,
+    exist_ok: ExistOkOption = False,
     broker: EveryBrokerOption = None,
 ) -> None:
     """Create a group: through a nameserver on every broker, unless --broker names one."""
@@ -141,7 +143,9 @@ async def create(
 
     settings = settings_over(GroupSettings(), orderly, retry_max, backoff, exponential)
     async with session.client() as client:
-        made = await session.call(client.admin.groups.create(group, settings, broker=broker))
+        made = await session.call(
+            client.admin.groups.create(group, settings, broker=broker, exist_ok=exist_ok)
+        )
     show_groups(session, made)
 
 

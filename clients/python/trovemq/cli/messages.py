@@ -15,7 +15,9 @@ from trovemq.cli.arguments import (
     OFFSET_MAX,
     QUEUE_ID_MAX,
     BrokerOption,
+    MessageArgument,
     QueueOption,
+    SearchedTopicOption,
     TagsOption,
     TopicArgument,
 )
@@ -290,20 +292,8 @@ async def _show_messages(session: Session, messages: AsyncIterator[Message]) -> 
 
 async def get(
     session: Session,
-    identifier: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="ID | TOPIC QUEUE OFFSET",
-            help="An offsetMsgId, a unique key, or a place.",
-            show_default=False,
-        ),
-    ],
-    topic: Annotated[
-        str | None,
-        typer.Option(
-            "--topic", metavar="TOPIC", help="Look for a unique key in this topic only.", show_default=False
-        ),
-    ] = None,
+    identifier: MessageArgument,
+    topic: SearchedTopicOption = None,
     broker: BrokerOption = None,
 ) -> None:
     """Get the message that an identifier names (every message with that unique key, newest first)."""

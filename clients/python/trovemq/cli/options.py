@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from trovemq.cli.connecting import NOTHING_GIVEN, Connecting
+from trovemq_proto.errors import TroveError
 
 
 class Format(StrEnum):
@@ -18,6 +19,16 @@ class Format(StrEnum):
     YAML = "yaml"
     TABLE = "table"
     BODY = "body"
+
+
+def complete_context(incomplete: str) -> list[str]:
+    """Names of contexts that begin so."""
+    from trovemq.cli.context_file import load_contexts
+
+    try:
+        return sorted(name for name in load_contexts().servers if name.startswith(incomplete))
+    except TroveError:
+        return []
 
 
 SERVER_DEFAULT: Final = "127.0.0.1:8081"
@@ -40,6 +51,7 @@ ContextOption = Annotated[
         metavar="NAME",
         help="The server of a context (trovemq context); else $TROVEMQ_CONTEXT.",
         show_default=False,
+        autocompletion=complete_context,
     ),
 ]
 JsonOption = Annotated[

@@ -141,15 +141,21 @@ class Output:
         if self._json_on_stderr:
             self._stderr.write(_encode({**self._notes, **error_fields(error)}) + "\n")
             return
-        self._show_on_stderr(f"✗ {error.symbol} ({error.spec.code}): {error.message}", style="bold red")
-        self._show_on_stderr(f"  → {error.spec.what_to_do}")
+        self._show_error(f"{error.symbol} ({error.spec.code}): {error.message}", error.spec.what_to_do)
+
+    def _show_error(self, message: str, what_to_do: str) -> None:
+        self._show_on_stderr(f"✗ {message}", style="bold red")
+        self._show_on_stderr(f"  → {what_to_do}")
 
     def close(self) -> None:
         """Frees the answer's memory or file."""
         self._answer.close()
 
     def usage(self, message: str, what_to_do: str) -> None:
-        """Prints wrong usage as a JSON object."""
+        """Prints wrong usage."""
+        if not self._json_on_stderr:
+            self._show_error(message, what_to_do)
+            return
         spec = errors.REQUEST_ILLEGAL
         fields = error_fields(errors.TroveError(spec, message)) | {"whatToDo": what_to_do}
         self._stderr.write(_encode(fields) + "\n")

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from trovemq.cli.arguments import BeginOption, BrokerOption, EndOption, QueueArgument, TopicArgument
+from trovemq.cli.completion import complete_topic
 from trovemq.cli.paging import paged
 from trovemq.cli.session import Session, verb
-from trovemq.cli.times import TIME_MAX, parse_time
+from trovemq.cli.times import TIME_MAX, check_period, parse_time
 from trovemq_proto.errors import TroveError
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ async def query(
     broker: BrokerOption = None,
 ) -> None:
     """Find messages by key, unique key or tag, newest first; those that wait for their delivery time too."""
+    check_period(begin, end)
     coverage = Coverage()
     rows: list[Message] = []
     delayed: list[DelayedMessage] = []
@@ -228,7 +230,16 @@ async def producer(
     producer_id: Annotated[
         str, typer.Argument(metavar="ID", help="The producer's id (producer_id).", show_default=False)
     ],
-    topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="The topic.", show_default=False)],
+    topic: Annotated[
+        str,
+        typer.Option(
+            "--topic",
+            metavar="TOPIC",
+            help="The topic.",
+            show_default=False,
+            autocompletion=complete_topic,
+        ),
+    ],
     broker: BrokerOption = None,
 ) -> None:
     """Show which number the next message of a producer has, on each broker of a deduplicated topic."""

@@ -12,7 +12,7 @@ from trovemq.cli.arguments import BeginOption, BrokerOption, EndOption, TopicArg
 from trovemq.cli.paging import paged
 from trovemq.cli.queries import tell_coverage
 from trovemq.cli.session import Session, verb
-from trovemq.cli.times import TIME_MAX
+from trovemq.cli.times import TIME_MAX, check_period
 
 if TYPE_CHECKING:
     from trovemq import SearchAnswer, SearchPart
@@ -67,6 +67,7 @@ async def search(
     """Find messages by keys, beginnings of keys, ids, tags and properties, exactly; newest first."""
     from trovemq.search_model import combined
 
+    check_period(begin, end)
     where = combined(
         None,
         key=key,

@@ -84,10 +84,21 @@ async def stats(session: Session, broker: BrokerOption = None) -> None:
     session.output.show(table(("broker", "counter", "value"), rows, numbers=("value",)))
 
 
+def complete_error(incomplete: str) -> list[str]:
+    """Symbols of errors that begin so."""
+    return [row.symbol for row in errors.ERRORS if row.symbol.startswith(incomplete)]
+
+
 async def explain_errors(
     session: Session,
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="A symbol or a code; else all.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="[NAME]",
+            help="A symbol or a code; else all.",
+            show_default=False,
+            autocompletion=complete_error,
+        ),
     ] = None,
 ) -> None:
     """Explain an error: its meaning, whether to try again, and the remedy."""
@@ -111,8 +122,9 @@ def find_error(name: str) -> ErrorSpec:
         return errors.by_code(int(name)) if name.isascii() and name.isdigit() else errors.by_symbol(name)
     except KeyError:
         symbols = [row.symbol for row in errors.ERRORS]
-        near = ", ".join(difflib.get_close_matches(name.upper(), symbols)) or "see `trovemq errors`"
-        raise TroveError(errors.REQUEST_ILLEGAL, f"no error is called {name}; near: {near}") from None
+        near = ", ".join(difflib.get_close_matches(name.upper(), symbols))
+        hint = f"near: {near}" if near else "`trovemq errors` lists all"
+        raise TroveError(errors.REQUEST_ILLEGAL, f"no error is called {name}; {hint}") from None
 
 
 def error_row_fields(row: ErrorSpec) -> dict[str, object]:

@@ -4,10 +4,10 @@
 |-----------------------------------------------------|---------------------------------------------|
 | `1735689600000`                                     | epoch milliseconds                          |
 | `2025-01-01T00:00:00Z`, `2025-01-01 01:00+01:00`, `2025-01-01` | ISO 8601; UTC where it names no zone |
-| `1h`, `1h30m`, `1h ago`, `-1h`                      | so long ago                                 |
+| `1h`, `1h30m`, `1h ago`, `2 hours ago`, `-1h`       | so long ago                                 |
 | `+1h`                                               | so far ahead                                |
 | `now`, `today`, `yesterday`, `tomorrow`             | days begin at 00:00 UTC                     |
-| `yesterday 14:00`                                   | a time of such a day                        |
+| `yesterday 14:00`, `9:30`                           | a time of such a day, of today              |
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ import typer
 
 TIME_MAX: Final = 9_223_372_036_854_775_807
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-_DURATION: Final = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)(ms|s|m|h|d)?", re.ASCII)
-_PART: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s|m|h|d|w)", re.ASCII)
-_AGO: Final = re.compile(rf"(?P<sign>[+-]?)(?P<parts>(?:{_PART.pattern})+)(?P<ago> ago)?", re.ASCII)
+_WORD: Final = r"(?:milliseconds?|seconds?|minutes?|hours?|days?|weeks?|mins?|secs?|ms|s|m|h|d|w)"
+_PART: Final = re.compile(rf"(\d{{1,15}}(?:\.\d{{1,6}})?) ?({_WORD})", re.ASCII)
+_PARTS: Final = re.compile(rf"{_PART.pattern}(?: ?{_PART.pattern})*", re.ASCII)
+_AGO: Final = re.compile(rf"(?P<sign>[+-]?)(?P<parts>{_PARTS.pattern})(?P<ago> ago)?", re.ASCII)
+_SECONDS: Final = re.compile(r"\d{1,15}(?:\.\d{1,6})?", re.ASCII)
+_CLOCK: Final = re.compile(r"\d{1,2}:\d\d\S*", re.ASCII)
 _DAYS: Final = {"yesterday": -1, "today": 0, "tomorrow": 1}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -50,7 +53,7 @@ def _moment(text: str | int, now_ms: int, *, relative_sign: int) -> int:
     words = str(text).strip()
     milliseconds = _relative(words, now_ms, relative_sign)
     if milliseconds is None:
-        milliseconds = _milliseconds(words)
+        milliseconds = _milliseconds(words, words)
     if not 0 <= milliseconds <= TIME_MAX:
         raise typer.BadParameter(f"{text} is outside 0 … {TIME_MAX}")
     return milliseconds
@@ -63,24 +66,35 @@ def _relative(text: str, now_ms: int, sign: int) -> int | None:
     if match := _AGO.fullmatch(text):
         if match["ago"] or match["sign"]:
             sign = -1 if match["ago"] or match["sign"] == "-" else 1
-        parts = _PART.findall(match["parts"])
-        return now_ms + sign * sum(int(Decimal(count) * _UNITS_MS[unit]) for count, unit in parts)
-    day, _, clock = text.partition(" ")
+        return now_ms + sign * int(_sum_of(match["parts"]))
+    day, _, clock = f"today {text}".partition(" ") if _CLOCK.fullmatch(text) else text.partition(" ")
     if day not in _DAYS:
         return None
     date = datetime.fromtimestamp(now_ms / 1000, UTC).date() + timedelta(days=_DAYS[day])
-    return _milliseconds(f"{date.isoformat()} {clock.strip()}".strip())
+    clock = clock.strip()
+    if clock[1:2] == ":":
+        clock = f"0{clock}"
+    return _milliseconds(f"{date.isoformat()} {clock}".strip(), text)
 
 
-def _milliseconds(text: str) -> int:
+def _sum_of(parts: str) -> Decimal:
+    """Milliseconds of `1h30m`, `2 hours 5 minutes`."""
+    return sum((Decimal(count) * _unit_ms(unit) for count, unit in _PART.findall(parts)), Decimal())
+
+
+def _unit_ms(word: str) -> int:
+    """Of `h`, `hour`, `hours`: the first letter says it, but for milliseconds."""
+    return 1 if word == "ms" or word.startswith("milli") else _UNITS_MS[word[0]]
+
+
+def _milliseconds(text: str, given: str) -> int:
     if text.removeprefix("-").isascii() and text.removeprefix("-").isdigit():
         return int(text)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise typer.BadParameter(
-            f"{text!r} is not a time: give epoch milliseconds, ISO 8601, or 1h (an hour ago), yesterday, now"
-        ) from None
+        known = "ISO 8601, epoch milliseconds, 1h (an hour ago), 9:30 (today), yesterday 14:00, now"
+        raise typer.BadParameter(f"{given!r} is not a time: {known}") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     since_epoch = moment - _EPOCH
@@ -88,17 +102,26 @@ def _milliseconds(text: str) -> int:
 
 
 def parse_duration_ms(text: str | int) -> int:
-    """Milliseconds of `500ms`, `10s`, `1.5m`, `2h`, `3d`; a number without a unit is seconds.
+    """Milliseconds of `500ms`, `10s`, `1.5m`, `1h30m`, `3d`, `1w`; a number without a unit is seconds.
 
     Raises typer.BadParameter (usage) on anything else.
     """
-    match = _DURATION.fullmatch(str(text).strip())
-    if match is None:
-        raise typer.BadParameter(f"{text!r} is not a time: a number with ms, s, m, h or d (10s)")
-    milliseconds = Decimal(match[1]) * _UNITS_MS[match[2] or "s"]
+    words = str(text).strip()
+    if _SECONDS.fullmatch(words):
+        milliseconds = Decimal(words) * 1000
+    elif _PARTS.fullmatch(words):
+        milliseconds = _sum_of(words)
+    else:
+        raise typer.BadParameter(f"{text!r} is not a time: numbers with ms, s, m, h, d or w (10s, 1h30m)")
     if milliseconds != int(milliseconds) or milliseconds > TIME_MAX:
         raise typer.BadParameter(f"{text!r} is not a whole number of milliseconds, or too long")
     return int(milliseconds)
+
+
+def check_period(begin: int, end: int) -> None:
+    """Raises typer.BadParameter (usage) where it ends before it begins."""
+    if begin > end:
+        raise typer.BadParameter(f"--begin {format_time(begin)} is after --end {format_time(end)}")
 
 
 def format_time(milliseconds: int) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trovemq.cli.arguments import BrokerOption, TopicArgument, YesOption
+from trovemq.cli.arguments import EveryBrokerOption, ExistOkOption, TopicArgument, YesOption
 from trovemq.cli.completion import complete_topic
 from trovemq.cli.session import Session, verb
 
@@ -101,7 +101,8 @@ async def create(
     retention: RetentionOption = None,
     retention_age_max: RetentionAgeOption = None,
     indexed_property: IndexedOption = None,
-    broker: BrokerOption = None,
+    exist_ok: ExistOkOption = False,
+    broker: EveryBrokerOption = None,
 ) -> None:
     """Create a topic: through a nameserver on every broker, unless --broker names one."""
     message_type = message_type or MessageType.NORMAL
@@ -119,6 +120,7 @@ async def create(
                     retention_age_max=retention_age_max,
                     indexed_properties=indexed_property,
                 ),
+                exist_ok=exist_ok,
             )
         )
     show_topics(session, made)
@@ -140,7 +142,7 @@ async def alter(
     retention: RetentionOption = None,
     retention_age_max: RetentionAgeOption = None,
     indexed_property: IndexedOption = None,
-    broker: BrokerOption = None,
+    broker: EveryBrokerOption = None,
 ) -> None:
     """Give a topic more queues, another message type or other options."""
     options = _options(
@@ -169,7 +171,7 @@ async def alter(
 async def list_(
     session: Session,
     system: Annotated[bool, typer.Option("--system", help="System topics too.")] = False,
-    broker: BrokerOption = None,
+    broker: EveryBrokerOption = None,
 ) -> None:
     """List the topics of every broker."""
     async with session.client() as client:
@@ -178,7 +180,7 @@ async def list_(
 
 
 @verb(app, "describe")
-async def describe(session: Session, name: NameArgument, broker: BrokerOption = None) -> None:
+async def describe(session: Session, name: NameArgument, broker: EveryBrokerOption = None) -> None:
     """Show a topic with its queues' offsets, and how much of the log it keeps until it is acknowledged."""
     async with session.client() as client:
         descriptions = await session.call(client.admin.describe_topic(name, broker=broker))
@@ -197,7 +199,7 @@ async def delete(
     session: Session,
     name: TopicArgument,
     yes: YesOption = False,
-    broker: BrokerOption = None,
+    broker: EveryBrokerOption = None,
 ) -> None:
     """Delete a topic and every message in it."""
     session.confirm(f"Delete topic {name} and all its messages?", yes=yes)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 import typer
 
-from trovemq.cli.arguments import OFFSET_MAX, QUEUE_ID_MAX, BrokerOption
+from trovemq.cli.arguments import OFFSET_MAX, QUEUE_ID_MAX, BrokerOption, MessageArgument, SearchedTopicOption
 from trovemq.cli.session import Session, verb
 from trovemq.cli.times import format_time
 from trovemq_proto import errors
@@ -57,20 +57,8 @@ def register(app: typer.Typer) -> None:
 
 async def track(
     session: Session,
-    identifier: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="ID | TOPIC QUEUE OFFSET",
-            help="An offsetMsgId, a unique key, or a place.",
-            show_default=False,
-        ),
-    ],
-    topic: Annotated[
-        str | None,
-        typer.Option(
-            "--topic", metavar="TOPIC", help="Look for a unique key in this topic only.", show_default=False
-        ),
-    ] = None,
+    identifier: MessageArgument,
+    topic: SearchedTopicOption = None,
     broker: BrokerOption = None,
 ) -> None:
     """Show the track of a message, and why a group has not consumed it yet."""

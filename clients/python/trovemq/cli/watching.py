@@ -26,7 +26,14 @@ def parse_every(text: str | int) -> int:
 
 
 EveryOption = Annotated[
-    int, typer.Option("--every", parser=parse_every, metavar="T", help="How often, with --watch: 500ms, 2s.")
+    int,
+    typer.Option(
+        "--every",
+        parser=parse_every,
+        metavar="T",
+        help="How often, with --watch: 500ms, 2s.",
+        show_default="2s",
+    ),
 ]
 
 
