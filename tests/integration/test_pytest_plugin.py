@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 import trovemq
@@ -9,6 +14,8 @@ from trovemq import Faults, sync, testing
 from trovemq.testing import BrokerProcess
 
 pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.asyncio
@@ -40,6 +47,29 @@ async def test_a_test_may_kill_the_broker(trovemq_broker: BrokerProcess) -> None
 
 def test_the_next_one_has_a_broker_again(trovemq_client: sync.Client) -> None:
     assert trovemq_client.admin.list_topics() == []
+
+
+def test_async_tests_of_the_first_pages_did_not_run_in_a_new_project(tmp_path: Path) -> None:
+    """The tests of README and how-to, as a reader copies them, with the settings that the pages name."""
+    settings = re.search(r'`(asyncio_mode = "\w+")`', (ROOT / "docs/how-to/test-your-code.md").read_text())
+    assert settings is not None
+    (tmp_path / "pytest.ini").write_text("[pytest]\n" + settings[1].replace('"', "") + "\n")
+    tests = 0
+    for page in ("README.md", "docs/how-to/test-your-code.md"):
+        blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+        (block,) = (one for one in blocks if "def test_" in one)
+        tests += block.count("def test_")
+        name = f"test_{page.rpartition('/')[2].partition('.')[0].replace('-', '_')}.py"
+        (tmp_path / name).write_text(f"import pytest\nimport trovemq\n{block}")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(tmp_path)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, f"{tests} passed" in done.stdout) == (0, True), done.stdout
 
 
 @pytest.mark.asyncio
