@@ -11,6 +11,7 @@ import pytest
 import typer
 
 import trovemq.cli
+from tests.unit.cli.conftest import CommandLine
 from trovemq.cli.app import VERBS, command_tree
 from trovemq.cli.lazy import UnloadedVerb, Verb, load
 
@@ -90,3 +91,15 @@ def test_a_verb_is_loaded_once() -> None:
     assert not isinstance(loaded, UnloadedVerb)
     assert trovemq.cli.app.run(["errors", "TOPIC_NOT_FOUND"]) == 0
     assert tree.commands["errors"] is loaded
+
+
+def test_summaries_of_verbs_were_cut_off_in_a_terminal_of_80_columns(
+    run: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    groups = [verb.name for verb in VERBS if hasattr(load(verb), "commands")]
+    assert len(groups) > 10
+    for words in ([], *([name] for name in groups), ["group", "offset"]):
+        verbs = run(*words, "--help").out.decode().partition("Commands:")[2]
+        assert verbs, words
+        assert "..." not in verbs, words

@@ -108,7 +108,7 @@ async def check(
     ] = None,
     broker: EveryBrokerOption = None,
 ) -> None:
-    """Say whether a user may do something, and which rule decides; exit code 1 for a no."""
+    """Say whether a user may do something. And which rule decides; exit code 1 for a no."""
     async with session.client() as client:
         asked = client.admin.rules.test(user, action, resource, source=source or "", broker=broker)
         decisions = await session.call(asked)

@@ -51,7 +51,7 @@ async def apply(
     ] = None,
     broker: EveryBrokerOption = None,
 ) -> None:
-    """Create or alter topics, groups and users as a file says, and print the changes. Deletes nothing."""
+    """Create or alter topics, groups and users as a file says. Prints the changes, and deletes nothing."""
     wanted = parse_file(read_file(file))
     async with session.client() as client:
         steps = await planned(session, client, wanted, broker, None if dry_run else SecretFiles(secrets))

@@ -52,7 +52,7 @@ async def drain(
     within: WithinOption = "30s",  # type: ignore[assignment]
     undo: Annotated[bool, typer.Option("--undo", help="Take new messages again.")] = False,
 ) -> None:
-    """Send new messages to other brokers, and wait until this one takes none; reads continue."""
+    """Have new messages sent to other brokers. Waits until this one takes none; reads continue."""
     if undo and stop:
         raise typer.BadParameter("give --stop or --undo, not both")
     async with session.client() as client:

@@ -43,7 +43,7 @@ async def make_ca(
     days: DaysOption = DAYS_MAX,
     force: ForceOption = False,
 ) -> None:
-    """Make an authority: ca.pem, which clients and servers trust, and ca.key, which signs."""
+    """Make an authority. ca.pem, which clients and servers trust, and ca.key, which signs."""
     making = _library()
     files = _Files(directory, AUTHORITY)
     files.check(force=force)
@@ -65,7 +65,7 @@ async def make_server(
     days: DaysOption = 365,
     force: ForceOption = False,
 ) -> None:
-    """Make a daemon's server.pem and server.key, signed by the authority of `cert ca`."""
+    """Make a daemon's server.pem and server.key. Signed by the authority of `cert ca`."""
     making = _library()
     names = hosts or list(making.HOSTS_DEFAULT)
     for host in names:
@@ -87,7 +87,7 @@ async def make_client(
     days: DaysOption = 365,
     force: ForceOption = False,
 ) -> None:
-    """Make a client's NAME.pem and NAME.key, signed by the authority of `cert ca`."""
+    """Make a client's NAME.pem and NAME.key. Signed by the authority of `cert ca`."""
     making = _library()
     _check_name("NAME", name)
     if name in (AUTHORITY, "server", "revoked") or name.startswith(".") or os.sep in name:

@@ -59,7 +59,7 @@ async def consume_directly(
     wait: WaitOption = CLIENT_WAIT_SECONDS_DEFAULT,
     broker: BrokerOption = None,
 ) -> None:
-    """Have one consumer consume one message now and show its result; offsets and attempts do not change."""
+    """Have one consumer consume one message now. Its result is shown; offsets and attempts do not change."""
     async with session.client() as client:
         answer = await session.call(
             client.admin.groups.consume_directly(

@@ -29,7 +29,7 @@ async def list_(
     ] = False,
     broker: EveryBrokerOption = None,
 ) -> None:
-    """List the settings, where their values come from, and which of them need no restart."""
+    """List the settings. Where their values come from, and which of them need no restart."""
     async with session.client() as client:
         found = await session.call(client.admin.brokers.settings(broker=broker))
     _show(

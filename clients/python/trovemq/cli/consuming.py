@@ -95,7 +95,7 @@ async def consume(
         ),
     ] = None,
 ) -> None:
-    """Receive a topic's messages as a member of a group, until Ctrl-C."""
+    """Receive a topic's messages as a member of a group. It ends with Ctrl-C, or as --max and --wait say."""
     begin = None if start is None else parse_start(start)
     if not acknowledge:
         count = min(count or HELD_MAX, HELD_MAX)

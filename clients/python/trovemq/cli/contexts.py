@@ -32,7 +32,7 @@ async def create(
     ],
     use: Annotated[bool, typer.Option("--use", help="Make it the current one.")] = False,
 ) -> None:
-    """Give a server a name, or a name another server; the first one becomes the current one."""
+    """Give a server a name, or a name another server. The first one becomes the current one."""
     from trovemq._servers import parse_server
 
     check_name(name)
@@ -49,7 +49,7 @@ async def create(
 
 @verb(app, "use")
 async def use(session: Session, name: NameArgument) -> None:
-    """Make a context the current one: its server is asked where none is named."""
+    """Make a context the current one. Its server is asked where none is named."""
     contexts = load_contexts()
     contexts.server_of(name)
     contexts.current = name

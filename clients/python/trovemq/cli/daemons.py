@@ -15,9 +15,9 @@ import typer
 
 ENTRY_POINTS: Final = "trovemq.daemons"
 _DAEMONS: Final = {
-    "server": "Start a broker; all options are its own: see `trovemq server --help`.",
-    "nameserver": "Start a nameserver; all options are its own: see `trovemq nameserver --help`.",
-    "console": "Start a console for browsers; all options are its own: see `trovemq console --help`.",
+    "server": "Start a broker. All options are its own: see `trovemq server --help`.",
+    "nameserver": "Start a nameserver. All options are its own: see `trovemq nameserver --help`.",
+    "console": "Start a console for browsers. All options are its own: see `trovemq console --help`.",
 }
 _MISSING: Final = {
     "server": "the daemons: pip install 'trovemq[server]'",

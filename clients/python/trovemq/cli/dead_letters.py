@@ -167,7 +167,7 @@ async def resend(
     yes: YesOption = False,
     broker: BrokerOption = None,
 ) -> None:
-    """Send dead letters to their topic again, each once, and show its result. They stay where they are."""
+    """Send dead letters to their topic again. Each once; its result is shown, and it stays where it is."""
     if everything == bool(offsets):
         raise typer.BadParameter("give --all, or --offset O (repeatable)")
     async with session.client() as client:

@@ -50,7 +50,7 @@ async def doctor(
         ),
     ] = 2.0,
 ) -> None:
-    """Look for faults in a cluster, and print what to do about each."""
+    """Look for faults in a cluster. Prints what to do about each."""
     found = findings(await gathered(session, watch))
     session.exit_code = 0 if all(finding.note for finding in found) else 1
     for one in found:

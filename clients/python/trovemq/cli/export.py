@@ -61,7 +61,7 @@ async def export(
     ] = None,
     broker: EveryBrokerOption = None,
 ) -> None:
-    """Write topics, groups and users as a file for apply, without secrets: YAML, or JSON with --json."""
+    """Write topics, groups and users as a file for apply. Without secrets: YAML, or JSON with --json."""
     everything = not topics and not groups and not users
     async with session.client() as client:
         found_topics = await session.call(client.admin.list_topics(broker=broker))

@@ -31,7 +31,7 @@ async def lag(
     every_ms: EveryOption = EVERY_MS_DEFAULT,
     broker: EveryBrokerOption = None,
 ) -> None:
-    """Show a group's lag, queue by queue, in messages and in seconds; or that of every group."""
+    """Show a group's lag, in messages and in seconds. Queue by queue; or that of every group."""
     if (group is None) != every_group:
         raise typer.BadParameter("give one GROUP, or --all")
 

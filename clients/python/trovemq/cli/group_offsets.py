@@ -91,7 +91,7 @@ async def reset(
     to_max: Annotated[bool, typer.Option("--to-max", help="To each queue's end.")] = False,
     broker: BrokerOption = None,
 ) -> None:
-    """Set a group's offset of every queue of a topic (or of one), to exactly one of the targets."""
+    """Set a group's offsets of a topic. Of every queue (or of one), to exactly one of the targets."""
     if sum((to_time is not None, to_offset is not None, to_min, to_max)) != 1:
         raise typer.BadParameter("give exactly one of --to-time, --to-offset, --to-min, --to-max")
     async with session.client() as client:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from trovemq import GroupDescription, GroupSettings
 
 app = typer.Typer(
-    help="Consumer groups: create, alter, delete, list, describe, members, lag, reset, offset.",
+    help="Consumer groups: create, list, lag, reset and more.",
     no_args_is_help=True,
 )
 app.add_typer(group_offsets.app, name="offset")
@@ -138,7 +138,7 @@ async def create(
     exist_ok: ExistOkOption = False,
     broker: EveryBrokerOption = None,
 ) -> None:
-    """Create a group: through a nameserver on every broker, unless --broker names one."""
+    """Create a group. Through a nameserver on every broker, unless --broker names one."""
     from trovemq import GroupSettings
 
     settings = settings_over(GroupSettings(), orderly, retry_max, backoff, exponential)
@@ -191,7 +191,7 @@ async def list_(
 
 @verb(app, "describe")
 async def describe(session: Session, group: GroupArgument, broker: EveryBrokerOption = None) -> None:
-    """Show a group's settings and its topics, on every broker that knows it."""
+    """Show a group's settings and its topics. On every broker that knows it."""
     async with session.client() as client:
         found = await session.call(client.admin.groups.describe(group, broker=broker))
     for description in found:
@@ -229,7 +229,7 @@ async def delete(
     yes: YesOption = False,
     broker: EveryBrokerOption = None,
 ) -> None:
-    """Delete a group with its offsets and its messages in flight; its dead letters stay."""
+    """Delete a group with its offsets. Its messages in flight, too; its dead letters stay."""
     session.confirm(f"Delete group {group} and its offsets?", yes=yes)
     async with session.client() as client:
         brokers = await session.call(client.admin.groups.delete(group, broker=broker))
@@ -302,7 +302,7 @@ async def reset(
     preview: Annotated[bool, typer.Option("--preview", help="Show the changes without making them.")] = False,
     broker: EveryBrokerOption = None,
 ) -> None:
-    """Set where a group continues, of every queue of a topic (or of one); messages in flight are
+    """Set where a group continues in a topic. In every queue (or in one); messages in flight are
     forgotten."""
     if sum((to_time is not None, to_offset is not None, to_min, to_max)) != 1:
         raise typer.BadParameter("give exactly one of --to-time, --to-offset, --to-min, --to-max")

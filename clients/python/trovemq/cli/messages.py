@@ -234,7 +234,7 @@ async def pull(
     tags: TagsOption = None,
     broker: BrokerOption = None,
 ) -> None:
-    """Read messages of one queue from an offset on; at the end of the queue it stops and does not wait."""
+    """Read messages of one queue from an offset on. At the end of the queue it stops and does not wait."""
     async with session.client() as client:
         start = offset if offset is not None else await first_offset(session, client, topic, queue, broker)
         batches = client.pull_batches(
@@ -296,7 +296,7 @@ async def get(
     topic: SearchedTopicOption = None,
     broker: BrokerOption = None,
 ) -> None:
-    """Get the message that an identifier names (every message with that unique key, newest first)."""
+    """Get the message that an identifier names. Of a unique key every message, newest first."""
     if len(identifier) == 1:
         messages = await _get_by_id(session, identifier[0], topic, broker)
     elif len(identifier) == 3 and topic is None:

@@ -158,7 +158,7 @@ async def produce(
     queue: QueueOption = None,
     broker: BrokerOption = None,
 ) -> None:
-    """Send the messages of a file or of standard input, one a line or row, and wait until all are stored."""
+    """Send the messages of a file or of standard input. One a line or row; it waits until all are stored."""
     format_ = format_ or format_of(file)
     fields = Fields(tuple(key_fields or ()), tag_field, id_field, group_field)
     if fields.named and format_ not in (InputFormat.JSON, InputFormat.CSV):

@@ -88,7 +88,7 @@ async def query(
     ] = None,
     broker: BrokerOption = None,
 ) -> None:
-    """Find messages by key, unique key or tag, newest first; those that wait for their delivery time too."""
+    """Find messages by key, unique key or tag. Newest first; those that wait for their delivery time too."""
     check_period(begin, end)
     coverage = Coverage()
     rows: list[Message] = []
@@ -242,7 +242,7 @@ async def producer(
     ],
     broker: BrokerOption = None,
 ) -> None:
-    """Show which number the next message of a producer has, on each broker of a deduplicated topic."""
+    """Show the number of a producer's next message. On each broker of a deduplicated topic."""
     async with session.client() as client:
         found = await session.call(client.admin.next_sequences(topic, producer_id, broker))
     for name, number in found.items():

@@ -58,7 +58,7 @@ async def set_(
     ] = 0,
     broker: EveryBrokerOption = None,
 ) -> None:
-    """Limit how much may be taken, from the next request on; without a limit the quota is removed."""
+    """Limit how much may be taken. From the next request on; without a limit the quota is removed."""
     from trovemq import Quota
 
     quota = Quota(
@@ -77,7 +77,7 @@ async def set_(
 
 @verb(app, "list")
 async def list_(session: Session, broker: EveryBrokerOption = None) -> None:
-    """List the quotas of every broker, with the numbers of slowed and refused requests."""
+    """List the quotas of every broker. With the numbers of slowed and refused requests."""
     async with session.client() as client:
         _show(session, await session.call(client.admin.quotas.list_all(broker=broker)))
 

@@ -64,7 +64,7 @@ async def search(
     ] = None,
     broker: BrokerOption = None,
 ) -> None:
-    """Find messages by keys, beginnings of keys, ids, tags and properties, exactly; newest first."""
+    """Find messages by several conditions. Keys, beginnings of keys, ids, tags, properties; newest first."""
     from trovemq.search_model import combined
 
     check_period(begin, end)

@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
 
 
 async def cluster(session: Session) -> None:
-    """List the brokers that the server knows, with their topics."""
+    """List the brokers that the server knows. With the number of their topics."""
     async with session.client() as client:
         state = await session.call(client.admin.cluster())
     for route in state.brokers:
@@ -101,7 +101,7 @@ async def explain_errors(
         ),
     ] = None,
 ) -> None:
-    """Explain an error: its meaning, whether to try again, and the remedy."""
+    """Explain an error. Its meaning, whether to try again, and the remedy."""
     rows = errors.ERRORS if name is None else (find_error(name),)
     for row in rows:
         session.output.item(error_row_fields(row))

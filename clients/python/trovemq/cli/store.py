@@ -41,7 +41,7 @@ RateOption = Annotated[
 
 @verb(app, "scrub")
 async def scrub(session: Session, rate: RateOption = None, broker: BrokerOption = None) -> None:
-    """Check every record, consume-queue unit and key-index item of every broker's store, beside its work."""
+    """Check all of every broker's store. Each record, queue unit and key-index item, beside its work."""
     findings: list[StoreFinding] = []
     ended: list[ScrubProgress] = []
     async with session.client() as client:
@@ -122,7 +122,7 @@ async def backup(
     ] = False,
     broker: BrokerOption = None,
 ) -> None:
-    """Copy a broker's store, as it is on disk now, into a directory of the broker's machine."""
+    """Copy a broker's store. As it is on disk now, into a directory of the broker's machine."""
     last: BackupProgress | None = None
     async with session.client() as client:
         steps = client.admin.store.backup(directory, broker=broker, bytes_per_second=rate, copy=copy)

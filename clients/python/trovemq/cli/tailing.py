@@ -100,7 +100,7 @@ async def tail(
     follow: Annotated[bool, typer.Option(help="Wait for new messages, until Ctrl-C.")] = True,
     broker: BrokerOption = None,
 ) -> None:
-    """Print messages of all the topic's queues as they are stored, until Ctrl-C."""
+    """Print a topic's messages as they are stored. Those of all its queues, until Ctrl-C."""
     if from_start and (last is not None or since is not None):
         raise typer.BadParameter("give --from-start, or --last and --since")
     if not follow and last is None and since is None and not from_start:

@@ -104,7 +104,7 @@ async def create(
     exist_ok: ExistOkOption = False,
     broker: EveryBrokerOption = None,
 ) -> None:
-    """Create a topic: through a nameserver on every broker, unless --broker names one."""
+    """Create a topic. Through a nameserver on every broker, unless --broker names one."""
     message_type = message_type or MessageType.NORMAL
     async with session.client() as client:
         made = await session.call(
@@ -181,7 +181,7 @@ async def list_(
 
 @verb(app, "describe")
 async def describe(session: Session, name: NameArgument, broker: EveryBrokerOption = None) -> None:
-    """Show a topic with its queues' offsets, and how much of the log it keeps until it is acknowledged."""
+    """Show a topic with its queues' offsets. And how much of the log it keeps until it is acknowledged."""
     async with session.client() as client:
         descriptions = await session.call(client.admin.describe_topic(name, broker=broker))
     for description in descriptions:

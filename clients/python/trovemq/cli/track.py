@@ -61,7 +61,7 @@ async def track(
     topic: SearchedTopicOption = None,
     broker: BrokerOption = None,
 ) -> None:
-    """Show the track of a message, and why a group has not consumed it yet."""
+    """Show the track of a message. It says, too, why a group has not consumed it yet."""
     name: str | tuple[str, int, int]
     if len(identifier) == 1:
         name = identifier[0]

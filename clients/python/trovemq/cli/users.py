@@ -36,7 +36,7 @@ async def create(
     secret_file: SecretFileOption = None,
     broker: EveryBrokerOption = None,
 ) -> None:
-    """Make a user and show the secret, once, as a credentials file has it."""
+    """Make a user and show the secret. Once, as a credentials file has it."""
     secret = _secret_of(secret_file)
     async with session.client() as client:
         made = await session.call(
@@ -55,7 +55,7 @@ async def rotate(
     ] = False,
     broker: EveryBrokerOption = None,
 ) -> None:
-    """Give a user a new secret; the one before stays valid until --drop-old or the next rotation."""
+    """Give a user a new secret. The one before stays valid until --drop-old or the next rotation."""
     if drop_old and secret_file is not None:
         raise typer.BadParameter("give --drop-old or --secret-file, not both")
     secret = _secret_of(secret_file)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trovemq._verify.producing import RunSummary
 
 app = typer.Typer(
-    help="Test a deployment: nothing acknowledged may be lost or altered.", no_args_is_help=True
+    help="Test a deployment. Nothing acknowledged may be lost or altered.", no_args_is_help=True
 )
 
 SEED_BITS: Final = 48
@@ -54,7 +54,7 @@ async def produce(
         typer.Option("--seed", metavar="N", help="Makes the messages; a new one each run unless given."),
     ] = None,
 ) -> None:
-    """Send messages and write the outcome of each into a new ledger; continues while a broker restarts."""
+    """Send messages and write each outcome into a ledger. A new one; continues while a broker restarts."""
     import secrets
 
     from trovemq._verify.content import RunContent
@@ -124,7 +124,7 @@ async def check(
         typer.Option("--expired-ok", help="Messages that retention may have removed do not count as lost."),
     ] = False,
 ) -> None:
-    """Read everything in a ledger back; exit code 0 only where nothing is lost, altered, … or made up."""
+    """Read everything in a ledger back. Exit code 0 only where nothing is lost, altered, … or made up."""
     from trovemq._verify.checking import Checker
     from trovemq._verify.evidence import Evidence
     from trovemq._verify.ledger import LedgerReader
