@@ -9,11 +9,12 @@ percent-encoded (`%40` for @); no message and no list shows it.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from trovemq._arguments import check_texts
 from trovemq.faults import Faults
@@ -32,6 +33,7 @@ _TLS_NAMES: Final = {
     "tls_key": "key",
     "tls_server_name": "server_name",
 }
+_FILES: Final = {"tls_ca", "tls_cert", "tls_key"}
 _FAULTS: Final = "faults"
 BROKER_PORT: Final = 8081
 NAMESERVER_PORT: Final = 9876
@@ -73,6 +75,19 @@ def parse_server(server: str | Sequence[str]) -> Server:
 def without_secret(server: str) -> str:
     """The same without the secret key, to be shown."""
     return _SECRET.sub(r"\1***@", server)
+
+
+def with_absolute_files(server: str) -> str:
+    """The same URL, which means the same files in every directory; other names as they are."""
+    place, mark, query = server.partition("?")
+    pairs = [pair.partition("=") for pair in query.split("&")]
+    named = [
+        f"{name}={quote(os.path.abspath(unquote(text)), safe='/')}"
+        if name in _FILES
+        else f"{name}{equals}{text}"
+        for name, equals, text in pairs
+    ]
+    return f"{place}{mark}{'&'.join(named)}" if server.startswith(SCHEME) else server
 
 
 def _checked(parts: Iterable[str]) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -76,3 +77,22 @@ def test_a_damaged_file_is_an_error_that_names_it(run: Any, tmp_path: Path) -> N
     path.unlink()
     path.mkdir()
     assert run("--json", "context", "list").note["error"] == "REQUEST_ILLEGAL"
+
+
+def test_a_context_found_its_certificates_in_one_directory_only(
+    run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(
+        "context",
+        "create",
+        "prod",
+        "trovemq://a:b@ns1,ns2?tls=true&tls_ca=certs/my%20ca.pem&call_timeout_ms=9",
+    )
+    (context,) = run("--json", "context", "list").objects
+    folder = quote(str(tmp_path))
+    expected = f"trovemq://a:***@ns1,ns2?tls=true&tls_ca={folder}/certs/my%20ca.pem&call_timeout_ms=9"
+    assert context["server"] == expected
+    run("context", "create", "prod", "ns1:9876")
+    (context,) = run("--json", "context", "list").objects
+    assert context["server"] == "ns1:9876"

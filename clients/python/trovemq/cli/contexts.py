@@ -33,10 +33,11 @@ async def create(
     use: Annotated[bool, typer.Option("--use", help="Make it the current one.")] = False,
 ) -> None:
     """Give a server a name, or a name another server. The first one becomes the current one."""
-    from trovemq._servers import parse_server
+    from trovemq._servers import parse_server, with_absolute_files
 
     check_name(name)
     parse_server(address)
+    address = with_absolute_files(address)
     contexts = load_contexts()
     if len(contexts.servers) >= CONTEXTS_MAX and name not in contexts.servers:
         raise TroveError(errors.LIMIT_EXCEEDED, f"there are {CONTEXTS_MAX:,} contexts; delete one")
