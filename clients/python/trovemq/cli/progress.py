@@ -57,8 +57,8 @@ class Progress:
         bar.start()
         try:
             while self._wanted:
-                state = {"completed": self._done, "total": self._total, "description": self._text}
-                bar.update(task, amount=self._amount(), **state)
+                text, amount = self._text, self._amount()
+                bar.update(task, completed=self._done, total=self._total, description=text, amount=amount)
                 bar.refresh()
                 await asyncio.sleep(SECONDS_BETWEEN)
         finally:
