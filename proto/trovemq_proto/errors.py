@@ -67,7 +67,7 @@ _add = _table.add
 REQUEST_ILLEGAL = _add(
     "REQUEST_ILLEGAL", 100, "INVALID_ARGUMENT", False,
     "The request has a field that is missing or out of its range.",
-    "Correct what the message names.",
+    "Correct the value that the message names.",
 )  # fmt: skip
 TOPIC_ILLEGAL = _add(
     "TOPIC_ILLEGAL", 101, "INVALID_ARGUMENT", False,

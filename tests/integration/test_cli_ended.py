@@ -147,4 +147,4 @@ def test_a_body_that_is_too_large_names_its_line(broker: BrokerProcess) -> None:
         shown = err.decode().splitlines()
         assert (process.returncode, len(shown)) == (1, 2), err
         assert "MESSAGE_SIZE_EXCEEDED" in shown[0]
-        assert ("lines " in shown[0]) == (line[0] == "produce")
+        assert (": line" in shown[0]) == (line[0] == "produce")
