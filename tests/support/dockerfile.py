@@ -133,7 +133,7 @@ def open_to_all(stage: Stage) -> None:
 
 
 def instructions(text: str) -> Iterator[tuple[str, str]]:
-    """Each with its arguments; lines that go on are one."""
+    """Each with its arguments; a continued line is one."""
     lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
     for line in lines.replace("\\\n", " ").splitlines():
         if line.strip():

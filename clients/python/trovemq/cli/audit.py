@@ -102,7 +102,7 @@ async def list_(
     ] = 1_000,
     broker: BrokerOption = None,
 ) -> None:
-    """Print who did what, who read messages and who was refused, the oldest first."""
+    """Print who did, read or was refused what. The oldest first."""
     since = parse_time("1d") if since is None else since
     wanted = Wanted(user, kinds)
     found: deque[AuditRecord] = deque(maxlen=count)

@@ -113,7 +113,7 @@ async def revoke(
         int, typer.Option("--days", min=1, max=DAYS_MAX, help="How long the list counts; renew it before.")
     ] = 30,
 ) -> None:
-    """Add certificates to revoked.pem, the list that a daemon reads as tls_client_crl."""
+    """Revoke certificates of clients. They are added to revoked.pem, which a daemon reads as tls_client_crl."""
     making = _library()
     certificate, key = _authority(directory)
     path = directory / REVOKED

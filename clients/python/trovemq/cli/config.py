@@ -77,7 +77,7 @@ async def set_(
     ],
     broker: EveryBrokerOption = None,
 ) -> None:
-    """Change a setting that needs no restart, at once and until the next restart."""
+    """Change a setting that needs no restart. At once, and until the next restart."""
     async with session.client() as client:
         _show(session, await session.call(client.admin.brokers.set_setting(name, value, broker=broker)))
     session.output.remark(NOT_KEPT)
