@@ -140,7 +140,7 @@ VERBS: Final = (
     Verb("config", "config", "Settings of running brokers: list, get, set."),
     Verb("store", "store", "A broker's store: scrub, backup."),
     Verb("bench", "bench", "Measure one producer or one reader."),
-    Verb("cert", "certificates", "Certificates for development: ca, server, client, revoke."),
+    Verb("cert", "certificates", "Certificates for development."),
     Verb("verify", "verify", "Test a deployment. Nothing acknowledged may be lost or altered."),
 )
 

@@ -25,7 +25,7 @@ HOSTS_MAX: Final = 64
 _KEY_MODE: Final = 0o600
 _CERTIFICATE_MODE: Final = 0o644
 
-app = typer.Typer(no_args_is_help=True, help="Certificates for development: ca, server, client, revoke.")
+app = typer.Typer(no_args_is_help=True, help="Certificates for development.")
 
 DirectoryOption = Annotated[
     Path, typer.Option("--directory", metavar="DIR", help="Where the files are; made if it is missing.")
@@ -113,7 +113,7 @@ async def revoke(
         int, typer.Option("--days", min=1, max=DAYS_MAX, help="How long the list counts; renew it before.")
     ] = 30,
 ) -> None:
-    """Revoke certificates of clients. They are added to revoked.pem, which a daemon reads as tls_client_crl."""
+    """Revoke certificates of clients. Into revoked.pem, which a daemon reads as tls_client_crl."""
     making = _library()
     certificate, key = _authority(directory)
     path = directory / REVOKED
