@@ -115,7 +115,7 @@ test-random: setup ## Every test in random order (SEED=n)
 	@WHOLE=1 $(PYTEST) -p randomly --randomly-seed=$(SEED) --randomly-dont-reset-seed
 
 .PHONY: repeat
-repeat: setup ## 20 runs in random order, goes on where it stopped (ARGS="--runs 5"); writes docs/repeat.md
+repeat: setup ## 20 runs in random order, continues where it stopped (ARGS="--runs 5"); writes docs/repeat.md
 	@$(RUN) -m tests.support.repeat $(ARGS)
 
 .PHONY: durations
@@ -167,7 +167,7 @@ imports: setup ## import-linter: imports point inwards, the engine knows no even
 generated: setup ## Generated code and pages are what their sources give; the rules of the tree
 	@$(RUN) -m pytest -q tests/unit/project/test_generated.py tests/unit/project/test_tidy.py
 
-# --- things that are made ---------------------------------------------------------------------------
+# --- generated files ---------------------------------------------------------------------------
 # Of RocketMQ's protocol the messages only: broker and SDK name its methods themselves.
 .PHONY: proto
 proto: setup ## Generate the protocol's Python code from the .proto files
@@ -186,12 +186,12 @@ format: setup ## Format the code and sort the imports
 	@$(RUN) -m ruff check --select I --fix --quiet .
 	@$(RUN) -m ruff format .
 
-# Into build/site, from the pages in docs/ and the docstrings, which are read and not imported. What it needs is installed
-# at its first run; the build itself takes nothing from a network.
 .PHONY: walks
-walks: setup ## Trace four calls and draw their way through the packages: docs/internals/walks.md
+walks: setup ## Trace five calls and draw their way through the packages: docs/internals/walks.md
 	@$(RUN) -m tests.support.walks
 
+# Into build/site, from the pages in docs/ and the docstrings, which are read and not imported. What it needs is installed
+# at its first run; the build itself takes nothing from a network.
 .PHONY: docs-site
 docs-site: $(STAMP_DOCS) ## Build the pages and the API reference as a site: build/site/index.html
 	@NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict $(ARGS)

@@ -8,13 +8,13 @@ from typing import Final
 
 from nameserver.routes import BROKERS_MAX, TOPIC_ROUTES_MAX, TOPICS_PER_BROKER_MAX, RouteLimits
 from trovemq_daemon.addresses import Address, check_listen, parse_address
+from trovemq_daemon.call_settings import slow_request_setting, transport_setting
 from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.grpc_server import GrpcLimits
 from trovemq_daemon.grpc_transport import GrpcTransport
 from trovemq_daemon.logging import LogFormat, LogLevel
 from trovemq_daemon.settings import setting
 from trovemq_daemon.tls_settings import TlsSettings
-from trovemq_proto.channels import TRANSPORT_DEFAULT
 
 ENVIRONMENT_PREFIX: Final = "TROVEMQ_NAMESERVER"
 HTTP_OFF: Final = "off"
@@ -91,17 +91,8 @@ class NameserverSettings(TlsSettings):
     watchers_max: int = setting(
         10_000, "Clients that may watch the routes.", unit="watchers", minimum=1, maximum=1_000_000
     )
-    grpc_transport: GrpcTransport = setting(  # noqa: RUF009
-        TRANSPORT_DEFAULT,
-        "The implementation of gRPC: `trovemq` (our own) or `grpcio`. Clients see no difference.",
-    )
-    slow_request_ms: int = setting(
-        1_000,
-        "Requests that take longer are logged (`request.slow`) and counted; 0 logs none.",
-        unit="ms",
-        minimum=0,
-        maximum=3_600_000,
-    )
+    grpc_transport: GrpcTransport = transport_setting()  # noqa: RUF009  it makes a dataclass field
+    slow_request_ms: int = slow_request_setting(restart=True)
     heartbeat_size_max: int = setting(
         33_554_432,
         "Largest message of a broker, with all its topics.",

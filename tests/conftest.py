@@ -20,6 +20,7 @@ from tests.support.fork_server import popen
 from tests.support.tracing import Tracing, is_traced
 from tests.support.trials import pytest_terminal_summary, trials
 from trovemq.testing import DaemonProcess
+from trovemq_proto.channels import TRANSPORTS, GrpcTransport
 
 __all__ = ["pytest_terminal_summary", "trials"]
 
@@ -43,6 +44,14 @@ settings.register_profile(  # where it is enough that a test fails: no search fo
 settings.load_profile("tests")
 
 DaemonProcess._popen = staticmethod(popen)
+
+
+@pytest.fixture(params=TRANSPORTS)
+def transport(request: pytest.FixtureRequest) -> GrpcTransport:
+    """Each implementation of gRPC in turn."""
+    name: GrpcTransport = request.param
+    return name
+
 
 # A shell starts what runs in the background with Ctrl-C ignored, and so would be all that is started here.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -20,13 +20,14 @@ from broker.groups.atomic.atomic_limits import AtomicLimits
 from broker.groups.consumer_settings import STREAMS_PER_CLIENT, YEAR_MS, ConsumerSettings, NewGroupStart
 from broker.produce.append import AppendSettings
 from trovemq_daemon.addresses import Address, resolve_ip
+from trovemq_daemon.call_settings import slow_request_setting, transport_setting
 from trovemq_daemon.grpc_server import GrpcLimits
 from trovemq_daemon.grpc_transport import GrpcTransport
 from trovemq_daemon.private_files import read_credentials
 from trovemq_daemon.reply_budget import ReplyLimits
 from trovemq_daemon.settings import part_of, setting
 from trovemq_proto.authentication.credentials import Credentials
-from trovemq_proto.channels import TRANSPORT_DEFAULT, ChannelSettings
+from trovemq_proto.channels import ChannelSettings
 from trovemq_store.settings import StoreSettings
 
 ENVIRONMENT_PREFIX: Final = "TROVEMQ_BROKER"
@@ -357,10 +358,7 @@ class BrokerSettings(RetentionSettings):
         maximum=DAY_MS,
         rocketmq="channelExpiredTimeout",
     )
-    grpc_transport: GrpcTransport = setting(  # noqa: RUF009  it makes a dataclass field
-        TRANSPORT_DEFAULT,
-        "The implementation of gRPC: `trovemq` (our own) or `grpcio`. Clients see no difference.",
-    )
+    grpc_transport: GrpcTransport = transport_setting()  # noqa: RUF009  it makes a dataclass field
     grpc_receive_size_max: int = setting(
         136_314_880,
         "Largest request; as RocketMQ's 130 MiB: 32 bodies of 4 MiB, which a client may send at once.",
@@ -406,14 +404,7 @@ class BrokerSettings(RetentionSettings):
     grpc_keepalive_timeout_ms: int = setting(
         5_000, "And closed where no answer came for this long.", unit="ms", minimum=100, maximum=600_000
     )
-    slow_request_ms: int = setting(
-        1_000,
-        "Requests that take longer are logged (`request.slow`) and counted; 0 logs none.",
-        unit="ms",
-        minimum=0,
-        maximum=3_600_000,
-        restart=False,
-    )
+    slow_request_ms: int = slow_request_setting(restart=False)
     otlp_endpoint: str = setting(
         "",
         "Where spans of messages in a sampled trace go, by OTLP over HTTP "

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
 from trovemq import BrokerInfo, BrokerStatistics, Client, ClusterState, TroveError, errors
+from trovemq_proto.system_topics import is_system_topic
 
 T = TypeVar("T")
 
 ROUTES_KEPT_S: Final = 10.0  # with 10,000 topics they are large
 CALLS_AT_ONCE: Final = 16
-SYSTEM_PREFIXES: Final = ("rmq_sys_", "RMQ_SYS_", "%RETRY%", "%DLQ%", "SCHEDULE_TOPIC_XXXX", "TBW102")
 Connect = Callable[[], Awaitable[Client]]
 
 
@@ -35,7 +35,7 @@ class TopicEntry:
     @property
     def system(self) -> bool:
         """Whether it is the broker's own: no user makes topics of such names."""
-        return self.name.startswith(SYSTEM_PREFIXES)
+        return is_system_topic(self.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,32 +12,35 @@ from typing import Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.records.layout import SCHEDULE_TOPIC
+from trovemq_proto.system_topics import (
+    DEAD_LETTER_PREFIX,
+    RETRY_PREFIX,
+    SYSTEM_PREFIX,
+    SYSTEM_TOPICS,
+    is_system_topic,
+)
+
+__all__ = [
+    "DEAD_LETTER_PREFIX",
+    "GROUP_NAME_SIZE_MAX",
+    "RETRY_PREFIX",
+    "SYSTEM_GROUPS",
+    "SYSTEM_GROUP_PREFIX",
+    "SYSTEM_PREFIX",
+    "SYSTEM_TOPICS",
+    "TOPIC_NAME_SIZE_MAX",
+    "USER_GROUP_NAME_SIZE_MAX",
+    "check_group_name",
+    "check_topic_name",
+    "check_user_group_name",
+    "is_system_group",
+    "is_system_topic",
+    "retry_topics",
+]
 
 TOPIC_NAME_SIZE_MAX: Final = 127  # the length is one signed byte in a version-1 record
 GROUP_NAME_SIZE_MAX: Final = 255
 USER_GROUP_NAME_SIZE_MAX: Final = 120  # RocketMQ's limit for users; its own names may be longer
-
-RETRY_PREFIX: Final = "%RETRY%"
-DEAD_LETTER_PREFIX: Final = "%DLQ%"
-SYSTEM_PREFIX: Final = "rmq_sys_"
-
-SYSTEM_TOPICS: Final = frozenset(
-    {
-        "BenchmarkTest",
-        "CHECKPOINT_TOPIC",
-        "OFFSET_MOVED_EVENT",
-        "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
-        "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
-        "RMQ_SYS_TRACE_TOPIC",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "SELF_TEST_TOPIC",
-        "TBW102",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        SCHEDULE_TOPIC,
-    }
-)
 
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 SYSTEM_GROUPS: Final = frozenset(
@@ -61,11 +64,6 @@ SYSTEM_GROUPS: Final = frozenset(
 
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _PRINTED_SIZE_MAX: Final = 160  # an error message never repeats a whole hostile name
-
-
-def is_system_topic(name: str) -> bool:
-    """True for topics that no user creates: RocketMQ's fixed names, rmq_sys_…, %RETRY%… and %DLQ%…."""
-    return name in SYSTEM_TOPICS or name.startswith((SYSTEM_PREFIX, RETRY_PREFIX, DEAD_LETTER_PREFIX))
 
 
 def check_topic_name(name: str) -> None:

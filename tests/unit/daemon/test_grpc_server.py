@@ -8,7 +8,7 @@ import string
 from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, cast, get_args
+from typing import Any
 from urllib.parse import quote
 
 import grpc
@@ -58,11 +58,6 @@ class Behaviour(route_pb2_grpc.RouteServiceServicer):
         yield route_pb2.ClusterReply(version=1)
         if request.topics:
             raise TroveError(errors.TOPIC_NOT_FOUND, "gone")
-
-
-@pytest.fixture(params=get_args(GrpcTransport))
-def transport(request: pytest.FixtureRequest) -> GrpcTransport:
-    return cast("GrpcTransport", request.param)
 
 
 @asynccontextmanager

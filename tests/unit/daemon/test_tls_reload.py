@@ -26,7 +26,7 @@ from trovemq_daemon.addresses import Address
 from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.file_watch import FileWatch
 from trovemq_daemon.tls import TlsIdentity, identity_for
-from trovemq_proto.channels import TRANSPORTS, GrpcTransport
+from trovemq_proto.channels import GrpcTransport
 
 
 @pytest.fixture(scope="module")
@@ -37,12 +37,6 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 @pytest.fixture(scope="module")
 def new(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return Certificates.made(tmp_path_factory.mktemp("new"))
-
-
-@pytest.fixture(params=TRANSPORTS)
-def transport(request: pytest.FixtureRequest) -> GrpcTransport:
-    name: GrpcTransport = request.param
-    return name
 
 
 class Files:

@@ -24,7 +24,7 @@ from trovemq_daemon.addresses import Address
 from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.private_files import read_credentials
 from trovemq_proto.authentication.credentials import Credentials
-from trovemq_proto.channels import TRANSPORTS, GrpcTransport
+from trovemq_proto.channels import GrpcTransport
 from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import route_pb2, route_pb2_grpc
 
@@ -53,12 +53,6 @@ def users_file(tmp_path: Path) -> Path:
     path = tmp_path / "users.toml"
     path.write_text(users_text(), encoding="utf-8")
     return path
-
-
-@pytest.fixture(params=TRANSPORTS)
-def transport(request: pytest.FixtureRequest) -> GrpcTransport:
-    name: GrpcTransport = request.param
-    return name
 
 
 @asynccontextmanager

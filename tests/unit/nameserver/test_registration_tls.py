@@ -24,7 +24,7 @@ from tests.support.certificates import LONG_AGO, Certificates
 from tests.unit.nameserver.test_registration import FakeTopics, until
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.errors import SettingsError
-from trovemq_proto.channels import TRANSPORTS, GrpcTransport
+from trovemq_proto.channels import GrpcTransport
 from trovemq_proto.errors import TroveError
 from trovemq_proto.tls import TlsOptions
 from trovemq_proto.v1 import common_pb2
@@ -35,12 +35,6 @@ FAST = RegistrationSettings(heartbeat_interval_ms=50, retry_min_ms=10, retry_max
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return Certificates.made(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(params=TRANSPORTS)
-def transport(request: pytest.FixtureRequest) -> GrpcTransport:
-    name: GrpcTransport = request.param
-    return name
 
 
 def broker() -> LocalBroker:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Self, TypeVar, Unpack
 
 from trovemq import atomic, transaction
 from trovemq import producer as aio
@@ -15,13 +15,11 @@ from trovemq.send_arguments import SendArguments
 from trovemq.sync._calls import Waiting, makes, waits
 from trovemq.sync.received import ReceivedMessage
 
+_Inner = TypeVar("_Inner", transaction.Transaction, atomic.AtomicTransaction)
 
-class Transaction(Waiting[transaction.Transaction]):
-    """Messages that are seen together with a decision; made by `Producer.transaction`."""
 
-    send = waits(transaction.Transaction.send)
-    commit = waits(transaction.Transaction.commit)
-    rollback = waits(transaction.Transaction.rollback)
+class _InBlock(Waiting[_Inner]):
+    """A transaction that ends with its block; an exception within the block rolls it back."""
 
     def __enter__(self) -> Self:
         self._thread.run(self._inner.__aenter__())
@@ -33,7 +31,15 @@ class Transaction(Waiting[transaction.Transaction]):
         self._thread.run(self._inner.__aexit__(kind, failure, where))
 
 
-class AtomicTransaction(Waiting[atomic.AtomicTransaction]):
+class Transaction(_InBlock[transaction.Transaction]):
+    """Messages that are seen together with a decision; made by `Producer.transaction`."""
+
+    send = waits(transaction.Transaction.send)
+    commit = waits(transaction.Transaction.commit)
+    rollback = waits(transaction.Transaction.rollback)
+
+
+class AtomicTransaction(_InBlock[atomic.AtomicTransaction]):
     """Messages and acknowledgements that are committed in one step; made by `Client.transaction`."""
 
     send = waits(atomic.AtomicTransaction.send)
@@ -57,15 +63,6 @@ class AtomicTransaction(Waiting[atomic.AtomicTransaction]):
     def rollback(self) -> None:
         """Drops everything; messages of `ack` are returned."""
         self._thread.call(self._inner.rollback)
-
-    def __enter__(self) -> Self:
-        self._thread.run(self._inner.__aenter__())
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, failure: BaseException | None, where: TracebackType | None
-    ) -> None:
-        self._thread.run(self._inner.__aexit__(kind, failure, where))
 
 
 class Producer(Waiting[aio.Producer]):
@@ -91,7 +88,7 @@ class Producer(Waiting[aio.Producer]):
         return self._thread.start(send())
 
     def send_oneway(self, body: Buffer, **arguments: Unpack[SendArguments]) -> None:
-        """Sends one message without an acknowledgement: it may be lost without a word."""
+        """Sends one message without an acknowledgement: it may be lost unnoticed."""
         self._thread.call(lambda: self._inner.send_oneway(body, **arguments))
 
     @property
