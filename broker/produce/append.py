@@ -63,10 +63,8 @@ class AppendTrace(Protocol):
 class AppendTracer(Protocol):
     """Follows appends of messages that are in a trace."""
 
-    def begin_append(
-        self, topic: str, queue_id: int, data: bytearray, batch: RecordBatch
-    ) -> AppendTrace | None:
-        """None where nobody wants to know of it. `data` is the batch's buffer."""
+    def begin_append(self, topic: str, queue_id: int, batch: RecordBatch) -> AppendTrace | None:
+        """None where nobody wants to know of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +166,7 @@ class Appender:
         Raises TroveError: nothing was written then.
         """
         data, batch = self.checked_batch(topic, queue_id, records)
-        trace = None if self._tracer is None else self._tracer.begin_append(topic, queue_id, data, batch)
+        trace = None if self._tracer is None else self._tracer.begin_append(topic, queue_id, batch)
         try:
             result = self.deduplication.append(
                 data, batch, topic=topic, queue_id=queue_id, now_ms=self._clock_ms(), born_host=born_host

@@ -108,7 +108,7 @@ def test_a_collector_that_is_not_there_delays_the_end_for_a_bounded_time(
     monkeypatch.setattr(tracing, "EXPORT_SECONDS_MAX", 1)
     made = tracing.otlp_tracing("http://127.0.0.1:9/v1/traces", "broker-a", "1")
     record = with_crc_property(plain_record(b"x", properties={"traceparent": FOREIGN}))
-    spans = made.begin_append("orders", 0, bytearray(record), RecordBatch.split(record))
+    spans = made.begin_append("orders", 0, RecordBatch.split(record))
     assert spans is not None
     spans.ended(None)
     began = time.monotonic()

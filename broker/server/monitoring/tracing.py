@@ -17,6 +17,7 @@ drops spans when it is full: nobody waits for it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from opentelemetry import context, trace
@@ -27,10 +28,10 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from broker.groups.delivery.records import properties_of
+from broker.groups.delivery.records import property_block_of
 from broker.groups.delivery.request import DeliveredRun, ReceiveRequest
 from trovemq_proto.errors import TroveError
-from trovemq_proto.records import RecordBatch
+from trovemq_proto.records import RecordBatch, parse_properties
 
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
 SPANS_MAX: Final = 32
@@ -66,11 +67,9 @@ class BrokerTracing:
         self._provider.force_flush(EXPORT_SECONDS_MAX * 1_000)
         self._provider.shutdown()
 
-    def begin_append(
-        self, topic: str, queue_id: int, data: bytearray, batch: RecordBatch
-    ) -> AppendSpans | None:
+    def begin_append(self, topic: str, queue_id: int, batch: RecordBatch) -> AppendSpans | None:
         """The spans of an append that begins; None where no message of it is in a sampled trace."""
-        if not _has_mark(data):
+        if not _has_mark(batch.property_bytes):
             return None
         attributes = {
             **_attributes("append", "send", topic),
@@ -98,8 +97,9 @@ class BrokerTracing:
         self, request: ReceiveRequest, runs: Sequence[DeliveredRun], metadata: Mapping[str, str]
     ) -> None:
         """These messages were found for a group, since `request.now_ms`."""
-        records = [record for run in runs for record in run.records if _has_mark(bytes(record))]
-        found = [context_of(properties_of(record)) for record in records[:LINKS_MAX]]
+        blocks = (property_block_of(record) for run in runs for record in run.records)
+        marked = islice((block for block in blocks if _has_mark(block)), LINKS_MAX)
+        found = [context_of(parse_properties(block)) for block in marked]
         links = [Link(one) for one in found if one is not None and one.trace_flags.sampled]
         if not links:
             return
@@ -152,8 +152,8 @@ def context_of(properties: Mapping[str, str]) -> SpanContext | None:
     return found if found.is_valid else None
 
 
-def _has_mark(data: bytes | bytearray) -> bool:
-    return any(mark in data for mark in _MARKS)
+def _has_mark(block: bytes) -> bool:
+    return any(mark in block for mark in _MARKS)
 
 
 def _in_trace(parent: SpanContext) -> context.Context:
