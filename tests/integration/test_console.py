@@ -17,7 +17,7 @@ import pytest
 
 import trovemq
 from tests.support.axe import axe_script, barriers
-from tests.support.chromium import PROGRAM, Page, chromium
+from tests.support.chromium import Page, chromium
 from tests.support.console_cluster import confirmed, values_named
 from tests.support.console_process import STOP_SECONDS_MAX, running_console
 from trovemq.testing import BrokerProcess
@@ -170,8 +170,6 @@ DARK = ("/", "/topic?name=orders", "/group?name=billing")
 @pytest.fixture(scope="module")
 def shown(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Page]]:
     """A console's address, and a browser."""
-    if PROGRAM is None:
-        pytest.skip("there is no Chromium")
     profile = tmp_path_factory.mktemp("profile")
     with running_console(broker.address, "--allow-changes") as (url, _), chromium(profile) as browser:
         yield url, browser

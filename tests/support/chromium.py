@@ -1,23 +1,29 @@
 """A headless Chromium, driven over its DevTools pipe: JSON messages, each ends with a zero byte.
 
 The process reads commands from descriptor 3, and writes answers and events to 4. Events of the page that mean
-a fault (an exception, a refusal by the content policy, a failed load) are kept in `faults`.
+a fault (an exception, a refusal by the content policy, a failed load) are kept in `faults`. Where there is no
+Chromium, apt installs it; where it cannot, tests are skipped with its words.
 """
 
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser")
+import pytest
+
+INSTALL_SECONDS_MAX = 120
 STEP_SECONDS_MAX = 60
 FAULTS = frozenset({"Runtime.exceptionThrown", "Log.entryAdded", "Network.loadingFailed"})
 _ARGUMENTS = (
@@ -112,15 +118,48 @@ class Page:
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
 
 
+@cache
+def program() -> tuple[str, str]:
+    """The browser's path; "" and the reason where there is none to be had."""
+    with (Path(tempfile.gettempdir()) / "trovemq-chromium.lock").open("w") as lock:  # workers of one run
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        reason = "" if _installed() else _install()
+        return _installed(), reason
+
+
+def _installed() -> str:
+    return shutil.which("chromium") or shutil.which("chromium-browser") or ""
+
+
+def _install() -> str:
+    """Why it could not be; an empty text where it was."""
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        return "neither installed, nor is this root of a system with apt"
+    for words in (["update"], ["install", "--yes", "--no-install-recommends", "chromium"]):
+        try:
+            environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+            command = ["apt-get", "-q", *words]
+            subprocess.run(
+                command, env=environment, check=True, capture_output=True, timeout=INSTALL_SECONDS_MAX
+            )
+        except subprocess.CalledProcessError as error:
+            return f"apt-get {words[0]}: {error.stderr.decode(errors='replace').strip()[-300:]}"
+        except subprocess.TimeoutExpired:
+            return f"apt-get {words[0]} took longer than {INSTALL_SECONDS_MAX} s"
+    return ""
+
+
 @contextmanager
 def chromium(profile: Path) -> Iterator[Page]:
-    """A page of a browser with an empty profile; the browser ends with the block."""
-    assert PROGRAM is not None
+    """A page of a browser with an empty profile, which ends with the block. Skips a test without one."""
+    path, reason = program()
+    if not path:
+        pytest.skip(f"no Chromium: {reason}")
     command_read, command_write = os.pipe()
     answer_read, answer_write = os.pipe()
     shell = f'exec "$0" "$@" 3<&{command_read} 4>&{answer_write}'
     process = subprocess.Popen(
-        ["bash", "-c", shell, PROGRAM, *_ARGUMENTS, f"--user-data-dir={profile}", "about:blank"],
+        ["bash", "-c", shell, path, *_ARGUMENTS, f"--user-data-dir={profile}", "about:blank"],
         pass_fds=(command_read, answer_write),
         stderr=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
