@@ -29,6 +29,9 @@ STALL_BEHIND_UPDATE_S: Final = 30.0
 """The least where the peer may still wait for a WINDOW_UPDATE of ours, on a slow way to it."""
 SPACE_TICKS_MAX: Final = 60
 """Seconds that an incomplete message may wait for space here."""
+MESSAGE_OVERHEAD: Final = 100
+"""Bytes of memory that an unread message takes beside its own: without them, messages of no bytes would hold
+twenty times what the budget counts."""
 
 Received = tuple[int, Buffer]  # whether it was compressed, and the plain message
 
@@ -174,10 +177,9 @@ class Intake:
 
     def offer(self, messages: list[Received], deserialize: Callable[[bytes], Any] | None) -> list[Received]:
         """Passes messages to the receiver as long as it takes them. Returns the rest."""
-        receiver = self.receiver
-        assert receiver is not None
         for index, (flag, message) in enumerate(messages):
-            if not self.reader_waits:
+            receiver = self.receiver  # which the one before may have taken away
+            if receiver is None or not self.reader_waits:
                 return messages[index:]
             self.message_compressed = bool(flag)
             try:
@@ -191,15 +193,19 @@ class Intake:
 
     # --- out --------------------------------------------------------------------------------------------
     def settle(self) -> None:
-        """The messages so far leave the budget: their receiver has them."""
+        """The messages so far leave the budget: their receiver has them, and none waits to be read."""
         self._give(self.charged)
         self.open_window()
 
     def queue(self, messages: list[Received]) -> None:
         """Queues messages of a stream until they are read."""
+        assert not self.over, "a call that is over holds nothing"
         for flag, message in messages:
             self.messages.append((flag, lasting(message)))
             self.unread += len(message) + PREFIX_SIZE
+        overhead = MESSAGE_OVERHEAD * len(messages)
+        self.charged += overhead
+        self.endpoint.budget.take(self.endpoint, overhead)
         self.open_window()
 
     def take(self) -> Buffer:
@@ -208,7 +214,7 @@ class Intake:
         self.message_compressed = bool(flag)
         size = len(message) + PREFIX_SIZE
         self.unread -= size
-        self._give(size)
+        self._give(size + MESSAGE_OVERHEAD)
         self.open_window()
         return message
 

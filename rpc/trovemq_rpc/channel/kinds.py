@@ -84,6 +84,8 @@ class ManyResponses(Call):
     def deliver(self, messages: list[Received], ended: bool) -> None:
         if self.receiver is not None:
             messages = self.offer(messages, self.method.deserialize)
+            if self.over:  # the receiver ended the call
+                return
         if messages:
             self.queue(messages)
             self._wake_readers()

@@ -57,9 +57,11 @@ class Incoming(Intake):
         else:
             if self.receiver is not None:
                 messages = self.offer(messages, self.method.deserialize)
+                if self.over:  # the receiver ended the call
+                    return
             if messages:
                 self.queue(messages)
-            else:
+            elif not self.unread:
                 self.settle()
             if messages or ended:
                 self.wake_reader()

@@ -47,6 +47,14 @@ async def _talk(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[b
         yield request
 
 
+async def _chat(requests: Any, context: Any) -> None:
+    """As _talk, by a receiver; for some messages reading pauses."""
+    context.set_receiver(lambda message: len(message) % 3 != 0 and context.try_send(message))
+    while (message := await context.read()) is not rpc.EOF:
+        await asyncio.sleep(len(message) % 7 / 100)
+        await context.write(message)
+
+
 HANDLERS = rpc.method_handlers_generic_handler(
     "t.T",
     {
@@ -55,6 +63,7 @@ HANDLERS = rpc.method_handlers_generic_handler(
         "Count": rpc.unary_stream_rpc_method_handler(_count),
         "Join": rpc.stream_unary_rpc_method_handler(_join),
         "Talk": rpc.stream_stream_rpc_method_handler(_talk),
+        "Chat": rpc.stream_stream_rpc_method_handler(_chat),
     },
 )
 

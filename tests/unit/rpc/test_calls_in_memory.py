@@ -33,6 +33,7 @@ class Caller:
             "Count": channel.unary_stream("/t.T/Count"),
             "Join": channel.stream_unary("/t.T/Join"),
             "Talk": channel.stream_stream("/t.T/Talk"),
+            "Chat": channel.stream_stream("/t.T/Chat"),
         }
 
     async def call(self) -> None:
@@ -82,6 +83,25 @@ class Caller:
         await call.done_writing()
         assert await call.read() == rpc.EOF
 
+    async def chat(self, timeout: float | None) -> None:
+        """Both ends have receivers, which leave some messages to `read`."""
+        call, came = self.methods["Chat"](timeout=timeout), list[bytes]()
+
+        def take(message: bytes) -> bool:
+            taken = self.random.random() < 0.7
+            if taken:
+                came.append(message)
+            return taken
+
+        call.set_receiver(take)
+        bodies = [self.body() for _ in range(self.random.randint(0, 4))]
+        for body in bodies:
+            await call.write(body)
+        await call.done_writing()
+        while (message := await call.read()) is not rpc.EOF:
+            came.append(bytes(message))
+        assert came == bodies
+
 
 async def conversation(loop: MemoryLoop, allowed: set[str], options: list[tuple[str, Any]]) -> Counter[str]:
     async with serving(loop, options) as server, rpc.insecure_channel(TARGET) as channel:
@@ -90,6 +110,7 @@ async def conversation(loop: MemoryLoop, allowed: set[str], options: list[tuple[
             await asyncio.gather(*(caller.call() for _ in range(10)))
         await asyncio.sleep(60)
         assert server.metrics.calls_active == 0
+        assert server.endpoint_options.budget.held == 0
     return caller.outcomes
 
 
