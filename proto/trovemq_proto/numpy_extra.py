@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Final
 
+COLUMNS_SIZE_MIN: Final = 32_768
+"""In fewer bytes the records are read one by one, in more by columns: whichever is faster."""
 NUMPY_MISSING: Final = "needs NumPy: pip install 'trovemq[numpy]'"
 
 

@@ -14,6 +14,7 @@ from trovemq._wire.streams import FetchAnswer, fetch_request
 from trovemq.fetched import FetchedBatch
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.numpy_extra import has_numpy
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,8 @@ class Puller:
         """The queue's batches in order. Raises TroveError."""
         # Who has the queue is settled once: a broker that is not there at first is the caller's mistake.
         request = self._request
+        if request.follow:
+            has_numpy()  # imports it now: at the first full batch that would hold up a hundred live messages
         self._broker = self._pool.routes.broker_of_queue(request.topic, request.queue_id, request.broker).name
         if self._plan.position >= request.end:
             return

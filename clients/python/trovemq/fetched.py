@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from trovemq_proto.numpy_extra import has_numpy
+from trovemq_proto.numpy_extra import COLUMNS_SIZE_MIN, has_numpy
 from trovemq_proto.positions import QueueOffset
 from trovemq_proto.records.compression import inflate_body
 from trovemq_proto.records.fields import RecordFields, queue_offset, split_fields
@@ -64,14 +64,19 @@ class FetchedBatch:
         return len(self.data)
 
     @property
+    def _has_columns(self) -> bool:
+        """Whether the records are read at once. Few need no NumPy, whose import takes a tenth of a second."""
+        return len(self.data) >= COLUMNS_SIZE_MIN and has_numpy()
+
+    @property
     def body_nbytes(self) -> int:
         """Size of the stored bodies in bytes."""
-        if len(self.data) and has_numpy():
+        if self._has_columns:
             return int(self.records.body_sizes.sum())
         return sum(row.body_size for row in self.rows)
 
     def __len__(self) -> int:
-        if len(self.data) and has_numpy():
+        if self._has_columns:
             return len(self.records)
         return len(self.rows)
 
@@ -96,7 +101,7 @@ class FetchedBatch:
 
     def bodies(self) -> list[memoryview]:
         """The bodies as they were sent; without a copy unless they are compressed."""
-        if len(self.data) and has_numpy():
+        if self._has_columns:
             return self.records.bodies()
         return [self._body(row) for row in self.rows]
 
@@ -109,7 +114,7 @@ class FetchedBatch:
     def messages(self) -> Iterator[Message]:
         """One decoded message a record; one whose body does not inflate has a `body_error`. Raises TroveError
         RECORD_DAMAGED at a record that does not match its CRC."""
-        if len(self.data) and self.queue_offsets is None and has_numpy():
+        if self.queue_offsets is None and self._has_columns:
             yield from self.records.received()
             return
         for offset, record in self.split():

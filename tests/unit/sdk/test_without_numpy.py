@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import zlib
 from array import array
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import trovemq.fetched
-from trovemq import _numpy, _outgoing, _unique_keys
+from trovemq import _numpy, _outgoing, _puller, _unique_keys
 from trovemq._columns import columns_of, split_columns
 from trovemq._fetch_plan import _from, _until
 from trovemq.fetched import FetchedBatch
 from trovemq.receipts import AppendOutcome, BatchReceipt, Duplicate, FrameReceipt
+from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import encode_record
 from trovemq_proto.records.layout import SYS_FLAG_COMPRESSED
@@ -39,12 +41,44 @@ def contents(batch: FetchedBatch) -> tuple[Any, ...]:
     return len(batch), batch.body_nbytes, [bytes(body) for body in batch.bodies()], messages, batch.split()
 
 
+@pytest.fixture
+def always_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trovemq.fetched, "COLUMNS_SIZE_MIN", 1)
+
+
+@pytest.mark.usefixtures("always_columns")
 @pytest.mark.parametrize("count", [0, 1, 9])
 def test_a_batch_reads_the_same(count: int, request: pytest.FixtureRequest) -> None:
     batches = [batch_of(count), batch_of(count, array("q", range(10, 10 + count)))]
     expected = [contents(batch) for batch in batches]
     request.getfixturevalue("no_numpy")
     assert [contents(batch) for batch in batches] == expected
+
+
+def test_a_few_messages_are_read_without_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(trovemq.fetched, "has_numpy", lambda: asked.append("numpy"))
+    assert len(contents(batch_of(9))[3]) == 9
+    assert not asked
+
+
+@pytest.mark.parametrize("follow", [False, True])
+@pytest.mark.asyncio
+async def test_a_live_readers_first_messages_waited_for_an_import(
+    follow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenth of a second, in which a hundred messages came: NumPy is imported before the first request."""
+    asked: list[str] = []
+    monkeypatch.setattr(_puller, "has_numpy", lambda: asked.append("numpy"))
+
+    def no_route(*_: object) -> None:
+        raise TroveError(errors.TOPIC_NOT_FOUND)
+
+    pool: Any = SimpleNamespace(routes=SimpleNamespace(broker_of_queue=no_route))
+    request = _puller.PullRequest("orders", 0, 0, 1 << 20, (), 3, follow, 100, None)
+    with pytest.raises(TroveError, match="TOPIC_NOT_FOUND"):
+        await anext(_puller.Puller(pool, request).batches())
+    assert asked == (["numpy"] if follow else [])
 
 
 @pytest.mark.usefixtures("no_numpy")

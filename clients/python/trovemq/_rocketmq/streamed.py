@@ -18,7 +18,7 @@ from trovemq._wire.consumer import Run
 from trovemq.received import ReceivedMessage, Settlement
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.numpy_extra import has_numpy
+from trovemq_proto.numpy_extra import COLUMNS_SIZE_MIN, has_numpy
 from trovemq_proto.receipts import handle_of
 from trovemq_proto.records import (
     PROPERTY_KEYS,
@@ -46,9 +46,6 @@ from trovemq_proto.records.layout import (
 from trovemq_proto.records.priorities import stored_priority
 
 INFLATED_SIZE_MAX: Final = 64 << 20
-COLUMNS_SIZE_MIN: Final = 32_768
-"""In a batch of fewer bytes the records are read one by one, in a larger one by columns: whichever is
-faster."""
 PROPERTY_BORN_TIMESTAMP: Final = "BORN_TIMESTAMP"
 PROPERTY_ORIGIN_ID: Final = "ORIGIN_MESSAGE_ID"
 PROPERTY_TRACE_CONTEXT: Final = "TRACE_CONTEXT"
