@@ -24,6 +24,7 @@ from trovemq_store.files.files import StorageError
 CATCH_UP_BYTES: Final = 1 << 20  # of the log, in one step on the loop
 CATCH_UP_PAUSE_S: Final = 0.002  # between steps: requests go first
 LAG_POLL_S: Final = 0.5
+LEFT_POLL_S: Final = 0.1  # the key index gets the records that were left to it
 SEGMENT_PAUSE_S: Final = 0.05
 SPACE_POLL_S: Final = 1.0  # new messages are taken again so soon after there is space
 QUIET_FLUSHES: Final = 10  # after the last change: the store syncs its index only in one flush of this many
@@ -59,16 +60,17 @@ async def persist_offsets(keeper: OffsetKeeper, interval_ms: int) -> None:
 
 async def catch_up(store: MessageStore) -> None:
     """Lets projections that lag read on in the log, in small steps."""
+    store.index_later()
     logged = False
     while True:
-        more = bool(store.lagging) and store.catch_up(CATCH_UP_BYTES)
+        more = store.catch_up(CATCH_UP_BYTES)
         stuck = bool(store.lagging) and not more
         if stuck and not logged:
             get_logger().warning(
                 "store.index_behind", reason="no index file can be made: queries scan the log"
             )
         logged = stuck
-        await asyncio.sleep(CATCH_UP_PAUSE_S if more else LAG_POLL_S)
+        await asyncio.sleep(CATCH_UP_PAUSE_S if more else LAG_POLL_S if stuck else LEFT_POLL_S)
 
 
 async def keep_reserve(

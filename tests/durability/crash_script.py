@@ -71,6 +71,7 @@ class Script:
         self.store = MessageStore.open(files, self.settings, self.now_ms, process_id=7)
         files.log.truncate(self.store.end_offset)
         self.promises.crashed(self.store.end_offset)
+        self.store.index_later()
         self.model = ConsumerState.open(self.store, files, CONSUMERS, self.now_ms)
         self.sync()
         if self.model.groups.get(WORKERS.name) is None:
@@ -158,6 +159,7 @@ class Script:
             self.store.reserve.finish(work)
 
     def flush_projections(self) -> None:
+        self.store.catch_up(1 << 20)
         self.store.flush_projections(index=self._source.random() < 0.5)
 
     # --- topics, offsets, retention -----------------------------------------------------------------

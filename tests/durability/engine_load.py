@@ -241,6 +241,7 @@ class EngineLoad:
 
     # --- in the background --------------------------------------------------------------------------
     def _flush_projections(self) -> None:
+        self._store.catch_up(1 << 20)
         if not self._threads.has_work:
             self._threads.begin_work(self._store.flush_projections)
 

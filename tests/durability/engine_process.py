@@ -94,6 +94,7 @@ def live(life: Life) -> None:
     files = RealFileSystem(life.store)
     say("open")
     store = MessageStore.open(files, settings, now_ms, process_id=os.getpid())
+    store.index_later()
     model = ConsumerState.open(store, files, CONSUMERS, now_ms)
     StoreCheck(store, model, history, ledger, after_power_cut=life.after_power_cut).run(source)
     if store.topics.get(TOPIC) is None:

@@ -88,6 +88,8 @@ def fill(store: MessageStore, source: random.Random, sent: list[Sent], end: int)
         count = min(end - len(sent), source.randint(1, BATCH_MAX))
         sent += send_batch(store, source, count, len(sent))
         store.dispatch()
+        if source.random() < 0.05:
+            store.index_later()
         if source.random() < 0.1:
             flush(store)
             store.flush_projections(index=source.random() < 0.5)

@@ -116,6 +116,11 @@ class StoreMachine(StoreAnswers):
     def flush_projections(self, index: bool) -> None:
         self.store.flush_projections(index=index)
 
+    @rule()
+    def leave_few_records_to_the_index(self) -> None:
+        """As the daemon does; until the next start."""
+        self.store.index_later()
+
     @rule(budget=st.integers(1, 4096))
     def catch_up(self, budget: int) -> None:
         self.store.catch_up(budget)

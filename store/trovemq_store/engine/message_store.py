@@ -318,8 +318,14 @@ class MessageStore(StoreReading):
 
     @property
     def lagging(self) -> list[str]:
-        """Names of the projections that have not reached visible_offset."""
-        return [projection.name for projection in self._dispatcher.lagging()]
+        """Names of the projections that have not reached visible_offset; few records that were left to the
+        index do not count."""
+        return [projection.name for projection in self._dispatcher.behind]
+
+    def index_later(self) -> None:
+        """From now on a few records at a time are left to the index, for whoever calls catch_up() again and
+        again. Until then look-ups read them from the log."""
+        self._dispatcher.index_later = True
 
     # --- flush and dispatch -------------------------------------------------------------------------
     def begin_flush(self) -> FlushWork | None:
@@ -361,7 +367,8 @@ class MessageStore(StoreReading):
         return self.consume_queues.take_grown()
 
     def catch_up(self, bytes_max: int) -> bool:
-        """Lets projections that lag (a rebuilt key index) read on in the log. True where more is left."""
+        """Lets projections that lag (a rebuilt key index, records that were left to it) read on in the log.
+        True where more is left."""
         return self._dispatcher.catch_up(bytes_max)
 
     def begin_trees(self, bytes_max: int) -> TreeStep | None:
@@ -494,6 +501,7 @@ class MessageStore(StoreReading):
             work.run()
             self.finish_flush(work)
         self.dispatch()
+        self._dispatcher.index_left()
         self.flush_projections(index=True)
         self.offsets.persist()
         self.topics.write_file()

@@ -2,7 +2,8 @@
 
 The consume queues are always up to date with `position`: they have exactly the visible records. The key index
 may lag (just switched on, or no file to be had for it); it then reads on by itself in the log, in small
-steps, and queries scan the part that it has not reached.
+steps, and queries scan the part that it has not reached. With `index_later` it is left behind on purpose by a
+few records at a time, for many records at once cost it a third: up to LEFT_BYTES_MAX.
 
 Invariants
 - Batches are applied in log order and nothing is skipped: a batch that a consume queue could not take stays
@@ -26,6 +27,9 @@ from trovemq_store.files.files import StorageError
 from trovemq_store.log.projection import DispatchBatch, Projection
 from trovemq_store.topics.deletions import TopicDeletions
 
+LEFT_RECORDS: Final = 4
+"""Of a batch, at most, that is left to the index."""
+LEFT_BYTES_MAX: Final = 256 << 10
 NO_RECORDS: Final = RecordBatch(b"", np.empty(0, np.int64), np.empty(0, np.int64))
 
 OnVisible = Callable[[DispatchBatch], None]
@@ -52,6 +56,9 @@ class Dispatcher:
         self.position = position
         self.pending_bytes = 0
         self.failures = 0
+        self.index_later = False
+        """Somebody calls catch_up() soon, and again and again: a few records need not be indexed at once."""
+        self._left_bytes = 0  # to optional projections that had everything before
 
     def offer(self, batch: DispatchBatch) -> None:
         """Remembers a batch that was just appended; dispatch() applies it once it may be visible."""
@@ -90,10 +97,29 @@ class Dispatcher:
             self.failures += 1
             raise
         assert self._required.position >= batch.end, "the consume queues have every visible record"
-        for projection in self._optional:
-            if projection.position >= self.position:
-                self._try_apply(projection, batch)
+        if not self._leave(batch):
+            for projection in self._optional:
+                if projection.position >= self.position:
+                    self._try_apply(projection, batch)
         self.position = max(self.position, batch.end)
+
+    def _leave(self, batch: DispatchBatch) -> bool:
+        """Whether the optional projections get it later, with others."""
+        few = self.index_later and 0 < len(batch.records) <= LEFT_RECORDS
+        left = self._left_bytes + batch.records.nbytes
+        if few and left <= LEFT_BYTES_MAX and (self._left_bytes or not self.lagging()):
+            self._left_bytes = left
+            return True
+        self.index_left()
+        return False
+
+    def index_left(self) -> None:
+        """The optional projections get the records that were left to them."""
+        if self._left_bytes:
+            try:
+                self.catch_up(self._left_bytes)
+            except StorageError:  # they lag: records become visible all the same
+                self.failures += 1
 
     def _try_apply(self, projection: Projection, batch: DispatchBatch) -> bool:
         try:
@@ -104,6 +130,11 @@ class Dispatcher:
         return True
 
     # --- lagging projections ------------------------------------------------------------------------
+    @property
+    def behind(self) -> list[Projection]:
+        """The projections that lag, and not because few records were left to them."""
+        return [] if self._left_bytes else self.lagging()
+
     def lagging(self) -> list[Projection]:
         """The projections that have not reached `position`."""
         return [projection for projection in self._optional if projection.position < self.position]
@@ -115,7 +146,11 @@ class Dispatcher:
         before = [projection.position for projection in lagging]
         for projection in lagging:
             self._read_on(projection, bytes_max)
-        return bool(self.lagging()) and before != [projection.position for projection in lagging]
+        after = [projection.position for projection in lagging]
+        more = bool(self.lagging()) and before != after
+        if not more:
+            self._left_bytes = 0  # they have everything, or lag for another reason
+        return more
 
     def _read_on(self, projection: Projection, bytes_max: int) -> None:
         target = self.position
