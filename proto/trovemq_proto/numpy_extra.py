@@ -7,6 +7,8 @@ from typing import Final
 
 COLUMNS_SIZE_MIN: Final = 32_768
 """In fewer bytes the records are read one by one, in more by columns: whichever is faster."""
+PLAIN_ENCODED_MAX: Final = 4
+"""So many records are encoded one by one, more by columns."""
 NUMPY_MISSING: Final = "needs NumPy: pip install 'trovemq[numpy]'"
 
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from trovemq_daemon.metrics import Buckets
 from trovemq_daemon.slow_requests import SlowRequests
 from trovemq_proto.errors import TroveError
+from trovemq_proto.records.fields import SMALL_BATCH_MAX
 
 # RocketMQ's bounds of rocketmq_message_size, in bytes
 MESSAGE_SIZE_BUCKETS: Final = (1_024, 4_096, 524_288, 1_048_576, 2_097_152, 4_194_304)
@@ -63,6 +65,9 @@ class Traffic:
             sizes = self.message_sizes[topic] = Buckets(MESSAGE_SIZE_BUCKETS)
         if positions is None or message_count == 1:
             sizes.add(byte_count / message_count, message_count)
+        elif message_count <= SMALL_BATCH_MAX:
+            for begin, end in pairwise([*positions.tolist(), byte_count]):
+                sizes.add(end - begin)
         else:
             places = np.searchsorted(_SIZE_BOUNDS, np.diff(positions, append=byte_count))
             sizes.add_counts(np.bincount(places, minlength=len(sizes.counts)).tolist(), byte_count)

@@ -22,7 +22,7 @@ from trovemq.receipts import AppendOutcome, FrameReceipt, SendReceipt, Sizes, Un
 from trovemq.send_arguments import Keys
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.numpy_extra import has_numpy
+from trovemq_proto.numpy_extra import PLAIN_ENCODED_MAX, has_numpy
 from trovemq_proto.records import (
     PROPERTY_SHARDING_KEY,
     PROPERTY_UNIQ_KEY,
@@ -30,7 +30,7 @@ from trovemq_proto.records import (
     SingleRecords,
     encode_properties,
 )
-from trovemq_proto.records.fields import SMALL_BATCH_MAX, split_fields
+from trovemq_proto.records.fields import split_fields
 from trovemq_proto.records.internal_properties import Writer
 from trovemq_proto.records.priorities import PROPERTY_PRIORITY
 from trovemq_proto.records.priorities import check_priority as stored_form
@@ -350,7 +350,7 @@ class ColumnBatch(Batch):
 
 def _sizes_of(records: bytearray, count: int) -> Sizes:
     """The sizes of the encoded records in these bytes."""
-    if count > SMALL_BATCH_MAX and has_numpy():
+    if count > PLAIN_ENCODED_MAX and has_numpy():
         from trovemq_proto.records import RecordBatch
 
         return RecordBatch.split(records).sizes

@@ -12,8 +12,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING
 
-from trovemq_proto.numpy_extra import has_numpy
-from trovemq_proto.records.fields import SMALL_BATCH_MAX
+from trovemq_proto.numpy_extra import PLAIN_ENCODED_MAX, has_numpy
 from trovemq_proto.records.unique_keys import UniqueKeyGenerator
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ def next_unique_key() -> str:
 
 def next_unique_keys(count: int) -> UniqueKeys:
     """`count` keys, as texts or as uint8[count, 34] with ASCII characters."""
-    several = count > SMALL_BATCH_MAX and has_numpy()
+    several = count > PLAIN_ENCODED_MAX and has_numpy()
     with _lock:
         return _current().take_matrix(count) if several else _current().take(count)
 

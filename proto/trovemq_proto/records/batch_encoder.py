@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Final, cast
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.numpy_extra import has_numpy
+from trovemq_proto.numpy_extra import PLAIN_ENCODED_MAX, has_numpy
 from trovemq_proto.records.encode import encode_record, host_flags, topic_field
-from trovemq_proto.records.fields import SMALL_BATCH_MAX
 from trovemq_proto.records.internal_properties import Writer
 from trovemq_proto.records.layout import (
     CRC_PROPERTY_EMPTY,
@@ -82,7 +81,7 @@ class BatchEncoder:
         _check_counts(count, unique_keys, keys, tags, properties, flags)
         born_host = self._no_born_host if born_host is None else born_host
         assert len(born_host) == len(self._no_born_host), f"born host of {len(born_host)} bytes"
-        if count > SMALL_BATCH_MAX and has_numpy():
+        if count > PLAIN_ENCODED_MAX and has_numpy():
             head = self._head(queue_id, born_timestamp, born_host)
             return self._encode_many(head, bodies, unique_keys, keys, tags, properties, flags)
         blocks = self._blocks(unique_keys, keys, tags, properties)

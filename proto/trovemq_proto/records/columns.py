@@ -73,28 +73,34 @@ class RecordColumns:
         Raises TroveError BATCH_ILLEGAL when they do not, or when one is not well formed.
         """
         view = data if isinstance(data, memoryview) else memoryview(data)
-        fields = read_fields(view, 0, len(view))
-        if fields is not None and fields.size == len(view):
-            return cls._of_one(view, _ORIGIN, np.array([fields.size], np.int64), fields, topic)
+        rows = _few_rows(view)
+        if rows is not None:
+            positions = _ORIGIN if len(rows) == 1 else np.array([row.position for row in rows], np.int64)
+            return cls._of_few(view, positions, np.array([row.size for row in rows], np.int64), rows, topic)
         positions, sizes = _split_positions(view)
         batch = cls(view, positions, sizes, topic)
         batch.check_well_formed()
         return batch
 
     @classmethod
-    def _of_one(
-        cls, data: memoryview, positions: Int64s, sizes: Int64s, fields: RecordFields, topic: str | None
+    def _of_few(
+        cls,
+        data: memoryview,
+        positions: Int64s,
+        sizes: Int64s,
+        rows: list[RecordFields],
+        topic: str | None,
     ) -> Self:
-        """A well-formed record by itself, which lies within `data`: nothing is computed for it."""
-        assert fields.position + fields.size <= len(data), "the record lies within the buffer"
+        """A few well-formed records, in order, which lie within `data`: nothing is computed for them."""
+        assert rows[-1].position + rows[-1].size <= len(data), "the records lie within the buffer"
         batch = cls.__new__(cls)
         batch.__dict__ |= {
             "data": data,
             "positions": positions,
             "sizes": sizes,
             "topic": topic,
-            "rows": [fields],
-            "nbytes": fields.size,
+            "rows": rows,
+            "nbytes": rows[0].size if len(rows) == 1 else sum(row.size for row in rows),
         }
         return batch
 
@@ -328,10 +334,11 @@ class RecordColumns:
     def over(self, data: Buffer) -> Self:
         """The same records in another buffer that differs in no length, magic or host form."""
         rows: list[RecordFields] = self.__dict__.get("rows", [])
-        if len(rows) == 1 and len(data) == len(self.data):
+        if rows and len(data) == len(self.data):
             view = data if isinstance(data, memoryview) else memoryview(data)
-            return self._of_one(view, self.positions, self.sizes, rows[0], self.topic)
-        batch = type(self)(data, self.positions, self.sizes, self.topic)
+            batch = self._of_few(view, self.positions, self.sizes, rows, self.topic)
+        else:
+            batch = type(self)(data, self.positions, self.sizes, self.topic)
         for name in ("rows", "geometry"):
             if name in self.__dict__:
                 batch.__dict__[name] = self.__dict__[name]
@@ -386,6 +393,19 @@ def _within(positions: Int64s, sizes: Int64s, length: int) -> bool:
         and max(int(positions.max()), int(sizes.max())) <= length
         and int((positions + sizes).max()) <= length
     )
+
+
+def _few_rows(data: memoryview) -> list[RecordFields] | None:
+    """The records that fill `data` exactly, where they are few, as the first one's size says."""
+    rows: list[RecordFields] = []
+    position, length = 0, len(data)
+    while position < length:
+        fields = read_fields(data, position, length)
+        if fields is None or len(rows) == SMALL_BATCH_MAX or fields.size * SMALL_BATCH_MAX < length:
+            return None
+        rows.append(fields)
+        position += fields.size
+    return rows or None
 
 
 def _split_positions(data: memoryview) -> tuple[Int64s, Int64s]:

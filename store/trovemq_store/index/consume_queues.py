@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import LOG_ORIGIN, QUEUE_ORIGIN, PhysicalOffset, QueueId, QueueOffset
+from trovemq_proto.records.fields import SMALL_BATCH_MAX
 from trovemq_proto.records.index_entries import plain_tags_code
 from trovemq_proto.records.layout import (
     QUEUE_ID_AT,
@@ -181,7 +182,9 @@ class ConsumeQueues:
         """See Projection. Raises QueueGapError; nothing is then written."""
         if batch.end <= self._position:
             return
-        runs = list(self._runs_of_one(batch) if len(batch.records) == 1 else self._runs(batch))
+        runs = self._runs_of_few(batch) if len(batch.records) <= SMALL_BATCH_MAX else None
+        if runs is None:
+            runs = list(self._runs_of_one(batch) if len(batch.records) == 1 else self._runs(batch))
         # A batch may be a transaction: none of its queues shows it before all of them have it.
         together = len({id(queue) for queue, _, _ in runs}) == len(runs)
         for queue, offset, units in runs:
@@ -306,6 +309,26 @@ class ConsumeQueues:
             taken = indexes if chosen is None else indexes[chosen[indexes]]
             for queue_id, members in _by_queue(queue_ids, taken):
                 yield from self._new_units(self._queue(topic, queue_id), offsets[members], units[members])
+
+    def _runs_of_few(self, batch: DispatchBatch) -> list[_Run] | None:
+        """_runs of few records that continue one queue, without columns; None where they do anything else."""
+        records, at = batch.records, batch.physical_offset
+        topic, rows, data = records.topic, records.rows, records.data
+        if topic is None or not rows or batch.alive is not None or at + rows[0].position < self._position:
+            return None
+        (queue_id,) = _QUEUE_ID.unpack_from(data, rows[0].position + QUEUE_ID_AT)
+        queue = self.get(topic, queue_id)
+        if queue is None or not queue.has_units:
+            return None
+        begin = queue.max_offset
+        units = bytearray()
+        for offset, row in enumerate(rows, begin):
+            (own_id,) = _QUEUE_ID.unpack_from(data, row.position + QUEUE_ID_AT)
+            (own_offset,) = _QUEUE_OFFSET.unpack_from(data, row.position + QUEUE_OFFSET_AT)
+            if (own_id, own_offset) != (queue_id, offset) or row.sys_flag & SYS_FLAG_TRANSACTION_MASK:
+                return None
+            units += _UNIT.pack(at + row.position, row.size, plain_tags_code(records, row))
+        return [(queue, begin, np.frombuffer(units, UNIT_DTYPE))]
 
     def _runs_of_one(self, batch: DispatchBatch) -> Iterator[_Run]:
         """_runs of a batch of one record, without columns: a single send should not pay for them."""

@@ -23,11 +23,12 @@ import numpy as np
 
 from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.batch import RecordBatch
+from trovemq_proto.records.fields import SMALL_BATCH_MAX
 from trovemq_store.files.files import StorageError
 from trovemq_store.log.projection import DispatchBatch, Projection
 from trovemq_store.topics.deletions import TopicDeletions
 
-LEFT_RECORDS: Final = 4
+LEFT_RECORDS: Final = SMALL_BATCH_MAX
 """Of a batch, at most, that is left to the index."""
 LEFT_BYTES_MAX: Final = 256 << 10
 NO_RECORDS: Final = RecordBatch(b"", np.empty(0, np.int64), np.empty(0, np.int64))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.batch import RecordBatch
+from trovemq_proto.records.fields import SMALL_BATCH_MAX
 
 SECTOR_SIZE: Final = 512
 _ZEROS: Final = bytes(SECTOR_SIZE)
@@ -22,13 +23,12 @@ _ZEROS: Final = bytes(SECTOR_SIZE)
 
 def check_properties(batch: RecordBatch) -> None:
     """TroveError BATCH_ILLEGAL where properties end with a zero byte, or have a sector's size of them."""
-    if len(batch) == 1:
-        row = batch.rows[0]
-        begin, size = row.property_position, row.property_size
-        if not size or (size < SECTOR_SIZE and batch.data[begin + size - 1]):
+    if len(batch) <= SMALL_BATCH_MAX:
+        data, spans = batch.data, [(row.property_position, row.property_size) for row in batch.rows]
+        if all(not size or (size < SECTOR_SIZE and data[begin + size - 1]) for begin, size in spans):
             return
-        begins, sizes = [begin], [size]
-        ends_with_zero = batch.data[begin + size - 1] == 0
+        begins, sizes = [begin for begin, _ in spans], [size for _, size in spans]
+        ends_with_zero = any(size and data[begin + size - 1] == 0 for begin, size in spans)
     else:
         property_sizes = batch.property_sizes
         last = batch.array[batch.property_positions + property_sizes - 1]

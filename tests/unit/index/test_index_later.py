@@ -88,11 +88,12 @@ def test_records_that_were_left_and_cannot_be_indexed_lag() -> None:
         return None
 
     files.decide = full
-    append(store, *(record(b"x", unique_key=f"u{n}") for n in range(1, 9)))
+    many = LEFT_RECORDS + 2
+    append(store, *(record(b"x", unique_key=f"u{n}") for n in range(1, many)))
     store.dispatch()
     assert store.lagging == ["key_index"]
     tried = len(tries)
-    for number in range(9, 99):
+    for number in range(many, 99):
         send(store, b"x", unique_key=f"u{number}")
     assert len(tries) == tried, "who lags is left to catch_up()"
     assert [found(store, f"u{number}") for number in range(99)] == [1] * 99
