@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broker.groups.timers.calendar import (
@@ -45,6 +45,7 @@ def rows_of(times: list[int], first: int) -> Rows:
 
 
 @given(steps)
+@example([("add", [1, 2]), ("tick", 1), ("take", 2), ("tick", 1), ("take", 2)])
 @settings(max_examples=60, deadline=None)
 def test_it_gives_what_a_sorted_list_gives(steps: list[tuple[str, object]]) -> None:
     calendar = Calendar()
