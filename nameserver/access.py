@@ -93,7 +93,9 @@ class NameserverAccess:
     ) -> security_pb2.AuthenticateReply:
         now_ms = self.clock_ms()
         if request.message.startswith("n,,"):
-            return security_pb2.AuthenticateReply(message=self.sessions.begin(request.message, now_ms))
+            source = peer_of_call(context).source
+            answer = self.sessions.begin(request.message, now_ms, source)
+            return security_pb2.AuthenticateReply(message=answer)
         try:
             answer, session = self.sessions.finish(request.message, now_ms)
         except TroveError as error:

@@ -5,16 +5,17 @@ Invariants
 - A call's number is taken once: a call that is sent again is refused.
 - A session is as good as the secret that it was made with: it ends when that is dropped, or its user is
   disabled or deleted.
+- Where too many handshakes are begun, those of the address go that has begun the most of them.
 - An unknown user is answered as a known one with a wrong secret is, after the same work.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from trovemq_daemon.users import Secret, User
 from trovemq_proto import errors
@@ -88,6 +89,14 @@ class SessionCall:
     number: int
 
 
+class _Begun(NamedTuple):
+    """A handshake after its first message."""
+
+    handshake: ServerHandshake
+    began_ms: int
+    source: str
+
+
 class Sessions:
     """Handshakes and sessions of one server; used from one thread."""
 
@@ -97,15 +106,17 @@ class Sessions:
         self._salt_key = salt_key
         self._random_bytes = random_bytes
         self._nobody = Verifier(random_bytes(KEY_SIZE), random_bytes(KEY_SIZE))
-        self._handshakes: OrderedDict[str, tuple[ServerHandshake, int]] = OrderedDict()
+        self._handshakes: OrderedDict[str, _Begun] = OrderedDict()
+        self._begun_by: Counter[str] = Counter()
+        """Of _handshakes, by address."""
         self._sessions: OrderedDict[bytes, Session] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     # --- the handshake ----------------------------------------------------------------------------------
-    def begin(self, message: str, now_ms: int) -> str:
-        """The answer to a client's first message. TroveError AUTHENTICATION_FAILED."""
+    def begin(self, message: str, now_ms: int, source: str = "") -> str:
+        """The answer to a client's first message, from this address. TroveError AUTHENTICATION_FAILED."""
         try:
             first = ClientFirst.parse(message)
         except ScramError as error:
@@ -113,10 +124,20 @@ class Sessions:
         user = self._users.user(first.access_key)
         salt = user.salt if user is not None else self._salt_of_nobody(first.access_key)
         handshake = ServerHandshake(first, salt, self._random_bytes(_NONCE_SIZE).hex())
-        self._handshakes[handshake.nonce] = (handshake, now_ms)
+        self._handshakes[handshake.nonce] = _Begun(handshake, now_ms, source)
+        self._begun_by[source] += 1
         if len(self._handshakes) > HANDSHAKES_MAX:
-            self._handshakes.popitem(last=False)
+            most = self._begun_by.most_common(1)[0][0]
+            self._take(next(nonce for nonce, begun in self._handshakes.items() if begun.source == most))
         return handshake.message
+
+    def _take(self, nonce: str) -> _Begun | None:
+        begun = self._handshakes.pop(nonce, None)
+        if begun is not None:
+            self._begun_by[begun.source] -= 1
+            if not self._begun_by[begun.source]:
+                del self._begun_by[begun.source]
+        return begun
 
     def _salt_of_nobody(self, access_key: str) -> bytes:
         return hmac.digest(self._salt_key, access_key.encode(), "sha256")[:SALT_SIZE]
@@ -124,9 +145,10 @@ class Sessions:
     def finish(self, message: str, now_ms: int) -> tuple[str, Session]:
         """The answer to a client's last message, and its session. TroveError AUTHENTICATION_FAILED."""
         nonce = message.partition(",r=")[2].partition(",")[0]
-        handshake, began_ms = self._handshakes.pop(nonce, (None, 0))
-        if handshake is None or not 0 <= now_ms - began_ms <= HANDSHAKE_TIME_MAX_MS:
+        begun = self._take(nonce)
+        if begun is None or not 0 <= now_ms - begun.began_ms <= HANDSHAKE_TIME_MAX_MS:
             raise _failed("the handshake is unknown, or took too long; begin again")
+        handshake = begun.handshake
         user = self._users.user(handshake.access_key)
         secrets = user.secrets if user is not None and user.enabled else ()
         try:

@@ -6,9 +6,7 @@ first use, is its caller's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from typing import Final
 
 from trovemq_store.topics.creators import NOBODY, Creator
@@ -21,16 +19,10 @@ def present_creator() -> Creator:
     return _present.get()
 
 
-def set_creator(creator: Creator) -> None:
-    """Of the present task's request."""
-    _present.set(creator)
+def set_creator(creator: Creator) -> Token[Creator]:
+    """Of the present task's request, or until reset_creator()."""
+    return _present.set(creator)
 
 
-@contextmanager
-def as_creator(creator: Creator) -> Iterator[None]:
-    """For what is called within."""
-    token = _present.set(creator)
-    try:
-        yield
-    finally:
-        _present.reset(token)
+def reset_creator(token: Token[Creator]) -> None:
+    _present.reset(token)

@@ -5,7 +5,7 @@
 | User:alice       | of the user                                                          |
 | User:*           | of each user who has none of its own                                 |
 | Address:10.0.0.7 | of all callers at the address                                        |
-| Address:*        | of each address that has none of its own                             |
+| Address:*        | of each address that has none of its own; of IPv6, of each /64       |
 | Client:billing-1 | of the client with this id (`x-mq-client-id`), for each of its users |
 | Client:*         | of each client id that has none of its own                           |
 
@@ -19,6 +19,7 @@ than WAIT_MAX_MS it is refused. So one call may take more than there is, and tho
 larger than a second's bytes passes once.
 
 Invariants
+- No user's client ids keep others from being counted.
 - Waiting calls are bounded: they wait for those before them, for WAIT_MAX_MS at most.
 - Counts of open calls outlive a change of the quotas.
 """
@@ -30,6 +31,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from enum import IntEnum
+from functools import lru_cache
+from ipaddress import IPv6Network
 from typing import Final
 
 from trovemq_daemon.peers import parse_source
@@ -40,6 +43,9 @@ from trovemq_proto.positions import EpochMs
 
 WAIT_MAX_MS: Final = 1_000
 USES_MAX: Final = 20_000  # users, addresses and clients that are counted at once
+CLIENTS_OF_USER_MAX: Final = 1_000  # of these, clients of one user, who chooses their ids
+LOOK_INTERVAL_MS: Final = 1_000  # for accounts that may be forgotten
+IPV6_PREFIX: Final = 64  # one network: its addresses are at somebody's choice
 LIMIT_MAX: Final = 1 << 50
 ANY: Final = "*"
 
@@ -110,6 +116,15 @@ def check_subject(text: str) -> str:
     if not _CLIENT.fullmatch(name):
         raise TroveError(errors.REQUEST_ILLEGAL, "a client id has 1 to 255 printable ASCII characters")
     return f"Client:{name}"
+
+
+@lru_cache(maxsize=4_096)
+def _network(source: str) -> str:
+    """The name under which an address without a quota of its own is counted."""
+    address = parse_source(source)
+    if address is None or address.version == 4:
+        return source
+    return str(IPv6Network((int(address), IPV6_PREFIX), strict=False))
 
 
 class Use:
@@ -206,8 +221,11 @@ class Quotas:
     def __init__(self) -> None:
         self._quotas: Mapping[str, Quota] = {}
         self._uses: dict[tuple[str, ...], Use] = {}
+        self._clients_of: Counter[str] = Counter()
+        """Of _uses, clients by their user."""
+        self._looked_ms = -LOOK_INTERVAL_MS
         self._connections: Counter[str] = Counter()
-        """Open now, by address."""
+        """Open now, by address and by the network of an address."""
         self.version = 0
         """Rises with each change."""
         self.slowed: Counter[str] = Counter()
@@ -225,7 +243,7 @@ class Quotas:
             if subject is not None:
                 self._uses[key].give(subject, quotas[subject])
             elif not self._uses[key].calls:
-                del self._uses[key]
+                self._forget(key)
             else:
                 self._uses[key].give(self._uses[key].subject, Quota())
         for counts in (self.slowed, self.refused):
@@ -265,16 +283,35 @@ class Quotas:
         return () if subject is None else (self._use(("Address", source), subject, now_ms),)
 
     def _use(self, key: tuple[str, ...], subject: str, now_ms: EpochMs) -> Use:
+        if subject == f"Address:{ANY}":
+            key = ("Address", _network(key[-1]))
         use = self._uses.get(key)
         if use is None:
-            if len(self._uses) >= USES_MAX:
-                self._forget_idle(now_ms)
+            if len(self._uses) >= USES_MAX or self._clients_of[key[1]] >= CLIENTS_OF_USER_MAX:
+                self._forget_idle(key, now_ms)
             use = self._uses[key] = Use(subject, self._quotas[subject], now_ms)
+            if key[0] == "Client":
+                self._clients_of[key[1]] += 1
         return use
 
-    def _forget_idle(self, now_ms: EpochMs) -> None:
-        for key in [key for key, use in self._uses.items() if use.is_idle(now_ms)]:
-            del self._uses[key]
+    def _forget(self, key: tuple[str, ...]) -> None:
+        del self._uses[key]
+        if key[0] == "Client":
+            self._clients_of[key[1]] -= 1
+            if not self._clients_of[key[1]]:
+                del self._clients_of[key[1]]
+
+    def _forget_idle(self, wanted: tuple[str, ...], now_ms: EpochMs) -> None:
+        """TroveError LIMIT_EXCEEDED where there is no space for the wanted account all the same. Looks at all
+        of them, so it does that once a while."""
+        if not 0 <= now_ms - self._looked_ms < LOOK_INTERVAL_MS:
+            self._looked_ms = now_ms
+            for key in [key for key, use in self._uses.items() if use.is_idle(now_ms)]:
+                self._forget(key)
+        if wanted[0] == "Client" and self._clients_of[wanted[1]] >= CLIENTS_OF_USER_MAX:
+            raise TroveError(
+                errors.LIMIT_EXCEEDED, f"more than {CLIENTS_OF_USER_MAX} clients of {wanted[1]} call at once"
+            )
         if len(self._uses) >= USES_MAX:
             raise TroveError(
                 errors.LIMIT_EXCEEDED, f"more than {USES_MAX} users, addresses and clients call at once"
@@ -285,16 +322,19 @@ class Quotas:
         """Whether the address may have another connection: then it counts until connection_closed()."""
         subject = self._subject("Address", source, may_be_any=True) if source else None
         limit = 0 if subject is None else self._quotas[subject].connections_max
-        if subject is not None and limit and self._connections[source] >= limit:
+        name = _network(source)
+        count = self._connections[name if subject == f"Address:{ANY}" else source]
+        if subject is not None and limit and count >= limit:
             self.refused[subject] += 1
             return False
-        self._connections[source] += 1
+        self._connections.update({source, name})
         return True
 
     def connection_closed(self, source: str) -> None:
-        self._connections[source] -= 1
-        if not self._connections[source]:
-            del self._connections[source]
+        for name in {source, _network(source)}:
+            self._connections[name] -= 1
+            if not self._connections[name]:
+                del self._connections[name]
 
     # --- calls ----------------------------------------------------------------------------------------
     def open_call(self, uses: Iterable[Use], connection: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import grpc
 
-from broker.security.creators import as_creator
+from broker.security.creators import reset_creator, set_creator
 from trovemq_daemon.grpc_transport import is_end
 from trovemq_store.topics.creators import Creator
 
@@ -98,12 +98,14 @@ class CheckedCallbacks(CheckedContext):
             if self._checks.may_wait:
                 return False
             message = self._checks.next_now(data)
-            with as_creator(self._checks.creator):
+            token = set_creator(self._checks.creator)
+            try:
                 taken = receiver(message)
-            if taken:
-                return True
-            self._admitted = message
-            return False
+            finally:
+                reset_creator(token)
+            if not taken:
+                self._admitted = message
+            return taken
 
         return receive
 

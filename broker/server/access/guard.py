@@ -33,7 +33,7 @@ from trovemq_proto import errors
 from trovemq_proto.audit import AuditRecord
 from trovemq_proto.authentication.calls import message_checker
 from trovemq_proto.errors import TroveError
-from trovemq_store.topics.creators import Creator
+from trovemq_store.topics.creators import NOBODY
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
@@ -151,6 +151,7 @@ class _Call:
         self.peer = peer_of_call(context)
         self._outer = context
         self._caller: Caller | None = None
+        self.creator = NOBODY
         self._is_signed: Callable[[bytes], bool] | None = None
         self._client_id = ""
         self._quota: CallQuota | None = None
@@ -177,7 +178,8 @@ class _Call:
         except TroveError:
             await count_unknown(gate, self._outer, data)
             raise
-        set_creator(gate.creator(caller))
+        self.creator = gate.creator(caller)
+        set_creator(self.creator)
         signed_by = credentials.session_call
         if signed_by is not None:
             self._is_signed = message_checker(signed_by.session.key, signed_by.number)
@@ -259,10 +261,6 @@ class _Call:
         except TroveError as error:
             self._note_refusal(error)
             raise
-
-    @property
-    def creator(self) -> Creator:
-        return self.method.gate.creator(self.caller)
 
     def _note_refusal(self, error: TroveError) -> None:
         self.method.gate.refused(self.method.path, error, self.peer.source, self.access_key)

@@ -70,11 +70,11 @@ class SecurityService(security_pb2_grpc.SecurityServiceServicer):
         self, request: security_pb2.AuthenticateRequest, context: Context
     ) -> security_pb2.AuthenticateReply:
         parts = self._parts
+        source = peer_of_call(context).source
         if request.message.startswith("n,,"):
             return security_pb2.AuthenticateReply(
-                message=parts.sessions.begin(request.message, parts.clock_ms())
+                message=parts.sessions.begin(request.message, parts.clock_ms(), source)
             )
-        source = peer_of_call(context).source
         try:
             answer, session = parts.sessions.finish(request.message, parts.clock_ms())
         except TroveError as error:

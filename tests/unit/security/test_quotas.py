@@ -156,6 +156,35 @@ def test_an_address_has_so_many_connections_and_no_more() -> None:
     assert book.connection_opened("a"), "no quota any more"
 
 
+def test_a_users_client_ids_leave_space_for_others() -> None:
+    """Each id is in debt for long, so none of them can be forgotten."""
+    book = made(Client_any=Quota(bytes_in_per_s=1), Address_any=Quota(requests_per_s=1))
+    for number in range(module.CLIENTS_OF_USER_MAX):
+        book.take_request(uses_of(book, "mallory", client=f"c{number}"), 1_000_000, EpochMs(0))
+    for _ in range(2):
+        assert symbol(lambda: uses_of(book, "mallory", client="one more")) == "LIMIT_EXCEEDED"
+    assert len(uses_of(book, "alice", client="c", source="10.0.0.1")) == 2
+    assert symbol(lambda: uses_of(book, "mallory", client="c7")) == "", "those that are counted"
+    book.set({})
+    assert not book._clients_of
+
+
+def test_addresses_of_one_ipv6_network_are_counted_together() -> None:
+    book = made(Address_any=Quota(connections_max=1, requests_per_s=1))
+    book.set({**book._quotas, "Address:2001:db8::9": Quota(connections_max=1)})
+    one, two, other, own = "2001:db8::1", "2001:db8::2", "2001:db8:0:1::1", "2001:db8::9"
+    assert uses_of(book, source=one) == uses_of(book, source=two)
+    assert uses_of(book, source=one) != uses_of(book, source=other)
+    assert [use.subject for use in uses_of(book, source=own)] == ["Address:2001:db8::9"]
+    assert [book.connection_opened(source) for source in (one, two, other, own, own)] == [
+        *(True, False, True),
+        *(True, False),
+    ]
+    for source in (one, other, own):
+        book.connection_closed(source)
+    assert not book._connections
+
+
 def test_connections_with_open_calls_are_counted() -> None:
     book = made(User_alice=Quota(connections_max=2))
     uses = uses_of(book)

@@ -287,6 +287,16 @@ def test_handshakes_and_sessions_are_bounded(server: Server) -> None:
     assert len(server.sessions) == SESSIONS_OF_USER_MAX
 
 
+def test_a_flood_of_handshakes_from_one_address_leaves_the_others(server: Server) -> None:
+    first = client_first("alice", NONCE)
+    answer = server.sessions.begin(first, 0, "10.0.0.1")
+    for number in range(HANDSHAKES_MAX + 100):
+        server.sessions.begin(client_first("alice", f"{number:020}"), 0, f"10.0.0.{2 + number % 3}")
+    proof = ClientHandshake(first, answer, SECRET).message
+    assert server.sessions.finish(proof, 0)[1].access_key == "alice"
+    assert sum(server.sessions._begun_by.values()) == len(server.sessions._handshakes)
+
+
 @given(st.lists(st.integers(0, 3 * CALLS_AHEAD_MAX), max_size=60))
 def test_a_number_is_taken_once(numbers: list[int]) -> None:
     window, taken, highest = CallWindow(), set[int](), -1
