@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,9 @@ import pytest
 import trovemq
 from trovemq.testing import BrokerProcess
 from trovemq_daemon.lifecycle import ExitCode
+from trovemq_proto.authentication.credentials import parse_credentials
+
+ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio]
 
@@ -104,3 +109,31 @@ async def test_a_store_that_is_read_only(tmp_path: Path) -> None:
     assert read_only == answers(run(sys.executable, "-c", SCRIPT, str(store)), store)
     assert all(code == 0 and text for code, text in read_only), read_only
     assert content(store) == before
+
+
+async def test_a_broker_without_rights_on_a_tree_that_it_may_not_write(tmp_path: Path) -> None:
+    """Its code is read-only, it has no right of the super user's, and its store is for itself alone."""
+    without_rights = () if os.geteuid() else ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
+    store = tmp_path / "store"
+    outer = ("unshare", "-rm", "sh", "-c", MOUNT, "sh", str(ROOT), str(ROOT), *without_rights)
+    if run(*outer, "true").returncode or not run(*outer, "touch", str(ROOT / "Makefile")).returncode:
+        pytest.skip("no read-only mount, or no process without rights, can be had here")
+    command = (*BROKER, "--store", str(store), "--log-format", "json", "--set", "authenticationEnabled=true")
+    broker = subprocess.Popen(
+        [*outer, sys.executable, "-m", *command], stderr=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    try:
+        assert broker.stderr is not None
+        started = next(line for line in map(json.loads, broker.stderr) if line["event"] == "broker.started")
+        admin = parse_credentials(store.with_name("store.admin-credentials").read_text(encoding="utf-8"))
+        keys = {"access_key": admin.access_key, "secret_key": admin.secret_key}
+        async with trovemq.connect(started["listen"], **keys) as client:
+            await client.admin.create_topic("orders", queue_count=1)
+            await client.send("orders", b"12 apples")
+    finally:
+        broker.terminate()
+        broker.wait(30)
+        assert broker.stderr is not None
+        broker.stderr.close()
+    assert broker.returncode == 0
+    assert stat.S_IMODE(store.stat().st_mode) == 0o700
