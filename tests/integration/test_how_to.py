@@ -43,7 +43,7 @@ from trovemq.testing import BrokerProcess, free_port
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted((ROOT / "docs" / "how-to").glob("*.md"))
+PAGES = [*sorted((ROOT / "docs" / "how-to").glob("*.md")), ROOT / "docs" / "security.md"]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 ADDRESS = "127.0.0.1:8081"
 TLS_ADDRESS = "127.0.0.1:8082"
@@ -74,6 +74,7 @@ class Reader:
     broker: BrokerProcess
     directory: Path
     runner: asyncio.Runner
+    monkeypatch: pytest.MonkeyPatch
     names: dict[str, Any] = field(default_factory=lambda: {"__name__": "__main__"})
     printed: str = ""
     daemons: ExitStack = field(default_factory=ExitStack)
@@ -125,6 +126,9 @@ class Reader:
             return promtool(words[1:])
         if words[0] == "trovemq":
             return command_line(["--server", self.broker.address, *words[1:]])
+        if words[0] == "export":
+            self.monkeypatch.setenv(*words[1].split("="))
+            return 0
         assert words[:2] == ["python", "-m"]
         if words[2] == "broker":
             settings = self.directory / "broker.toml"
@@ -207,7 +211,7 @@ def test_the_blocks_of_the_page_run(
         settings = load_manifest("small")["brokerConfig"]
         (here / "broker.conf").write_text("".join(f"{name}={text}\n" for name, text in settings.items()))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        reader = Reader(page, broker, here, runner)
+        reader = Reader(page, broker, here, runner, monkeypatch)
         with reader.daemons:
             reader.follow()
 
