@@ -75,6 +75,8 @@ class _Guarded:
     def handler(self) -> Handler:
         make = getattr(grpc, f"{self._kind}_rpc_method_handler")
         generator = inspect.isasyncgenfunction(self._behaviour)
+        yields = generator or not self.streams_replies
+        assert yields or self.row.show is None, "replies that are written would be shown whole"
         guarded = self._generator if generator else self._coroutine
         return make(guarded, bytes, self._handler.response_serializer)
 

@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 from broker.security import changes
 from broker.security.actions import Kind, action_text
 from broker.server.access.gate import Caller, Credentials, Gate
-from broker.server.access.needs import EVERY, ROWS, Level, Row
+from broker.server.access.needs import EVERY, ROWS, Audit, Level, Row
 from broker.server.access.refusals import is_rocketmq, refused_reply
 from broker.server.native.frames import read_append_frame
 from tests.unit.server.access.access_here import CLUSTER, LOOPBACK, AccessHere, rocketmq_metadata, signed
@@ -138,6 +138,10 @@ def refusal(gate: Gate, name: str, row: Row, request: Any) -> str:
 
 def test_every_rpc_has_a_row_and_every_row_an_rpc() -> None:
     assert sorted(ROWS) == sorted(METHODS)
+
+
+def test_look_ups_of_operators_are_queries_for_the_quotas() -> None:
+    assert {path for path, row in ROWS.items() if row.audit is Audit.READ and not row.is_query} == set()
 
 
 @pytest.mark.parametrize("path", [path for path in ROWS if ROWS[path].needs is not Level.OPEN])
