@@ -14,6 +14,7 @@ a stream is admitted for itself, so a right that is taken away ends with the nex
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -41,6 +42,8 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
 from trovemq_store.topics.creators import Creator
 
+HOLD_S: Final = 1.0
+HELD_MAX: Final = 64  # of one caller: each occupies one of the calls that all may have open
 AUTHORIZATION_KEY: Final = "authorization"
 DATE_KEY: Final = "x-mq-date-time"
 
@@ -143,6 +146,7 @@ class Gate:
         self._cluster = cluster
         self._clock_ms = clock_ms
         self._entries: Mapping[str, Entries] = {}
+        self._held: Counter[str] = Counter()
         self._table: SecurityTable | None = None
         self._sessions: Sessions | None = None
         self._signatures: SignatureChecker | None = None
@@ -338,6 +342,19 @@ class Gate:
         if self._table is not None:
             self.quotas.set(self._table.state.quotas)
         return self.quotas
+
+    async def hold(self, error: BaseException, who: str) -> None:
+        """A call above a quota gets its refusal late, so that a caller who tries again at once comes round
+        slowly. Returns at once for other errors, and where too many of `who` are held already."""
+        if not isinstance(error, TroveError) or "quota" not in error.fields or self._held[who] >= HELD_MAX:
+            return
+        self._held[who] += 1
+        try:
+            await asyncio.sleep(HOLD_S)
+        finally:
+            self._held[who] -= 1
+            if not self._held[who]:
+                del self._held[who]
 
     # --- connections, as our own transport counts them ------------------------------------------------
     def opened(self, peer: str) -> bool:

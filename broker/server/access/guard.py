@@ -88,6 +88,7 @@ class _Guarded:
             except TroveError as error:
                 call.outcome = error.symbol
                 self.gate.refused(self.path, error, call.peer.source, call.access_key)
+                await call.hold(error)
                 if not self.is_rocketmq:
                     raise
                 reply = refused_reply(self.path, error)
@@ -100,6 +101,7 @@ class _Guarded:
                 reply = call.shown(await self._behaviour(request, call.context))
             except BaseException as error:
                 call.outcome = outcome_of_error(error)
+                await call.hold(error)
                 raise
             call.outcome = outcome_of(reply)
             call.count(reply)
@@ -115,6 +117,7 @@ class _Guarded:
             except TroveError as error:
                 call.outcome = error.symbol
                 self.gate.refused(self.path, error, call.peer.source, call.access_key)
+                await call.hold(error)
                 if not self.is_rocketmq:
                     raise
                 yield refused_reply(self.path, error)
@@ -130,6 +133,7 @@ class _Guarded:
                         wait_s = call.count(shown)
             except BaseException as error:
                 call.outcome = outcome_of_error(error)
+                await call.hold(error)
                 raise
             call.outcome = OK
         finally:
@@ -240,6 +244,8 @@ class _Call:
                     self.caller, self._client_id, self._outer.peer(), is_open=True
                 )
             refusal = None if self._quota is None else await self._request(self._quota, data)
+            if refusal is not None:
+                await self.hold(refusal)
             return self._admitted(data, refusal)
         except TroveError as error:
             self._note_refusal(error)
@@ -250,6 +256,10 @@ class _Call:
 
     async def _request(self, quota: CallQuota, data: bytes) -> TroveError | None:
         return await quota.request(len(data), is_query=self.method.row.is_query)
+
+    async def hold(self, error: BaseException) -> None:
+        """A refusal for a quota comes late."""
+        await self.method.gate.hold(error, self.access_key or self.peer.source)
 
     @property
     def may_wait(self) -> bool:

@@ -64,8 +64,10 @@ class OpenMethod:
             return None
         refusal = await quota.request(size_of(request))
         if refusal is not None:
+            source = peer_of_call(context).source
+            self._gate.refused(self._path, refusal, source)
+            await self._gate.hold(refusal, source)
             quota.end()
-            self._gate.refused(self._path, refusal, peer_of_call(context).source)
             raise refusal
         return quota
 

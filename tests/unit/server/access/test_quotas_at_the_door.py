@@ -13,7 +13,7 @@ import pytest
 from broker.security import changes
 from broker.security.creators import present_creator
 from broker.security.quotas import Quota
-from broker.server.access.gate import Gate
+from broker.server.access.gate import HELD_MAX, HOLD_S, Gate
 from broker.server.access.guard import AccessGuard
 from broker.server.refused_message import RefusedMessage
 from broker.server.rocketmq.status import reader
@@ -104,6 +104,28 @@ def test_requests_wait_first_and_are_refused_after() -> None:
         begun = now_s()
         assert await door.send(handler) == ""
         assert now_s() == begun
+
+    run(program())
+
+
+def test_who_tries_again_at_once_comes_round_slowly() -> None:
+    async def program() -> None:
+        door, handler, times = Door(), sender(answered), list[float]()
+        door.quota("User:alice", requests_per_s=1)
+        door.here.user("bob")
+        await asyncio.gather(*(door.send(handler) for _ in range(3)))  # the last one waits a second
+
+        async def storm() -> None:
+            assert await door.send(handler) == "LIMIT_EXCEEDED"
+            times.append(now_s())
+
+        begun = now_s()
+        door.gate.quotas.uses("alice", is_super=False, source="", client_id="", now_ms=door.gate.now_ms())[
+            0
+        ].take_request(0)
+        await asyncio.gather(*(storm() for _ in range(HELD_MAX + 10)))
+        assert times == [begun] * 10 + [begun + HOLD_S] * HELD_MAX, "more of them would occupy all calls"
+        assert not door.gate._held
 
     run(program())
 
@@ -325,7 +347,7 @@ def test_a_query_above_the_quota_waits_for_those_before_it(monkeypatch: pytest.M
         assert now_s() == 0.0
         assert await asked() == "LIMIT_EXCEEDED", "25 ms of 10 a second"
         assert await door.send(sender(answered)) == "", "sends do not wait"
-        await asyncio.sleep(1)
+        assert now_s() == pytest.approx(HOLD_S)
         assert await asked() == ""
         assert now_s() == pytest.approx(1.5)
 
