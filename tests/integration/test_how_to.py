@@ -74,11 +74,11 @@ class Reader:
     broker: BrokerProcess
     directory: Path
     runner: asyncio.Runner
-    monkeypatch: pytest.MonkeyPatch
     names: dict[str, Any] = field(default_factory=lambda: {"__name__": "__main__"})
     printed: str = ""
     daemons: ExitStack = field(default_factory=ExitStack)
     tls_port: int = field(default_factory=free_port)
+    monkeypatch: pytest.MonkeyPatch = field(default_factory=pytest.MonkeyPatch)
 
     def follow(self) -> None:
         for block in blocks(self.page):
@@ -211,7 +211,7 @@ def test_the_blocks_of_the_page_run(
         settings = load_manifest("small")["brokerConfig"]
         (here / "broker.conf").write_text("".join(f"{name}={text}\n" for name, text in settings.items()))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        reader = Reader(page, broker, here, runner, monkeypatch)
+        reader = Reader(page, broker, here, runner, monkeypatch=monkeypatch)
         with reader.daemons:
             reader.follow()
 

@@ -126,8 +126,9 @@ async def test_a_broker_without_rights_on_a_tree_that_it_may_not_write(tmp_path:
         assert broker.stderr is not None
         started = next(line for line in map(json.loads, broker.stderr) if line["event"] == "broker.started")
         admin = parse_credentials(store.with_name("store.admin-credentials").read_text(encoding="utf-8"))
-        keys = {"access_key": admin.access_key, "secret_key": admin.secret_key}
-        async with trovemq.connect(started["listen"], **keys) as client:
+        async with trovemq.connect(
+            started["listen"], access_key=admin.access_key, secret_key=admin.secret_key
+        ) as client:
             await client.admin.create_topic("orders", queue_count=1)
             await client.send("orders", b"12 apples")
     finally:
