@@ -210,6 +210,7 @@ class StreamCall:
         self._sign: Callable[[bytes], bytes] = _unsigned
         self._call: Any = None
         self._opening: asyncio.Future[Any] | None = None
+        self._receiver: Callable[[Any], bool] | None = None
         self._cancelled = False
 
     async def _opened(self) -> Any:
@@ -224,7 +225,19 @@ class StreamCall:
         if self._cancelled:
             raise unreachable(self._channel.address, "the call was given up")
         self._call = self._make(self._sign, (*self._metadata, *signed))
+        self._pass_receiver()
         return self._call
+
+    def set_receiver(self, receiver: Callable[[Any], bool]) -> None:
+        """As the transport's own, where it has one: else `read` returns all replies."""
+        self._receiver = receiver
+        if self._call is not None:
+            self._pass_receiver()
+
+    def _pass_receiver(self) -> None:
+        receiver = self._receiver
+        if receiver is not None and hasattr(self._call, "set_receiver"):
+            self._call.set_receiver(lambda reply: not _is_refused(reply) and receiver(reply))
 
     async def _through(self, use: Callable[[Any], Awaitable[Any]]) -> Any:
         call = await self._opened()
@@ -246,10 +259,11 @@ class StreamCall:
         return await self._through(lambda call: call.read())
 
     async def write(self, message: bytes) -> None:
-        async def send(call: Any) -> None:
+        call = self._call or await self._opened()
+        try:
             await call.write(self._sign(message))
-
-        await self._through(send)
+        except self._channel.failures as failure:
+            raise self._broken(await error_of_call(call, failure, self._channel.address)) from failure
 
     async def done_writing(self) -> None:
         await self._through(lambda call: call.done_writing())

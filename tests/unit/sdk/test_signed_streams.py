@@ -1,0 +1,121 @@
+"""A signed stream's replies, without a task where the transport has a receiver."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests.support.fake_loop import run, turns
+from trovemq._wire.session import SignedChannel, StreamCall
+from trovemq_proto.authentication.calls import METADATA_KEY, SigningKey, message_checker
+from trovemq_proto.errors import TroveError
+
+KEY = SigningKey(bytes(16), bytes(32))
+UNAUTHORIZED = SimpleNamespace(status=SimpleNamespace(code=40100))
+
+
+class Channel:
+    """A session that is there already."""
+
+    address = "broker"
+    failures = (ConnectionError,)
+    forgotten = 0
+
+    async def sign_call(self, path: str) -> Any:
+        await asyncio.sleep(0)
+        checked = KEY.credential(0, path)
+        number = -1
+
+        def sign(message: bytes) -> bytes:
+            nonlocal number
+            number += 1
+            return KEY.sign(0, number, message)
+
+        return ((METADATA_KEY, checked),), sign
+
+    def forget_session(self) -> None:
+        self.forgotten += 1
+
+
+class Call:
+    """Of our own transport: replies go to the receiver first."""
+
+    def __init__(self) -> None:
+        self.replies: asyncio.Queue[Any] = asyncio.Queue()
+        self.written: list[bytes] = []
+        self.receiver: Callable[[Any], bool] | None = None
+
+    def set_receiver(self, receiver: Callable[[Any], bool]) -> None:
+        self.receiver = receiver
+
+    def reply(self, reply: Any) -> None:
+        if self.receiver is None or not self.receiver(reply):
+            self.replies.put_nowait(reply)
+
+    async def read(self) -> Any:
+        return await self.replies.get()
+
+    async def write(self, message: bytes) -> None:
+        self.written.append(message)
+
+
+def stream_of(call: Any) -> tuple[StreamCall, Channel]:
+    channel = Channel()
+    return StreamCall(cast("SignedChannel", channel), "/s/m", (), lambda _sign, _metadata: call), channel
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_replies_come_to_the_receiver_whenever_it_was_set(early: bool) -> None:
+    async def program() -> None:
+        call, taken = Call(), list[Any]()
+        stream, _ = stream_of(call)
+
+        def receive(reply: Any) -> bool:
+            taken.append(reply)
+            return bool(reply != "left")
+
+        if early:
+            stream.set_receiver(receive)
+        await stream.write(b"one")
+        await stream.write(b"two")
+        if not early:
+            stream.set_receiver(receive)
+        for reply in ("first", "left", "last"):
+            call.reply(reply)
+        assert await stream.read() == "left"
+        assert taken == ["first", "left", "last"]
+        check = message_checker(KEY, 0)
+        assert all(check(message) for message in call.written)
+
+    run(program())
+
+
+def test_a_refusal_is_the_readers_and_ends_the_session() -> None:
+    async def program() -> None:
+        call = Call()
+        stream, channel = stream_of(call)
+        stream.set_receiver(lambda _reply: True)
+        reading = asyncio.ensure_future(stream.read())
+        await turns()
+        call.reply(UNAUTHORIZED)
+        with pytest.raises(TroveError, match="BROKER_UNREACHABLE"):
+            await reading
+        assert channel.forgotten == 1
+
+    run(program())
+
+
+def test_a_transport_without_receivers_reads_all_replies() -> None:
+    async def program() -> None:
+        call = Call()
+        plain = SimpleNamespace(read=call.read, write=call.write)
+        stream, _ = stream_of(plain)
+        stream.set_receiver(lambda _reply: pytest.fail("it has none"))
+        call.reply("reply")
+        assert await stream.read() == "reply"
+
+    run(program())
