@@ -296,7 +296,8 @@ COMPRESSION_UNSUPPORTED = _add(
 GROUP_NOT_FOUND = _add(
     "GROUP_NOT_FOUND", 206, "NOT_FOUND", False,
     "The consumer group does not exist here.",
-    "Create it: trovemq group create NAME (autoCreateSubscriptionGroup=true makes groups at first use).",
+    "See the names: trovemq group list. A new one: trovemq group create NAME (its first receive makes one"
+    " unless autoCreateSubscriptionGroup is off).",
 )  # fmt: skip
 GROUP_EXISTS = _add(
     "GROUP_EXISTS", 207, "ALREADY_EXISTS", False,

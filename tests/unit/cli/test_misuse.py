@@ -216,3 +216,19 @@ def test_a_call_without_arguments_shows_the_verbs(run: Any) -> None:
 
 def test_every_verb_is_walked() -> None:
     assert len(VERBS) > 40
+
+
+def test_the_help_of_broker_fits_the_verb() -> None:
+    """`topic list --broker` said "needed where several have the queue"."""
+    for path, command in VERBS.items():
+        parameters = {parameter.name: parameter for parameter in command.params}
+        broker = parameters.get("broker")
+        if broker is None or "where several have" not in broker.help:
+            continue
+        assert {"queue", "identifier"} & parameters.keys() or path == "dlq show", path
+
+
+@pytest.mark.parametrize("spec", [errors.GROUP_NOT_FOUND, errors.TOPIC_NOT_FOUND])
+def test_a_name_that_is_not_known_was_to_be_created(spec: errors.ErrorSpec) -> None:
+    """Whoever lists, describes or deletes has misspelt it."""
+    assert spec.what_to_do.startswith("See the names: trovemq ")

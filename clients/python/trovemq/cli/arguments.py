@@ -85,6 +85,10 @@ MessageArgument = Annotated[
 ExistOkOption = Annotated[
     bool, typer.Option("--exist-ok", help="One of that name is no error; it stays as it is.")
 ]
+OneBrokerOption = Annotated[
+    str | None,
+    typer.Option("--broker", metavar="NAME", help="Needed where there are several.", show_default=False),
+]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed without a terminal.")]
 TagsOption = Annotated[
     list[str] | None,

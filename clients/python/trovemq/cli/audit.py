@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from trovemq.cli.arguments import BrokerOption
+from trovemq.cli.arguments import EveryBrokerOption
 from trovemq.cli.session import Session, verb
 from trovemq.cli.tailing import (
     Following,
@@ -100,7 +100,7 @@ async def list_(
     count: Annotated[
         int, typer.Option("--max", metavar="N", min=1, max=SHOWN_MAX, help="The last N of them.")
     ] = 1_000,
-    broker: BrokerOption = None,
+    broker: EveryBrokerOption = None,
 ) -> None:
     """Print who did, read or was refused what. The oldest first."""
     since = parse_time("1d") if since is None else since
@@ -134,7 +134,7 @@ async def list_(
 
 @verb(app, "tail")
 async def tail(
-    session: Session, user: UserOption = None, kinds: KindOption = None, broker: BrokerOption = None
+    session: Session, user: UserOption = None, kinds: KindOption = None, broker: EveryBrokerOption = None
 ) -> None:
     """Print audit records as they are written, until Ctrl-C."""
     session.progress.off()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from trovemq.cli.arguments import BrokerOption, QueueOption
+from trovemq.cli.arguments import EveryBrokerOption, QueueOption
 from trovemq.cli.session import Session, verb
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -40,7 +40,7 @@ async def produce(
         int, typer.Option("--batch", metavar="N", min=1, max=100_000, help="Messages a batch.")
     ] = 1000,
     queue: QueueOption = None,
-    broker: BrokerOption = None,
+    broker: EveryBrokerOption = None,
 ) -> None:
     """Send N messages in batches. Each has a unique key and one key, and each acknowledgement is awaited."""
     async with session.client() as client:
@@ -101,7 +101,7 @@ async def fetch(
         int, typer.Option("--messages", metavar="N", min=1, help="Stop after so many.")
     ] = 10_000_000,
     queue: QueueOption = None,
-    broker: BrokerOption = None,
+    broker: EveryBrokerOption = None,
 ) -> None:
     """Read every message of a topic from its start, queue after queue."""
     found = size = 0

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from trovemq.cli.arguments import BrokerOption, TopicArgument, TopicOption
+from trovemq.cli.arguments import EveryBrokerOption, TopicArgument, TopicOption
 from trovemq.cli.completion import complete_group
 from trovemq.cli.session import Session, verb
 
@@ -57,7 +57,7 @@ async def consume_directly(
     group: GroupOption,
     topic: TopicOption = None,
     wait: WaitOption = CLIENT_WAIT_SECONDS_DEFAULT,
-    broker: BrokerOption = None,
+    broker: EveryBrokerOption = None,
 ) -> None:
     """Have one consumer consume one message now. Its result is shown; offsets and attempts do not change."""
     async with session.client() as client:
@@ -86,7 +86,7 @@ async def stack_trace(
     client_id: ClientOption,
     group: GroupOption,
     wait: WaitOption = CLIENT_WAIT_SECONDS_DEFAULT,
-    broker: BrokerOption = None,
+    broker: EveryBrokerOption = None,
 ) -> None:
     """Show the stacks of one consumer's threads."""
     async with session.client() as client:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from trovemq.cli.arguments import OFFSET_MAX, BrokerOption, GroupArgument, YesOption
+from trovemq.cli.arguments import OFFSET_MAX, BrokerOption, EveryBrokerOption, GroupArgument, YesOption
 from trovemq.cli.session import Session, verb
 from trovemq_proto.errors import TroveError
 
@@ -38,7 +38,7 @@ async def list_(
     group: GroupArgument,
     offset: OffsetOption = None,
     count: Annotated[int, typer.Option("--max", metavar="N", min=1, help="How many.")] = LIST_MAX_DEFAULT,
-    broker: BrokerOption = None,
+    broker: EveryBrokerOption = None,
 ) -> None:
     """List the dead letters of a group, the oldest first."""
     found: list[DeadLetter] = []
@@ -165,7 +165,7 @@ async def resend(
         ),
     ] = None,
     yes: YesOption = False,
-    broker: BrokerOption = None,
+    broker: EveryBrokerOption = None,
 ) -> None:
     """Send dead letters to their topic again. Each once; its result is shown, and it stays where it is."""
     if everything == bool(offsets):

@@ -10,6 +10,7 @@ import typer
 from trovemq.cli.arguments import (
     OFFSET_MAX,
     BrokerOption,
+    EveryBrokerOption,
     GroupArgument,
     QueueArgument,
     QueueOption,
@@ -89,7 +90,7 @@ async def reset(
     ] = None,
     to_min: Annotated[bool, typer.Option("--to-min", help="To each queue's first message.")] = False,
     to_max: Annotated[bool, typer.Option("--to-max", help="To each queue's end.")] = False,
-    broker: BrokerOption = None,
+    broker: EveryBrokerOption = None,
 ) -> None:
     """Set a group's offsets of a topic. Of every queue (or of one), to exactly one of the targets."""
     if sum((to_time is not None, to_offset is not None, to_min, to_max)) != 1:

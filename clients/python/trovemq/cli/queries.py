@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from trovemq.cli.arguments import BeginOption, BrokerOption, EndOption, QueueArgument, TopicArgument
+from trovemq.cli.arguments import (
+    BeginOption,
+    BrokerOption,
+    EndOption,
+    EveryBrokerOption,
+    QueueArgument,
+    TopicArgument,
+)
 from trovemq.cli.completion import complete_topic
 from trovemq.cli.paging import paged
 from trovemq.cli.session import Session, verb
@@ -86,7 +93,7 @@ async def query(
             "--cursor", metavar="CURSOR", help="Continue where an earlier answer ended.", show_default=False
         ),
     ] = None,
-    broker: BrokerOption = None,
+    broker: EveryBrokerOption = None,
 ) -> None:
     """Find messages by key, unique key or tag. Newest first; those that wait for their delivery time too."""
     check_period(begin, end)
@@ -240,7 +247,7 @@ async def producer(
             autocompletion=complete_topic,
         ),
     ],
-    broker: BrokerOption = None,
+    broker: EveryBrokerOption = None,
 ) -> None:
     """Show the number of a producer's next message. On each broker of a deduplicated topic."""
     async with session.client() as client:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from trovemq.cli.arguments import BeginOption, BrokerOption, EndOption, TopicArgument
+from trovemq.cli.arguments import BeginOption, EndOption, EveryBrokerOption, TopicArgument
 from trovemq.cli.paging import paged
 from trovemq.cli.queries import tell_coverage
 from trovemq.cli.session import Session, verb
@@ -62,7 +62,7 @@ async def search(
             "--cursor", metavar="CURSOR", help="Continue where an earlier answer ended.", show_default=False
         ),
     ] = None,
-    broker: BrokerOption = None,
+    broker: EveryBrokerOption = None,
 ) -> None:
     """Find messages by several conditions. Keys, beginnings of keys, ids, tags, properties; newest first."""
     from trovemq.search_model import combined

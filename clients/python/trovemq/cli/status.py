@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trovemq.cli.arguments import BrokerOption
+from trovemq.cli.arguments import EveryBrokerOption
 from trovemq.cli.session import Session, verb
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
@@ -66,7 +66,7 @@ def broker_fields(route: BrokerRoute) -> dict[str, object]:
     }
 
 
-async def stats(session: Session, broker: BrokerOption = None) -> None:
+async def stats(session: Session, broker: EveryBrokerOption = None) -> None:
     """Show each broker's counters."""
     async with session.client() as client:
         found = await session.call(client.admin.statistics(broker=broker))

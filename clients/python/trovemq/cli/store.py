@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from trovemq.cli.arguments import BrokerOption
+from trovemq.cli.arguments import EveryBrokerOption, OneBrokerOption
 from trovemq.cli.session import Session, verb
 from trovemq.cli.sizes import parse_size
 
@@ -40,7 +40,7 @@ RateOption = Annotated[
 
 
 @verb(app, "scrub")
-async def scrub(session: Session, rate: RateOption = None, broker: BrokerOption = None) -> None:
+async def scrub(session: Session, rate: RateOption = None, broker: EveryBrokerOption = None) -> None:
     """Check all of every broker's store. Each record, queue unit and key-index item, beside its work."""
     findings: list[StoreFinding] = []
     ended: list[ScrubProgress] = []
@@ -120,7 +120,7 @@ async def backup(
     copy: Annotated[
         bool, typer.Option("--copy", help="Copy closed segments too, instead of hard links to them.")
     ] = False,
-    broker: BrokerOption = None,
+    broker: OneBrokerOption = None,
 ) -> None:
     """Copy a broker's store. As it is on disk now, into a directory of the broker's machine."""
     last: BackupProgress | None = None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from trovemq.cli.arguments import BrokerOption, QueueOption, TagsOption, TopicArgument
+from trovemq.cli.arguments import EveryBrokerOption, QueueOption, TagsOption, TopicArgument
 from trovemq.cli.session import Session, verb
 from trovemq.cli.times import parse_time
 
@@ -98,7 +98,7 @@ async def tail(
         bool, typer.Option("--from-start", help="Everything stored first, then new messages.")
     ] = False,
     follow: Annotated[bool, typer.Option(help="Wait for new messages, until Ctrl-C.")] = True,
-    broker: BrokerOption = None,
+    broker: EveryBrokerOption = None,
 ) -> None:
     """Print a topic's messages as they are stored. Those of all its queues, until Ctrl-C."""
     if from_start and (last is not None or since is not None):
