@@ -61,5 +61,7 @@ def _dead_letter(context: Context, name: str, topic: str, record: memoryview, de
     copy = replace(
         NewRecord.copy_of(message, name, QueueId(0)), reconsume_times=max(deliveries, message.reconsume_times)
     )
-    origin = {PROPERTY_DEAD_TOPIC: topic, PROPERTY_DEAD_ID: message.message_id}
-    return context.writer.informed(copy.with_properties({"RETRY_TOPIC": None}), origin)
+    # A client may have written these: whoever sends the letter again would send it to a topic of its choice.
+    copy = copy.with_properties({"RETRY_TOPIC": None, PROPERTY_DEAD_TOPIC: None, PROPERTY_DEAD_ID: None})
+    copy = context.writer.informed(copy, {PROPERTY_DEAD_TOPIC: topic})
+    return context.writer.informed(copy, {PROPERTY_DEAD_ID: message.message_id})

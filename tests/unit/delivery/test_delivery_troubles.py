@@ -60,6 +60,23 @@ def test_a_message_with_full_properties_never_became_a_dead_letter() -> None:
     assert engine.committed() == 2
 
 
+def test_a_forged_origin_sent_a_dead_letter_to_another_topic() -> None:
+    """A record of the native protocol may say it, and where its properties are full the copy kept it."""
+    engine = Engine()
+    engine.groups.create(SubscriptionGroup("workers", retry_max=0))
+    forged = {"DLQ_ORIGIN_TOPIC": "victim", "DLQ_ORIGIN_MESSAGE_ID": "x", "RETRY_TOPIC": "victim"}
+    taken = sum(len(name) + len(value) + 2 for name, value in {**forged, "UNIQ_KEY": "U", "p": ""}.items())
+    for spare in (100, 0):
+        filling = "x" * (PROPERTIES_SIZE_MAX - taken - spare)
+        send(engine.store, b"forged", engine.now_ms, unique_key="U", properties={**forged, "p": filling})
+    engine.receive()
+    engine.now_ms += LEASE_MS
+    assert engine.receive() == []
+    letters = engine.messages("%DLQ%workers")
+    assert [letter.properties.get("DLQ_ORIGIN_TOPIC") for letter in letters] == ["orders", "orders"]
+    assert not any("victim" in letter.properties.values() for letter in letters)
+
+
 def test_a_message_with_full_properties_made_every_clean_stop_fail() -> None:
     engine = Engine()
     send_full(engine, "large")
