@@ -12,6 +12,7 @@ Invariants
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -20,6 +21,7 @@ from typing import Final
 from broker.groups.consumer_settings import ConsumerSettings
 from broker.groups.delivery import reappending, replaying, rocketmq_export, snapshotting
 from broker.groups.delivery.context import Context
+from broker.groups.delivery.exhausted import ExhaustedMessages
 from broker.groups.delivery.group_topic import GroupTopic
 from broker.groups.delivery.group_topics import GroupTopicTable
 from broker.groups.delivery.lease_time import LeaseTime
@@ -86,6 +88,8 @@ class Delivery(Settling):
     ) -> None:
         context = Context(store, writer, events, groups, settings)
         super().__init__(context, GroupTopicTable(context), settings)
+        self._exhausted = ExhaustedMessages(context, self._dead_lettered)
+        self._exhausted_pairs: set[GroupTopic] = set()
         self._renew_before_ms = min(RENEW_BEFORE_MS, settings.renewed_lease_ms // 2)
 
     # --- receive ---------------------------------------------------------------------------------------
@@ -104,7 +108,9 @@ class Delivery(Settling):
         self._check(request)
         self.context.events.check_space()
         pair = self.group_topics.for_receive(request.group, request.topic, request.now_ms)
-        pair.end_leases(self.context.lease_time.at(request.now_ms))
+        pair.end_leases(self.context.lease_time.at(request.now_ms), request.group.max_attempts)
+        if pair.exhausted:
+            self._exhausted_pairs.add(pair)
         self.context.woken.discard(pair)
         pair.turn += 1
         orderly = request.group.orderly
@@ -182,7 +188,7 @@ class Delivery(Settling):
 
     def next_due_ms(self) -> int | None:
         """When due_pairs() will have something; 0 where it has now."""
-        if self.context.woken:
+        if self.context.woken or self._exhausted_pairs:
             return 0
         times = [until for pair in self.context.timed if (until := pair.leases.earliest_ms()) is not None]
         return min(times, default=None)
@@ -194,11 +200,23 @@ class Delivery(Settling):
         due = self.context.woken
         self.context.woken = set()
         for pair in list(self.context.timed):
-            if pair.end_leases(now_ms):
+            group = self.context.groups.get(pair.group)
+            if pair.end_leases(now_ms, group.max_attempts if group is not None else sys.maxsize):
                 due.add(pair)
+            if pair.exhausted:
+                self._exhausted_pairs.add(pair)
             if not len(pair.leases):
                 self.context.timed.discard(pair)
         return sorted((pair.group, pair.topic) for pair in due)
+
+    def make_dead_letters(self, now_ms: EpochMs) -> None:
+        """Messages whose last attempt is over become dead letters; a bounded number, see exhausted.py."""
+        self._exhausted.make_dead_letters(self._exhausted_pairs, now_ms)
+
+    def _dead_lettered(
+        self, pair: GroupTopic, state: QueueState, lease: Lease, offsets: range, now_ms: EpochMs
+    ) -> None:
+        self._settle(pair, state, EventKind.DEAD_LETTERED, lease, offsets, now_ms)
 
     @property
     def lease_time(self) -> LeaseTime:

@@ -8,7 +8,7 @@ Invariants
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from typing import Final
 
 from broker.groups.delivery.leases import Lease, LeaseHeap
@@ -34,6 +34,8 @@ class GroupTopic:
         self.seed = handle_seed(group, topic)
         self.handles = HandleReader(self.seed)
         self.leases: LeaseHeap[QueueState] = LeaseHeap()
+        self.exhausted: deque[tuple[QueueState, Lease]] = deque()
+        """Leases that have ended, of messages that were delivered as often as the group allows."""
         self.turn = 0
         """Receives so far: where the next one begins."""
         self.sources: dict[tuple[SourceKind, int], QueueState] = {}
@@ -75,12 +77,14 @@ class GroupTopic:
                 state.ready = sorted(offset for offset, lease in state.open.items() if lease.ended)
         self.keyed = False
 
-    def end_leases(self, now_ms: EpochMs) -> bool:
+    def end_leases(self, now_ms: EpochMs, max_attempts: int) -> bool:
         """Makes the messages visible whose time is over, of so many leases as one step ends: `leases` has the
         others. True where there are some."""
         some = False
         for lease, state in self.leases.pop_until(now_ms, ENDED_STEP):
             some |= state.end_due(lease, now_ms)
+            if lease.attempt >= max_attempts:
+                self.exhausted.append((state, lease))
         return some
 
     def note_attempt(self, attempt_id: str, state: QueueState, lease: Lease) -> None:

@@ -248,13 +248,15 @@ class Receiver:
         self._parts.waits.wake((group, topic))
 
     async def watch_redeliveries(self) -> None:
-        """Wakes those who wait for messages that become visible again. Runs until it is cancelled."""
+        """Wakes those who wait for messages that become visible again, and makes dead letters of those whose
+        last attempt is over. Runs until it is cancelled."""
         parts = self._parts
         while True:
             due_ms = parts.delivery.next_due_ms()
             wait_s = REDELIVERY_TICK_S if due_ms is None else (due_ms - parts.clock_ms()) / 1000
             await asyncio.sleep(min(max(wait_s, REDELIVERY_TURN_S), REDELIVERY_TICK_S))
             parts.waits.wake_pairs(parts.delivery.due_pairs(parts.clock_ms()))
+            parts.delivery.make_dead_letters(parts.clock_ms())
 
 
 def read_filter(expression: v2.FilterExpression) -> Filter:

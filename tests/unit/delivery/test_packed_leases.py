@@ -88,7 +88,7 @@ def test_a_million_unacknowledged_messages_of_a_group_fit_in_64_mib(pattern: str
             if pattern == "each changed":
                 change(both, state, first, now_ms)
             if pattern == "all expired" and number % 1_000 == 999:
-                both.end_leases(now_ms)
+                both.end_leases(now_ms, 1 << 30)
                 sort_what_ended(state)
         _, peak = tracemalloc.get_traced_memory()
     finally:
