@@ -17,7 +17,8 @@ The end of a message whose function raised:
 | "discard"                          | acknowledged, with a warning in the log                              |
 | the message was settled by it      | nothing more                                                         |
 
-The nearest class of the exception's own counts, in the handler's `on_error`, else in that of all handlers.
+The nearest class of the exception's own counts, in the handler's `on_error`, else in that of all handlers. A
+body that is no value is a dead letter, unless `on_error` names UndecodableBody itself.
 """
 
 from __future__ import annotations
@@ -280,8 +281,11 @@ class Handlers:
 
     def action(self, handler: Handler, failure: BaseException) -> OnError | None:
         """The end of the message; None: as the group says."""
+        # No second try makes a body decodable: a retry of every ValueError does not mean it.
+        is_undecodable = isinstance(failure, UndecodableBody)
+        classes = (UndecodableBody,) if is_undecodable else type(failure).__mro__
         for policy in (handler.on_error, self.on_error):
-            for cls in type(failure).__mro__:
+            for cls in classes:
                 if cls in policy:
                     return policy[cls]
         return None

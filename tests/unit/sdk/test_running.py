@@ -19,7 +19,17 @@ import trovemq
 from tests.support.fake_messaging import FakeMessaging
 from tests.unit.sdk.conftest import Connect
 from tests.unit.sdk.fake_server import FakeServer
-from trovemq import Call, Client, Handlers, ReceivedMessage, Retry, TroveError, errors, serializers
+from trovemq import (
+    Call,
+    Client,
+    Handlers,
+    ReceivedMessage,
+    Retry,
+    TroveError,
+    UndecodableBody,
+    errors,
+    serializers,
+)
 from trovemq.handlers import Policy
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 
@@ -150,6 +160,28 @@ async def test_a_handler_gets_the_value_and_an_undecodable_body_is_dead(
         await fake.until(lambda: len(fake.gone) == len(fake.dead) == 1)
     assert seen == [(Order(1), b'{"number":1}')]
     assert fake.dead == [b'{"number":"one"}']
+
+
+@pytest.mark.parametrize(
+    ("on_error", "gone", "dead"),
+    [
+        ({ValueError: Retry(delay=0), Exception: "discard"}, [], [b"no json"]),
+        ({UndecodableBody: "discard"}, [b"no json"], []),
+    ],
+)
+async def test_a_body_that_cannot_be_decoded_was_tried_again_as_a_value_error(
+    client: Client, fake: FakeMessaging, on_error: Policy, gone: list[bytes], dead: list[bytes]
+) -> None:
+    handlers = Handlers()
+
+    @handlers.handle("orders", "g", body=serializers.Json(), on_error=on_error)
+    async def bill(value: object, message: ReceivedMessage) -> None: ...
+
+    async with client.run(handlers):
+        await fake.offer(b"no json")
+        await fake.until(lambda: len(fake.gone) + len(fake.dead) == 1)
+    assert (fake.gone, fake.dead) == (gone, dead)
+    assert fake.requests("ChangeInvisibleDuration") == []
 
 
 @pytest.mark.parametrize(
