@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import io
 import json
 import signal
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 import trovemq
+from trovemq.cli import app
 from trovemq.cli.app import command_tree
 from trovemq.cli.lazy import UnloadedVerb, load
 from trovemq.client import connect
@@ -205,6 +208,23 @@ def test_wrong_usage_is_a_line_and_where_to_look(words: tuple[str, ...], said: s
     assert (ran.code, ran.out, len(shown)) == (1 if words[0] == "errors" else 2, b"", 2)
     assert said in shown[0]
     assert shown[1].startswith("  → ")
+
+
+class GoneReader(io.StringIO):
+    """Standard output of `trovemq … | true`."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+
+@pytest.mark.parametrize(
+    "words", [("--help",), ("topic", "--help"), ("topic", "list", "--help"), ("--version",)]
+)
+def test_help_for_a_reader_that_is_gone_ended_with_1(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout", GoneReader())
+    assert app.run(words) == 0
 
 
 def test_a_call_without_arguments_shows_the_verbs(run: Any) -> None:
