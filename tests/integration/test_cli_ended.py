@@ -81,6 +81,27 @@ def test_a_reader_that_has_enough_is_no_error(broker: BrokerProcess, line: tuple
     assert (code, err) == (0, b"")
 
 
+@pytest.mark.parametrize("closed", ["0<&-", ">&-", "2>&-", "0<&- >&- 2>&-"])
+def test_a_closed_standard_stream_was_a_traceback(broker: BrokerProcess, closed: str) -> None:
+    command = [sys.executable, "-m", "trovemq.cli", "--server", broker.address, "topic", "list", "--json"]
+    ran = subprocess.run(
+        ["sh", "-c", f'"$@" {closed}', "sh", *command], capture_output=True, timeout=60, check=False
+    )
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    assert ran.stdout.startswith(b'{"topic":') == (" >&-" not in f" {closed}")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+def test_a_full_disk_behind_the_output_was_an_unknown_error(broker: BrokerProcess) -> None:
+    command = [sys.executable, "-m", "trovemq.cli", "--server", broker.address, "topic", "list"]
+    with open("/dev/full", "wb") as full:
+        ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False)
+    assert ran.returncode == 1
+    assert ran.stderr.decode().splitlines()[0] == (
+        "✗ REQUEST_ILLEGAL (100): standard output: No space left on device"
+    )
+
+
 def test_ctrl_c_while_it_waits(broker: BrokerProcess) -> None:
     lines = (
         ("consume", "orders", "--group", "billing", "--json"),

@@ -15,6 +15,7 @@ def main() -> None:
     # gRPC's C core would write lines of its own among ours; it reads this when it is first imported.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     gc.set_threshold(OBJECTS_BEFORE_COLLECTION)
+    open_closed_streams()
     try:
         from trovemq.cli.app import run
 
@@ -22,6 +23,13 @@ def main() -> None:
     except KeyboardInterrupt:  # while modules are imported, or a question is asked
         code = 130
     end(code)
+
+
+def open_closed_streams() -> None:
+    """`trovemq … >&-` prints nothing, and no socket gets the descriptor of standard output."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  until the end
 
 
 def end(code: int) -> None:

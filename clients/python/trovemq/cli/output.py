@@ -23,11 +23,10 @@ from typing import IO, TYPE_CHECKING, Final
 
 from trovemq.cli.options import Format
 from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-
-    from trovemq_proto.errors import TroveError
 
 ANSWER_IN_MEMORY_BYTES_MAX: Final = 16 << 20
 COLUMNS_WITHOUT_TERMINAL: Final = 200
@@ -101,12 +100,20 @@ class Output:
         self._remarks.clear()
 
     def flush(self) -> None:
-        """Prints the output so far: for an answer that never ends. Raises BrokenPipeError."""
+        """Prints the output so far: for an answer that never ends. Raises BrokenPipeError; TroveError
+        REQUEST_ILLEGAL where it cannot be written."""
         self._answer.seek(0)
         with self._interruptible():
-            while chunk := self._answer.read(1 << 20):
-                self._stdout.write(chunk)
-            self._stdout.flush()
+            try:
+                while chunk := self._answer.read(1 << 20):
+                    self._stdout.write(chunk)
+                self._stdout.flush()
+            except BrokenPipeError:
+                raise
+            except OSError as error:
+                self.discard()
+                text = f"standard output: {error.strerror or error}"
+                raise TroveError(errors.REQUEST_ILLEGAL, text) from None
         self._answer.seek(0)
         self._answer.truncate()
 
@@ -157,7 +164,7 @@ class Output:
             self._show_error(message, what_to_do)
             return
         spec = errors.REQUEST_ILLEGAL
-        fields = error_fields(errors.TroveError(spec, message)) | {"whatToDo": what_to_do}
+        fields = error_fields(TroveError(spec, message)) | {"whatToDo": what_to_do}
         self._stderr.write(_encode(fields) + "\n")
 
     def discard(self) -> None:
