@@ -54,6 +54,12 @@ def check_type(name: str, value: object, wanted: type[object]) -> None:
         raise TroveError(errors.REQUEST_ILLEGAL, text, argument=name)
 
 
+def check_callable(name: str, value: object) -> None:
+    """Raises TroveError unless the value is a function or None."""
+    if value is not None and not callable(value):
+        raise TroveError(errors.REQUEST_ILLEGAL, f"{name} is a function, {not_of(value)}", argument=name)
+
+
 def check_body(body: object) -> None:
     """Raises TypeError unless a message's body is bytes."""
     if type(body) is not bytes and not isinstance(body, bytes | bytearray | memoryview):

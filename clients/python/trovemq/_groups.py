@@ -7,7 +7,7 @@ from contextlib import aclosing
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
-from trovemq._arguments import check_numbers, check_type
+from trovemq._arguments import check_numbers, check_text, check_type
 from trovemq._connections import ConnectionPool
 from trovemq._queries import present
 from trovemq._wire.groups import GroupCalls
@@ -69,6 +69,7 @@ class Groups:
         Raises:
             TroveError: GROUP_ILLEGAL, GROUP_EXISTS, REQUEST_ILLEGAL, LIMIT_EXCEEDED, …
         """
+        check_text("group", group, errors.GROUP_ILLEGAL)
         wanted = checked_settings(GroupSettings() if settings is None else settings)
 
         async def create(calls: GroupCalls) -> GroupDescription:
@@ -85,6 +86,7 @@ class Groups:
         self, group: str, settings: GroupSettings, *, broker: str | None = None
     ) -> list[GroupDescription]:
         """Gives a group these settings as a whole, on every broker that has it. Raises GROUP_NOT_FOUND, …"""
+        check_text("group", group, errors.GROUP_ILLEGAL)
         wanted = checked_settings(settings)
         return await present([calls.alter(group, wanted) for calls in self._all(broker)], _ABSENT)
 
@@ -97,6 +99,7 @@ class Groups:
         Raises:
             TroveError: GROUP_NOT_FOUND where no broker has it.
         """
+        check_text("group", group, errors.GROUP_ILLEGAL)
         return await present([calls.delete(group) for calls in self._all(broker)], _ABSENT)
 
     async def list_all(self, *, broker: str | None = None) -> list[GroupDescription]:
@@ -106,12 +109,14 @@ class Groups:
 
     async def describe(self, group: str, *, broker: str | None = None) -> list[GroupDescription]:
         """The group on each broker that knows it. Raises TroveError GROUP_NOT_FOUND."""
+        check_text("group", group, errors.GROUP_ILLEGAL)
         return await present([calls.describe(group) for calls in self._all(broker)], _ABSENT)
 
     async def members(self, group: str, *, broker: str | None = None) -> list[GroupMember]:
         """Its connected consumers; one that is connected to two brokers is there twice.
 
         Raises TroveError GROUP_NOT_FOUND."""
+        check_text("group", group, errors.GROUP_ILLEGAL)
         lists = await present([calls.members(group) for calls in self._all(broker)], _ABSENT)
         return [member for members in lists for member in members]
 
@@ -121,6 +126,7 @@ class Groups:
         """The lag of the group, queue by queue, of one topic or of all that it reads.
 
         Raises TroveError GROUP_NOT_FOUND, TOPIC_NOT_FOUND."""
+        check_text("group", group, errors.GROUP_ILLEGAL)
         lists = await present([calls.lag(group, topic or "") for calls in self._all(broker)], _ABSENT)
         return [queue for queues in lists for queue in queues]
 
@@ -157,6 +163,7 @@ class Groups:
             TroveError: REQUEST_ILLEGAL unless exactly one of the four targets is given; GROUP_NOT_FOUND,
                 TOPIC_NOT_FOUND, QUEUE_NOT_FOUND, OFFSET_OUT_OF_RANGE, …
         """
+        check_text("group", group, errors.GROUP_ILLEGAL)
         target = reset_target(timestamp=timestamp, offset=offset, to_min=to_min, to_max=to_max)
         if queue_id is None:
             brokers = self._pool.routes.brokers_of(topic, broker)
@@ -173,6 +180,7 @@ class Groups:
 
         Of several members that say so at once, the first one counts. Raises TroveError as `reset`.
         """
+        check_text("group", group, errors.GROUP_ILLEGAL)
         check_start(start)
         if isinstance(start, datetime):
             return await self.reset(group, topic, timestamp=timestamp_of(start), only_new=True)
@@ -187,6 +195,7 @@ class Groups:
         """The group's dead letters from an offset on, broker by broker, oldest first; () of a group without.
 
         Raises TroveError: GROUP_NOT_FOUND where no broker knows the group; damaged records are left out."""
+        check_text("group", group, errors.GROUP_ILLEGAL)
         found = False
         for info in self._pool.routes.brokers(broker):
             async with aclosing(self._dead_letters_of(info, group, offset)) as letters:
@@ -234,6 +243,7 @@ class Groups:
         Raises:
             TroveError: REQUEST_ILLEGAL, TOPIC_NOT_FOUND (the group has no dead letters), BROKER_AMBIGUOUS, …
         """
+        check_text("group", group, errors.GROUP_ILLEGAL)
         return await self._letter_calls(group, offsets, broker).resend(group, offsets)
 
     async def resent_dead_letters(
@@ -241,6 +251,7 @@ class Groups:
     ) -> list[ResentDeadLetter]:
         """Of these dead letters those that were sent again, and where. Arguments and errors as of
         `resend_dead_letters`."""
+        check_text("group", group, errors.GROUP_ILLEGAL)
         return await self._letter_calls(group, offsets, broker).resent(group, offsets)
 
     def _letter_calls(self, group: str, offsets: Sequence[int], broker: str | None) -> GroupCalls:
@@ -275,6 +286,7 @@ class Groups:
         Raises:
             TroveError: CONSUMER_NOT_ONLINE, CONSUME_MSG_TIMEOUT, NOT_IMPLEMENTED, MESSAGE_NOT_FOUND, …
         """
+        check_text("group", group, errors.GROUP_ILLEGAL)
         _check_timeout(timeout_ms)
         return await self._first_answer(
             broker,
@@ -290,6 +302,7 @@ class Groups:
         broker: str | None = None,
     ) -> str:
         """The stack traces of a consumer's threads, in its own words. Raises as `consume_directly`."""
+        check_text("group", group, errors.GROUP_ILLEGAL)
         _check_timeout(timeout_ms)
         return await self._first_answer(broker, lambda calls: calls.stack_trace(client_id, group, timeout_ms))
 

@@ -131,6 +131,7 @@ class Lookups:
             TroveError: TOPIC_NOT_FOUND, INDEX_DISABLED, CURSOR_ILLEGAL, REQUEST_ILLEGAL.
         """
         question = _question(topic, key, type, begin, end)
+        check_optional_text("cursor", cursor, errors.CURSOR_ILLEGAL)
         return await self._queries.query(question, max, cursor, broker)
 
     async def query_all(
@@ -205,6 +206,7 @@ class Lookups:
         from trovemq._wire.searches import SearchQuestion
         from trovemq.search_model import combined
 
+        check_optional_text("cursor", cursor, errors.CURSOR_ILLEGAL)
         condition = combined(
             where,
             key=key,

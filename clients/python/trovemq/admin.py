@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from trovemq._arguments import check_number, check_text, check_texts
+from trovemq._arguments import check_number, check_numbers, check_text, check_texts
 from trovemq._brokers import Brokers
 from trovemq._connections import ConnectionPool
 from trovemq._groups import Groups, reset_target
@@ -108,6 +108,7 @@ class Admin:
             TroveError: TOPIC_NOT_FOUND, REQUEST_ILLEGAL (fewer queues than now), MESSAGE_TYPE_UNSUPPORTED,
                 TOPIC_OPTION_ILLEGAL, …
         """
+        check_text("name", name, errors.TOPIC_ILLEGAL)
         if queue_count is not None:
             _check_queue_count(queue_count)
         _check_options(options)
@@ -121,6 +122,7 @@ class Admin:
 
     async def describe_topic(self, name: str, broker: str | None = None) -> list[TopicDescription]:
         """The topic with its queues, on every broker that has it. Raises TroveError TOPIC_NOT_FOUND."""
+        check_text("name", name, errors.TOPIC_ILLEGAL)
         connections = [self._pool.connection(info) for info in self._pool.routes.brokers_of(name, broker)]
         return await present([c.describe_topic(name) for c in connections], (errors.TOPIC_NOT_FOUND,))
 
@@ -158,6 +160,7 @@ class Admin:
         Raises:
             TroveError: TOPIC_NOT_FOUND where no broker has it.
         """
+        check_text("name", name, errors.TOPIC_ILLEGAL)
         brokers = self._pool.routes.brokers_of(name, broker)
         calls = [self._delete_on(info, name) for info in brokers]
         deleted = dict(await present(calls, (errors.TOPIC_NOT_FOUND,)))
@@ -182,6 +185,8 @@ class Admin:
         self, group: str, topic: str, queue_id: int, offset: int, broker: str | None = None
     ) -> None:
         """Stores the next offset that a group will consume of a queue; durable on return."""
+        check_text("group", group, errors.GROUP_ILLEGAL)
+        check_numbers(queue_id=queue_id, offset=offset)
         info = self._pool.routes.broker_of_queue(topic, queue_id, broker)
         await self._pool.connection(info).commit_offset(group, topic, queue_id, offset)
 
@@ -189,6 +194,7 @@ class Admin:
         self, group: str, topic: str, queue_id: int, broker: str | None = None
     ) -> int | None:
         """The next offset that the group will consume of a queue; None where it has none."""
+        check_text("group", group, errors.GROUP_ILLEGAL)
         info = self._pool.routes.broker_of_queue(topic, queue_id, broker)
         return await self._pool.connection(info).get_offset(group, topic, queue_id)
 
@@ -219,6 +225,7 @@ class Admin:
         Raises:
             TroveError: REQUEST_ILLEGAL unless exactly one of the four targets is given; TOPIC_NOT_FOUND, …
         """
+        check_text("group", group, errors.GROUP_ILLEGAL)
         target = reset_target(timestamp=timestamp, offset=offset, to_min=to_min, to_max=to_max)
         if queue_id is None:
             brokers = self._pool.routes.brokers_of(topic, broker)

@@ -14,7 +14,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Self
 from weakref import WeakSet
 
-from trovemq._arguments import check_numbers, check_text, check_texts, check_type
+from trovemq._arguments import (
+    check_amount,
+    check_callable,
+    check_numbers,
+    check_optional_text,
+    check_text,
+    check_texts,
+    check_type,
+)
 from trovemq._connections import ConnectionPool
 from trovemq._lookups import Lookups
 from trovemq._servers import parse_server
@@ -294,11 +302,17 @@ class Client(Lookups):
                 before the id: brokers that ask who calls let nobody else use it.
 
         Raises:
-            TroveError: TOPIC_ILLEGAL for a name that no record can carry, PRODUCER_SEQUENCE_ILLEGAL.
+            TroveError: TOPIC_ILLEGAL for a name that no record can carry, PRODUCER_SEQUENCE_ILLEGAL,
+                REQUEST_ILLEGAL.
         """
         from trovemq._sequences import SequenceAssigner
         from trovemq.producer import Producer
 
+        check_amount("linger_ms", linger_ms)
+        check_amount("batch_bytes_max", batch_bytes_max, above=True)
+        check_amount("in_flight_bytes_max", in_flight_bytes_max, above=True)
+        check_callable("checker", checker)
+        check_optional_text("producer_id", producer_id, errors.PRODUCER_SEQUENCE_ILLEGAL)
         self._pool.check_open()
         producer = Producer(
             self._pool,

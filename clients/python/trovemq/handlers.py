@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack
 
-from trovemq._arguments import check_amount, check_number, check_text
+from trovemq._arguments import check_amount, check_callable, check_number, check_text
 from trovemq.received import Delay, ReceivedMessage
 from trovemq.serializers import Serializer, UndecodableBody
 from trovemq.starts import Start
@@ -149,7 +149,7 @@ class Handler:
         """Raises TroveError TOPIC_ILLEGAL, GROUP_ILLEGAL, REQUEST_ILLEGAL."""
         check_text("topic", self.topic, errors.TOPIC_ILLEGAL)
         check_text("group", self.group, errors.GROUP_ILLEGAL)
-        _check_callable("the handler", self.function)
+        check_callable("the handler", self.function)
         if self.body is not None and not callable(getattr(self.body, "decode", None)):
             raise TroveError(errors.REQUEST_ILLEGAL, f"body={self.body!r} is no serializer: it has no decode")
         check_number("concurrency", self.concurrency)
@@ -184,11 +184,6 @@ def _check_batch(count_max: int, wait: float) -> None:
     check_amount("wait", wait)
 
 
-def _check_callable(what: str, value: object) -> None:
-    if not callable(value):
-        raise TroveError(errors.REQUEST_ILLEGAL, f"{what} is a function, not {value!r}")
-
-
 class Handlers:
     """The handlers of a worker, for `Client.run`.
 
@@ -205,7 +200,7 @@ class Handlers:
             raise TroveError(errors.REQUEST_ILLEGAL, "middleware is a list of functions: middleware=[…]")
         self.middleware = tuple(middleware)
         for one in self.middleware:
-            _check_callable("middleware", one)
+            check_callable("middleware", one)
         check_policy(on_error or {})
         self.on_error: Policy = {**POLICY_DEFAULT, **(on_error or {})}
         self.all: list[Handler] = []

@@ -11,6 +11,7 @@ from typing import Final, Self
 
 from trovemq._arguments import (
     check_amount,
+    check_callable,
     check_number,
     check_numbers,
     check_optional_text,
@@ -58,6 +59,7 @@ class SubscribeOptions:
         check_amount("prefetch_bytes_max", self.prefetch_bytes_max, above=True)
         if (self.filter != EVERYTHING) + (self.tags is not None) + (self.sql is not None) > 1:
             raise TroveError(errors.FILTER_ILLEGAL, "give one of filter, tags and sql")
+        check_callable("handler", self.handler)
         check_text("filter", self.filter, errors.FILTER_ILLEGAL)
         check_optional_text("sql", self.sql, errors.FILTER_ILLEGAL)
         if self.tags is not None:
@@ -235,8 +237,9 @@ class Subscription:
 
     async def next_batch(self, count_max: int, wait: float) -> list[ReceivedMessage]:
         """The next list of `batches`; [] once the subscription is closed."""
-        if count_max < 1:
-            raise TroveError(errors.REQUEST_ILLEGAL, f"count_max={count_max} is not positive")
+        check_number("count_max", count_max)
+        check_amount("count_max", count_max, above=True)
+        check_amount("wait", wait)
         first = await self.next()
         if first is None:
             return []

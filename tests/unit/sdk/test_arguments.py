@@ -119,12 +119,15 @@ def batching(**arguments: Any) -> Any:
         (lambda: handling(body=dict), "is no serializer: it has no decode"),
         (lambda: handling(concurency=4), "has no argument 'concurency'; it may have concurrency"),
         (lambda: Handlers().handle("orders", cast("Any", 5))(bill), "group is text, not '5' of type int"),
-        (lambda: Handlers().handle("orders", "g")(cast("Any", 5)), "the handler is a function, not 5"),
+        (
+            lambda: Handlers().handle("orders", "g")(cast("Any", 5)),
+            "the handler is a function, not '5' of type int",
+        ),
         (lambda: batching(count_max=0), "count_max=0 is not in 1..10000$"),
         (lambda: batching(count_max="1"), "count_max is a whole number"),
         (lambda: batching(wait=-1), "wait=-1 is not a number from 0 on"),
         (lambda: Handlers(middleware=cast("Any", bill)), "a list of functions"),
-        (lambda: Handlers(middleware=cast("Any", [5])), "middleware is a function, not 5"),
+        (lambda: Handlers(middleware=cast("Any", [5])), "middleware is a function, not '5' of type int"),
         (lambda: Retry(delay=-1), "delay=-1 is not a number from 0 on"),
         (lambda: Retry(delay=cast("Any", "1s")), "delay is a number, not '1s' of type str"),
         (lambda: Retry(attempts_max=0), "attempts_max=0 is not positive"),
@@ -160,9 +163,41 @@ async def test_objects_of_another_class_are_named(broker: FakeServer, connect: C
         (client.admin.create_topic(5), "name is text, not '5' of type int"),
         (client.admin.create_topic("new", message_type=5), "message_type is text"),
         (client.admin.groups.create("new", 5), "settings is of type GroupSettings, not int"),
+        (client.admin.commit_offset("g", "orders", 0, "5"), "offset is a whole number, not '5' of type str"),
+        (client.admin.delete_topic(5), "name is text, not '5' of type int"),
+        (client.admin.groups.lag(5), "group is text, not '5' of type int"),
+        (client.admin.groups.delete(5), "group is text, not '5' of type int"),
+        (client.query("orders", "k", cursor=5), "cursor is text, not '5' of type int"),
+        (client.search("orders", cursor=5), "cursor is text, not '5' of type int"),
+        (client.consume("orders", "g", 5), "handler is a function, not '5' of type int"),
     ):
         with pytest.raises(TroveError, match=said):
             await waiting
+    for arguments, said in (
+        ({"linger_ms": "1"}, "linger_ms is a number"),
+        ({"batch_bytes_max": 0}, "batch_bytes_max=0 is not positive"),
+        ({"in_flight_bytes_max": -1}, "in_flight_bytes_max=-1 is not positive"),
+        ({"producer_id": 5}, "producer_id is text"),
+        ({"checker": 5}, "checker is a function"),
+    ):
+        with pytest.raises(TroveError, match=said):
+            client.producer("orders", **arguments)
+
+
+async def test_delays_and_batches_of_another_type_are_named(broker: FakeServer, connect: Connect) -> None:
+    client: Any = await connect(broker)
+    await broker.messaging.offer(b"one")
+    async with client.subscribe("orders", "g") as messages:
+        message = await anext(messages)
+        for waiting, said in (
+            (message.nack(delay="1s"), "'1s' is not a time from now"),
+            (message.extend("5"), "'5' is not a time from now"),
+            (anext(messages.batches("3")), "count_max is a whole number"),
+            (anext(messages.batches(0)), "count_max=0 is not positive"),
+            (anext(messages.batches(1, wait="x")), "wait is a number"),
+        ):
+            with pytest.raises(TroveError, match=said):
+                await waiting
 
 
 async def test_send_after_close_said_that_it_may_be_tried_again(broker: FakeServer, connect: Connect) -> None:
@@ -275,13 +310,13 @@ async def test_a_text_where_a_number_belongs_is_named(broker: FakeServer, connec
 async def test_other_arguments_of_a_wrong_type_are_named(broker: FakeServer, connect: Connect) -> None:
     client: Any = await connect(broker)
     calls: tuple[tuple[str, Callable[[], Any]], ...] = (
-        ("where is a condition", lambda: client.search("orders", 5)),
-        ("where is a condition", lambda: anext(client.search_all("orders", "paid"))),
+        ("where must be a condition", lambda: client.search("orders", 5)),
+        ("where must be a condition", lambda: anext(client.search_all("orders", "paid"))),
         ("topic is text", lambda: anext(client.pull(5))),
         ("tags is a sequence", lambda: anext(client.pull("orders", tags="paid"))),
         ("recall_handle is text", lambda: client.recall("orders", 5)),
         ("options is text", lambda: client.admin.create_topic("orders", options={"deduplicate": 5})),
-        ("options is a mapping", lambda: client.admin.alter_topic("orders", options=["a"])),
+        ("options must be a mapping", lambda: client.admin.alter_topic("orders", options=["a"])),
     )
     for said, call in calls:
         with pytest.raises(TroveError, match=said):
