@@ -134,10 +134,9 @@ class RouteTable:
             self.version += 1
 
     def _may_replace(self, before: _Registration, broker: Broker, now: int) -> bool:
-        """The same broker comes back: its old stream broke, or is a dead connection that was not noticed yet.
-
-        A stream with a recent heartbeat is alive, so the newcomer is another broker, whatever its address.
-        """
+        """Whether the broker itself comes back: its old stream broke, or is a dead connection that was not
+        noticed yet. A stream with a recent heartbeat is alive, so the newcomer is another broker, whatever
+        its address."""
         if before.route.broker.address != broker.address:
             return False
         return before.broken_at is not None or now - before.heard_at > self._limits.silent_ms // 2

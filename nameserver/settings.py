@@ -119,7 +119,7 @@ class NameserverSettings(TlsSettings):
 
     @property
     def http_address(self) -> Address | None:
-        """None where there is no operations HTTP."""
+        """The operations HTTP address; None if it is switched off."""
         return None if self.http.casefold() == HTTP_OFF else parse_address(self.http)
 
     def route_limits(self) -> RouteLimits:

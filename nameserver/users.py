@@ -44,7 +44,7 @@ class KnownUsers:
     def __init__(
         self, users: Mapping[str, User] | None = None, brokers: Mapping[str, str] | None = None
     ) -> None:
-        """By access key: the users; the names under which brokers register."""
+        """The users by access key, and for brokers the name under which they register."""
         self._users = dict(users or {})
         self._brokers = dict(brokers or {})
 

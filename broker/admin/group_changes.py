@@ -116,8 +116,8 @@ class GroupChanges:
         return chain(self._delivery.pairs(), self._store.offsets.pairs())
 
     def _own_retry_topics(self, name: str, topics: list[str]) -> list[str]:
-        """Those in the table, without any that may be the retry topic of another group (`a` reading `b` has
-        the same one as `a_b`)."""
+        """The group's own retry topics in the table, without any that may also belong to another group (group
+        `a` reading `b` has the same one as group `a_b`)."""
         names = {retry for topic in topics for retry in retry_topics(name, topic)}
         others = {
             retry

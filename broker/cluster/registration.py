@@ -153,7 +153,7 @@ class Registration:
             pass
 
     async def _one_stream(self, channel: Channel) -> None:
-        """One stream from its log-in to its end; never raises but for cancellation."""
+        """Keeps one stream, from its log-in to its end. Never raises except when cancelled."""
         call: Any = None
         try:
             metadata, sign = await self._log_in(channel)

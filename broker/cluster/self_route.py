@@ -90,7 +90,7 @@ class SelfRouteService(route_pb2_grpc.RouteServiceServicer):
         raise TroveError(errors.SERVICE_NOT_AVAILABLE, "this broker is stopping")
 
     def _topics(self, asked: Sequence[str]) -> Sequence[TopicSummary]:
-        """Those of these names that there are; all where none is asked for."""
+        """The existing topics among these names; all topics if no name is given."""
         if not asked:
             return self._view.topics()
         return [topic for name in dict.fromkeys(asked) if (topic := self._view.find(name)) is not None]

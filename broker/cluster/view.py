@@ -53,7 +53,7 @@ class BrokerView(Protocol):
         ...
 
     def find(self, name: str) -> TopicSummary | None:
-        """One of them; it costs the same however many there are."""
+        """The topic of this name; the cost does not depend on the number of topics."""
         ...
 
     @property

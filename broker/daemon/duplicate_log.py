@@ -34,7 +34,7 @@ class _Minute:
 
 
 def log_duplicate(clock_s: Callable[[], float] = time.monotonic) -> Callable[[str, bytes], None]:
-    """To be called with topic and id of each duplicate."""
+    """Returns a function that is to be called with topic and id of each duplicate."""
     minute = _Minute("produce.duplicates", clock_s)
 
     def log(topic: str, unique_id: bytes) -> None:
@@ -47,7 +47,7 @@ def log_duplicate(clock_s: Callable[[], float] = time.monotonic) -> Callable[[st
 
 
 def log_gap(clock_s: Callable[[], float] = time.monotonic) -> Callable[[str, Gap], None]:
-    """To be called with the topic of each gap."""
+    """Returns a function that is to be called with the topic of each gap."""
     minute = _Minute("produce.gaps", clock_s)
 
     def log(topic: str, gap: Gap) -> None:

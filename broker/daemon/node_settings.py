@@ -420,7 +420,7 @@ class NodeSettings(TlsSettings):
 
     @property
     def http_address(self) -> Address | None:
-        """None where there is no operations HTTP."""
+        """The operations HTTP address; None if it is switched off."""
         return None if self.http.casefold() == HTTP_OFF else parse_address(self.http)
 
     @property
@@ -444,7 +444,7 @@ class NodeSettings(TlsSettings):
 
     @property
     def backup_path(self) -> Path | None:
-        """None where no backups are made."""
+        """The directory for backups; None if backups are not allowed."""
         return Path(self.backup_root) if self.backup_root else None
 
     def advertised(self, bound: Address) -> Address:

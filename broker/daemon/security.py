@@ -63,7 +63,7 @@ class BrokerSecurity:
 
 
 def gate_of(settings: BrokerSettings) -> Gate | None:
-    """None where there is no authentication."""
+    """The check of access; None without authentication."""
     if not settings.authentication_enable:
         return None
     return Gate(
@@ -185,7 +185,7 @@ def _audit_metrics(trail: AuditTrail | None) -> Iterator[Metric]:
 
 
 def _quota_metrics(quotas: Quotas) -> Iterator[Metric]:
-    """By the quota's subject, of which there are as many as were set."""
+    """The metrics of quotas, a sample for each quota that is set."""
     for name, what, counts in (
         ("trovemq_quota_slowed", "Requests that waited for a quota.", quotas.slowed),
         ("trovemq_quota_refused", "Requests and calls that a quota refused.", quotas.refused),

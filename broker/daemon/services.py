@@ -192,7 +192,7 @@ class StoreServices:
         )
 
     def _on_messages_available(self, queues: list[tuple[str, QueueId]]) -> None:
-        """These queues have new visible messages: wakes those who wait for them."""
+        """Wakes all who wait for messages of these queues."""
         self.long_polls.wake(queues)
         self.model.on_messages_available(queues)
         self.timer_task.changed()

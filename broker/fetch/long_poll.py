@@ -83,7 +83,7 @@ class LongPolls:
         return True
 
     def wake(self, queues: Iterable[Queue]) -> None:
-        """These queues grew: calls those who wait for them."""
+        """Calls the waiters of these queues, which have new messages."""
         if not self._count:
             return
         for queue in queues:

@@ -81,7 +81,7 @@ class OffsetKeeper:
         await self.persist()
 
     def get(self, group: str, topic: str, queue_id: QueueId) -> QueueOffset | None:
-        """None where the group has no offset for this queue. Raises GROUP_ILLEGAL, TOPIC_NOT_FOUND, …"""
+        """The group's offset; None if it has none for the queue. Raises GROUP_ILLEGAL, TOPIC_NOT_FOUND, …"""
         check_group_name(group)
         queue_range(self._store, topic, queue_id)
         return self._store.offsets.get(group, topic, queue_id)

@@ -165,7 +165,7 @@ class ConsumerState:
 
     # --- while it runs ------------------------------------------------------------------------------
     def on_messages_available(self, queues: Iterable[tuple[str, QueueId]]) -> None:
-        """These queues have new visible messages; those of system topics are read here."""
+        """Reads those of the queues with new visible messages that belong to system topics."""
         topics = {topic for topic, _ in queues}
         if WHEEL_TOPIC in topics or SCHEDULE_TOPIC in topics:
             self.timers.catch_up()
@@ -231,7 +231,7 @@ class ConsumerState:
 
     # --- start and stop -----------------------------------------------------------------------------
     def _mark_open(self, now_ms: EpochMs) -> None:
-        """From here on the store counts as used by this broker, until export_to_rocketmq()."""
+        """Marks the store as used by this broker, until export_to_rocketmq()."""
         work = self._snapshot(now_ms, closed=False)
         self._sync()
         work.run()

@@ -48,7 +48,7 @@ _SENT_AGAIN: Final = {
     "BORN_TIMESTAMP",
     PROPERTY_SHARDING_KEY,
 }
-"""Of the reserved names; the user's own are sent again, too."""
+"""The reserved properties that are sent again; the user's own always are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,8 @@ class DeadLetters:
         return sent
 
     def _resent(self, message: Message, topic: str) -> Resent | None:
-        """By the mark in the copy: it is written with it, and goes no earlier than the letter before it."""
+        """Finds an earlier copy by its mark, which is written with the copy. No copy is older than its
+        letter."""
         if (sent := self._not_visible.get(message.physical_offset)) is not None:
             return sent
         if not message.unique_key:
@@ -142,7 +143,8 @@ class DeadLetters:
         return decode_stored(record)
 
     def _queue_id(self, topic: str, message: Message, offset: QueueOffset) -> QueueId:
-        """Of the topic's queues the original one for an ordered message, else one after the other."""
+        """The queue for the copy: that of the original for an ordered message, else the topic's queues in
+        turn."""
         config = self._store.topics.get(topic)
         if config is None:
             raise topic_not_found(topic)

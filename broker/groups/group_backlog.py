@@ -41,7 +41,7 @@ class GroupBacklog:
 def backlog_steps(
     store: MessageStore, states: Iterable[QueueState], now_ms: EpochMs, entries_max: int
 ) -> Steps[dict[tuple[str, str], GroupBacklog]]:
-    """By (group, stored topic), for at most that many of them."""
+    """The backlogs by (group, stored topic), of at most that many of them."""
     backlogs: dict[tuple[str, str], GroupBacklog] = {}
     for number, state in enumerate(list(states), 1):
         if number % STATES_STEP == 0:
@@ -57,7 +57,7 @@ def backlog_steps(
 
 
 def queue_backlog(store: MessageStore, state: QueueState, now_ms: EpochMs) -> GroupBacklog:
-    """Of one queue; its cost grows with the number of open messages."""
+    """The backlog of one queue; its cost grows with the number of open messages."""
     in_flight = state.open.in_flight_count(now_ms)
     ready = len(state.open) - in_flight + len(state.held)
     queue = store.consume_queues.get(state.topic, state.queue_id)

@@ -262,7 +262,7 @@ def _extrapolated(begin: int, looked_to: int, end: int, count: int, first: int |
 
 
 def _properties_at(store: MessageStore, physical_offset: PhysicalOffset) -> dict[str, str] | None:
-    """None where the record is gone or damaged: it cannot be delivered."""
+    """The record's properties; None if the record is gone or damaged, so that it cannot be delivered."""
     try:
         record = store.record_at(physical_offset)
     except TroveError:

@@ -58,7 +58,7 @@ class HeldLog:
     holders: tuple[Holder, ...] = ()
 
     def first_of_each_topic(self, count_max: int) -> list[Holder]:
-        """Of each topic the queue that holds most."""
+        """For each topic, the queue that holds the most."""
         first: dict[str, Holder] = {}
         for one in self.holders:
             if len(first) < count_max:
@@ -84,7 +84,7 @@ class TopicHold:
 
     holder: Holder
     byte_count: int
-    """From its message to the end of the log, whatever lies there."""
+    """Bytes from its message to the end of the log, of any topic."""
     until_ms: EpochMs
     """When the topic's age limit lets that message go; 0 where its age is not known."""
 
@@ -129,7 +129,7 @@ def held_log(
 def held_log_steps(
     store: MessageStore, model: ConsumerState, age_max_ms: int, subscribers: Subscribers, now_ms: EpochMs
 ) -> Generator[None, None, HeldLog]:
-    """The same, topic by topic; between them it may become another one. StorageError."""
+    """As held_log(), topic by topic; between two steps the log may change. Raises StorageError."""
     names = store.topics.names()
     options = {name: found for name in names if (found := store.topics.options(name)).until_acknowledged}
     if not options:
@@ -150,7 +150,7 @@ def held_log_steps(
 
 
 def _groups(store: MessageStore, topic: str, received: Iterable[str], subscribers: Subscribers) -> list[str]:
-    """Those that read the topic: they have an offset or a state of it, or subscribe it now."""
+    """The groups that read the topic: they have an offset or a state in it, or subscribe to it now."""
     return sorted({*store.offsets.groups(topic), *received, *subscribers(topic)})
 
 
@@ -186,7 +186,8 @@ def _first_since(store: MessageStore, queue: ConsumeQueue, begin: QueueOffset, s
 
 
 def _stored_ms(store: MessageStore, queue: ConsumeQueue, offset: QueueOffset) -> int:
-    """Of a record that cannot be read: the far future, so that it is not taken for an old one."""
+    """The store time of the record. For an unreadable one it is far in the future, so that it does not count
+    as old."""
     stored_ms = store.store_timestamp_at(queue.physical_before(offset))
     return _NEVER_MS if stored_ms is None else stored_ms
 

@@ -31,7 +31,8 @@ class ConsumerLag:
 def lag_steps(
     store: MessageStore, entries_max: int, delayed: Callable[[str], int]
 ) -> Steps[dict[tuple[str, str], ConsumerLag]]:
-    """By (group, topic), for at most that many of them. `delayed`: how many messages wait for a topic."""
+    """The lags by (group, topic), of at most that many. `delayed`: returns how many messages wait for a
+    topic."""
     lags: dict[tuple[str, str], ConsumerLag] = {}
     for number, (group, topic) in enumerate(store.offsets.pairs()[:entries_max], 1):
         lag = lags[group, topic] = ConsumerLag()

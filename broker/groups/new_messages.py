@@ -42,7 +42,7 @@ class NewMessages:
     def takers(
         self, group: str, topic: str, queue_id: QueueId, seen: int, filters: Sequence[Filter]
     ) -> Found:
-        """Of `filters` those that take a message from `seen` on that is new to the group."""
+        """Those of `filters` that match a message from `seen` on that is new to the group."""
         queue = self._store.consume_queues.get(topic, queue_id)
         first = self._next_offset(group, topic, queue_id)
         if queue is None or first is None:

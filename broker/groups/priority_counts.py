@@ -21,7 +21,7 @@ class PriorityCounts:
         store.on_visible = self.add
 
     def add(self, batch: DispatchBatch) -> None:
-        """These records are visible now; costs nothing where no topic is received by priority."""
+        """Counts records that became visible; costs nothing if no topic is received by priority."""
         topics = self._topics.priority_topics()
         if not topics or not len(batch.records):
             return

@@ -191,8 +191,8 @@ class ReceiveWaits:
                 self.wake(pair)
 
     def on_messages_available(self, queues: Iterable[tuple[str, QueueId]]) -> None:
-        """These queues (topic, queue id) have new messages: one waiter of each group looks, a queue; where
-        filters differ, one of each filter that matches some."""
+        """These queues (topic, queue id) have new messages: wakes one waiter of each group for each queue,
+        and where filters differ, one for each filter that matches a new message."""
         if not self._count:
             return
         for topic, queue_id in queues:

@@ -53,11 +53,12 @@ from trovemq_store.log.segment_age import closed_segments
 POLL_S: Final = 2.0
 """A full disk is looked at so often, to take messages again soon after there is space."""
 CARRY_STEP_BYTES: Final = 256 << 10
-"""Of the log, whose pending records are carried in one step of the loop."""
+"""Bytes of the log whose pending records are carried in one step of the loop."""
 CARRIED_PERCENT_MAX: Final = 90
-"""Of the freed bytes. Where more is pending, and the disk is full, to carry it would free nothing."""
+"""If more than this part of the freed bytes is pending, and the disk is full, carrying it would free
+nothing."""
 DROPPED_LINES_MAX: Final = 100
-"""Of one run, for messages that were dropped; the rest is only counted."""
+"""The most log lines of one run for dropped messages; the others are only counted."""
 
 Hold = Callable[[TroveError | None], None]
 CarryAudit = Callable[[PhysicalOffset, EpochMs], Iterator[int]]
@@ -74,7 +75,7 @@ class RetentionCounters:
     carried_messages: int = 0
     dropped_messages: int = 0
     dropped_unacknowledged: int = 0
-    """Of topics that are kept until they are acknowledged; gone for the disk's sake."""
+    """Unacknowledged messages of topics that keep them, which were removed to free the disk."""
     failures: int = 0
     disk_used_percent: float = 0.0
     disk_full: bool = False
@@ -82,7 +83,7 @@ class RetentionCounters:
     held: HeldLog = NOTHING_HELD
     """As the last run found it: who keeps the log from going."""
     held_bytes: int = 0
-    """From the first of it to the end of the log."""
+    """Bytes from the first held message to the end of the log."""
 
 
 class RetentionTask:
@@ -152,7 +153,7 @@ class RetentionTask:
         return disk
 
     def _warn_of_filling(self, disk: DiskUse) -> None:
-        """Once each time: nothing is removed to free the disk, so an operator must make space."""
+        """Warns once that nothing is removed to free the disk, so that an operator makes space."""
         filling = disk.above(self._policy.forcible_percent) > 0
         if filling and not self.counters.disk_filling and not self._policy.forcible_enable:
             get_logger().warning(
@@ -171,7 +172,8 @@ class RetentionTask:
         )
 
     async def clean(self, disk: DiskUse) -> int:
-        """One run; how many segments went. StorageError, TroveError: tried again at the next run."""
+        """Makes one run; returns the number of removed segments. After a StorageError or TroveError the next
+        run tries again."""
         if self._leaving is not None:
             async with self._topic_changes.changing:
                 await self._remove(self._leaving)
@@ -194,7 +196,7 @@ class RetentionTask:
         return count
 
     async def _note_early(self, newest_ms: EpochMs) -> None:
-        """On disk when it returns. TroveError."""
+        """The note is on disk when it returns. Raises TroveError."""
         early, until_ms = self._store.early_removal, newest_ms + self._kept_max_ms()
         await run_in_thread(lambda: early.note(newest_ms, until_ms))
 

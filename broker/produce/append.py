@@ -57,7 +57,8 @@ class AppendTrace(Protocol):
     """One append that is followed."""
 
     def ended(self, error: TroveError | None) -> None:
-        """It is as durable as its acknowledgement says; or why it is not, or was refused."""
+        """The append is as durable as its acknowledgement says, or `error` says why it failed or was
+        refused."""
 
 
 class AppendTracer(Protocol):
@@ -122,7 +123,7 @@ class Appender:
         return self._store_host_ipv6
 
     def refuse(self, error: TroveError) -> None:
-        """From now on every append is refused with this error (the broker is stopping)."""
+        """Refuses every append with this error from now on, because the broker is stopping."""
         self._refusal = error
 
     def hold(self, error: TroveError | None) -> None:

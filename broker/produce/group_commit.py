@@ -258,8 +258,9 @@ class GroupCommit:
         self._capacity.set()
 
     async def _gather(self) -> None:
-        """Those whom the last sync resolved are answered, and calls that have arrived are taken in: the
-        fuller the syncs, the fewer there are. With nothing to do this takes a fraction of a sync."""
+        """Lets callers whose sync has ended get their answers, and calls that have arrived be read: the more
+        appends a sync covers, the fewer syncs there are. With nothing to do this takes a fraction of a
+        sync."""
         for _ in range(GATHER_TURNS):
             await asyncio.sleep(0)
 
@@ -277,7 +278,7 @@ class GroupCommit:
 
     # --- time-outs, failure, end --------------------------------------------------------------------
     def _arm_timer(self) -> None:
-        """One timer, for the oldest waiter: deadlines have the waiters' order."""
+        """Sets one timer, for the oldest waiter: deadlines have the same order as waiters."""
         if self._timer is None and self._waiters:
             self._timer = asyncio.get_running_loop().call_at(self._waiters[0].deadline, self._expire)
 

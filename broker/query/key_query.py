@@ -81,7 +81,7 @@ class KeyQuery:
         return found
 
     def hashes_in_all(self, topics: Iterable[str]) -> list[int]:
-        """Of a unique key, its hash in each of the topics."""
+        """The hash of a unique key in each of the topics."""
         assert self.type is KeyType.UNIQUE, "only these are looked up in all topics"
         return index_hashes(topics, self.key)
 

@@ -15,7 +15,7 @@ from trovemq_store.engine.message_store import MessageStore
 # Work is counted in steps along a chain, or entries of a tree: about a microsecond each.
 WORK_MAX: Final = 5_000
 REQUEST_WORK_MAX: Final = 400 * WORK_MAX
-"""Of all pages of one answer: then it is incomplete, and its cursor continues."""
+"""The work of all pages of one answer; beyond it the answer is incomplete, and its cursor continues."""
 WORK_OF_SCANNED_RECORD: Final = 2
 _SCANNED_BYTES_OF_WORK: Final = 64
 

@@ -72,7 +72,7 @@ class Resource(NamedTuple):
 
     @property
     def namespace(self) -> str | None:
-        """Of a topic or group, "" where it has none; None for a cluster."""
+        """The namespace of a topic or group, "" if it has none; None for a cluster."""
         if self.kind is Kind.CLUSTER:
             return None
         if self.kind is Kind.NAMESPACE:

@@ -88,7 +88,8 @@ def add_rule(
     resource: str,
     sources: Iterable[str] = (),
 ) -> tuple[SecurityState, Rule]:
-    """The same rule twice is one. TroveError USER_NOT_FOUND, RULE_ILLEGAL, LIMIT_EXCEEDED."""
+    """Adds a rule; adding the same rule again changes nothing. Raises TroveError USER_NOT_FOUND,
+    RULE_ILLEGAL, LIMIT_EXCEEDED."""
     state.require_user(access_key)
     made = make_rule(
         state.next_rule, access_key, allow=allow, actions=actions, resource=resource, sources=sources

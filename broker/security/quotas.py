@@ -85,11 +85,11 @@ class Quota:
 
     @property
     def rates(self) -> tuple[int, int, int, int]:
-        """In the order of Taken."""
+        """The limits, in the order of Taken."""
         return self.requests_per_s, self.bytes_in_per_s, self.bytes_out_per_s, self.query_ms_per_s
 
     def entries_max(self, noun: str) -> int:
-        """Of topics or groups."""
+        """The limit of topics or groups."""
         return self.topics_max if noun == "topic" else self.groups_max
 
 
@@ -251,7 +251,7 @@ class Quotas:
                 del counts[subject]
 
     def open_calls(self) -> Counter[str]:
-        """By the quota's subject."""
+        """The number of open calls by the quota's subject."""
         found: Counter[str] = Counter()
         for use in self._uses.values():
             found[use.subject] += use.calls
@@ -266,7 +266,8 @@ class Quotas:
     def uses(
         self, access_key: str, *, is_super: bool, source: str, client_id: str, now_ms: EpochMs
     ) -> tuple[Use, ...]:
-        """Those that a call falls under. TroveError LIMIT_EXCEEDED where too many are counted."""
+        """The quotas of a call, with what they have used. Raises TroveError LIMIT_EXCEEDED if too many are
+        counted."""
         if not self._quotas:
             return ()
         own: tuple[str, ...] = ("User", access_key)
@@ -278,7 +279,7 @@ class Quotas:
         )
 
     def uses_of_address(self, source: str, now_ms: EpochMs) -> tuple[Use, ...]:
-        """Those of a call whose caller is not known. TroveError as uses()."""
+        """The quotas of a call whose caller is not known. Raises TroveError as uses()."""
         subject = self._subject("Address", source, may_be_any=True) if source else None
         return () if subject is None else (self._use(("Address", source), subject, now_ms),)
 

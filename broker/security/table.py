@@ -232,7 +232,7 @@ def _quota_document(quota: Quota) -> JsonObject:
 
 
 def _read_quotas(document: JsonObject) -> dict[str, Quota]:
-    """None in a file of before there were quotas."""
+    """The quotas; {} in a file that is older than quotas."""
     quotas = object_member(document, "quotas")
     if len(quotas) > QUOTAS_MAX:
         raise ValueError("it has too many quotas")

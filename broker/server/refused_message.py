@@ -10,7 +10,7 @@ from trovemq_proto.errors import TroveError
 
 @dataclass(frozen=True, slots=True)
 class RefusedMessage:
-    """In place of the message."""
+    """Takes the place of a message that was refused."""
 
     message: Any
     error: TroveError

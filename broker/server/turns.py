@@ -49,7 +49,7 @@ class Turns:
                 await asyncio.sleep(0)
 
     async def run_from_now(self, steps: Steps[Result]) -> Result:
-        """The same for work that is nearly always short: its first turn is taken at once."""
+        """As run(), for work that is nearly always short: its first turn is taken at once."""
         try:
             _take(steps)
         except StopIteration as stop:

@@ -205,8 +205,7 @@ class ConsumptionDiagnosis:
     def _ready(
         self, case: _Case, base: ConsumptionStatus, standing: MessageStatus, attempt: int
     ) -> ConsumptionStatus:
-        """It may be delivered by the next receive, unless its message group is locked or no member is
-        there."""
+        """The next receive may deliver it, unless its message group is locked or the group has no member."""
         base = replace(base, attempt=attempt)
         if standing.lock is not None:
             return _locked(base, standing)
@@ -252,7 +251,7 @@ class ConsumptionDiagnosis:
     def _settled(
         self, case: _Case, copy: Copy, base: ConsumptionStatus, behind: int | None = None
     ) -> Generator[None, None, ConsumptionStatus]:
-        """Its end in the retry topic, or as a dead letter; else the last event."""
+        """How it ended in the retry topic or as a dead letter; else the last event."""
         behind = copy.physical_offset if behind is None else behind
         dead = _dead_letter(case, behind)
         retry = _newest(case, behind, CopyRole.RETRY)

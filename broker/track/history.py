@@ -28,7 +28,7 @@ from trovemq_store.events.event_log import EVENTS_QUEUE_ID
 
 RECORDS_MAX: Final = 100_000
 BYTES_MAX: Final = 256 << 20
-"""Of the events that one answer reads."""
+"""The most bytes of events that one answer reads."""
 
 
 class Place(NamedTuple):

@@ -50,8 +50,8 @@ class TrackedEvents:
 
 @dataclass(frozen=True, slots=True)
 class MessageTrack:
-    """Of one identifier; the oldest message first. complete is False where something was left out; the notes
-    name it."""
+    """The track of one identifier, the oldest message first. complete is False if something was left out; the
+    notes name it."""
 
     messages: list[TrackedEvents]
     complete: bool
@@ -60,7 +60,7 @@ class MessageTrack:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one answer."""
+    """The limits of one answer."""
 
     event_records_max: int = RECORDS_MAX
     event_bytes_max: int = BYTES_MAX
@@ -107,7 +107,7 @@ class MessageTracker:
         return MessageTrack(stories, complete, notes)
 
     def _priorities(self, messages: Iterable[TrackedMessage]) -> dict[Place, int]:
-        """Those of messages in topics of `order = priority`."""
+        """The priorities of messages in topics of `order = priority`."""
         return {
             place_of(copy): copy.priority
             for tracked in messages
@@ -167,7 +167,8 @@ class MessageTracker:
         return TrackedEvents(tracked.topic, tracked.copies, events, statuses)
 
     def _groups_of(self, tracked: TrackedMessage, groups: GroupEvents) -> list[str]:
-        """Those with a state, an offset or a subscription of the topic, and those that had the message."""
+        """The groups with a state, an offset or a subscription of the topic, and those that received the
+        message."""
         names = {group for group, topic in self.model.delivery.pairs() if topic == tracked.topic}
         names.update(self.store.offsets.groups(tracked.topic))
         names.update(self.subscribed_groups(tracked.topic))
@@ -209,7 +210,8 @@ _TOO_MANY_GROUPS: Final = "the topic has too many groups: not all of them were j
 
 
 def _in_time(event: TrackEvent) -> tuple[int, bool]:
-    """Of one millisecond: first events that come by time, then those of the broker, then those of groups."""
+    """A sort key. Within one millisecond, events by time come first, then those of the broker, then those of
+    groups."""
     return event.time_ms, event.kind is not TrackEventKind.EXPIRED
 
 

@@ -139,7 +139,7 @@ class GroupEvents:
         self.last_events: dict[tuple[str, Place], LastEvent] = {}
 
     def add(self, found: Iterable[tuple[Place, Event]]) -> None:
-        """In log order."""
+        """Adds events, in log order."""
         for place, event in found:
             self._add_one(place, event)
 

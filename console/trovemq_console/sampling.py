@@ -58,7 +58,7 @@ class History:
 
 
 def rate_between(first: Point, last: Point) -> float | None:
-    """None where no time passed, or the counter began again (its broker was started)."""
+    """The rate; None if no time passed, or if the counter began again because its broker was restarted."""
     seconds, growth = last[0] - first[0], last[1] - first[1]
     return growth / seconds if seconds > 0 and growth >= 0 else None
 

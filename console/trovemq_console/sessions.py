@@ -43,7 +43,7 @@ class Sessions:
         return BrowserSession(secrets.token_hex(16), int(self._clock()) + LIFETIME_SECONDS, signed_in)
 
     def cookie(self, session: BrowserSession) -> str:
-        """Its value of the cookie."""
+        """The value of the session's cookie."""
         content = f"{session.nonce}.{session.expiry}.{int(session.signed_in)}"
         return f"{content}.{self._mac('cookie', content)}"
 

@@ -36,7 +36,7 @@ class ConsoleSettings:
 
     @property
     def scheme(self) -> str:
-        """Of its own address."""
+        """The scheme of the console's own address."""
         return "http" if self.tls is None else "https"
 
     @property
@@ -56,7 +56,7 @@ class ConsoleSettings:
         return self.tls is not None or is_loopback(self.host)
 
     def with_port(self, port: int) -> ConsoleSettings:
-        """The same, at the port that the system chose."""
+        """The settings with the port that the system chose."""
         return ConsoleSettings(
             self.server, self.host, port, self.allow_changes, self.tls, self.host_names, self.sign_in_token
         )

@@ -53,7 +53,7 @@ class TlsOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientTls:
-    """The same, read and checked. Neither the key nor its file shows in a repr."""
+    """TLS options that were read and checked. Neither the key nor its file shows in a repr."""
 
     ca: bytes | None = None
     certificate: bytes | None = None
@@ -64,7 +64,7 @@ class ClientTls:
         return f"ClientTls(server_name={self.server_name!r})"
 
     def context(self) -> ssl.SSLContext:
-        """The same for Python's own ssl, HTTP/2 alone."""
+        """The context for Python's own ssl, with HTTP/2 only."""
         import trovemq_rpc
 
         return trovemq_rpc.ssl_channel_credentials(self.ca, self.key, self.certificate).context

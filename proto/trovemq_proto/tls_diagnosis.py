@@ -104,8 +104,8 @@ def _explain_refusal(reason: str, address: str, tls: ClientTls) -> str:
 
 
 async def _first_bytes(host: str, port: int, context: ssl.SSLContext, name: str) -> bytes:
-    """By TLS; none where the server ended it. A server with client authentication requests the certificate
-    after the handshake."""
+    """The server's first bytes by TLS; none if it ended the connection. A server with client authentication
+    requests the certificate after the handshake."""
     reader, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=name)
     try:
         writer.write(_PREFACE)

@@ -66,7 +66,7 @@ def ssl_channel_credentials(
     private_key: bytes | None = None,
     certificate_chain: bytes | None = None,
 ) -> ChannelCredentials:
-    """Of PEM bytes; without root certificates the system's are trusted."""
+    """Credentials of PEM bytes; without root certificates the system's are trusted."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if root_certificates is not None:
         context.load_verify_locations(cadata=root_certificates.decode())

@@ -19,7 +19,7 @@ DEADLINE_TICK_S: Final = 0.01
 
 
 class Ticked(Protocol):
-    """It needs to know that a second passed."""
+    """Is called about once a second."""
 
     def tick(self, now: float) -> None: ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Metrics:
-    """Of one server or channel."""
+    """The counters of one server or channel."""
 
     def __init__(self) -> None:
         self.connections = 0

@@ -14,7 +14,8 @@ from trovemq_rpc.loop_parts import LoopParts
 WORK_A_TURN_MAX: Final = 512
 """As `Receiving.parse` counts it: some 100 calls, or a few ms of a flood."""
 RESTS_SIZE_MAX: Final = 16 << 20
-"""Of all connections of a loop. Beyond it they leave nothing: memory is bounded before fairness is."""
+"""The most bytes that all connections of a loop leave for later. Beyond it they leave nothing: bounded memory
+is more important than fairness."""
 
 
 class Rest:

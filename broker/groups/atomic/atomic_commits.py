@@ -40,7 +40,7 @@ from trovemq_store.index.trees.producer_sequences import has_numbers
 from trovemq_store.index.trees.unique_keys import ids_of
 
 ACKNOWLEDGEMENTS_MAX: Final = EVENTS_MAX
-"""Of one transaction."""
+"""The most acknowledgements of one transaction."""
 
 
 class AtomicCommits:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtomicLimits:
-    """Of all transactions together, and how long one may be open."""
+    """The limits of all open transactions together, and of the time that one may be open."""
 
     open_max: int = 1_000
     bytes_max: int = 512 << 20

@@ -66,7 +66,7 @@ class Committed:
     store_host: bytes
     end: PhysicalOffset
     repeated: bool = False
-    """It had been committed before this was asked."""
+    """Whether it had been committed before this call."""
 
 
 @dataclass(frozen=True, slots=True)

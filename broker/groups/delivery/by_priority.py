@@ -40,7 +40,7 @@ class ByPriority:
         self.came_back = [OffsetHeap() for _ in range(PRIORITY_COUNT)]
         """Offsets whose lease has ended (some are settled since)."""
         self.ended = array("q")
-        """Such offsets that are packed, and whose priority was not read yet."""
+        """Such offsets that are packed and whose priority has not been read yet."""
         self.was_skipped = [0] * PRIORITY_COUNT
         """Messages of other priorities that were delivered since one of this priority was, while it
         waited."""

@@ -435,7 +435,7 @@ class Delivery(Settling):
 
     # --- start and stop ------------------------------------------------------------------------------------
     def apply(self, event: Event) -> None:
-        """One event of the log, in order; then settle()."""
+        """Applies one event of the log, in log order; afterwards call settle()."""
         replaying.apply(self.group_topics, event)
 
     def snapshot(self) -> DeliveryState:
@@ -443,7 +443,8 @@ class Delivery(Settling):
         return snapshotting.snapshot(self.group_topics)
 
     def restore(self, state: DeliveryState) -> None:
-        """Into an engine that has no state yet; then apply() the later events, and settle()."""
+        """Restores the state of an engine that is empty; afterwards apply() the later events, then
+        settle()."""
         snapshotting.restore(self.group_topics, state)
 
     def settle(self) -> None:

@@ -36,7 +36,7 @@ class GroupTopicTable:
 
     # --- look-ups ---------------------------------------------------------------------------------------
     def get(self, group: str, topic: str) -> GroupTopic | None:
-        """None where the group has no state of the topic."""
+        """The state of the group in the topic; None if there is none."""
         return self._pairs.get((group, topic))
 
     def state(self, group: str, stored_topic: str, queue_id: QueueId) -> QueueState | None:

@@ -26,7 +26,7 @@ GRACE_MAX_MS: Final = 60_000
 
 
 class LeaseTime:
-    """Of one store's deliveries."""
+    """The time by which leases of one store's deliveries end."""
 
     __slots__ = ("_frozen_ms", "_pause_min_ms", "_seen_ms", "_thaw_ms", "pause_count", "paused_ms")
 

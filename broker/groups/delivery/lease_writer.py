@@ -61,7 +61,7 @@ class Batch:
         self.dead_letters_refused = False
         """A copy to the dead-letter topic was refused: it is not tried again for each other one."""
         self.unfinished = False
-        """It stopped before the end of a queue although there may be more."""
+        """Whether it stopped before the end of a queue, so that there may be more messages."""
 
     @property
     def full(self) -> bool:
@@ -112,7 +112,7 @@ class LeaseWriter:
         self._committed_before = state.committed
 
     def give(self, offset: int, attempt: int, record: memoryview) -> None:
-        """One message; neighbours with the same attempt share an event."""
+        """Delivers one message; consecutive messages with the same attempt share an event."""
         self._record_blocked()
         if self._records and (
             offset != self._end

@@ -83,7 +83,7 @@ class LeaseHeap(Generic[Owner]):
         return len(self._heap)
 
     def push(self, lease: Lease, owner: Owner) -> None:
-        """Again after each change of until_ms."""
+        """To be called again after each change of until_ms."""
         self._count += 1
         heappush(self._heap, (lease.until_ms, self._count, lease, owner))
         if len(self._heap) > self._compact_at:

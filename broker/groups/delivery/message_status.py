@@ -93,9 +93,9 @@ def _ahead(context: Context, state: QueueState, offset: int, priority: int) -> i
 def _lock(
     context: Context, state: QueueState, offset: int, message_group: str, now_ms: EpochMs
 ) -> LeaseView | None:
-    """Of the messages in flight of the message group the one with the lowest offset. An orderly group has
-    at most `ordered_window_max` messages to look at; their message groups are read where a start has lost
-    them."""
+    """The message with the lowest offset among those in flight of the message group. An orderly group has at
+    most `ordered_window_max` messages to look at; after a start, their message groups are read from the
+    log."""
     for other in state.outstanding_offsets():
         lease = state.open.get(other)
         if other == offset or lease is None or lease.over(now_ms):

@@ -48,7 +48,7 @@ class OpenMessages(Generic[State]):
         self.heap: LeaseHeap[State] | None = None
         self.loose_max = LOOSE_MAX
         self.pack_at = LOOSE_MAX
-        """With more loose messages it is time to pack()."""
+        """The number of loose messages from which on pack() should be called."""
 
     def __len__(self) -> int:
         return len(self.loose) + self.packed.count
@@ -74,7 +74,7 @@ class OpenMessages(Generic[State]):
         return lease.ended if lease is not None else self.packed.has_ended(offset)
 
     def pop(self, offset: int) -> Lease | None:
-        """Its `live` is the caller's."""
+        """Removes the message and returns its lease; the caller must change the lease's `live`."""
         lease = self.get(offset)
         if lease is not None:
             del self.loose[offset]
@@ -86,7 +86,7 @@ class OpenMessages(Generic[State]):
         return self.loose.items()
 
     def clear(self) -> None:
-        """None of the leases has a live message any more."""
+        """Removes all messages, so that no lease has a live one."""
         for lease in self.loose.values():
             lease.live = 0
         self.loose.clear()

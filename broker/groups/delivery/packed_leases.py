@@ -86,7 +86,7 @@ class _Leaf:
         self.look()
 
     def rows(self) -> NDArray[np.void]:
-        """Those that are not void."""
+        """The rows that are not void."""
         kept = self.masks != 0
         rows = np.empty(int(kept.sum()), ROW_DTYPE)
         rows["block"], rows["mask"] = self.blocks[kept], self.masks[kept]
@@ -103,7 +103,7 @@ class _Leaf:
 
 
 class PackedLeases:
-    """Of one queue state."""
+    """The packed leases of one queue state."""
 
     __slots__ = ("_clients", "_firsts", "_leaves", "_names", "clock", "count")
 
@@ -115,7 +115,7 @@ class PackedLeases:
         self.count = 0
         """Messages."""
         self.clock = Lease(0, 0, 0, 0, NEVER, EpochMs(0), "", renewed=False)
-        """In a LeaseHeap, the entry for all leases here that have not ended."""
+        """The entry that stands in a LeaseHeap for all leases here that have not ended."""
 
     # --- in ------------------------------------------------------------------------------------------
     def add(self, leases: Sequence[tuple[Lease, Sequence[int]]]) -> None:
@@ -154,7 +154,7 @@ class PackedLeases:
             at = end
 
     def _put(self, low: int, high: int, rows: NDArray[np.void]) -> None:
-        """These rows, as leaves, in the place of leaves low .. high - 1."""
+        """Replaces leaves low .. high - 1 by leaves of these rows."""
         blocks = rows["block"]
         leaves, at = [], 0
         while at < len(rows):
@@ -330,7 +330,7 @@ class PackedLeases:
             yield from zip(rows["block"][starts].tolist(), masks.tolist(), strict=True)
 
     def ended_offsets(self) -> array[int]:
-        """Those whose leases have ended; end_until() says which."""
+        """The offsets whose leases have ended, as end_until() found them."""
         found = array("q")
         for leaf in self._leaves:
             if leaf.ended:
@@ -353,7 +353,7 @@ class PackedLeases:
 
     @property
     def byte_count(self) -> int:
-        """Of the rows, void ones too."""
+        """Bytes of the rows, void ones included."""
         return sum(len(leaf.blocks) * ROW_DTYPE.itemsize for leaf in self._leaves)
 
     # --- the snapshot --------------------------------------------------------------------------------
@@ -362,7 +362,7 @@ class PackedLeases:
         return list(self._names), [leaf.rows().tobytes() for leaf in self._leaves if len(leaf.rows())]
 
     def restore(self, names: list[str], leaves: list[bytes]) -> None:
-        """Into one that is empty. ValueError where it is not a result of save()."""
+        """Restores the result of save(); there must be no leases yet. Raises ValueError for anything else."""
         rows = np.frombuffer(b"".join(leaves), ROW_DTYPE)
         if not len(rows):
             return

@@ -228,7 +228,8 @@ class PriorityQueues:
         return np.array([self._one(at, size) for at, size in places], np.uint8)
 
     def _side_by_side(self, physical_offsets: Int64s, sizes: Int64s) -> Priorities | None:
-        """None where they lie in two segments or far from each other, or one of them cannot be read."""
+        """The priorities of records that lie close together in one segment, read as one piece; None if they
+        do not, or one of them cannot be read."""
         first = PhysicalOffset(int(physical_offsets[0]))
         end = int(physical_offsets[-1] + sizes[-1])
         if first < 0 or end - first > _SPAN_MAX or end - first > _SPARSE * int(sizes.sum()):

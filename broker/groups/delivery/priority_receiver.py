@@ -148,7 +148,7 @@ class PriorityReceiver(QueueReceiver):
             self.lease_writer.give(offset, 1, record)
 
     def _new_record(self, offset: int) -> memoryview | None:
-        """None where it is not for this group, or cannot be read."""
+        """The record; None if it is not for this group or cannot be read."""
         state = self._state
         queue = self._context.store.consume_queues.get(state.topic, state.queue_id)
         if queue is None or not queue.min_offset <= offset < queue.max_offset:

@@ -89,7 +89,7 @@ class QueueReceiver:
         return True
 
     def _is_mine(self, offset: int) -> bool:
-        """Of a classic retry topic: whether the message is of the pair's topic, or its topic is unknown."""
+        """In a classic retry topic: whether the message is of the pair's topic, or its topic is unknown."""
         state = self._state
         if state.kind is not SourceKind.CLASSIC_RETRY:
             return True
@@ -101,7 +101,8 @@ class QueueReceiver:
         return state.keys[offset] == self._pair.topic
 
     def _offer(self, offset: int, attempt: int) -> bool:
-        """One message that is open or held; attempt 0: as the record says. False where it stays as it is."""
+        """Offers a message that is open or held; attempt 0: the record has the number. False if the message
+        stays as it is."""
         if attempt > self._max_attempts and self._batch.dead_letters_refused:
             return False
         self._batch.reads_left -= READS_OF_AGAIN
@@ -194,7 +195,7 @@ class QueueReceiver:
         )
 
     def _look_at(self, offset: int, physical_offset: PhysicalOffset, size: int) -> bool:
-        """One new message. False where the queue cannot be read on."""
+        """Looks at one new message. False if the queue cannot be read any further."""
         context, batch, state = self._context, self._batch, self._state
         batch.reads_left -= 1
         record = context.records.read(physical_offset, size)

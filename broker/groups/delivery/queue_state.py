@@ -147,7 +147,7 @@ class QueueState:
         return offsets.start == self.committed and self.advance()
 
     def end_lease(self, lease: Lease) -> None:
-        """Its messages may be delivered again."""
+        """Ends the lease: its messages may be delivered again."""
         lease.ended = True
         self.unblocked = True
         for offset in range(lease.first, lease.end):
@@ -155,8 +155,8 @@ class QueueState:
                 heappush(self.ready, offset)
 
     def end_due(self, lease: Lease, now_ms: EpochMs) -> bool:
-        """The same for an entry that a heap returned at now_ms: a lease, or the clock of packed ones. True
-        where messages may be delivered again."""
+        """Ends the leases of an entry that a heap returned at now_ms: a lease, or the clock of packed ones.
+        True if messages may be delivered again."""
         if lease is not self.open.packed.clock:
             self.end_lease(lease)
             return True
@@ -220,7 +220,7 @@ class QueueState:
         return merge(self.open, self.held) if self.held else iter(self.open)
 
     def outstanding_before(self, offset: int) -> list[int]:
-        """Those below `offset`."""
+        """The outstanding offsets below `offset`."""
         found = []
         for outstanding in self.each_outstanding():
             if outstanding >= offset:

@@ -20,7 +20,7 @@ _SETTLED = (EventKind.ACKNOWLEDGED, EventKind.DEAD_LETTERED, EventKind.RETRIED)
 
 
 def apply(pairs: GroupTopicTable, event: Event) -> None:
-    """One event of this package's kinds."""
+    """Applies one event of this package's kinds."""
     assert event.kind < EventKind.TIMER_ENDED, "those are of other packages"
     if event.kind is EventKind.FORGOTTEN:
         pairs.forget(event.group, event.topic or None)

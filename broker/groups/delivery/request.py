@@ -118,4 +118,5 @@ class QueueProgress:
     """Below next_offset, not delivered: of an orderly group, after a message in flight of their message
     group; of a queue that is received by priority, skipped by higher ones."""
     visible_count: int = 0
-    """Of in_flight_count: returned, or their time is over; they wait for their next delivery."""
+    """How many of in_flight_count wait for their next delivery: they were returned, or their time has
+    ended."""

@@ -61,7 +61,7 @@ class CheckPoint(msgspec.Struct, frozen=True):
         return self.n < 256 and is_plausible_topic(f"{RETRY_PREFIX}{self.c}")
 
     def open_offsets(self) -> list[int]:
-        """Those that it does not say to be acknowledged."""
+        """The offsets that it does not name as acknowledged."""
         offsets = [self.so + step for step in (self.d or range(self.n))]
         return [offset for index, offset in enumerate(offsets) if not self.bm >> index & 1]
 

@@ -47,7 +47,7 @@ class SequenceSet:
 
     @property
     def byte_count(self) -> int:
-        """Of the ranges."""
+        """Bytes that the ranges take."""
         return len(self._starts) * (self._starts.itemsize + self._ends.itemsize)
 
     def ranges(self) -> list[tuple[int, int]]:
@@ -76,7 +76,7 @@ class SequenceSet:
         self.discard_range(offset, offset + 1)
 
     def discard_range(self, first: int, end: int) -> None:
-        """None of first .. end - 1 is in the set any more."""
+        """Removes first .. end - 1 from the set."""
         if first >= end:
             return
         starts, ends = self._starts, self._ends

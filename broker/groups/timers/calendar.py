@@ -86,7 +86,7 @@ class _Bucket:
 
     @property
     def earliest_ms(self) -> int:
-        """Of its rows, also of those that ended."""
+        """The earliest delivery time of its rows, ended ones included."""
         if self._earliest_ms is None:
             self._earliest_ms = int(self.rows["deliver_ms"].min())
         return self._earliest_ms
@@ -155,7 +155,7 @@ class Calendar:
             self._slots.add(slot, members)
 
     def _count(self, rows: Rows, sign: int) -> None:
-        """These wait now, or (sign -1) wait no more."""
+        """Counts rows that begin to wait, or (sign -1) have ended."""
         if not len(rows):
             return
         self.waiting_count += sign * len(rows)
@@ -222,7 +222,7 @@ class Calendar:
             self._add_run(_sorted(np.concatenate(opened)))
 
     def _heads(self, now_ms: EpochMs, count: int) -> list[Rows]:
-        """Of each run the first `count` rows that are due."""
+        """The first `count` due rows of each run."""
         heads = [run[:count] for run in self._runs]
         return [head[: np.searchsorted(head["deliver_ms"], now_ms, "right")] for head in heads]
 

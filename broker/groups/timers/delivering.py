@@ -28,7 +28,7 @@ from trovemq_store.engine.record_writer import RecordWriter
 from trovemq_store.files.fault_points import fault_point
 
 TURN_BYTES_MAX: Final = 4 << 20
-"""Of the records that one turn reads, beyond the first."""
+"""The most bytes of records that one turn reads, beyond the first record."""
 
 
 @dataclass(slots=True)
@@ -146,7 +146,7 @@ def _parts(
 
 
 def _target(store: MessageStore, writer: RecordWriter, topic: str) -> Target | None:
-    """None for a topic that was deleted."""
+    """Where messages of the topic go; None if the topic was deleted."""
     config = store.topics.get(topic)
     if config is None:
         return None

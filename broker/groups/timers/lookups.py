@@ -59,7 +59,7 @@ def waiting_until(
 def waiting_message(
     table: WaitingTable, topic: str, waiting_topic: str, record: memoryview, queue_offset: QueueOffset
 ) -> DelayedMessage | None:
-    """None where it waits no more, or for another topic."""
+    """The delayed message; None if it does not wait any more, or waits for another topic."""
     queue_id = QueueId(int.from_bytes(record[QUEUE_ID_AT : QUEUE_ID_AT + 4], signed=True))
     source = source_of(waiting_topic, queue_id)
     waiting = table.sources.waiting(source, queue_offset) if source is not None else None

@@ -117,7 +117,7 @@ class TimerCheck:
 
 
 def load_check(files: FileSystem) -> TimerCheck | None:
-    """None where the file is missing or too short. StorageError."""
+    """The content of the file; None if it is missing or too short. Raises StorageError."""
     data = files.read_bytes(CHECK_PATH) if files.exists(CHECK_PATH) else b""
     return TimerCheck(*_CHECK.unpack_from(data)) if len(data) >= _CHECK.size else None
 

@@ -36,7 +36,7 @@ def queue_of(source: int) -> tuple[str, QueueId]:
 
 
 def source_of(topic: str, queue_id: QueueId) -> int | None:
-    """None where no messages wait in that queue."""
+    """The number of the queue as a source; None if no messages wait in that queue."""
     if topic == WHEEL_TOPIC and queue_id == WHEEL_QUEUE_ID:
         return WHEEL_SOURCE
     if topic == SCHEDULE_TOPIC and 0 <= queue_id < SCHEDULE_QUEUES_MAX:

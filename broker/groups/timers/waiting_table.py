@@ -73,7 +73,7 @@ class WaitingTable:
             self.positions[source] = offset
 
     def read_again(self, source: int, offsets: Sequence[int]) -> None:
-        """These records, which lie below the position."""
+        """Adds these records again, which lie below the position."""
         queue = self.sources.queue(source)
         for offset in offsets if queue is not None else ():
             assert queue is not None
@@ -154,7 +154,7 @@ class WaitingTable:
         )
 
     def restore(self, state: TimersState) -> None:
-        """Into an empty table."""
+        """Restores the state into an empty table."""
         self.positions = dict(state.positions)
         for topic in state.topics:
             self._numbered(topic)

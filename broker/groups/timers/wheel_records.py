@@ -53,7 +53,7 @@ DELETED_UNIQUE_KEY: Final = "TIMER_DEL_UNIQKEY"
 RECALL_TAG: Final = "_RECALL_TAG_"
 
 PRECISION_MS: Final = 1_000
-"""Of RocketMQ's wheel (timerPrecisionMs)."""
+"""The precision of RocketMQ's wheel (timerPrecisionMs)."""
 TIME_MAX: Final = EpochMs((1 << 53) - 1)
 """A later time in a record is not believed."""
 _MARKER_BODY: Final = b"0"
@@ -187,7 +187,7 @@ def read_waiting(record: memoryview, schedule_ms: int | None = None) -> Waiting 
 
 
 def waiting_of(properties: Mapping[str, str], schedule_ms: int | None = None) -> Waiting | None:
-    """The same of a record's properties."""
+    """The delivery that these properties name; None if they name none."""
     topic = properties.get(PROPERTY_REAL_TOPIC)
     queue_id = _integer(properties, PROPERTY_REAL_QUEUE_ID)
     deliver_ms = _deliver_ms(properties) if schedule_ms is None else schedule_ms

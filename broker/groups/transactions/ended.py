@@ -26,7 +26,8 @@ from trovemq_store.engine.unique_key_lookup import records_with_unique_key
 
 
 def find_ended(store: MessageStore, halves: Sequence[HalfMessage], *, checks_max: int) -> list[HalfMessage]:
-    """Those of the halves that have a commit record, or a give-up record after checks_max checks."""
+    """Those of the halves that have ended: they have a commit record, or a give-up record after checks_max
+    checks."""
     last_checked = [half for half in halves if half.checks >= checks_max]
     if store.key_index is None:
         ended = _committed_by_reading(store, halves) | _given_up_by_reading(store, last_checked)

@@ -42,7 +42,7 @@ class OpenHalves:
         return self._by_id.get((topic, transaction_id))
 
     def all(self) -> list[HalfMessage]:
-        """In the order of the queue."""
+        """All of them, in the order of the queue."""
         return sorted(self._by_offset.values(), key=lambda half: half.offset)
 
     def lowest(self) -> HalfMessage | None:

@@ -53,7 +53,8 @@ class Has:
         return any(map(self.is_met, keys_with_spaces(keys, sizes)))
 
     def by_word(self) -> Has | None:
-        """Of a key with spaces: a weaker condition that has entries. None: nothing is."""
+        """For a key with spaces: a weaker condition by one of its words, which has entries. None if there is
+        none."""
         word = key_word(self.value, is_beginning=self.is_prefix)
         if word:
             return Has(KEY, word)

@@ -82,7 +82,7 @@ class Plan:
 
 
 class Planner:
-    """Of one part of the log and one topic."""
+    """Plans a search in one part of the log and one topic."""
 
     def __init__(self, span: Range, topic: TopicEntry, indexed: Callable[[str], bool]) -> None:
         """indexed: whether every record of the part has terms of that property."""
@@ -106,7 +106,7 @@ class Planner:
         )
 
     def _of(self, condition: Condition) -> Plan | None:
-        """None: it names no records by itself."""
+        """The plan of a condition; None if it names no records by itself."""
         match condition:
             case Has():
                 return self._has(condition)
@@ -180,7 +180,7 @@ class Planner:
         return min(most, max(_PAGE * topic.message_count / records, most * (ahead - apart) / size))
 
     def _merged(self, condition: Has, begin: bytes, records: float) -> Plan | None:
-        """None: there are more terms."""
+        """The merged records of all terms; None if there are too many terms."""
         span = self._span
         terms_max = min(TERMS_MAX, max(0, self._listed_left) // _TERM_COST)
         terms = terms_beginning(span, begin, terms_max)
@@ -191,7 +191,7 @@ class Planner:
         return Plan(text, entries, True, records, _MERGED_COST * records, lambda: merged_walk(span, terms))
 
     def _listed(self, condition: Has, begin: bytes) -> Plan | None:
-        """None: there are more entries, about which no more is to be read."""
+        """The listed entries; None if there are so many that reading on is not worth it."""
         span, end, weight = self._span, key_after(begin), _weight(condition)
         assert end is not None, "a prefix begins with a topic's number and a kind"
         most = self._listed_left // weight

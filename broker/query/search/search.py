@@ -217,7 +217,7 @@ class _PageSearch:
         return entry if entry.since >= self.store.deletions.deleted_below(self.query.topic) else None
 
     def _declared_from(self, reader: TreeReader, topic: TopicEntry) -> dict[str, PhysicalOffset]:
-        """From where on the records have terms of each property that the search names."""
+        """For each property that the search names, the place from which on the records have terms of it."""
         found = {}
         for name in self.query.properties():
             value = reader.get(META, property_key(topic.number, name))

@@ -58,7 +58,7 @@ class Range:
     touched: int = field(default=0)
 
     def ranks(self, offsets: Ranks) -> Ranks:
-        """Of those in the range, sorted."""
+        """Those of the offsets that are in the range, sorted."""
         offsets = offsets[(offsets >= self.low) & (offsets < self.high)]
         return np.sort(-offsets if self.newest_first else offsets)
 
@@ -86,7 +86,7 @@ def offsets_of(entries: Sequence[tuple[bytes, bytes]]) -> Ranks:
 
 
 def offsets_of_keys(keys: Sequence[bytes]) -> Ranks:
-    """The same of entries that have no values, by their keys."""
+    """The offsets of entries without values, by their keys."""
     if len(set(map(len, keys))) != 1:
         return offsets_of([(key, b"") for key in keys])
     rows = np.frombuffer(b"".join(keys), np.uint8).reshape(len(keys), -1)
@@ -167,8 +167,8 @@ def location_walk(span: Range, topic_number: int) -> Walk:
 
 
 def terms_beginning(span: Range, begin: bytes, terms_max: int) -> Terms | None:
-    """Those whose keys begin so and that have records in the range; None where there are more of them, in the
-    range or not."""
+    """The terms with this prefix that have records in the range; None if there are more of them, in the range
+    or not."""
     end = key_after(begin)
     assert end is not None, "a prefix begins with a topic's number and a kind"
     terms: list[bytes] = []
@@ -187,8 +187,8 @@ def terms_beginning(span: Range, begin: bytes, terms_max: int) -> Terms | None:
 
 
 def _first_places(span: Range, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Of each term, a physical offset that none of its records in the range lies before; empty where it has
-    no record there."""
+    """For each term a physical offset before which none of its records in the range lies; empty if it has no
+    record there."""
     cursor = span.reader.cursor(TERM)
     low, high, behind_low = OFFSET.pack(span.low), OFFSET.pack(span.high), OFFSET.pack(span.low + 1)
     entry = cursor.at_least(begin)
@@ -207,8 +207,8 @@ def _first_places(span: Range, begin: bytes, end: bytes) -> Iterator[tuple[bytes
 
 
 def _last_places(span: Range, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Of each term, from the last one on, a physical offset that none of its records in the range lies after;
-    empty where it has no record there."""
+    """For each term, from the last one on, a physical offset after which none of its records in the range
+    lies; empty if it has no record there."""
     cursor, low, high = span.reader.cursor(TERM), OFFSET.pack(span.low), OFFSET.pack(span.high)
     entry = cursor.below(end)
     while entry is not None and entry[0] >= begin:

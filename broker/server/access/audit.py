@@ -47,7 +47,7 @@ _NAMES: Final = ("access_key", "subject", "number", "actions", "resource")
 
 
 class AuditLog:
-    """Of one broker."""
+    """The audit of one broker."""
 
     def __init__(self, clock_ms: Callable[[], EpochMs]) -> None:
         self._clock_ms = clock_ms
@@ -159,7 +159,7 @@ def targets_of(row: Row, request: Any) -> str:
 
 
 def outcome_of(reply: Any) -> str:
-    """Of RocketMQ's replies, which have a status of their own, or OK."""
+    """The outcome of a call: the status in one of RocketMQ's replies, or OK."""
     code = getattr(getattr(reply, "status", None), "code", None)
     return OK if not code or code == Code.OK else Code.Name(code)
 

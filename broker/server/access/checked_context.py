@@ -39,7 +39,7 @@ class Checks(Protocol):
         ...
 
     def next_now(self, data: bytes) -> Any:
-        """The same, where no message may_wait. TroveError."""
+        """As next(), for messages that need not wait. Raises TroveError."""
         ...
 
     @property
@@ -53,7 +53,7 @@ class Checks(Protocol):
 
 
 class CheckedContext:
-    """Its `read` gives admitted messages alone, and its `write` keeps to quotas."""
+    """A context whose `read` returns admitted messages only, and whose `write` keeps to quotas."""
 
     def __init__(self, context: Any, checks: Checks) -> None:
         self._context = context
@@ -76,7 +76,7 @@ class CheckedContext:
 
 
 class CheckedCallbacks(CheckedContext):
-    """The same with the callbacks of our own transport."""
+    """A CheckedContext with the callbacks of our own transport."""
 
     def __init__(self, context: Any, checks: Checks) -> None:
         super().__init__(context, checks)

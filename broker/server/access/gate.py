@@ -50,7 +50,7 @@ DATE_KEY: Final = "x-mq-date-time"
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Those of a call, as far as it can be checked without its connection."""
+    """The credentials of a call, checked as far as that needs no connection."""
 
     path: str
     session_call: SessionCall | None = None

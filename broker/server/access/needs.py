@@ -257,7 +257,7 @@ def _without_changes(request: route_pb2.WatchRoutesRequest) -> None:
 def _show_transaction(
     reply: transaction_pb2.TransactionReply, may_see: MaySee
 ) -> transaction_pb2.TransactionReply:
-    """One with a topic that the caller may not know of is not there."""
+    """A transaction with a topic that the caller may not know of is shown as if it did not exist."""
     if not all(may_see(Kind.TOPIC, topic) for topic in reply.topics):
         raise TroveError(errors.TRANSACTION_NOT_FOUND)
     return reply

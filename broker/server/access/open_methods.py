@@ -18,7 +18,7 @@ from trovemq_daemon.peers import peer_of_call
 from trovemq_daemon.reply_budget import size_of
 
 _HANDSHAKE_SIZE = 256
-"""Of a stream that is refused before its first message."""
+"""The size that a stream counts which is refused before its first message."""
 
 
 class OpenMethod:

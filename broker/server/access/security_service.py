@@ -52,7 +52,7 @@ class SecurityService(security_pb2_grpc.SecurityServiceServicer):
     """The methods are those of security.proto; every refusal is a TroveError."""
 
     def __init__(self, parts: SecurityParts | None) -> None:
-        """None: the broker asks nobody; every call is answered AUTHENTICATION_DISABLED."""
+        """None: the broker has no authentication, and every call is answered with AUTHENTICATION_DISABLED."""
         self._known = parts
 
     @property

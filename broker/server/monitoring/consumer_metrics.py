@@ -35,7 +35,7 @@ CLIENTS_STEP: Final = 512
 
 
 class ConsumerMetrics:
-    """One part of BrokerCollector's families."""
+    """The part of BrokerCollector's families that is about consumers."""
 
     def __init__(self, statistics: BrokerStatistics, families: NodeFamilies) -> None:
         self._statistics = statistics

@@ -234,7 +234,7 @@ class BrokerCollector(Collector):
             yield families.counter(f"trovemq_atomic_{name}", what, numbers[f"atomic_{name}"])
 
     def _priorities(self) -> Iterator[Metric]:
-        """Of topics that are received by priority: ten series each, and of each of their groups."""
+        """Ten series for each topic that is received by priority, and for each of its groups."""
         statistics, families = self._statistics, self._families
         yield from families.counters(
             "trovemq_priority_messages",
@@ -277,7 +277,7 @@ class BrokerCollector(Collector):
             yield self._families.counter(name, what, value)
 
     def _trees(self) -> Iterator[Metric]:
-        """Of the B+trees beside the log, where there are any."""
+        """The metrics of the sorted trees, if the store has them."""
         for name, value in self._statistics.tree_counters().items():
             what = _TREES[name]
             if name == "tree_records":

@@ -96,7 +96,7 @@ class BrokerStatistics:
         return 0 if due_ms is None else max(0, self.clock_ms() - due_ms)
 
     def backlogs(self) -> Steps[dict[tuple[str, str], GroupBacklog]]:
-        """By (group, stored topic)."""
+        """The backlogs by (group, stored topic)."""
         states = self.model.delivery.group_topics.states()
         return backlog_steps(self.store, states, self.clock_ms(), GROUP_ENTRIES_MAX)
 

@@ -397,7 +397,7 @@ def _message_count(settlement: consumer_pb2.Settlement) -> int:
 
 
 def _ranges_of(settlement: consumer_pb2.Settlement) -> list[range]:
-    """In parts of one step."""
+    """The settlement's ranges, cut into parts of one step."""
     ranges = settlement.ranges
     if len(ranges) % 2 or min(ranges, default=0) < 0:
         raise TroveError(errors.REQUEST_ILLEGAL, "ranges are pairs of a queue offset and a count")

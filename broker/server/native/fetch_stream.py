@@ -167,7 +167,7 @@ async def pull_once(parts: FetchParts, request: message_pb2.FetchRequest, peer: 
 
 
 def pull_now(parts: FetchParts, request: message_pb2.FetchRequest) -> bytes | None:
-    """The same where nobody has to wait; else None."""
+    """Pulls if that needs no waiting; else None."""
     own = pull_request(request)
     result = parts.puller.pull(own)
     if result.at_end and not parts.long_polls.closed and wait_limit(request, parts.wait_ms_max):

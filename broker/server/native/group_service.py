@@ -239,7 +239,7 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
     async def _each_letter(
         self, request: group_pb2.ResendDeadLettersRequest, look: Callable[[int], Resent | None]
     ) -> dict[int, Resent | TroveError | None]:
-        """By offset the result of `look`, or its error. Raises TroveError REQUEST_ILLEGAL, and as
+        """The result of `look`, or its error, by offset. Raises TroveError REQUEST_ILLEGAL, and as
         check_group()."""
         offsets = list(dict.fromkeys(request.offsets))
         if not 1 <= len(offsets) <= RESEND_MAX:

@@ -79,7 +79,7 @@ class MessageService:
         return await pull_once(self._fetch, request, context.peer())
 
     def begin_pull(self, request: message_pb2.FetchRequest, _context: Context, answer: Answer) -> bool:
-        """The same without a task, where the queue has something or the request does not wait for it."""
+        """As Pull, without a task, if the queue has messages or the request does not wait for them."""
         reply = pull_now(self._fetch, request)
         if reply is None:
             return False
@@ -103,7 +103,7 @@ class MessageService:
         return await answered
 
     def begin_send(self, request: message_pb2.SendRequest, context: Context, answer: Answer) -> bool:
-        """The same without a task, where nothing waits for the disk's capacity."""
+        """As Send, without a task, if no append waits for the disk."""
         if self._append.group_commit.full:
             return False
         self._begin_send(request, context, answer)

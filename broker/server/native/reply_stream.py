@@ -238,7 +238,7 @@ class CallbackContext(Protocol):
 
     @staticmethod
     def of(context: Any) -> CallbackContext | None:
-        """None on grpcio."""
+        """The context's callbacks; None on grpcio."""
         return context if hasattr(context, "set_receiver") else None
 
 

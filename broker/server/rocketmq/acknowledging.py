@@ -34,7 +34,7 @@ class Acknowledger:
     def begin_acknowledge(
         self, request: service_pb2.AckMessageRequest, _context: Context, answer: Answer
     ) -> bool:
-        """The same without a task: it never waits."""
+        """As acknowledge, without a task, because it never waits."""
         answer(self._acknowledged(request))
         return True
 

@@ -51,10 +51,10 @@ _LEVELS: Final[dict[int, LogLevel]] = {
 }
 
 PROPERTY_BYTES_MAX: Final = 1 << 18
-"""Of the messages of one answer: protobuf takes 30 ns for each of their bytes, all at once at its end."""
+"""The most bytes of properties in one answer: protobuf takes 30 ns for each byte, all at once at the end."""
 
 PROPERTY_BYTES_OF_STEP: Final = 1 << 15
-"""Of the messages that are read and converted in one step of the loop."""
+"""The most bytes of properties that are read and converted in one step of the loop."""
 
 Send = Callable[[service_pb2.SendMessageRequest, Context], Awaitable[service_pb2.SendMessageResponse]]
 

@@ -190,7 +190,7 @@ class ClientRegistry:
         return self._subscriptions.get((group, topic))
 
     def subscriptions(self, *, group: str = "", topic: str = "") -> dict[tuple[str, str], Subscription]:
-        """By (group, topic); of this group and this topic where one is given."""
+        """The subscriptions by (group, topic), of this group and this topic if one is given."""
         return {
             key: value
             for key, value in self._subscriptions.items()

@@ -27,7 +27,7 @@ WARNED_MAX: Final = 10_000
 
 
 def fifo_topics(topics: TopicTable, names: Iterable[str]) -> list[str]:
-    """Those of the names that are topics of type FIFO, sorted."""
+    """The topics of type FIFO among the names, sorted."""
     return sorted(
         name for name in names if (config := topics.get(name)) is not None and config.message_type == FIFO
     )

@@ -46,7 +46,8 @@ class GroupViews:
     async def query_time_span(
         self, request: admin_pb2.QueryTimeSpanRequest, _context: Context
     ) -> admin_pb2.QueryTimeSpanResponse:
-        """Of each queue: store times of its first and last message and of the group's next one, epoch ms."""
+        """For each queue the store times of its first message, its last one and the group's next one, epoch
+        ms."""
         group = group_name(request.group)
         now_ms = self._parts.clock_ms()
         reply = admin_pb2.QueryTimeSpanResponse(status=OK_STATUS)
@@ -91,7 +92,7 @@ class GroupViews:
         return topic in self._parts.store.topics or bool(self._parts.store.consume_queues.queues(topic))
 
     def _committed(self, group: str, topic: str) -> list[tuple[QueueId, QueueOffset | None]]:
-        """Of every queue, sorted; None for one that the group never read."""
+        """The committed offset of every queue, sorted; None for a queue that the group has never read."""
         rows = self._parts.delivery.progress(group, topic, self._parts.clock_ms())
         progress = {entry.queue_id: entry.committed for entry in rows}
         offsets = self._parts.store.offsets

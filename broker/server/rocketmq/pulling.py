@@ -43,9 +43,9 @@ PULL_COUNT_DEFAULT: Final = 32
 PULL_COUNT_MAX: Final = 1_024
 PART_COUNT_MAX: Final = 32
 BYTES_MAX: Final = 1 << 20
-"""Of the records of all parts together; at least one is read."""
+"""The most bytes of records in all parts together; at least one record is read."""
 FILTERED_BYTES_MAX: Final = 1 << 18
-"""Of records that one look reads where their properties decide which of them are taken."""
+"""The most bytes of records that one look reads, if their properties decide which of them match."""
 LOOKS_MAX: Final = 256  # batches that a pull reads after its time is over, to find a message for its filter
 TAG_SEPARATOR: Final = "||"
 
@@ -59,7 +59,7 @@ class _Part(NamedTuple):
     """Messages that were read together."""
 
     messages: list[tuple[memoryview, QueueOffset]]
-    """Those that the filter takes: record (a view of the log) and queue offset."""
+    """The messages that match the filter: record (a view of the log) and queue offset."""
     result: PullResult
 
     @property

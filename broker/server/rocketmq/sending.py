@@ -82,7 +82,7 @@ class Sender:
         return _answer(messages, stored)
 
     def begin_send(self, request: service_pb2.SendMessageRequest, context: Context, answer: Answer) -> bool:
-        """The same without a task, for messages that are appended at once, to any queue."""
+        """As send, without a task, for messages that are appended at once, to any queue."""
         if self._parts.group_commit.full or len(request.messages) > CHECKED_STEP:
             return False
         send, ready, kinds = finished(self._checked(request.messages, context))
@@ -209,7 +209,7 @@ class _Send:
         self._now_ms = now_ms
 
     async def store_one(self, message: v2.Message, ready: OutgoingMessage, kind: v2.MessageType) -> Stored:
-        """Of a message that is not plain. Raises TroveError: nothing was stored."""
+        """Stores a message that is not plain. If it raises TroveError, nothing was stored."""
         group = message.system_properties.message_group
         queue_id = QueueId(group_queue(group, self._queue_count)) if group else ANY_QUEUE
         if kind == v2.TRANSACTION:
@@ -316,7 +316,8 @@ class _Send:
         return Stored(result, recall_handle=handle)
 
     def _due_ms_of_original(self, result: AppendResult) -> EpochMs | None:
-        """Of a duplicate: the original is the one that can be recalled. None where that was not delayed."""
+        """The delivery time of the original of a duplicate, because only the original can be recalled. None
+        if it was not delayed."""
         with storage_errors("the original cannot be read", errors.UNKNOWN_ERROR):
             return self._parts.timers.due_ms_at(result.physical_offset)
 

@@ -135,7 +135,7 @@ class RocketmqService:
         return {**handlers, "Telemetry": telemetry}
 
     def _with_callbacks(self, handlers: Handlers) -> dict[str, Any]:
-        """The same, and for the methods that are called most the way without a task."""
+        """The handlers, and for the methods that are called most the form without a task."""
         parts = self._parts
         send = self._begin("SendMessage", self.sender.begin_send, refused=parts.traffic.refused)
         acknowledge = self._begin("AckMessage", self.acknowledger.begin_acknowledge)

@@ -46,7 +46,8 @@ def _pair(access_key: str | None, secret_key: str | None, names: str) -> Credent
 
 
 def read_credentials(path: str) -> Credentials:
-    """Of a file. Raises TroveError REQUEST_ILLEGAL, which shows nothing that is in it."""
+    """The credentials in a file. Raises TroveError REQUEST_ILLEGAL, which shows nothing of the file's
+    content."""
     try:
         with Path(path).open("rb") as file:
             content = file.read(FILE_SIZE_MAX).decode()

@@ -249,7 +249,7 @@ class Groups:
     async def resent_dead_letters(
         self, group: str, offsets: Sequence[int], *, broker: str | None = None
     ) -> list[ResentDeadLetter]:
-        """Of these dead letters those that were sent again, and where. Arguments and errors as of
+        """Those of the dead letters that were sent again, and where to. Arguments and errors as in
         `resend_dead_letters`."""
         check_text("group", group, errors.GROUP_ILLEGAL)
         return await self._letter_calls(group, offsets, broker).resent(group, offsets)

@@ -75,7 +75,7 @@ class Owner(Protocol):
     """The owner of a batch, which decides about its retries and its end."""
 
     def batch_taken(self, batch: Batch) -> None:
-        """It is being written now: nothing may join it any more."""
+        """The batch is being written: no message may join it any more."""
 
     def batch_answered(self, batch: Batch, outcome: AppendOutcome) -> None:
         """The broker replied."""
@@ -84,7 +84,7 @@ class Owner(Protocol):
         """No reply will come."""
 
     def batch_done(self, batch: Batch) -> None:
-        """Its messages have their results; it counts no more."""
+        """The messages of the batch have their results."""
 
 
 class Batch:

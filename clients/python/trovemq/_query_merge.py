@@ -214,8 +214,8 @@ async def _merged(
 def _connections_to_ask(
     pool: ConnectionPool, topic: str, broker: str | None, begun: Collection[str]
 ) -> dict[str, Connection | None]:
-    """By name, in its order: each broker of the topic in the routes, each where an answer had begun, and each
-    that was lost while this client watched. None where no route leads there."""
+    """The connections by name, in its order: each broker of the topic in the routes, each whose answer had
+    begun, and each that was lost while this client watched. None if no route leads there."""
     live = {info.name: info for info in pool.routes.brokers_of(topic, broker)}
     live |= {info.name: info for info in pool.routes.brokers() if info.name in begun}
     lost = pool.routes.lost_brokers_of(topic) if broker is None else []
@@ -227,8 +227,8 @@ def _connections_to_ask(
 async def all_messages(
     ask: Callable[[str | None], Awaitable[QueryAnswer | SearchAnswer]],
 ) -> AsyncGenerator[Message, None]:
-    """Of all pages; `ask` answers from a cursor on. TroveError BROKER_UNREACHABLE, MESSAGES_REMOVED_EARLY
-    after the messages that were found."""
+    """The messages of all pages; `ask` answers from a cursor on. Raises TroveError BROKER_UNREACHABLE,
+    MESSAGES_REMOVED_EARLY after the messages that were found."""
     cursor: str | None = None
     while True:
         answer = await ask(cursor)

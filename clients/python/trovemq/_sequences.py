@@ -31,11 +31,8 @@ def own_id(producer_id: str, access_key: str | None) -> str:
 
 
 class SequenceAssigner:
-    """Of one producer and topic. `producer_id`: one made for it where None. `access_key`: the user's, whose
-    name an id begins with that has none.
-
-    Raises TroveError PRODUCER_SEQUENCE_ILLEGAL.
-    """
+    """Numbers the messages of one producer and topic. `producer_id`: None to make one. `access_key`: the
+    user's; a made id begins with it. Raises TroveError PRODUCER_SEQUENCE_ILLEGAL."""
 
     def __init__(self, producer_id: str | None = None, access_key: str | None = None) -> None:
         if producer_id is not None and not _ID.fullmatch(producer_id):

@@ -73,12 +73,13 @@ def parse_server(server: str | Sequence[str]) -> Server:
 
 
 def without_secret(server: str) -> str:
-    """The same without the secret key, to be shown."""
+    """The URL without the secret key, to be shown."""
     return _SECRET.sub(r"\1***@", server)
 
 
 def with_absolute_files(server: str) -> str:
-    """The same URL, which means the same files in every directory; other names as they are."""
+    """The URL with absolute file names, so that it means the same in every directory; other names
+    unchanged."""
     place, mark, query = server.partition("?")
     pairs = [pair.partition("=") for pair in query.split("&")]
     named = [
@@ -144,7 +145,7 @@ def _number(name: str, text: str) -> int:
 
 
 def _tls(given: Mapping[str, str]) -> bool | TlsOptions | None:
-    """None where the URL says nothing of TLS."""
+    """The TLS options of a URL; None if it names none."""
     switch = given.get("tls", "true" if given else "")
     if switch not in ("", "true", "false"):
         raise TroveError(errors.REQUEST_ILLEGAL, f"tls={switch[:80]} is neither true nor false")

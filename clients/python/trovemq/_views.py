@@ -27,7 +27,7 @@ class _View:
     state: ClusterState
     broken_at: float | None = None
     reported: dict[str, tuple[BrokerRoute, int]] = field(default_factory=dict)
-    """By broker: its entry, and when that was new, as a count of all reports."""
+    """For each broker its entry, and when it was new, as a count of all reports."""
 
     def counts(self, now: float) -> bool:
         return self.broken_at is None or now < self.broken_at + KEPT_SECONDS

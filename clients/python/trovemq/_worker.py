@@ -114,7 +114,7 @@ class Worker:
                 await message.consumed()
 
     async def _consume_directly(self, message: ReceivedMessage) -> None:
-        """By an operator's command; its exception is the answer."""
+        """Consumes a message by an operator's command; an exception is the answer."""
         await self._call([message], [self._value(message)])
 
     def _value(self, message: ReceivedMessage) -> object:

@@ -39,7 +39,8 @@ _log = logging.getLogger(__name__)
 MESSAGES_MAX: Final = 4_096
 ACKNOWLEDGEMENTS_MAX: Final = 4_096
 BYTES_MAX: Final = 256 << 20
-"""Of one transaction here; a broker takes a quarter of its segments' size (256 MiB by default)."""
+"""The most bytes of one transaction in this client; a broker takes a quarter of its segments' size (256 MiB
+by default)."""
 HANDLES_TOGETHER_MAX: Final = 1_024
 COMMIT_TIMEOUT_MS_MIN: Final = 10_000
 

@@ -42,7 +42,8 @@ def log_calls(logger: logging.Logger = _log, level: int = logging.INFO) -> Middl
 
 @dataclass(frozen=True, slots=True)
 class CallStatistics:
-    """Of one topic and group: calls that returned and that raised, their messages, and seconds of both."""
+    """Counts of one topic and group: calls that returned and that raised, their messages, and the seconds of
+    both."""
 
     done: int = 0
     failed: int = 0
@@ -80,7 +81,7 @@ class CallMetrics:
             )
 
     def statistics(self) -> dict[tuple[str, str], CallStatistics]:
-        """By topic and group."""
+        """The counts by topic and group."""
         return dict(self._statistics)
 
     def prometheus(self, registry: Any = None) -> None:

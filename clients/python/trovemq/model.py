@@ -124,10 +124,11 @@ class TopicDescription:
     queues: tuple[TopicQueue, ...]
     broker: str
     options: Mapping[str, str] = field(default_factory=dict)
-    """Those that are set, by name: deduplicate, order, retention, retention_age_max, indexed_properties."""
+    """The options that are set, by name: deduplicate, order, retention, retention_age_max,
+    indexed_properties."""
     hold: TopicHold | None = None
-    """Of describe_topic: the part of the log that the topic keeps until it is acknowledged; None for
-    nothing."""
+    """In the result of describe_topic: the part of the log that the topic keeps until it is acknowledged, or
+    None."""
 
 
 @dataclass(frozen=True, slots=True)

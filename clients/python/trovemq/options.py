@@ -59,7 +59,8 @@ class ClientOptions:
     channel_options: tuple[tuple[str, int | str], ...] = ()
 
     def channel_settings(self) -> ChannelSettings:
-        """Of its channels; reads the files of TLS. TroveError TLS_OPTION_ILLEGAL, REQUEST_ILLEGAL."""
+        """The settings of its channels; reads the TLS files. Raises TroveError TLS_OPTION_ILLEGAL,
+        REQUEST_ILLEGAL."""
         return ChannelSettings(
             transport=chosen_transport(self.grpc_transport),
             tls=chosen_tls(self.tls),

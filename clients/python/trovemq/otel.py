@@ -104,7 +104,7 @@ class Tracing:
         return random() < self._root_ratio  # noqa: S311  no secret
 
     def wants_batch(self, properties: object) -> bool:
-        """The same for a batch."""
+        """As wants(), for a batch."""
         if isinstance(properties, _CarriedOfEach | str):
             return False
         return self.wants_send(None if isinstance(properties, Sequence) else properties)

@@ -519,7 +519,8 @@ class Producer:
         return broker.batch_size_max if broker is not None else 4 << 20
 
     def _check_body(self, slot: Slot | None, size: int) -> None:
-        """By the limit of the slot's broker; by the lowest one where any broker may get the message."""
+        """Checks the body by the limit of the slot's broker, or by the lowest limit if any broker may get the
+        message."""
         routes = self._pool.routes
         broker = routes.find(slot.broker) if slot is not None else None
         size_max = broker.body_size_max if broker is not None else routes.body_size_max

@@ -313,7 +313,7 @@ class BatchReceipt(Sequence[SendReceipt]):
 
     @property
     def sequence_gaps(self) -> dict[int, range]:
-        """Of those messages before whose numbers some are missing: message of the batch -> the numbers
+        """For messages before whose numbers some are missing: message of the batch -> the missing numbers
         (`SendReceipt.sequence_gap`)."""
         return {
             start + index: gap

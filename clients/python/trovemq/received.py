@@ -244,7 +244,7 @@ class _Processing(Generic[Processed]):
 
 
 class _TracedProcessing(_Processing[Processed]):
-    """The same in a span."""
+    """The processing of a message within a span."""
 
     __slots__ = ("_span",)
 

@@ -316,7 +316,7 @@ class BrokerProcess(DaemonProcess):
         return self.url_with(self.faults)
 
     def url_with(self, faults: Faults | None) -> str:
-        """The same with faults of the caller's own."""
+        """The broker's URL with these faults."""
         return f"trovemq://{self.address}" + (f"?faults={faults.text()}" if faults is not None else "")
 
     @property

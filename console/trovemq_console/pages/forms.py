@@ -25,7 +25,7 @@ class Form:
             self._values.setdefault(name, []).append(value)
 
     def with_value(self, name: str, value: str) -> Form:
-        """The same, but for one field."""
+        """The form with another value of one field."""
         return Form([(key, value if key == name else old) for key, old in self.fields])
 
     def text(self, name: str) -> str:

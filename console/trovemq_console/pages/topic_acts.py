@@ -19,7 +19,7 @@ INDEXED: Final = "indexed_properties"
 
 
 def _options(form: Form) -> dict[str, str]:
-    """Those that are filled in."""
+    """The options that are filled in."""
     given = {name: form.text(name).strip() for name in OPTIONS} | {INDEXED: ",".join(form.words(INDEXED))}
     return {name: value for name, value in given.items() if value}
 

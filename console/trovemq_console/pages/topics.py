@@ -183,7 +183,7 @@ def estimated_size(count: int, some: Sequence[Message]) -> float | None:
 
 
 def depth(described: list[TopicDescription]) -> int:
-    """Its messages, over all queues of these brokers."""
+    """The number of messages in all queues of these brokers."""
     return sum(queue.max_offset - queue.min_offset for one in described for queue in one.queues)
 
 

@@ -115,7 +115,7 @@ def real_topic(message: Message) -> str:
 
 
 def due_of(message: Message) -> int:
-    """Its delivery time, epoch ms; 0 where it names none."""
+    """The message's delivery time, epoch ms; 0 if it has none."""
     for name in ("TIMER_DELIVER_MS", "TIMER_OUT_MS"):
         value = message.properties.get(name, "")
         if value.isascii() and value.isdigit() and len(value) < 20:

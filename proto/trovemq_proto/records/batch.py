@@ -36,8 +36,8 @@ class RecordBatch(RecordColumns):
         return self._built(inflate=True)
 
     def received(self) -> Iterator[Message]:
-        """The same as a program is to get them (message.received): a body that does not inflate stops
-        nothing. Raises TroveError RECORD_DAMAGED at a record without its CRC."""
+        """The messages as a program gets them (message.received): a body that does not inflate stops nothing.
+        Raises TroveError RECORD_DAMAGED at a record without its CRC."""
         if len(self) <= SMALL_BATCH_MAX:
             return (decode_received(self.record(index)) for index in range(len(self)))
         return map(received, self._built(inflate=False))

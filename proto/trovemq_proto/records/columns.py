@@ -274,7 +274,7 @@ class RecordColumns:
         return self._rows_at(starts, width)
 
     def _rows_at(self, starts: Int64s, width: int) -> NDArray[np.uint8]:
-        """The same of any places."""
+        """As _rows(), at any places."""
         if not width or not len(starts):
             return np.empty((len(starts), width), np.uint8)
         windows = np.ndarray((len(self.data) - width + 1,), f"V{width}", self.data, 0, (1,))
@@ -332,7 +332,8 @@ class RecordColumns:
         return (computed & CRC_MASK).astype(np.int32)
 
     def over(self, data: Buffer) -> Self:
-        """The same records in another buffer that differs in no length, magic or host form."""
+        """The columns for another buffer with the same records: it must have the same lengths, magics and
+        host forms."""
         rows: list[RecordFields] = self.__dict__.get("rows", [])
         if rows and len(data) == len(self.data):
             view = data if isinstance(data, memoryview) else memoryview(data)

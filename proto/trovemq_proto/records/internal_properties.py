@@ -43,7 +43,7 @@ from trovemq_proto.records.layout import (
 
 INTERNAL_PREFIX: Final = "TROVEMQ_"
 TRANSIENT_PREFIX: Final = "__RMQ.TRANSIENT."
-"""Of RocketMQ: a broker adds these to a message for one delivery."""
+"""The prefix of properties that a RocketMQ broker adds to a message for one delivery."""
 
 
 class Writer(Enum):

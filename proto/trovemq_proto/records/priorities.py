@@ -46,7 +46,7 @@ def stored_priority(properties: Mapping[str, str]) -> int | None:
 
 
 def priority_of(properties: Mapping[str, str]) -> int:
-    """By the table above."""
+    """The priority by the table above."""
     found = stored_priority(properties)
     return PRIORITY_DEFAULT if found is None else found
 

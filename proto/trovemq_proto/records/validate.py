@@ -83,7 +83,7 @@ def validate_batch(
 def _expected(
     topic: str, queue_id: int, body_size_max: int, store_host_ipv6: bool, append_property_crc: bool
 ) -> Expected:
-    """It never changes."""
+    """What every record of such a batch must have. The result never changes for the same arguments."""
     return Expected(topic, queue_id, body_size_max, store_host_ipv6, append_property_crc)
 
 

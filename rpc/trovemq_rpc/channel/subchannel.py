@@ -70,7 +70,7 @@ class Subchannel:
 
     @property
     def failing(self) -> bool:
-        """It failed to connect, and has not connected since."""
+        """Whether it has failed to connect, and has not connected since."""
         return self._failures > 0
 
     # --- use --------------------------------------------------------------------------------------------
@@ -84,7 +84,8 @@ class Subchannel:
         return endpoint
 
     def _retire(self, endpoint: ChannelEndpoint) -> None:
-        """Its stream ids are used up (RFC 9113 section 5.1.1): its calls end there, new ones go elsewhere."""
+        """Retires an endpoint whose stream ids are used up (RFC 9113 section 5.1.1): its calls end there, new
+        ones go elsewhere."""
         self.gone(endpoint)
         endpoint.drain()
 

@@ -29,7 +29,8 @@ SOUND_FIELDS_MAX: Final = 1_024
 SOUND_FIELD_SIZE_MAX: Final = 256
 
 LIST_SIZE_OF_A_BYTE_MAX: Final = 60
-"""Of a header block: no byte that we send expands to more of its header list."""
+"""The most bytes of a header list that one byte of its header block stands for: no byte that we send stands
+for more."""
 _FIELD_OVERHEAD: Final = 32
 
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")

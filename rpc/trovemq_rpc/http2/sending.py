@@ -274,7 +274,8 @@ class Sending(ConnectionState):
         return False
 
     def raise_stream_window(self, stream: Stream, size: int) -> None:
-        """The same at once, however small the step: for a message of which so much is still to come."""
+        """Raises the window at once, however small the step, for a message of which that much is still to
+        come."""
         grow = size - stream.receive_window
         if grow > 0 and stream.state < HALF_CLOSED_REMOTE:
             stream.receive_window = size

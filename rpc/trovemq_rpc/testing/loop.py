@@ -28,7 +28,7 @@ class Deadlock(RuntimeError):  # noqa: N818 - the name says it
 
 
 class _Waiting:
-    """In place of a loop's selector: waiting moves the clock."""
+    """Takes the place of a loop's selector: waiting moves the clock."""
 
     def __init__(self, loop: "MemoryLoop") -> None:
         self._loop = loop

@@ -35,7 +35,7 @@ LAST: Final = ("config/topics.json", "config/topics.json.bak")
 LAST_OF_ALL: Final = ("trovemq/deletions.json", "trovemq/deletions.json.bak")
 _NEW_MANIFEST: Final = f"{MANIFEST_NAME}.new"
 _CHECKPOINT_TIMES: Final = 16
-"""Those of log and consume queues; not the index's, for the copy has none."""
+"""The bytes of the log's and the consume queues' times; not the index's, because the copy has no index."""
 _OWN_STATE: Final = frozenset({state.PATH, "trovemq/key-index.json"})
 
 
@@ -205,7 +205,7 @@ class BackupWriter:
 
 
 def _is_own(path: str) -> bool:
-    """Of an open store's own use: positions, spare files, and temporary files."""
+    """Whether the file is for the use of an open store only: positions, spare files, temporary files."""
     name = path.rpartition("/")[2]
     spare = path.startswith("trovemq/") and ("segment" in name or name.startswith("reserve-"))
     spare = spare or name.endswith(".new")

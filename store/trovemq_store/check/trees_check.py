@@ -181,7 +181,7 @@ class _Entries:
 
 
 def _declared(reader: TreeReader) -> dict[bytes, int]:
-    """By topic number and name of a property: from where on records have terms of it."""
+    """By topic number and property name: from where on records have terms of the property."""
     return {
         key[len(PROPERTY_FROM) :]: OFFSET.unpack(value)[0]
         for key, value in reader.items(META, PROPERTY_FROM, key_after(PROPERTY_FROM))
@@ -189,5 +189,5 @@ def _declared(reader: TreeReader) -> dict[bytes, int]:
 
 
 def _declaration(term: bytes) -> bytes:
-    """Of a property's term: topic number and name."""
+    """The topic number and name in a property's term."""
     return term[: NUMBER.size] + term[TERM_HEAD.size :].partition(b"\x01")[0]

@@ -55,11 +55,11 @@ class AppendResult(NamedTuple):
 
     @property
     def message_count(self) -> int:
-        """Of the batch, duplicates among them."""
+        """The number of messages in the batch, duplicates included."""
         return self.record_count + len(self.duplicates)
 
     def queue_offset(self, index: int) -> QueueOffset:
-        """Of message `index` of the batch."""
+        """The queue offset of message `index` of the batch."""
         known = self.duplicates.get(index)
         if known is not None:
             return known.queue_offset

@@ -52,7 +52,7 @@ class CopyFailure:
 
 
 class CopyFailures:
-    """Of one store, by all who copy."""
+    """The failures of all copies in one store."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -87,7 +87,7 @@ class CopyFailures:
         self._untold.append(failure)
 
     def take(self) -> list[CopyFailure]:
-        """Those that came since the last call: for the log."""
+        """The failures since the last call, for the log."""
         found = list(self._untold)
         self._untold.clear()
         return found

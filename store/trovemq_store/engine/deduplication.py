@@ -130,7 +130,7 @@ class Deduplication:
         return result
 
     def known(self, topic: str, ids: list[bytes], now_ms: EpochMs) -> Mapping[bytes, Known]:
-        """Those ids of the topic that may not be stored again now. Raises as append()."""
+        """Those of the topic's ids that may not be stored again now. Raises as append()."""
         window_ms = self._store.topics.options(topic).deduplicate_ms
         return self._known(self._judge(topic, len(ids)), topic, window_ms, ids, now_ms) if window_ms else {}
 
@@ -147,7 +147,7 @@ class Deduplication:
         self._on_duplicate(topic, unique_id)
 
     def forget_topic(self, topic: str) -> None:
-        """It was deleted: its counts go."""
+        """Forgets the counts of a deleted topic."""
         for counts in (self.duplicates, self.missing, self.filled):
             counts.pop(topic, None)
 
@@ -200,7 +200,7 @@ class Deduplication:
         numbered: list[SequencedRecord],
         now_ms: EpochMs,
     ) -> DedupResult:
-        """By id first, then the remaining messages by number."""
+        """Finds duplicates by id first, then among the remaining messages by number."""
         by_id = self._known(trees, topic, window_ms, ids, now_ms)
         known = {index: by_id[each] for index, each in enumerate(ids) if each in by_id} if by_id else {}
         repeats = {index: first for index, first in _repeats(ids).items() if index not in known}

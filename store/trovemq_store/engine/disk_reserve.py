@@ -73,7 +73,7 @@ class DiskReserve:
             )
 
     def work(self) -> ReserveRefill | None:
-        """None where nothing is missing, or nothing is to be kept."""
+        """The work to be done; None if nothing is missing or no reserve is kept."""
         if not self._enabled:
             self._files.short = False  # each call tries again
             return None

@@ -356,7 +356,7 @@ class _Opening:
         state.save(self._files, self._saved)
 
     def _mark_open(self) -> None:
-        """From here on the store counts as crashed, until it is closed."""
+        """Marks the store as crashed, until it is closed."""
         if not self._marked_open:
             fault_point("recovery.before_open_mark")
             self._files.write_atomic(ABORT_PATH, str(self._process_id).encode())

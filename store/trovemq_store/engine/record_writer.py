@@ -79,7 +79,7 @@ class NewRecord:
         )
 
     def with_properties(self, changes: Mapping[str, str | None]) -> NewRecord:
-        """These properties set, or taken away where the value is None."""
+        """The record with these properties set; a value of None removes the property."""
         merged = {**self.properties, **changes}
         properties = {name: value for name, value in merged.items() if value is not None}
         block = None if self.block is None else edited(self.block, changes)

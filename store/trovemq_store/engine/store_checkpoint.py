@@ -28,7 +28,7 @@ QueueEnds = dict[str, dict[QueueId, QueueOffset]]
 
 
 class StoreCheckpoint:
-    """Of one open store. `flush` may block, and may run beside appends in another thread."""
+    """The checkpoint of one open store. `flush` may block, and may run beside appends in another thread."""
 
     def __init__(
         self,

@@ -32,7 +32,7 @@ from trovemq_proto.records.run_mark import (
 )
 
 MESSAGES_MAX: Final = 4_096
-"""Of one transaction."""
+"""The most messages of one transaction."""
 RUN_SEGMENT_SHARE: Final = 4
 
 QueueKey = tuple[str, QueueId]

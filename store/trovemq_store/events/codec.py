@@ -45,7 +45,7 @@ from trovemq_proto.positions import EpochMs, QueueId
 EVENTS_TOPIC: Final = "rmq_sys_trovemq_delivery"
 FORMAT: Final = 1
 EVENTS_MAX: Final = 4_096
-"""Of one record."""
+"""The most events of one record."""
 _HEADER: Final = Struct("<BBHI")
 _TEXT_SIZE: Final = Struct("<H")
 _TEXTS_MAX: Final = 0xFFFF

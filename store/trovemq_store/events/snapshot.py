@@ -39,7 +39,8 @@ class SnapshotFile(Generic[State]):
         self.path: Final = path
 
     def load(self) -> State | None:
-        """None where there is none that can be used. TroveError STORE_NEWER: a newer version wrote it."""
+        """The saved state; None if none can be used. Raises TroveError STORE_NEWER if a newer version wrote
+        it."""
         if not self._files.exists(self.path):
             return None
         data = self._files.read_bytes(self.path)

@@ -181,7 +181,7 @@ class FileSystem(Protocol):
     def free_bytes(self) -> int: ...
 
     def total_bytes(self) -> int:
-        """Of the disk that has the root: used bytes, and free bytes."""
+        """The size of the disk that has the root: used bytes and free bytes."""
         ...
 
     def modified_ms(self, path: str) -> int:

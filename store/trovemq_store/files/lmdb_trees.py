@@ -36,7 +36,7 @@ LONG_RUN: Final = 100
 KEYS_AT_ONCE: Final = 1024
 ITEMS_AT_ONCE: Final = 256
 FULL_BELOW_BYTES: Final = 1 << 20
-"""Of free space: small files take less from the reserve meanwhile."""
+"""Below this much free space small files take less from the reserve."""
 LOCK_FILE_SIZE: Final = 1 << 14
 """More than LMDB's head and READERS_MAX places take."""
 Entries = Callable[[], Iterable[tuple[bytes, bytes]]]

@@ -71,7 +71,8 @@ def check_readable(mapping: mmap.mmap, path: str, begin: int, end: int) -> None:
 
 
 def find(absolute: str, path: str) -> os.stat_result | None:
-    """None where nothing is there. A path without permission is not missing: StorageError."""
+    """The status of the file; None if it does not exist. A path without permission is not missing:
+    StorageError."""
     try:
         return os.stat(absolute)
     except OSError as error:

@@ -76,7 +76,7 @@ class TreeReader(Protocol):
     def get(self, tree: str, key: bytes) -> bytes | None: ...
 
     def get_many(self, tree: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Those of the keys that are there, with their values; fastest where the keys are sorted."""
+        """Those of the keys that exist, with their values; fastest where the keys are sorted."""
         ...
 
     def items(

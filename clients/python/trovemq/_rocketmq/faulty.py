@@ -78,7 +78,8 @@ class FaultyConsumer(GroupConsumer):
         self.acknowledge(message, urgent=False)
 
     def answered(self, message: ReceivedMessage, *, done: bool, failure: BaseException | None) -> None:
-        """Of an orderly group, late messages after one that is delivered again are returned, too."""
+        """In an orderly group, late messages are returned, too, if they come after one that is delivered
+        again."""
         super().answered(message, done=done, failure=failure)
         if self.orderly and (failure is not None or not done):
             lane = self._lane(message)

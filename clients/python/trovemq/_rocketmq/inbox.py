@@ -136,7 +136,7 @@ class Inbox:
             await self._takers.wait()
 
     async def get_until(self, end: float) -> ReceivedMessage | None:
-        """The same; None at that time, too (the loop's)."""
+        """As `get`, but None at `end` (the loop's time) at the latest."""
         if not self.closed and (message := self.take()) is not None:
             return message
         try:

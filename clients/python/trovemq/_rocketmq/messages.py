@@ -65,7 +65,7 @@ def received_message(message: v2.Message, broker: str) -> ReceivedMessage:
 
 
 def pulled_message(message: Message, broker: str) -> ReceivedMessage:
-    """The same of a record that was pulled by queue offset."""
+    """The message of a record that was pulled by queue offset."""
     properties = message.properties
     return ReceivedMessage(
         topic=message.topic,

@@ -171,7 +171,7 @@ class LedgerRows:
         return [(str(broker), int(queue_id)) for broker, queue_id in rows]
 
     def acked_in(self, place: Place, begin: int, end: int) -> list[AckedRow]:
-        """Those of one queue in the order of their offsets [begin, end)."""
+        """The rows of one queue with offsets in [begin, end), in this order."""
         query = (
             "SELECT * FROM acked WHERE broker = ? AND queue_id = ? "
             "AND queue_offset >= ? AND queue_offset < ? ORDER BY queue_offset, row"
@@ -212,7 +212,7 @@ class LedgerRows:
         return [AckedRow(*r) for r in self._all("SELECT * FROM acked WHERE unique_key = ?", unique_key)]
 
     def missing_as(self, unique_key: str) -> list[AckedRow]:
-        """Those acknowledgements of one message that are missing."""
+        """The missing acknowledgements of one message."""
         query = (
             "SELECT * FROM acked WHERE unique_key = ? AND row IN (SELECT row FROM faulty WHERE missing) "
             "ORDER BY row"
@@ -232,7 +232,7 @@ class LedgerRows:
     # --- look-ups -------------------------------------------------------------------------------------
 
     def sample(self, rows: Sequence[int]) -> None:
-        """From now on `to_look_up` and `key_questions` are about these rows of `acked` only."""
+        """Limits `to_look_up` and `key_questions` to these rows of `acked`."""
         self._database.executemany("INSERT INTO sampled VALUES (?)", [(row,) for row in rows])
 
     def to_look_up(self, *, sampled: bool) -> Iterator[AckedRow]:

@@ -163,7 +163,7 @@ class GroupCalls:
         return (await self._ask("GroupService/PrintThreadStackTrace", request, decode, timeout)).stack_trace
 
     async def find_delayed(self, topic: str, key: str) -> tuple[list[DelayedMessage], bool]:
-        """Those waiting, by delivery time, and whether these are all."""
+        """The delayed messages with the key, by delivery time, and whether these are all."""
         request = group_pb2.FindDelayedRequest(topic=topic, key=key)
         reply = await self._ask("GroupService/FindDelayed", request, group_pb2.FindDelayedReply.FromString)
         found = [

@@ -61,7 +61,7 @@ async def apply(
 
 
 async def _carry_out(session: Session, steps: Sequence[Step]) -> None:
-    """In the file's order. Changes before a failure stay, and are printed."""
+    """Carries out the changes in the file's order. Changes before a failure stay, and are printed."""
     done: list[Step] = []
     for step in steps:
         if step.run is None:

@@ -53,7 +53,7 @@ class WantedTopic:
     message_type: str | None
     queue_count: int | None
     options: Mapping[str, str] = field(default_factory=dict)
-    """Those that it names."""
+    """The options that the file names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,7 +176,8 @@ def _show(session: Session, fields: dict[str, object], **shown: object) -> None:
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
-    """In one step, so that nobody reads a half; never readable to more than `mode`, not even for a moment."""
+    """Writes the file in one step, so that nobody reads a part of it, and nobody beyond `mode` at any
+    time."""
     new = path.with_name(f"{path.name}.new")
     try:
         new.unlink(missing_ok=True)

@@ -74,7 +74,7 @@ class Connecting:
     tls_server_name: TlsServerNameOption = None
 
     def over(self, outer: Connecting) -> Connecting:
-        """These, and where one is not given, the outer command's."""
+        """These options; those of the outer command where one is not given."""
         values = {
             name: getattr(outer, name) if (own := getattr(self, name)) is None else own for name in NAMES
         }

@@ -78,7 +78,8 @@ def check_name(name: str) -> None:
 
 
 def load_contexts() -> Contexts:
-    """None where the file is missing. Raises TroveError REQUEST_ILLEGAL where it cannot be read."""
+    """The contexts of the file; none if it is missing. Raises TroveError REQUEST_ILLEGAL if it cannot be
+    read."""
     path = contexts_path()
     try:
         with path.open("rb") as file:

@@ -113,7 +113,8 @@ def _entries(
 
 
 def topic_entries(topics: Iterable[TopicDescription]) -> dict[str, dict[str, object]]:
-    """By name. Brokers that differ are an error: apply makes them alike."""
+    """The entries by name. Topics that differ between brokers are an error, because apply would make them
+    alike."""
     found: dict[str, dict[str, object]] = {}
     for topic in sorted(topics, key=lambda one: (one.topic, one.broker)):
         entry: dict[str, object] = {
@@ -128,7 +129,7 @@ def topic_entries(topics: Iterable[TopicDescription]) -> dict[str, dict[str, obj
 
 
 def group_entries(groups: Iterable[GroupDescription]) -> dict[str, dict[str, object]]:
-    """Those with settings of their own, by name."""
+    """The groups with settings of their own, by name."""
     found: dict[str, dict[str, object]] = {}
     for group in sorted(groups, key=lambda one: (one.group, one.broker)):
         if not group.created:

@@ -29,7 +29,7 @@ class Verb:
 
 
 class UnloadedVerb(TyperCommand):
-    """In place of a verb in lists until it is called."""
+    """Stands for a verb in lists until the verb is called."""
 
     def __init__(self, verb: Verb) -> None:
         super().__init__(name=verb.name, help=verb.help, hidden=verb.hidden, callback=None)

@@ -106,7 +106,7 @@ class SharedOptions:
         return cls(server, context, Format.JSON if json else output, timeout, connecting)
 
     def over(self, outer: SharedOptions) -> SharedOptions:
-        """These, and where one is not given, the outer command's."""
+        """These options; those of the outer command where one is not given."""
         return SharedOptions(
             server=self.server or (None if self.context else outer.server),
             context=self.context or (None if self.server else outer.context),

@@ -66,7 +66,7 @@ class Fields:
 
 
 def format_of(file: str) -> InputFormat:
-    """By the file's name; lines where that says nothing."""
+    """The format by the file's name; lines if the name does not say."""
     return _BY_SUFFIX.get(PurePath(file).suffix.lower(), InputFormat.LINES)
 
 
@@ -88,7 +88,7 @@ def read_messages(file: IO[bytes], format_: InputFormat, fields: Fields) -> Iter
 
 
 def _lines_of_text(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    """The same without the byte order mark that some editors begin a file with."""
+    """The lines, without the byte order mark with which some editors begin a file."""
     for number, line in _lines(file):
         yield number, line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
 

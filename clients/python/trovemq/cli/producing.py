@@ -80,7 +80,7 @@ class Position:
         return position
 
     def unique_key(self, number: int) -> str:
-        """Of message `number` of the input; the same at each attempt."""
+        """The unique key of message `number` of the input; the same at each attempt."""
         return f"{self.run}{number:010X}"
 
     def advance(self, count: int) -> None:

@@ -83,7 +83,7 @@ def _sum_of(parts: str) -> Decimal:
 
 
 def _unit_ms(word: str) -> int:
-    """Of `h`, `hour`, `hours`: the first letter says it, but for milliseconds."""
+    """The unit of `h`, `hour`, `hours`: its first letter decides, except for milliseconds."""
     return 1 if word == "ms" or word.startswith("milli") else _UNITS_MS[word[0]]
 
 

@@ -242,7 +242,7 @@ def hold_fields(topic: TopicDescription) -> dict[str, object] | None:
 
 
 def hold_text(topic: TopicDescription) -> str:
-    """The same in words."""
+    """The hold in words."""
     from trovemq.cli.times import format_time
 
     hold = topic.hold

@@ -55,7 +55,7 @@ class LoopThread:
             raise
 
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """The same without waiting."""
+        """Starts the work, and does not wait."""
         try:
             self._check()
         except TroveError:
@@ -138,7 +138,7 @@ def current() -> LoopThread:
 
 
 def _forget() -> None:
-    """In a forked process: its parent's thread is not there."""
+    """Called in a forked process, which does not have its parent's thread."""
     global _current, _lock  # another thread may have held the lock
     _current, _lock = None, threading.Lock()
 

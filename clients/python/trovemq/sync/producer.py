@@ -48,12 +48,12 @@ class AtomicTransaction(_InBlock[atomic.AtomicTransaction]):
 
     @property
     def transaction_id(self) -> str:
-        """Its id."""
+        """The transaction's id."""
         return self._inner.transaction_id
 
     @property
     def receipt(self) -> CommitReceipt | None:
-        """Of the commit; None before."""
+        """The receipt of the commit; None before."""
         return self._inner.receipt
 
     def ack(self, message: ReceivedMessage) -> None:
