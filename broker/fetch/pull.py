@@ -40,7 +40,7 @@ from trovemq_store.index.consume_queue import ConsumeQueue
 UNITS_MAX: Final = 8_192  # looked at in one pull; bounds the work of a tag filter
 FEW_MAX: Final = 32  # up to this many messages are read without columns
 TAGS_MAX: Final = 64
-_OFFSETS: Final = Struct(">qq")  # QUEUEOFFSET and, behind it, PHYSICALOFFSET
+_OFFSETS: Final = Struct(">qq")  # QUEUEOFFSET and, after it, PHYSICALOFFSET
 
 Indexes = NDArray[np.int64]
 Flags = NDArray[np.bool_]

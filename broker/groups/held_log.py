@@ -160,8 +160,8 @@ def _holders(
     for queue in store.consume_queues.queues(topic):
         if queue.min_offset >= queue.max_offset:
             continue
-        behind = [(_acknowledged(store, model, group, queue), group) for group in groups]
-        offset, group = min(behind, default=(0, ""))
+        acknowledged = [(_acknowledged(store, model, group, queue), group) for group in groups]
+        offset, group = min(acknowledged, default=(0, ""))
         offset = _first_since(store, queue, QueueOffset(max(offset, queue.min_offset)), since_ms)
         if offset < queue.max_offset:
             yield Holder(topic, queue.queue_id, group, offset, queue.physical_before(offset))

@@ -136,7 +136,7 @@ class ConsumptionDiagnosis:
         own = [copy for copy in tracked.copies if copy.group == case.group]
         if own:  # the message itself is gone, the group's copy is not
             base = _of(case, Reason.GONE, own[-1], detail="the group's copy is no longer in the log")
-            return (yield from self._settled(case, own[0], base, behind=-1))
+            return (yield from self._settled(case, own[0], base, after_offset=-1))
         recall = tracked.newest(CopyRole.RECALL)
         delayed = next((copy for copy in reversed(tracked.copies) if _waits_for_all(copy)), None)
         half = tracked.newest(CopyRole.HALF)
@@ -249,13 +249,13 @@ class ConsumptionDiagnosis:
 
     # --- the group is done with it there ------------------------------------------------------------------
     def _settled(
-        self, case: _Case, copy: Copy, base: ConsumptionStatus, behind: int | None = None
+        self, case: _Case, copy: Copy, base: ConsumptionStatus, after_offset: int | None = None
     ) -> Generator[None, None, ConsumptionStatus]:
         """How it ended in the retry topic or as a dead letter; else the last event."""
-        behind = copy.physical_offset if behind is None else behind
-        dead = _dead_letter(case, behind)
-        retry = _newest(case, behind, CopyRole.RETRY)
-        waiting = _newest(case, behind, CopyRole.DELAYED)
+        after_offset = copy.physical_offset if after_offset is None else after_offset
+        dead = _dead_letter(case, after_offset)
+        retry = _newest(case, after_offset, CopyRole.RETRY)
+        waiting = _newest(case, after_offset, CopyRole.DELAYED)
         if waiting is not None and (status := self._waiting(case, waiting)) is not None:
             return replace(status, detail="as a retry")
         if retry is not None and (dead is None or dead.physical_offset < retry.physical_offset):
@@ -295,19 +295,19 @@ def _waits_for_all(copy: Copy) -> bool:
     return copy.role is CopyRole.DELAYED and not copy.real_topic.startswith(RETRY_PREFIX)
 
 
-def _newest(case: _Case, behind: int, role: CopyRole) -> Copy | None:
+def _newest(case: _Case, after_offset: int, role: CopyRole) -> Copy | None:
     """The group's newest retry or waiting retry after that physical offset."""
     for copy in reversed(case.tracked.copies):
         is_retry = copy.role is CopyRole.RETRY or copy.real_topic.startswith(RETRY_PREFIX)
-        if is_retry and (copy.role, copy.group) == (role, case.group) and copy.physical_offset > behind:
+        if is_retry and (copy.role, copy.group) == (role, case.group) and copy.physical_offset > after_offset:
             return copy
     return None
 
 
-def _dead_letter(case: _Case, behind: int) -> Copy | None:
+def _dead_letter(case: _Case, after_offset: int) -> Copy | None:
     name = DEAD_LETTER_PREFIX + case.group
     for copy in reversed(case.tracked.copies):
-        if copy.role is CopyRole.DEAD_LETTER and copy.topic == name and copy.physical_offset > behind:
+        if copy.role is CopyRole.DEAD_LETTER and copy.topic == name and copy.physical_offset > after_offset:
             return copy
     return None
 

@@ -181,11 +181,11 @@ class GroupEvents:
 
     def _turn(self, place: Place, event: Event, last: LastEvent) -> None:
         """The group's offset was set."""
-        behind = event.offset > place.offset
+        is_after = event.offset > place.offset
         kind = TrackEventKind.STARTED if event.kind is EventKind.STARTED else TrackEventKind.RESET
-        fresh = LastEvent(kind, event.time_ms) if behind else LastEvent()
-        if behind or kind is TrackEventKind.RESET:
-            where = "after the message" if behind else "to the message or before it"
+        fresh = LastEvent(kind, event.time_ms) if is_after else LastEvent()
+        if is_after or kind is TrackEventKind.RESET:
+            where = "after the message" if is_after else "to the message or before it"
             self._say(place, event, kind, detail=f"the group's offset was set to {event.offset}, {where}")
         self.last_events[event.group, place] = fresh
 

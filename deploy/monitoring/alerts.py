@@ -260,7 +260,7 @@ ALERTS: Final = (
         "warning",
         'rocketmq_consumer_lag_latency{is_system="false"} > 900000',
         "10m",
-        "{{ $labels.consumer_group }} is more than 15 minutes behind in {{ $labels.topic }}",
+        "{{ $labels.consumer_group }} has a lag of more than 15 minutes in {{ $labels.topic }}",
         "`trovemq group lag {{ $labels.consumer_group }}`: start more consumers, or make them faster.",
         firing={series("rocketmq_consumer_lag_latency", LAG): steady(900_001)},
         silent={series("rocketmq_consumer_lag_latency", LAG): f"0x{MINUTES - 5} 900001x4"},

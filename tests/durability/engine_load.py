@@ -55,7 +55,7 @@ class EngineLoad:
         *,
         life: int,
         now_ms: EpochMs,
-        told: Callable[[int], None],
+        reported: Callable[[int], None],
     ) -> None:
         self._store = store
         self._model = model
@@ -63,7 +63,7 @@ class EngineLoad:
         self._source = source
         self._life = life
         self._now_ms = now_ms
-        self._told = told
+        self._told = reported
         self._threads = EngineThreads(store, model, ledger, source)
         self._number = 0
         self._halves = sorted(

@@ -108,7 +108,7 @@ def live(life: Life) -> None:
         source,
         life=life.number,
         now_ms=now_ms,
-        told=lambda count: say("step", count),
+        reported=lambda count: say("step", count),
     )
     load.run(life.steps or STEPS_MAX)
     assert life.steps, "nobody killed this process"

@@ -45,7 +45,7 @@ class Told:
         self.duplicates += receipt.duplicate
 
 
-async def produce(broker: BrokerProcess, number: int, told: Told, stop: asyncio.Event) -> None:
+async def produce(broker: BrokerProcess, number: int, reported: Told, stop: asyncio.Event) -> None:
     """Each id is sent until a reply came, then now and then once more; its queue may be another one."""
     source = random.Random(number)
     count = 0
@@ -57,14 +57,14 @@ async def produce(broker: BrokerProcess, number: int, told: Told, stop: asyncio.
             if count > 20:
                 ids += [f"{number}-{source.randrange(max(0, count - 60), count)}" for _ in range(2)]
             source.shuffle(ids)
-            await send_until_told(client, broker, ids, told, source, stop)
+            await send_until_known(client, broker, ids, reported, source, stop)
 
 
-async def send_until_told(
+async def send_until_known(
     client: trovemq.Client,
     broker: BrokerProcess,
     ids: list[str],
-    told: Told,
+    reported: Told,
     source: random.Random,
     stop: asyncio.Event,
 ) -> None:
@@ -81,7 +81,7 @@ async def send_until_told(
                 raise
             continue
         for receipt in receipts:
-            told.add(receipt)
+            reported.add(receipt)
         return
 
 
@@ -97,32 +97,32 @@ async def stored(broker: BrokerProcess) -> list[tuple[str, Place]]:
 
 
 async def _kill_under_load(broker: BrokerProcess, source: random.Random) -> Told:
-    told, stop = Told(), asyncio.Event()
+    reported, stop = Told(), asyncio.Event()
     async with trovemq.connect(broker.address, wait_ms=20_000) as client:
         await client.admin.create_topic("orders", queue_count=QUEUES, options={"deduplicate": "1h"})
-    producers = [asyncio.create_task(produce(broker, number, told, stop)) for number in range(PRODUCERS)]
+    producers = [asyncio.create_task(produce(broker, number, reported, stop)) for number in range(PRODUCERS)]
     try:
         for _ in range(KILLS):
-            wanted = len(told.places) + source.randrange(4, 60)
+            wanted = len(reported.places) + source.randrange(4, 60)
             async with asyncio.timeout(90):
-                while len(told.places) < wanted and not any(task.done() for task in producers):
+                while len(reported.places) < wanted and not any(task.done() for task in producers):
                     await asyncio.sleep(source.random() / 100)
             await asyncio.to_thread(broker.restart, kill=True)
     finally:
         stop.set()
         await asyncio.gather(*producers)
-    return told
+    return reported
 
 
 def test_a_daemon_that_is_killed_again_and_again_accepts_no_duplicate(trials: Trials, tmp_path: Path) -> None:
     for number in trials.numbers(DAEMONS, usual=USUAL_DAEMONS):
         mode = "ASYNC_FLUSH" if number % 2 else "SYNC_FLUSH"
         with trials.one(number) as source, BrokerProcess(flushDiskType=mode, **SMALL_FILES) as broker:
-            told = asyncio.run(_kill_under_load(broker, source))
+            reported = asyncio.run(_kill_under_load(broker, source))
             found = asyncio.run(stored(broker))
             places = dict(found)
             assert len(places) == len(found), "no id was stored twice"
-            assert {name: places.get(name) for name in told.places} == told.places
-            assert len(told.places) >= 4 * KILLS
-            assert told.duplicates >= KILLS, "known ids were sent"
+            assert {name: places.get(name) for name in reported.places} == reported.places
+            assert len(reported.places) >= 4 * KILLS
+            assert reported.duplicates >= KILLS, "known ids were sent"
         trials.count("unique", "kills of a daemon that deduplicates", KILLS)

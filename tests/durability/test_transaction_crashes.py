@@ -187,7 +187,7 @@ def fail_somewhere(number: int, source: random.Random) -> None:
 # --- a real daemon ----------------------------------------------------------------------------------------
 
 
-async def produce(broker: BrokerProcess, number: int, told: dict[str, int], stop: asyncio.Event) -> None:
+async def produce(broker: BrokerProcess, number: int, reported: dict[str, int], stop: asyncio.Event) -> None:
     """Transactions over two topics, each with its number in every message; `told`: those acknowledged."""
     count = 0
     async with trovemq.connect(broker.address, wait_ms=20_000) as client:
@@ -203,7 +203,7 @@ async def produce(broker: BrokerProcess, number: int, told: dict[str, int], stop
                 if not error.fields.get("in_doubt") and not error.retriable:
                     raise
             else:
-                told[f"{number} {count}"] = size
+                reported[f"{number} {count}"] = size
             count += 1
 
 
@@ -226,57 +226,57 @@ def test_a_daemon_that_is_killed_again_and_again_shows_no_half_transaction(
     for number in trials.numbers(DAEMONS, usual=USUAL_DAEMONS):
         mode = "ASYNC_FLUSH" if number % 2 else "SYNC_FLUSH"
         with trials.one(number) as source, BrokerProcess(flushDiskType=mode, **SMALL_FILES) as broker:
-            told = asyncio.run(_kill_under_load(broker, source))
+            reported = asyncio.run(_kill_under_load(broker, source))
             found = asyncio.run(seen(broker))
             halves = {name: entry for name, entry in found.items() if entry[0] != entry[1]}
             assert not halves
-            assert not set(told) - set(found), "acknowledged messages are there"
-            assert len(told) >= KILLS
+            assert not set(reported) - set(found), "acknowledged messages are there"
+            assert len(reported) >= KILLS
         trials.count("atomic", WHAT_KILLED, KILLS)
 
 
 async def _kill_under_load(broker: BrokerProcess, source: random.Random) -> dict[str, int]:
-    told: dict[str, int] = {}
+    reported: dict[str, int] = {}
     stop = asyncio.Event()
     async with trovemq.connect(broker.address, wait_ms=20_000) as client:
         for topic in ("orders", "bills"):
             await client.admin.create_topic(topic, queue_count=2)
-    producers = [asyncio.create_task(produce(broker, number, told, stop)) for number in range(4)]
+    producers = [asyncio.create_task(produce(broker, number, reported, stop)) for number in range(4)]
     try:
         for _ in range(KILLS):
-            before = len(told)
+            before = len(reported)
             wanted = before + source.randrange(4, 30)
             async with asyncio.timeout(90):
-                while len(told) < wanted:
+                while len(reported) < wanted:
                     await asyncio.sleep(source.random() / 100)
             await asyncio.to_thread(broker.restart, kill=True)
     finally:
         stop.set()
         await asyncio.gather(*producers)
-    return told
+    return reported
 
 
 def test_the_broker_stops_while_a_transaction_is_open(tmp_path: Path) -> None:
     """A clean stop rolls open transactions back, and answers those that are committing."""
 
     async def run(broker: BrokerProcess) -> dict[str, int]:
-        told: dict[str, int] = {}
+        reported: dict[str, int] = {}
         stop = asyncio.Event()
         async with trovemq.connect(broker.address) as client:
             for topic in ("orders", "bills"):
                 await client.admin.create_topic(topic, queue_count=2)
-        tasks = [asyncio.create_task(produce(broker, number, told, stop)) for number in range(3)]
+        tasks = [asyncio.create_task(produce(broker, number, reported, stop)) for number in range(3)]
         async with asyncio.timeout(90):
-            while len(told) < 20:
+            while len(reported) < 20:
                 await asyncio.sleep(0.005)
         await asyncio.to_thread(broker.restart)
         stop.set()
         await asyncio.gather(*tasks)
-        return told
+        return reported
 
     with BrokerProcess(**SMALL_FILES) as broker:
-        told = asyncio.run(run(broker))
+        reported = asyncio.run(run(broker))
         found = asyncio.run(seen(broker))
         assert all(count == size for count, size in found.values())
-        assert set(told) <= set(found)
+        assert set(reported) <= set(found)
     assert errors.SERVICE_NOT_AVAILABLE.retriable

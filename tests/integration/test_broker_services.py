@@ -257,7 +257,7 @@ async def test_a_committed_offset_survives_a_kill(tmp_path: Path, flush_mode: st
 
 # --- around the services ------------------------------------------------------------------------------
 @pytest.mark.asyncio
-async def test_the_broker_tells_its_own_route_health_and_services(
+async def test_the_broker_serves_its_own_route_health_and_services(
     broker: BrokerProcess, stubs: Stubs
 ) -> None:
     route = await stubs.routes.GetRoute(route_pb2.GetRouteRequest(topic="orders"))

@@ -113,7 +113,7 @@ async def test_gaps_and_replays_are_distinguished(client: Client) -> None:
     assert caught.value.spec is errors.PRODUCER_SEQUENCE_TOO_OLD
 
 
-async def test_receipts_tell_of_gaps_once(client: Client) -> None:
+async def test_receipts_report_gaps_once(client: Client) -> None:
     topic = await make(client, "gaps-told")
 
     def properties(sequence: int) -> dict[str, str]:
@@ -177,7 +177,7 @@ async def test_what_is_not_a_number_is_refused(client: Client, properties: dict[
     assert await stored(client, "bad") == []
 
 
-async def test_a_producer_is_told_what_it_cannot_do(client: Client) -> None:
+async def test_a_wrong_use_of_a_producer_is_named(client: Client) -> None:
     for producer_id in ("", "x" * 65, "a b", "ä"):
         with pytest.raises(TroveError) as caught:
             client.producer("any", producer_id=producer_id)

@@ -189,5 +189,5 @@ def run_case(command: Sequence[str]) -> str | None:
     if done.returncode == 0:
         return None
     lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-    told = [line for line in lines if "FAILED" in line or "rror" in line or "xception" in line] or lines
-    return (told[0] if told else f"exit code {done.returncode}")[:200]
+    reported = [line for line in lines if "FAILED" in line or "rror" in line or "xception" in line] or lines
+    return (reported[0] if reported else f"exit code {done.returncode}")[:200]

@@ -32,7 +32,7 @@ def run(session: SparkSession, arguments: ProbeArguments, progress: Progress) ->
     progress.begin("tasks", 1)
     deed = arguments.deed
 
-    def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if deed == "raise":
             raise TroveError(errors.ARCHIVE_ILLEGAL, "the manifest is not JSON", path="x")
         if deed == "no-space":
@@ -45,7 +45,7 @@ def run(session: SparkSession, arguments: ProbeArguments, progress: Progress) ->
                 os.read(os.open(os.environ["PROBE_FIFO"], os.O_RDONLY), 1)
             yield pa.RecordBatch.from_arrays([pa.array([batch.num_rows])], ["count"])
 
-    rows = session.range(arguments.row_count).mapInArrow(told, "count long").collect()
+    rows = session.range(arguments.row_count).mapInArrow(counted, "count long").collect()
     progress.advance()
     report = Report("probe", {"rowCount": sum(row["count"] for row in rows)})
     if deed == "find":

@@ -197,7 +197,7 @@ def test_what_was_lost_before_it_was_archived_is_reported_once(log: GrowingLog, 
     assert archive(log.store, out).finding_count == 0
 
 
-def test_a_segment_that_retention_took_meanwhile_is_told_until_it_is_known(
+def test_a_segment_that_retention_removed_is_reported_until_it_is_known(
     log: GrowingLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Planned, then gone: neither this run nor the next one takes it for archived."""
@@ -299,8 +299,8 @@ def test_damaged_records_by_mode(log: GrowingLog, tmp_path: Path) -> None:
     for mode in ("permissive", "dropmalformed"):
         out = tmp_path / mode
         report = archive(log.store, out, mode=mode)
-        told = [int(finding.file) + finding.offset for finding in report.findings]
-        assert told == offsets
+        reported = [int(finding.file) + finding.offset for finding in report.findings]
+        assert reported == offsets
         check_equal(log.store, out)
         damage = arrow_dataset(out, Selection(damage=True)).to_table().sort_by("physicalOffset")
         damage = damage.filter(damage["damage"].is_valid()).select(["physicalOffset", "topic", "damage"])

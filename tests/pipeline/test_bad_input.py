@@ -132,7 +132,7 @@ def test_a_path_that_is_not_an_archive(job: str, kind: str, command: Command, tm
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         ([], "give one source"),
         (["--store", "STORE", "--archive", "STORE"], "give one source"),
@@ -140,14 +140,14 @@ def test_a_path_that_is_not_an_archive(job: str, kind: str, command: Command, tm
         (["--set", "source_server=nowhere"], "is not HOST:PORT"),
     ],
 )
-def test_what_replay_cannot_read_or_reach_was_told_after_spark_had_started(
-    words: list[str], told: str, command: Command, log: GrowingLog, monkeypatch: pytest.MonkeyPatch
+def test_unreadable_input_of_replay_was_named_after_spark_had_started(
+    words: list[str], reported: str, command: Command, log: GrowingLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trovemq_spark.session.make_session", lambda *_, **__: pytest.fail("Spark starts"))
     given = [str(log.store) if word == "STORE" else word for word in words]
     done = command("replay", "--set", "dry_run=true", *given)
     assert done.code == 2
-    assert told in done.err
+    assert reported in done.err
 
 
 @pytest.mark.parametrize("kind", ["other-files", "a-file"])
@@ -269,12 +269,12 @@ def test_damaged_records(mode: str, command: Command, log: GrowingLog, tmp_path:
 
 
 def test_a_topic_that_nobody_wrote_is_reported(command: Command, log: GrowingLog, tmp_path: Path) -> None:
-    told = "no message of topic oders is there"
+    reported = "no message of topic oders is there"
     for job in ("archive", "trace"):
         out = ["--out", tmp_path / "out"] if job == "archive" else []
         done = command(job, "--store", log.store, *out, "--set", "topics=orders,oders")
         assert done.code == 0
-        assert [note for note in done.report["notes"] if "no message of" in note] == [told]
+        assert [note for note in done.report["notes"] if "no message of" in note] == [reported]
 
 
 # --- brokers, disks, other runs ----------------------------------------------------------------------

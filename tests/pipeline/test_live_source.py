@@ -137,7 +137,7 @@ def test_spark_reads_every_message_once_with_all_its_columns(spark: SparkSession
         assert set(HEADER_COLUMNS) <= set(row)
 
 
-def test_spark_pushes_conditions_where_it_is_told_to(spark: SparkSession, filled: Filled) -> None:
+def test_spark_pushes_conditions_if_the_option_says_so(spark: SparkSession, filled: Filled) -> None:
     spark.dataSource.register(TroveDataSource)
     options = filled.options(columns="queueId,tags,keys,topic", pushdown="true")
     table = spark.read.format("trovemq").options(**options).load()

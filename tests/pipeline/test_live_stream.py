@@ -134,7 +134,7 @@ def filled(broker: BrokerProcess, topic: str, *counts: int, size: int = 20) -> l
     ]
 
 
-def test_a_stream_begins_at_what_is_latest_unless_told_otherwise(broker: BrokerProcess) -> None:
+def test_a_stream_begins_at_the_latest_place_by_default(broker: BrokerProcess) -> None:
     filled(broker, "begin", 3, 0)
     options = options_of(broker, "begin")
     earliest = stream_reader_of(options)
@@ -149,7 +149,7 @@ def test_a_stream_begins_at_what_is_latest_unless_told_otherwise(broker: BrokerP
     assert places(rows) == [("begin", NAME, 1, 0), ("begin", NAME, 1, 1)]
 
 
-def test_the_checkpoint_of_another_source_and_a_topic_that_left_are_told(broker: BrokerProcess) -> None:
+def test_a_checkpoint_of_another_source_and_a_lost_topic_are_named(broker: BrokerProcess) -> None:
     filled(broker, "stays", 1)
     reader = stream_reader_of(options_of(broker, "stays"))
     with pytest.raises(TroveError, match="another query's") as caught:
@@ -270,7 +270,7 @@ def test_a_restarting_broker_is_waited_for_one_that_stays_away_is_an_error() -> 
         assert away.value.retriable
 
 
-def test_limits_are_told_to_spark(broker: BrokerProcess) -> None:
+def test_limits_are_passed_to_spark(broker: BrokerProcess) -> None:
     cases: list[tuple[dict[str, str], ReadLimit]] = [
         ({}, ReadAllAvailable()),
         ({"maxOffsetsPerTrigger": "7", "minOffsetsPerTrigger": "2"}, ReadMaxRows(7)),

@@ -49,7 +49,7 @@ def test_tasks_find_what_is_found_here(
     assert by_tasks, "else nothing was shown"
 
 
-def test_tasks_tell_of_damage(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_report_damage(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = unpack("rollover", tmp_path)
     victim = living_messages(store)[10]
     segment = min((store / "commitlog").iterdir())

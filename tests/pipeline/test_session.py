@@ -13,13 +13,13 @@ pytestmark = pytest.mark.slow
 
 
 def test_workers_run_this_python_and_know_the_codec(spark: SparkSession) -> None:
-    def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import trovemq_proto.records  # noqa: F401  # a worker needs it
 
         for batch in batches:
             yield pa.RecordBatch.from_arrays([pa.array([sys.executable] * batch.num_rows)], ["python"])
 
-    rows = spark.range(3).mapInArrow(told, "python string").collect()
+    rows = spark.range(3).mapInArrow(counted, "python string").collect()
     assert {row.python for row in rows} == {sys.executable}
 
 

@@ -259,10 +259,10 @@ def test_delta_has_each_row_once_though_a_batch_runs_again(jars: Path, tmp_path:
     command = [sys.executable, "-c", READ_DELTA, str(log.store), str(tmp_path / "table"), str(jars)]
     done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr[-3000:]
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert told["rows"] == [row[0] for row in log_rows(log.store)]
-    assert told["reports"][0]["rows"] == 50
-    assert told["reports"][1]["offsets"] == {"physicalOffset": log.end}
+    reported = json.loads(done.stdout.splitlines()[-1])
+    assert reported["rows"] == [row[0] for row in log_rows(log.store)]
+    assert reported["reports"][0]["rows"] == 50
+    assert reported["reports"][1]["offsets"] == {"physicalOffset": log.end}
 
 
 def test_a_session_without_delta_is_reported(spark: SparkSession, tmp_path: Path) -> None:

@@ -36,15 +36,15 @@ class _Moments(Counting):
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: list[int] = []
+        self.reported: list[int] = []
 
     def advance(self, count: int = 1) -> None:
         super().advance(count)
-        self.told.append(self.advanced[-1])
+        self.reported.append(self.advanced[-1])
 
 
 def test_progress_is_reported_while_tasks_end(spark: SparkSession) -> None:
     progress = _Moments()
     SparkTasks(spark, progress).map("squares", abs, list(range(40)))
-    assert progress.told[-1] == 40
-    assert len(progress.told) == 8, "as each task ends"
+    assert progress.reported[-1] == 40
+    assert len(progress.reported) == 8, "as each task ends"

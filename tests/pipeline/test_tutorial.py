@@ -121,9 +121,9 @@ def run_python(text: str, line: int, names: dict[str, Any]) -> None:
 def run_sh(text: str, place: str) -> None:
     for line in text.replace("\\\n", " ").splitlines():
         assert line.startswith(PROGRAM), place
-        told = re.search(r"# exit code (\d)$", line)
+        reported = re.search(r"# exit code (\d)$", line)
         assert cli.run(shlex.split(line.removeprefix(PROGRAM), comments=True)) == int(
-            told[1] if told else 0
+            reported[1] if reported else 0
         ), place
 
 

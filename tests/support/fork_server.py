@@ -200,7 +200,7 @@ def serve(requests: socket.socket) -> dict[str, Any]:
                 importlib.import_module(name)
             gc.collect()
             gc.freeze()  # a child's collections leave the shared pages alone
-        told, tell = os.pipe()
+        reported, tell = os.pipe()
         intermediate = os.fork()
         if intermediate == 0:
             child = os.fork()
@@ -213,9 +213,9 @@ def serve(requests: socket.socket) -> dict[str, Any]:
             requests.detach()
             return request
         os.close(tell)
-        child = int.from_bytes(os.read(told, PID_SIZE))
+        child = int.from_bytes(os.read(reported, PID_SIZE))
         os.waitpid(intermediate, 0)  # by now the child is its new parent's
-        for descriptor in (told, *descriptors):
+        for descriptor in (reported, *descriptors):
             os.close(descriptor)
         requests.send(child.to_bytes(PID_SIZE))
 

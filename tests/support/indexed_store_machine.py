@@ -54,8 +54,8 @@ class IndexedStoreMachine(NumberedSteps):
         next_offset = self.queue_end(topic, QueueId(queue), len(self.sent))
         result = self.append(records, topic, queue, self.now)
         stored: dict[str, Place] = {}
-        told = zip(messages, judged, places_of(result, QueueId(queue)), strict=True)
-        for index, (message, (places, certain), place) in enumerate(told):
+        reported = zip(messages, judged, places_of(result, QueueId(queue)), strict=True)
+        for index, (message, (places, certain), place) in enumerate(reported):
             repeated = stored.get(message.unique_key) if self.options_of(topic).window_ms else None
             if index in result.duplicates:
                 told_before = place in places or place == repeated or place.physical_offset in self.hits

@@ -173,11 +173,13 @@ class TransactionSteps(IndexedAnswers):
         assert not must_expire, "a lease that has ended acknowledges"
         assert committed.acknowledged_count == len(handles)
         ends = {(m.topic, m.queue_id): self.queue_end(m.topic, m.queue_id, len(self.sent)) for m in messages}
-        for m, told in zip(messages, committed.messages, strict=True):
-            assert (told.topic, told.queue_id) == (m.topic, m.queue_id)
-            assert told.queue_offset == ends[m.topic, m.queue_id]
+        for m, reported in zip(messages, committed.messages, strict=True):
+            assert (reported.topic, reported.queue_id) == (m.topic, m.queue_id)
+            assert reported.queue_offset == ends[m.topic, m.queue_id]
             ends[m.topic, m.queue_id] += 1
-            place = Place(told.physical_offset, m.queue_id, told.queue_offset, committed.store_timestamp)
+            place = Place(
+                reported.physical_offset, m.queue_id, reported.queue_offset, committed.store_timestamp
+            )
             self.sent.append(self.placed(m, place))
         begin = committed.messages[0].physical_offset
         self.transactions[transaction_id] = Transaction(

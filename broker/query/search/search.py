@@ -295,11 +295,11 @@ class _PageSearch:
             chosen = answering(self.query, records)
             if alive is not None:
                 chosen &= alive
-            behind = PhysicalOffset(physical_offset + int(records.positions[-1] + records.sizes[-1]))
+            run_end = PhysicalOffset(physical_offset + int(records.positions[-1] + records.sizes[-1]))
             ranks = (physical_offset + records.positions[chosen]).tolist()
-            if not self._scanned(ranks, at, behind, len(records)):
+            if not self._scanned(ranks, at, run_end, len(records)):
                 return
-            at = behind
+            at = run_end
         self._pass(begin, end)
 
     def _scanned(

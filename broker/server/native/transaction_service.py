@@ -188,8 +188,8 @@ class TransactionService:
 
     def _count(self, committed: Committed) -> None:
         places = [message.physical_offset for message in committed.messages] + [committed.end]
-        for message, behind in zip(committed.messages, places[1:], strict=True):
-            self._parts.traffic.appended(message.topic, 1, behind - message.physical_offset)
+        for message, next_place in zip(committed.messages, places[1:], strict=True):
+            self._parts.traffic.appended(message.topic, 1, next_place - message.physical_offset)
 
     async def _reply(self, committed: Committed) -> transaction_pb2.TransactionReply:
         """Sent when the transaction is as safe as the flush mode says."""

@@ -78,11 +78,11 @@ def _check_header(store: AuditedStore, view: IndexView, found: FoundList) -> Non
 
 def _check_outside(store: AuditedStore, view: IndexView, log_end: int, found: FoundList) -> None:
     physical = view.used["physical_offset"].astype(np.int64)
-    behind = np.flatnonzero(physical >= log_end) + 1
-    if len(behind):
-        first = int(behind[0])
-        what = f"{len(behind)} items from item {first} on lie after the log's end"
-        is_tail = len(behind) == view.item_count - first
+    beyond = np.flatnonzero(physical >= log_end) + 1
+    if len(beyond):
+        first = int(beyond[0])
+        what = f"{len(beyond)} items from item {first} on lie after the log's end"
+        is_tail = len(beyond) == view.item_count - first
         found.add(view.path, view.item_offset(first), what, note=is_tail)
 
 

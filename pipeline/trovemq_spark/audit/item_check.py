@@ -116,10 +116,10 @@ class ItemCheck:
             self._found.of("indexMissing").add(
                 path, at, f"the record at {physical} has keys without an item", note=self._is_note
             )
-        behind = np.unique(offsets[missing & (offsets >= complete_below)])
-        if len(behind) and self._counts.unindexed_from < 0:
-            self._counts.unindexed_from = int(behind[0])
-        self._counts.unindexed += len(behind)
+        lagging = np.unique(offsets[missing & (offsets >= complete_below)])
+        if len(lagging) and self._counts.unindexed_from < 0:
+            self._counts.unindexed_from = int(lagging[0])
+        self._counts.unindexed += len(lagging)
         lost = np.count_nonzero(missing & (offsets < complete_below))
         self._counts.tagless += max(int(np.count_nonzero(without < complete_below)) - int(lost), 0)
 

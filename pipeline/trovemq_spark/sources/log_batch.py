@@ -110,7 +110,7 @@ def _check_range(log: LogDirectory, options: SourceOptions) -> None:
             f"startingPhysicalOffset = {begin}: the log ends before it", "startingPhysicalOffset"
         )
     if begin is not None and begin < log.begin:
-        pass_loss(f"the log begins at {log.begin}, behind {begin}", options.fail_on_data_loss)
+        pass_loss(f"the log begins at {log.begin}, after {begin}", options.fail_on_data_loss)
 
 
 def _check_time(log: LogDirectory, options: SourceOptions) -> None:

@@ -161,7 +161,7 @@ class TroveLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "path",
             )
         if begin < log.begin:
-            pass_loss(f"the log begins at {log.begin}, behind {begin}", self._options.fail_on_data_loss)
+            pass_loss(f"the log begins at {log.begin}, after {begin}", self._options.fail_on_data_loss)
         return max(begin, log.begin)
 
 

@@ -29,7 +29,7 @@ from trovemq_proto.records.layout import (
 from trovemq_proto.records.record_crc import has_record_crc, record_crc_property
 from trovemq_proto.records.record_crcs import fill_record_crcs
 
-_OFFSETS: Final = Struct(">qq")  # QUEUEOFFSET and, behind it, PHYSICALOFFSET
+_OFFSETS: Final = Struct(">qq")  # QUEUEOFFSET and, after it, PHYSICALOFFSET
 _LONG: Final = Struct(">q")
 assert PHYSICAL_OFFSET_AT == QUEUE_OFFSET_AT + 8, "they are written together"
 

@@ -59,7 +59,7 @@ class Receiving(HeaderBlocks):
         self._preface_left = b"" if self.client_side else PREFACE
         self.got_settings = False
         self._tail = b""
-        self.stopped = False  # the last `parse` had done its work, though more frames may stand behind them
+        self.stopped = False  # the last `parse` had done its work, though more frames may follow
         # A DATA frame of which a part is still to come
         self._data_left = 0
         self._data_stream_id = 0

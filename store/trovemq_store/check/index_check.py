@@ -138,9 +138,9 @@ class IndexCheck:
         """The first item from `first` on whose record is at or after `end`."""
         for begin in range(first, file.item_count, _ITEMS_AT_ONCE):
             stop = min(begin + _ITEMS_AT_ONCE, file.item_count)
-            behind = np.flatnonzero(file.items["physical_offset"][begin:stop] >= end)
-            if len(behind):
-                return begin + int(behind[0])
+            beyond = np.flatnonzero(file.items["physical_offset"][begin:stop] >= end)
+            if len(beyond):
+                return begin + int(beyond[0])
         return file.item_count
 
     @staticmethod
@@ -183,10 +183,10 @@ class IndexCheck:
         for physical_offset in np.unique(offsets[offsets < self._index.complete_below]).tolist():
             what = f"record {physical_offset} has keys without an item"
             self._findings.add(layouts.INDEX_DIRECTORY, 0, what, note=not self._store.clean)
-        behind = np.unique(offsets[offsets >= self._index.complete_below])
-        if len(behind) and self._unindexed_count == 0:
-            self._unindexed_from = int(behind[0])
-        self._unindexed_count += len(behind)
+        beyond = np.unique(offsets[offsets >= self._index.complete_below])
+        if len(beyond) and self._unindexed_count == 0:
+            self._unindexed_from = int(beyond[0])
+        self._unindexed_count += len(beyond)
 
     def finish(self, end: PhysicalOffset) -> None:
         """After the last run; `end` is the log's end. Items after the end of a live store's checked part

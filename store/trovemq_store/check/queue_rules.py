@@ -104,15 +104,15 @@ def report_surplus(
 ) -> None:
     """Units of no record, at these queue offsets. log_end: where the log ends; None: they lie before it."""
     for offset, unit in zip(offsets[:EACH_MAX].tolist(), units[:EACH_MAX], strict=True):
-        behind = log_end is not None and int(unit["physical_offset"]) >= log_end
-        what = "lies after the log's end" if behind else "belongs to no record"
+        beyond = log_end is not None and int(unit["physical_offset"]) >= log_end
+        what = "lies after the log's end" if beyond else "belongs to no record"
         path, at = queue.place(offset)
-        findings.add(path, at, f"unit {offset}, {_text(unit)}, {what}", note=behind and not clean)
+        findings.add(path, at, f"unit {offset}, {_text(unit)}, {what}", note=beyond and not clean)
     if len(offsets) > EACH_MAX:
         path, at = queue.place(int(offsets[EACH_MAX]))
         what = f"{len(offsets) - EACH_MAX} more units from here on belong to no record"
-        behind = log_end is not None and int(units[EACH_MAX]["physical_offset"]) >= log_end
-        findings.add(path, at, what, note=behind and not clean)
+        beyond = log_end is not None and int(units[EACH_MAX]["physical_offset"]) >= log_end
+        findings.add(path, at, what, note=beyond and not clean)
 
 
 def report_unequal(

@@ -86,8 +86,8 @@ def lacking(view: StoreView, trees: Trees) -> str:
     if contradiction := contradicting(view, mark):
         return contradiction
     scan = LogScan()
-    behind = sum(len(run.records) for run in view.runs(scan, mark.position, check_crc=False))
-    return f"the trees lack {behind} messages" if behind else ""
+    missing = sum(len(run.records) for run in view.runs(scan, mark.position, check_crc=False))
+    return f"the trees lack {missing} messages" if missing else ""
 
 
 def contradicting(view: StoreView, mark: Mark) -> str:

@@ -92,14 +92,14 @@ class AppendResult(NamedTuple):
             return only_duplicates(known, self.synced_at, self.store_host)
         begin = first - before
         start = int(self.positions[begin])
-        behind = begin + kept
-        end = int(self.positions[behind]) if behind < self.record_count else self.bytes_written
+        kept_end = begin + kept
+        end = int(self.positions[kept_end]) if kept_end < self.record_count else self.bytes_written
         return self._replace(
             physical_offset=PhysicalOffset(self.physical_offset + start),
             bytes_written=end - start,
             first_queue_offset=QueueOffset(self.first_queue_offset + begin),
             record_count=kept,
-            positions=self.positions[begin:behind] - start,
+            positions=self.positions[begin:kept_end] - start,
             duplicates=known,
             synced_at=self.synced_at if known else LOG_ORIGIN,
             gaps=gaps,

@@ -58,7 +58,7 @@ class CopyFailures:
         self.count = 0
         """Records that could not be copied, each counted once."""
         self._known: OrderedDict[tuple[str, int], None] = OrderedDict()
-        self._untold: deque[CopyFailure] = deque(maxlen=KNOWN_MAX)
+        self._unreported: deque[CopyFailure] = deque(maxlen=KNOWN_MAX)
 
     def copied(self, purpose: str, record: bytes | memoryview, make: Callable[[], Made]) -> Made | None:
         """The result of make() for the record; None where the record cannot be copied. TroveError where the
@@ -84,12 +84,12 @@ class CopyFailures:
         if len(self._known) > KNOWN_MAX:
             self._known.popitem(last=False)
         self.count += 1
-        self._untold.append(failure)
+        self._unreported.append(failure)
 
     def take(self) -> list[CopyFailure]:
         """The failures since the last call, for the log."""
-        found = list(self._untold)
-        self._untold.clear()
+        found = list(self._unreported)
+        self._unreported.clear()
         return found
 
 

@@ -320,7 +320,7 @@ class MessageStore(StoreReading):
     def lagging(self) -> list[str]:
         """Names of the projections that have not reached visible_offset; few records that were left to the
         index do not count."""
-        return [projection.name for projection in self._dispatcher.behind]
+        return [projection.name for projection in self._dispatcher.lagging_long]
 
     def index_later(self) -> None:
         """From now on a few records at a time are left to the index, for whoever calls catch_up() again and

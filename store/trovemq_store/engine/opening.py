@@ -205,7 +205,7 @@ class _Opening:
         fault_point("recovery.after_cut")
         _settle(self._files, log, begin, end)
         fault_point("recovery.after_settle")
-        assert queues.position <= end, "no queue has units behind the log"
+        assert queues.position <= end, "no queue has units after the log's end"
         dispatcher.position = max(dispatcher.position, end)
         self._deletions.truncate_to(end)
         self._mark_open()
@@ -412,10 +412,10 @@ class _Opening:
         """No queue offset is given twice, also where the last records of a queue are damaged."""
         for topic, queue_id, end in list(self._short_queues()):
             queue = self._consume_queues.get(topic, queue_id)
-            behind = LOG_ORIGIN if queue is None else queue.last_physical_end
+            last_end = LOG_ORIGIN if queue is None else queue.last_physical_end
             for damage in reversed(damages):
                 size = damage.end - damage.physical_offset
-                if damage.physical_offset >= behind and size >= RECORD_SIZE_MIN:
+                if damage.physical_offset >= last_end and size >= RECORD_SIZE_MIN:
                     self._consume_queues.place_lost(topic, queue_id, end, damage.physical_offset, size)
                     break
 

@@ -100,8 +100,8 @@ class LmdbReader:
     ) -> Iterator[tuple[bytes, bytes]]:
         with self._owner.reading(), self._transaction.cursor(self._owner.handle(tree)) as cursor:
             if reverse:
-                behind = end is not None and cursor.set_range(end)
-                if cursor.prev() if behind else cursor.last():
+                has_later = end is not None and cursor.set_range(end)
+                if cursor.prev() if has_later else cursor.last():
                     entries, count = cursor.iterprev(), 1
                     while chunk := list(islice(entries, count)):
                         for item in chunk:

@@ -132,7 +132,7 @@ class Dispatcher:
 
     # --- lagging projections ------------------------------------------------------------------------
     @property
-    def behind(self) -> list[Projection]:
+    def lagging_long(self) -> list[Projection]:
         """The projections that lag, and not because few records were left to them."""
         return [] if self._left_bytes else self.lagging()
 

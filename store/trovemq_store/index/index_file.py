@@ -369,9 +369,9 @@ class IndexFile:
         for start in range(first, self._item_count, _SCANNED_ITEMS):
             end = min(start + _SCANNED_ITEMS, self._item_count)
             self._map.check_readable(self._items_at + ITEM_SIZE * start, self._items_at + ITEM_SIZE * end)
-            behind = self._view[self._items_at + ITEM_SIZE * start : self._items_at + ITEM_SIZE * end]
-            if np.frombuffer(behind, np.uint8).any():
-                self._map.write(self._items_at + ITEM_SIZE * start, bytes(len(behind)))
+            tail = self._view[self._items_at + ITEM_SIZE * start : self._items_at + ITEM_SIZE * end]
+            if np.frombuffer(tail, np.uint8).any():
+                self._map.write(self._items_at + ITEM_SIZE * start, bytes(len(tail)))
             elif end >= counted:
                 return
 

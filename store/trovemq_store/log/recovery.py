@@ -69,7 +69,7 @@ def scan_log(
         records += len(run.records)
         timestamp = max(timestamp, EpochMs(int(run.records.store_timestamps[-1])))
         apply(run, runs.damaged_bytes)
-    assert runs.position >= end, "no record lies behind the log's end"
+    assert runs.position >= end, "no record lies after the log's end"
     return RecoveredLog(runs.position, records, timestamp, runs.damages, tuple(runs.unfinished), runs.cut)
 
 

@@ -153,9 +153,9 @@ def _part(run: DispatchBatch, begin: int, end: int) -> DispatchBatch:
         return run
     positions, sizes = records.positions[begin:end], records.sizes[begin:end]
     last = end == len(records)
-    behind = run.end if last else run.offset_of(end)
+    part_end = run.end if last else run.offset_of(end)
     return DispatchBatch(
         RecordBatch(records.data, positions, sizes, records.topic),
         run.physical_offset,
-        behind,
+        part_end,
     )

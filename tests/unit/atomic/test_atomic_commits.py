@@ -115,7 +115,7 @@ def test_after_a_restart_acknowledgements_and_answers_are_the_same(atomic: Atomi
 @pytest.mark.parametrize(
     "other", [[("bills", 1, b"else")], [*MESSAGES, ("orders", 0, b"more")], MESSAGES[:-1], MESSAGES[::-1]]
 )
-def test_another_transaction_of_a_committed_id_was_told_that_it_is_stored(
+def test_another_transaction_of_a_committed_id_was_answered_as_stored(
     atomic: AtomicStore, other: list[tuple[str, int, bytes]]
 ) -> None:
     before = atomic.commit("t", MESSAGES)

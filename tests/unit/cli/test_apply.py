@@ -62,7 +62,7 @@ def test_a_name_that_yaml_takes_for_a_number_is_shown(run: Any) -> None:
     assert ran.note["message"] == "topics[0] has no name: 7 is no text, write it in quotes"
 
 
-def test_a_dry_run_tells_the_same_and_changes_nothing(run: Any, file: Path) -> None:
+def test_a_dry_run_prints_the_same_and_changes_nothing(run: Any, file: Path) -> None:
     ran = run("--json", "apply", str(file), "--dry-run")
     assert changes(ran) == dict.fromkeys(ALL_NAMES, "created")
     assert all(one["dryRun"] for one in ran.objects)

@@ -79,7 +79,7 @@ def test_help_imports_no_verb() -> None:
     run_without((), code + "assert not {f'trovemq.cli.{verb.module}' for verb in VERBS} & set(sys.modules)")
 
 
-def test_a_misspelt_verb_is_told_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_misspelt_verb_gets_the_nearest_one_as_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
     assert trovemq.cli.app.run(["qery"]) == 2
     assert "Did you mean 'query'" in capsys.readouterr().err
 

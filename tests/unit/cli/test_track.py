@@ -76,7 +76,7 @@ DONE = replace(VERDICT, group="archive", reason="acknowledged", consumed=True, a
 
 
 @pytest.fixture
-def told(client: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def reported(client: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The SDK's answer (`answer`), and its requests (`asked`)."""
     state: dict[str, Any] = {
         "answer": MessageTrack((COPY,), (EVENT,), (VERDICT, DONE), True),
@@ -95,7 +95,7 @@ def told(client: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return state
 
 
-def test_json_has_an_object_for_each_copy_event_and_status(run: Any, told: Any) -> None:
+def test_json_has_an_object_for_each_copy_event_and_status(run: Any, reported: Any) -> None:
     ran = run("--json", "track", "UNIQUE", "--topic", "orders")
     assert [one["type"] for one in ran.objects] == ["copy", "event", "status", "status"]
     copy, event, status, _ = ran.objects
@@ -114,10 +114,10 @@ def test_json_has_an_object_for_each_copy_event_and_status(run: Any, told: Any) 
         False,
     )
     assert ran.note == {"complete": True, "unreachable": [], "notes": []}
-    assert told["asked"] == [("UNIQUE", "orders", None)]
+    assert reported["asked"] == [("UNIQUE", "orders", None)]
 
 
-def test_people_get_a_timeline_and_a_table_of_who_has_not_consumed_it(run: Any, told: Any) -> None:
+def test_people_get_a_timeline_and_a_table_of_who_has_not_consumed_it(run: Any, reported: Any) -> None:
     ran = run("track", "UNIQUE")
     text = ran.out.decode()
     lines = text.splitlines()
@@ -130,29 +130,29 @@ def test_people_get_a_timeline_and_a_table_of_who_has_not_consumed_it(run: Any, 
     assert text.index("not consumed by") < text.index("completed by") < text.index("acknowledged")
 
 
-def test_a_place_instead_of_an_id(run: Any, told: Any) -> None:
+def test_a_place_instead_of_an_id(run: Any, reported: Any) -> None:
     assert run("track", "orders", "0", "7", "--broker", "broker-a").code == 0
-    assert told["asked"] == [(("orders", 0, 7), None, "broker-a")]
+    assert reported["asked"] == [(("orders", 0, 7), None, "broker-a")]
 
 
 @pytest.mark.parametrize(
     "arguments",
     [("a", "b"), ("orders", "0", "x"), ("orders", "-1", "7"), ("orders", "0", "7", "--topic", "t")],
 )
-def test_wrong_usage(run: Any, told: Any, arguments: tuple[str, ...]) -> None:
+def test_wrong_usage(run: Any, reported: Any, arguments: tuple[str, ...]) -> None:
     ran = run("--json", "track", *arguments)
     assert (ran.code, ran.out) == (2, b"")
 
 
-def test_a_message_that_is_not_there_is_an_error(run: Any, told: Any) -> None:
-    told["answer"] = TroveError(errors.MESSAGE_NOT_FOUND, "no message UNIQUE")
+def test_a_message_that_is_not_there_is_an_error(run: Any, reported: Any) -> None:
+    reported["answer"] = TroveError(errors.MESSAGE_NOT_FOUND, "no message UNIQUE")
     ran = run("--json", "track", "UNIQUE")
     assert (ran.code, ran.out, ran.note["error"]) == (1, b"", "MESSAGE_NOT_FOUND")
     assert "trovemq query TOPIC UNIQUE" in ran.note["message"], "it may be a key"
 
 
-def test_an_answer_that_is_not_whole_says_what_is_missing(run: Any, told: Any) -> None:
-    told["answer"] = MessageTrack((COPY,), (), (), False, ("broker-b",), ("broker-b: no answer",))
+def test_an_answer_that_is_not_whole_says_what_is_missing(run: Any, reported: Any) -> None:
+    reported["answer"] = MessageTrack((COPY,), (), (), False, ("broker-b",), ("broker-b: no answer",))
     assert run("--json", "track", "UNIQUE").note == {
         "complete": False,
         "unreachable": ["broker-b"],
@@ -163,9 +163,9 @@ def test_an_answer_that_is_not_whole_says_what_is_missing(run: Any, told: Any) -
     assert "No group reads its topic" in ran.out.decode()
 
 
-def test_each_message_with_the_key_has_tables_of_its_own(run: Any, told: Any) -> None:
+def test_each_message_with_the_key_has_tables_of_its_own(run: Any, reported: Any) -> None:
     second = replace(COPY, message=2, unique_key="", broker="broker-b")
-    told["answer"] = MessageTrack(
+    reported["answer"] = MessageTrack(
         (COPY, second),
         (EVENT, replace(EVENT, message=2, kind="renewed", count=3)),
         (VERDICT, replace(VERDICT, message=2, ahead=1_234, ahead_estimated=True, reason="not-reached")),
@@ -178,9 +178,9 @@ def test_each_message_with_the_key_has_tables_of_its_own(run: Any, told: Any) ->
     assert "≈1,234" in rest
 
 
-def test_what_a_client_says_of_itself_cannot_steer_the_terminal(run: Any, told: Any) -> None:
+def test_what_a_client_says_of_itself_cannot_steer_the_terminal(run: Any, reported: Any) -> None:
     event = replace(EVENT, client_id="\x1b[31mred", detail="\x07")
     status = replace(DONE, reason="filtered-out", filter="\x1b[2J")
-    told["answer"] = MessageTrack((COPY,), (event,), (status,), True)
+    reported["answer"] = MessageTrack((COPY,), (event,), (status,), True)
     assert b"\x1b[31m" not in run("track", "UNIQUE").out
     assert b"\x1b[2J" not in run("track", "UNIQUE").out

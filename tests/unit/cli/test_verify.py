@@ -510,7 +510,7 @@ def test_what_produce_writes_check_finds(run: CommandLine, client: VerifyClient,
     assert (checked.code, checked.objects[0]["acknowledged"]) == (0, summary["sent"])
 
 
-def test_people_are_told_the_verdict(run: CommandLine, planted: Run) -> None:
+def test_people_see_the_verdict(run: CommandLine, planted: Run) -> None:
     planted.write()
     ran = run("verify", "check", "--ledger", str(planted.path))
     assert (ran.code, "✓ nothing is wrong" in ran.out.decode()) == (0, True)

@@ -141,7 +141,7 @@ async def test_a_full_disk_is_said_and_the_next_write_completes_it(
 
 
 @pytest.mark.asyncio
-async def test_a_preview_tells_what_a_reset_would_do_and_sets_nothing() -> None:
+async def test_a_preview_shows_the_effect_of_a_reset_and_sets_nothing() -> None:
     bench = Bench()
     for number in range(3):
         send(bench.store, b"x", now_ms=NOW_MS + number)

@@ -131,7 +131,7 @@ def metadata_size(status: grpc.aio.AioRpcError) -> int:
     return size + sum(32 + len(name) + len(value) for name, value in coded)
 
 
-async def test_an_unexpected_error_is_logged_and_tells_the_caller_nothing(transport: GrpcTransport) -> None:
+async def test_an_unexpected_error_is_logged_and_hidden_from_the_caller(transport: GrpcTransport) -> None:
     with logged() as stream:
         async with served(transport) as (channel, _, _):
             status, wire = await failure(channel, "bug")

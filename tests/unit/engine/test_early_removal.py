@@ -105,28 +105,28 @@ def test_what_was_held_until_it_is_acknowledged_lacks_for_as_long() -> None:
 def test_forced_cleaning_is_reported_loudly_and_filling_without_it_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told: list[str] = []
+    reported: list[str] = []
 
     class Log:
         def info(self, _event: str, **_fields: object) -> None: ...
 
         def warning(self, event: str, **_fields: object) -> None:
-            told.append(event)
+            reported.append(event)
 
     monkeypatch.setattr("broker.maintenance.retention_task.get_logger", Log)
     _forced()
-    assert told == ["retention.removed_early"]
-    told.clear()
+    assert reported == ["retention.removed_early"]
+    reported.clear()
     files = MemoryFileSystem()
     broker = Broker(files, policy=replace(KEEPING, forcible_percent=85, warning_percent=100))
     used = files.total_bytes() - files.free_bytes()
     files.capacity = files.total_bytes() if used == 0 else None
     monkeypatch.setattr(broker.store.files, "total_bytes", lambda: 100)
     for free, expected in ((20, []), (14, ["retention.disk_filling"]), (13, []), (20, []), (14, None)):
-        told.clear()
+        reported.clear()
         monkeypatch.setattr(broker.store.files, "free_bytes", lambda free=free: free)
         asyncio.run(broker.task.look())
-        assert told == (["retention.disk_filling"] if expected is None else expected)
+        assert reported == (["retention.disk_filling"] if expected is None else expected)
 
 
 def test_a_mark_that_is_damaged_or_of_a_newer_version_is_never_guessed_at() -> None:

@@ -239,8 +239,8 @@ def test_a_full_disk_takes_what_is_not_acknowledged_and_counts_it() -> None:
         patch.setattr("broker.maintenance.retention_task.get_logger", Recorder)
         assert broker.clean(DiskUse(PRESSED.total, PRESSED.free)) == 2
     assert broker.task.counters.dropped_unacknowledged == 3
-    told = [fields for event, fields in logged if event == "retention.dropped_unacknowledged"]
-    assert told == [{"topic": "orders", "queue_id": 0, "group": "workers", "messages": 3}]
+    reported = [fields for event, fields in logged if event == "retention.dropped_unacknowledged"]
+    assert reported == [{"topic": "orders", "queue_id": 0, "group": "workers", "messages": 3}]
     assert [event for event, _ in logged if event == "retention.held"] == ["retention.held"]
 
 

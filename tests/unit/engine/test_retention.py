@@ -83,7 +83,7 @@ def filled(files: MemoryFileSystem | RealFileSystem, count: int = 400) -> Messag
 
 
 # --- readers ------------------------------------------------------------------------------------------
-def test_a_pull_below_the_minimum_is_told_where_the_queue_begins() -> None:
+def test_a_pull_below_the_minimum_gets_the_queues_beginning() -> None:
     store = filled(MemoryFileSystem())
     trim_now(store.trim(store.closed_segments()[2].end))
     queue = store.consume_queues.get("orders", QueueId(0))

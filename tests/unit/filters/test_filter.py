@@ -60,7 +60,7 @@ def test_the_tags_of_an_expression_and_no_others(tags: list[str]) -> None:
     assert not any(made.matches({"TAGS": tag + "x"}) for tag in wanted if tag + "x" not in wanted)
 
 
-def test_an_sql_filter_cannot_tell_by_the_tags_code() -> None:
+def test_an_sql_filter_cannot_decide_by_the_tags_code() -> None:
     made = parse_filter("sql", "TAGS = 'a'")
     assert (made.kind, made.takes_all, made.tag_hashes) == ("sql", False, None)
     assert made.expression == "TAGS = 'a'"

@@ -91,7 +91,7 @@ def test_the_real_one_is_used_only_while_the_store_is_locked(tmp_path: Path) -> 
     assert not files.sync_all()
 
 
-def test_it_is_not_believed_where_the_system_does_not_tell_what_failed(
+def test_it_is_not_believed_where_the_system_does_not_name_the_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(whole_sync, "_kind", lambda _: "ext4")

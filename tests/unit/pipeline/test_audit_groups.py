@@ -46,8 +46,8 @@ def test_what_was_not_acknowledged_is_reported_with_its_first_offsets(seed: int,
     engine.store.dispatch()
     engine.store.close(engine.now_ms)
     row = unacknowledged(write_store(engine.files, tmp_path / "store")).get(("workers", "orders", 0))
-    told = (row["count"], row["firstOffsets"]) if row is not None else (0, [])
-    assert told == (len(open_offsets), sorted(open_offsets)[:10])
+    reported = (row["count"], row["firstOffsets"]) if row is not None else (0, [])
+    assert reported == (len(open_offsets), sorted(open_offsets)[:10])
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -90,6 +90,6 @@ def test_a_store_of_rocketmq_is_compared_by_its_committed_offsets(tmp_path: Path
         for queue_id, committed in offsets.items():
             if ends.get((topic, int(queue_id)), 0) > committed:
                 expected[group, topic, int(queue_id)] = ends[topic, int(queue_id)] - committed
-    told = unacknowledged(unpack("rollover", tmp_path))
-    assert {key: row["count"] for key, row in told.items()} == expected
+    reported = unacknowledged(unpack("rollover", tmp_path))
+    assert {key: row["count"] for key, row in reported.items()} == expected
     assert unacknowledged(tmp_path / "rollover", "nobody") == {}

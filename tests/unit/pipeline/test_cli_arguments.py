@@ -117,17 +117,17 @@ def test_names_that_a_job_has_not(common: dict[str, str], settings: dict[str, li
 def test_what_is_read_from_a_job_is_what_it_has(name: str) -> None:
     module: ModuleType = import_module(cli.JOBS[name].module)
     kind: type[Any] = arguments.arguments_class(module)
-    told = arguments.read_fields(cli.JOBS[name].module)
-    assert [field.name for field in told] == [field.name for field in fields(kind)]
-    assert all(field.text for field in told), "every field has a text"
+    reported = arguments.read_fields(cli.JOBS[name].module)
+    assert [field.name for field in reported] == [field.name for field in fields(kind)]
+    assert all(field.text for field in reported), "every field has a text"
     assert callable(module.run)
     defaults = {field.name: field.default for field in fields(kind)}
-    for field in told:
+    for field in reported:
         if field.default:
             assert arguments.default_of(field, module.__name__) == defaults[field.name]
 
 
-def test_help_tells_defaults_and_no_names_of_constants(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_defaults_and_no_names_of_constants(capsys: pytest.CaptureFixture[str]) -> None:
     """`mode (str, else PERMISSIVE)`, `target_bytes (int, else 128 << 20)`."""
     assert cli.run(["archive", "--help"]) == cli.run(["compact", "--help"]) == 0
     shown = capsys.readouterr().out

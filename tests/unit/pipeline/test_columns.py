@@ -133,10 +133,10 @@ def test_a_name_given_twice_is_once_in_the_map() -> None:
 def test_a_body_that_does_not_inflate_is_reported_or_raised() -> None:
     good, bad = encode_record("t", b"plain"), encode_record("t", b"no zlib stream", sys_flag=1)
     batch = RecordBatch.split(good + bad)
-    told: list[tuple[int, str]] = []
-    rows = rows_of(batch, undecodable=lambda index, error: told.append((index, error.symbol)))
+    reported: list[tuple[int, str]] = []
+    rows = rows_of(batch, undecodable=lambda index, error: reported.append((index, error.symbol)))
     assert [row["body"] for row in rows] == [b"plain", None]
-    assert told == [(1, errors.RECORD_DAMAGED.symbol)]
+    assert reported == [(1, errors.RECORD_DAMAGED.symbol)]
     with pytest.raises(TroveError, match="does not inflate"):
         arrow_batch(batch, ["body"])
 

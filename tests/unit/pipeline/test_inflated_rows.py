@@ -131,9 +131,9 @@ def test_a_search_looks_at_few_inflated_bodies_at_a_time(
     (segment,) = log.segments
     piece = pieces.SegmentPiece(log, segment, segment.start, segment.end)
     batches = list(piece.find(Question(body_text="\x07")))
-    told = [row for batch in batches for row in batch.to_pylist()]
-    assert [row["damage"] is None for row in told].count(False) == 1
-    assert [row["body"] for row in told if row["damage"] is None] == [b"\7" * MIB]
+    reported = [row for batch in batches for row in batch.to_pylist()]
+    assert [row["damage"] is None for row in reported].count(False) == 1
+    assert [row["body"] for row in reported if row["damage"] is None] == [b"\7" * MIB]
     assert 3 * MIB < max(largest) < 5 * MIB
     report = run(None, SearchArguments(store=str(tmp_path), topic="t"), NoProgress())
     assert report.facts["rowCount"] == 41

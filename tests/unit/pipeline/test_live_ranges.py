@@ -167,7 +167,7 @@ def test_tags_of_an_expression() -> None:
             tags_of(wrong)
 
 
-def test_tags_of_conditions_are_asked_for_where_the_broker_can_tell_them() -> None:
+def test_tags_of_conditions_are_asked_for_where_the_broker_knows_them() -> None:
     def asked(condition: Filter, *wanted: str) -> tuple[str, ...] | None:
         bounds = Bounds()
         bounds.add([condition])

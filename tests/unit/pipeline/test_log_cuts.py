@@ -66,7 +66,7 @@ def test_a_schema_whose_map_has_no_nulls_is_refused_in_words_that_say_so(tmp_pat
         plan({"path": str(tmp_path)}, schema=schema)
 
 
-def test_a_uri_of_hadoop_s_spelling_is_told_what_to_write() -> None:
+def test_a_uri_in_hadoops_spelling_gets_the_right_one_as_a_hint() -> None:
     """It was Arrow's error, without a way out."""
     with pytest.raises(TroveError, match=r"s3:// \(not s3a://\)") as caught:
         read({"path": "s3a://bucket/store"})

@@ -77,7 +77,7 @@ def test_what_is_not_an_offsets_is_refused(text: str) -> None:
         parse_starting_offsets(text)
 
 
-def test_kafkas_form_is_told_where_the_broker_belongs() -> None:
+def test_kafkas_form_gets_a_hint_where_the_broker_belongs() -> None:
     with pytest.raises(ValueError, match="the broker's name between topic 't' and its queues"):
         parse_starting_offsets('{"t": {"0": 23}}')
 

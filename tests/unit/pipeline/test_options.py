@@ -112,7 +112,7 @@ def test_defaults_are_those_of_the_table() -> None:
         (LOG, "colums", "columns"),
     ],
 )
-def test_a_mistyped_name_is_told_the_right_one(source: str, name: str, meant: str) -> None:
+def test_a_mistyped_name_gets_the_right_one_as_a_hint(source: str, name: str, meant: str) -> None:
     given: dict[str, Any] = {name: "x"}
     error = refusal(source, streaming=None, **given)
     assert f"did you mean {meant}?" in error.message

@@ -41,10 +41,10 @@ class Query:
 def watched(
     query: Query, sink: BatchSink | None = None, stop: threading.Event | None = None
 ) -> tuple[bool, list[int]]:
-    told: list[int] = []
+    reported: list[int] = []
     sink = sink or BatchSink(lambda rows: None)
-    stopped = watch(query, sink, stop or threading.Event(), lambda batch: told.append(batch.batchId))  # type: ignore[arg-type]
-    return stopped, told
+    stopped = watch(query, sink, stop or threading.Event(), lambda batch: reported.append(batch.batchId))  # type: ignore[arg-type]
+    return stopped, reported
 
 
 def test_each_batch_is_reported_once() -> None:
@@ -61,7 +61,7 @@ def test_a_stop_ends_it_before_its_end() -> None:
     assert query.stopped
 
 
-def test_a_failure_is_told_by_its_cause() -> None:
+def test_a_failure_names_its_cause() -> None:
     sink = BatchSink(lambda rows: None)
     sink.failure = TroveError(errors.DISK_FULL, "no space")
     query = Query([], RuntimeError("FOREACH_BATCH_USER_FUNCTION_ERROR"))

@@ -153,7 +153,7 @@ async def test_a_choice_of_queue_whose_send_was_refused_holds_up_nobody() -> Non
 
 
 @pytest.mark.asyncio
-async def test_each_send_is_told_what_is_missing_before_its_own_numbers() -> None:
+async def test_each_send_gets_the_numbers_that_are_missing_before_its_own() -> None:
     bench = Bench()
     bench.store.topics.create("numbered", 1, options={"deduplicate": "1h"})
     await bench.send_numbered(0)

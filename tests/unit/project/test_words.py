@@ -40,15 +40,18 @@ INSTEAD = {
 
 LEFT_AT_MOST = {
     r"\b[Ww]hat (?!in\b|if\b|to do\b)[a-z]": {
-        "broker": 28, "clients": 20, "docs": 12, "pages": 10, "pipeline": 6, "proto": 12,
-        "rpc": 8, "store": 8, "tests": 60, "trovemq_daemon": 6,
+        "broker": 14, "clients": 14, "docs": 12, "pages": 10, "pipeline": 4, "proto": 4,
+        "rpc": 4, "store": 4, "tests": 56, "trovemq_daemon": 4,
     },
-    r"\b([Tt]old|[Tt]ells?|[Tt]elling)\b": {
-        "broker": 3, "clients": 5, "docs": 2, "pages": 2, "pipeline": 2, "rpc": 3, "store": 2, "tests": 200,
+    r"\b([Tt]old|[Tt]ells?|[Tt]elling)\b": {"clients": 2, "docs": 1, "pages": 1, "tests": 44},
+    r"\bbehind\b": {
+        "broker": 8, "clients": 4, "console": 1, "docs": 2, "nameserver": 1, "pages": 2, "store": 2,
+        "tests": 60,
     },
 }  # fmt: skip
-"""Clauses that begin with `what` as a noun, and told: at most so many lines of a top folder. Write the noun
-itself (the messages that, the result of), and reports, returns, is called with. The numbers only fall."""
+"""Clauses that begin with `what` as a noun, told, and behind for after: at most so many lines of a top
+folder. Write the noun itself (the messages that, the result of); reports, returns, is called with; after. The
+numbers only fall."""
 
 EXCEPTIONS = {
     "docs/track-record.md", "tests/durability/test_track_record.py",  # faults under the names of their time

@@ -103,24 +103,24 @@ def test_what_was_written_before_a_close_arrives_before_the_end() -> None:
 
 def test_a_writer_is_paused_until_the_reader_reads() -> None:
     async def program(loop: MemoryLoop) -> list[str]:
-        told = []
+        reported = []
 
         class Writer(Collector):
             def pause_writing(self) -> None:
-                told.append("pause")
+                reported.append("pause")
 
             def resume_writing(self) -> None:
-                told.append("resume")
+                reported.append("resume")
 
         server = await loop.create_server(Echo, "127.0.0.1", 0)
         transport, _ = await loop.create_connection(Writer, *server.sockets[0].getsockname())
         loop.connections[0][1].pause_reading()
         transport.write(bytes(100_000))
         await asyncio.sleep(10)
-        assert told == ["pause"]
+        assert reported == ["pause"]
         loop.connections[0][1].resume_reading()
         await asyncio.sleep(10)
-        return told
+        return reported
 
     assert run(program, faults=Faults(piece_size_max=5_000)) == ["pause", "resume"]
 

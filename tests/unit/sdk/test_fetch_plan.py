@@ -110,7 +110,7 @@ def test_several_fetches_are_in_flight_where_records_are_alike() -> None:
         assert answer.next_offset == fetch.end
 
 
-def test_fetches_end_where_they_are_told_to_and_ask_for_no_more_messages() -> None:
+def test_fetches_end_at_the_given_offset_and_ask_for_no_more() -> None:
     queue = Queue([100] * 1_000)
     plan = FetchPlan(0, bytes_max=50_000, fetches_max=3, foretell=True, end=260, messages_max=25)
     found: list[int] = []

@@ -75,7 +75,7 @@ class Scene:
     def __init__(self, prefetch: int = 100, bytes_max: int = 1 << 20, **options: Any) -> None:
         self.inbox = Inbox(prefetch, bytes_max)
         self.streams: list[FakeStream] = []
-        self.told: list[tuple[int, bool, str]] = []
+        self.reported: list[tuple[int, bool, str]] = []
         settings = StreamSettings(
             group="g", topic="orders", filter_type="tag", filter="*", invisible_ms=None, client_id="c"
         )
@@ -101,7 +101,7 @@ class Scene:
         raise AssertionError(message, error)
 
     def answered(self, message: ReceivedMessage, *, done: bool, failure: TroveError | None) -> None:
-        self.told.append((message.queue_offset, done, failure.symbol if failure else ""))
+        self.reported.append((message.queue_offset, done, failure.symbol if failure else ""))
 
     def is_final(self, error: TroveError) -> bool:
         return not error.retriable
@@ -140,7 +140,7 @@ def test_acknowledgements_of_one_turn_are_one_settlement_of_ranges() -> None:
         assert list(settlement.ranges) == [0, 3, 5, 1, 7, 1]
         await here.now.settled()
         await here.stream.consumed(until=asyncio.get_running_loop().time() + 1)
-        assert here.told == [], "nobody waits for one of them"
+        assert here.reported == [], "nobody waits for one of them"
         await here.over()
 
     run(scene())
@@ -185,7 +185,7 @@ def test_bytes_in_the_inbox_hold_back_the_credit(bytes_max: int) -> None:
     run(scene())
 
 
-def test_who_waits_for_an_acknowledgement_is_told_and_refused_ones_too() -> None:
+def test_waiting_callers_get_acknowledgements_and_refusals() -> None:
     async def scene() -> None:
         here = Scene()
         one, two, three = await here.opened(3)
@@ -196,7 +196,7 @@ def test_who_waits_for_an_acknowledgement_is_told_and_refused_ones_too() -> None
         await here.now.settled(refused=[consumer_pb2.RefusedOffset(offset=1, error=error)])
         assert first.result() is None
         assert isinstance(second.exception(), TroveError)
-        assert here.told == [(0, True, ""), (1, True, "RECEIPT_HANDLE_ILLEGAL"), (2, True, "")]
+        assert here.reported == [(0, True, ""), (1, True, "RECEIPT_HANDLE_ILLEGAL"), (2, True, "")]
         await here.over()
 
     run(scene())
@@ -241,14 +241,14 @@ def test_acknowledgements_lost_by_a_killed_broker_held_up_their_group() -> None:
         here.stream.settle(messages[4], (0, False))
         await turns(10)
         await here.now.settled()
-        told = list(here.told)
+        reported = list(here.reported)
         for _ in range(2):  # the new stream breaks, too, before it has said anything
             await here.now.reply(LOST)
             await asyncio.sleep(0.5)
         assert [(each.kind, list(each.ranges)) for each in here.now.settlements()] == [(0, [2, 2])]
         error = common_pb2.Error(symbol="RECEIPT_HANDLE_ILLEGAL", message="replaced")
         await here.now.settled(error=error)
-        assert here.told == told
+        assert here.reported == reported
         await here.now.reply(LOST)
         await asyncio.sleep(1)
         assert here.now.settlements() == []
@@ -282,7 +282,7 @@ def test_a_settlement_that_cannot_be_said_in_time_fails() -> None:
             await here.now.reply(LOST)
             await asyncio.sleep(0.1)
         assert isinstance(answer.exception(), TroveError)
-        assert here.told == [(0, True, "BROKER_UNREACHABLE")]
+        assert here.reported == [(0, True, "BROKER_UNREACHABLE")]
         await here.over()
 
     run(scene())

@@ -121,7 +121,7 @@ async def test_several_tasks_wait_and_one_that_gives_up_loses_nothing() -> None:
 
 
 @pytest.mark.asyncio
-async def test_space_is_told_when_it_is_worth_a_call() -> None:
+async def test_space_is_reported_when_it_is_worth_a_call() -> None:
     inbox = Inbox(4, 1_000)
     for offset in range(4):
         inbox.put(message(offset))

@@ -45,7 +45,7 @@ async def test_a_message_has_what_its_sender_gave_it(broker: FakeServer, connect
     assert broker.messaging.gone == [b"a"]
 
 
-async def test_brokers_are_told_who_subscribes(broker: FakeServer, connect: Connect) -> None:
+async def test_brokers_get_the_subscribers(broker: FakeServer, connect: Connect) -> None:
     client = await connect(broker)
     async with client.subscribe("orders", "g", tags=["a", "b"]) as subscription:
         (talk,) = broker.messaging.talks

@@ -48,7 +48,7 @@ def test_a_view_that_is_behind_takes_no_topic_away() -> None:
         assert len(made.whole(0.0).brokers[0].topics) == 2
 
 
-def test_the_address_that_was_told_last_counts_and_stays() -> None:
+def test_the_address_that_was_reported_last_counts_and_stays() -> None:
     made = views([broker("b1", address="10.0.0.1:1")], [broker("b1", address="10.0.0.1:2")])
     for _ in range(3):
         made.update("ns0", ClusterState((broker("b1", address="10.0.0.1:1"),)))  # nothing new

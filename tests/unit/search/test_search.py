@@ -425,7 +425,7 @@ class FailingReader:
 
 @pytest.mark.parametrize("newest_first", [True, False])
 @pytest.mark.parametrize("entries", [0, 3, 9])
-def test_trees_that_cannot_be_read_are_told_in_a_note_and_the_log_answers(
+def test_unreadable_trees_are_named_in_a_note_and_the_log_answers(
     newest_first: bool, entries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan, "COUNTED_MAX", 2)

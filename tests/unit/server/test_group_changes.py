@@ -118,7 +118,7 @@ async def test_settle_waits_for_the_change_under_way() -> None:
 
 async def test_polls_of_a_changed_or_deleted_group_slept_until_their_end() -> None:
     bench = Bench()
-    told: list[str] = []
+    reported: list[str] = []
     model = bench.model
     store = open_store(MemoryFileSystem())
     changes = GroupChanges(
@@ -128,9 +128,9 @@ async def test_polls_of_a_changed_or_deleted_group_slept_until_their_end() -> No
         TopicChanges(store, lambda: NOW_MS, bench._persist),
         lambda: NOW_MS,
         bench._persist,
-        told.append,
+        reported.append,
     )
     await changes.create(SubscriptionGroup("workers"))
     await changes.alter("workers", orderly=True, retry_max=3, retry_policy=DEFAULT_RETRY_POLICY)
     await changes.delete("workers")
-    assert told == ["workers", "workers"]
+    assert reported == ["workers", "workers"]

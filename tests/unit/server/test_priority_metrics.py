@@ -51,7 +51,7 @@ async def test_messages_are_counted_by_priority_while_their_topic_is_received_so
 
 
 @pytest.mark.asyncio
-async def test_what_waits_is_told_by_group_and_priority(bench: Bench) -> None:
+async def test_waiting_messages_are_counted_by_group_and_priority(bench: Bench) -> None:
     bench.store.topics.alter("orders", options={"order": "priority"})
     put(bench, 0, 9, 9, 4)
     assert bench.values(WAITING) == []

@@ -178,7 +178,7 @@ def test_a_preallocation_without_space_took_all_the_space_there_was(
     assert not files.exists("large")
 
 
-def test_a_lock_file_of_another_user_is_not_told_as_locked(
+def test_a_lock_file_of_another_user_is_not_reported_as_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: object) -> int:

@@ -94,7 +94,7 @@ def test_a_waiting_record_that_goes_bad_takes_no_other_with_it(at: int) -> None:
     assert broker.timers.pending_count == 0
 
 
-def test_a_record_whose_properties_are_full_is_carried_without_being_told() -> None:
+def test_a_record_with_full_properties_is_carried_without_the_note() -> None:
     broker = Broker(store_settings=replace(ROOMY, commit_log_file_size=1 << 18, batch_size_max=1 << 17))
     names = {"REAL_TOPIC": "orders", "REAL_QID": "0", "TIMER_OUT_MS": str(NOW_MS + 2_000), "UNIQ_KEY": "A"}
     names |= {"TIMER_DELIVER_MS": str(NOW_MS + 2_345)}

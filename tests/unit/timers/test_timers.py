@@ -45,7 +45,7 @@ def test_rocketmq_empties_a_slot_after_its_second_and_never_before(deliver_ms: E
     assert out_ms + 1_000 >= deliver_ms
 
 
-def test_the_copy_keeps_what_the_message_had_and_tells_when_it_waited() -> None:
+def test_the_copy_keeps_the_messages_fields_and_names_its_wait() -> None:
     broker = Broker()
     properties = {"KEYS": "k1 k2", "TAGS": "a", "color": "red"}
     broker.schedule(b"later", NOW_MS + 300, queue_id=2, properties=properties, flag=7, reconsume_times=3)

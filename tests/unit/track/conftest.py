@@ -143,13 +143,13 @@ class World:
     def _subscribed(self, topic: str) -> list[str]:
         return [group for group, members in self.members.items() if any(m.topic == topic for m in members)]
 
-    def tell(self, identifier: str | Location, topic: str = "") -> MessageTrack:
+    def track_of(self, identifier: str | Location, topic: str = "") -> MessageTrack:
         biographer = MessageTracker(self.store, self.model, self._members_of, self._subscribed, self.limits)
         return run(biographer.steps(identifier, topic, lambda: self.now_ms))
 
     def story(self, body: str) -> TrackedEvents:
         """The one life of the message that was sent with that body."""
-        found = self.tell(f"id-{body}")
+        found = self.track_of(f"id-{body}")
         (life,) = found.messages
         return life
 

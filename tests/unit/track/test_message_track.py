@@ -20,7 +20,7 @@ from .conftest import Member, World, orderly, reasons, with_limits
 
 def error_of(world: World, identifier: str | Location, topic: str = "") -> errors.ErrorSpec:
     with pytest.raises(TroveError) as caught:
-        world.tell(identifier, topic)
+        world.track_of(identifier, topic)
     return caught.value.spec
 
 
@@ -70,8 +70,8 @@ def test_who_produced_it_and_where_it_was_stored(world: World) -> None:
 def test_a_message_is_found_by_id_by_key_and_by_place(world: World) -> None:
     world.send("a")
     offset_msg_id = world.story("a").copies[0].offset_msg_id
-    by_id = world.tell(offset_msg_id)
-    by_place = world.tell(Location("orders", QueueId(0), QueueOffset(0)))
+    by_id = world.track_of(offset_msg_id)
+    by_place = world.track_of(Location("orders", QueueId(0), QueueOffset(0)))
     assert by_id.messages[0].copies == by_place.messages[0].copies == world.story("a").copies
 
 
@@ -91,15 +91,15 @@ def test_several_messages_under_one_key_each_have_a_life_of_their_own(world: Wor
     world.send("other topic", key="same", topic="bills")
     world.ack(*world.receive())
     world.send("second", key="same")
-    found = world.tell("same")
+    found = world.track_of("same")
     assert [(life.topic, reasons(life.statuses)) for life in found.messages] == [
         ("orders", {"workers": "acknowledged"}),
         ("bills", {}),
         ("orders", {"workers": "not-reached"}),
     ]
-    assert [life.topic for life in world.tell("same", "bills").messages] == ["bills"]
+    assert [life.topic for life in world.track_of("same", "bills").messages] == ["bills"]
     second = found.messages[2].copies[0].offset_msg_id
-    assert [life.copies[0].queue_offset for life in world.tell(second).messages] == [1]
+    assert [life.copies[0].queue_offset for life in world.track_of(second).messages] == [1]
 
 
 # --- one group: pending messages -------------------------------------------------------------------------
@@ -351,7 +351,7 @@ def test_a_deleted_topic_leaves_the_dead_letter(world: World) -> None:
     world.store.delete_topic("orders", world.now_ms)
     world.model.delivery.forget_topic("orders", world.now_ms)
     assert error_of(world, "id-b") is errors.MESSAGE_NOT_FOUND
-    found = world.tell("id-a")
+    found = world.track_of("id-a")
     (life,) = found.messages
     assert (life.topic, reasons(life.statuses)) == ("orders", {"workers": "dead"})
     assert any("no longer in the log" in note for note in found.notes)
@@ -447,13 +447,13 @@ def test_events_beyond_the_limit_of_the_scan_are_said(world: World) -> None:
         world.now_ms += LEASE_MS
         world.model.events.flush(world.now_ms)
         world.see()
-    assert world.tell("id-a").complete
+    assert world.track_of("id-a").complete
     with_limits(world, event_records_max=2)
-    found = world.tell("id-a")
+    found = world.track_of("id-a")
     assert not found.complete
     assert any("there are too many" in note for note in found.notes)
     with_limits(world, event_records_max=1_000, event_bytes_max=1)
-    assert not world.tell("id-a").complete
+    assert not world.track_of("id-a").complete
 
 
 def test_events_and_groups_beyond_the_limits_are_said(world: World) -> None:
@@ -461,7 +461,7 @@ def test_events_and_groups_beyond_the_limits_are_said(world: World) -> None:
     for name in ("one", "two", "workers"):
         world.receive(name)
     with_limits(world, events_max=3, groups_max=2)
-    found = world.tell("id-a")
+    found = world.track_of("id-a")
     assert not found.complete
     assert len(found.messages[0].events) == 3
     assert len(found.messages[0].statuses) == 2
@@ -472,7 +472,7 @@ def test_more_copies_than_an_answer_has(world: World, monkeypatch: pytest.Monkey
     monkeypatch.setattr("broker.track.copies.COPIES_MAX", 3)
     for body in "abcde":
         world.send(body, key="same")
-    found = world.tell("same")
+    found = world.track_of("same")
     assert not found.complete
     assert [life.copies[0].queue_offset for life in found.messages] == [2, 3, 4]
 
@@ -486,13 +486,13 @@ def test_a_key_of_hundreds_of_messages_held_the_loop_for_half_a_minute(
         world.send(f"{number}", key="same")
     for name in ("one", "two", "workers"):
         world.receive(name)
-    found = world.tell("same")
+    found = world.track_of("same")
     assert not found.complete
     assert [life.copies[0].queue_offset for life in found.messages] == [6, 7, 8, 9]
     assert [len(life.statuses) for life in found.messages] == [3] * 4
     assert found.notes == ["older messages are left out: the newest 4 of 10 are shown"]
     with_limits(world, groups_max=5)
-    found = world.tell("same")
+    found = world.track_of("same")
     assert [len(life.statuses) for life in found.messages] == [0, 0, 2, 3], "so many in one answer"
     assert len(found.notes) == 2
 
@@ -500,7 +500,7 @@ def test_a_key_of_hundreds_of_messages_held_the_loop_for_half_a_minute(
 def test_without_a_key_or_an_index_only_the_record_itself_is_reported() -> None:
     world = World(replace(ROOMY, message_index_enable=False))
     world.send("a")
-    found = world.tell(Location("orders", QueueId(0), QueueOffset(0)))
+    found = world.track_of(Location("orders", QueueId(0), QueueOffset(0)))
     assert not found.complete
     assert any("index is disabled" in note for note in found.notes)
 
@@ -510,6 +510,6 @@ def test_events_that_are_not_readable_yet_are_said(world: World) -> None:
     world.receive()
     world.model.on_append = lambda: None  # appended, and seen by nobody yet
     world.model.events.flush(world.now_ms)
-    found = world.tell("id-a")
+    found = world.track_of("id-a")
     assert not found.complete
     assert "the newest events are not on disk yet" in found.notes

@@ -104,7 +104,7 @@ def test_a_group_that_began_before_it_says_nothing_of_it_and_continues() -> None
     assert [one.kind for one in groups.timeline] == [TrackEventKind.DELIVERED]
 
 
-def test_a_forgotten_group_that_never_had_it_is_not_told_of() -> None:
+def test_a_forgotten_group_that_never_had_it_is_not_in_the_track() -> None:
     assert told(event(EventKind.FORGOTTEN, 0)).timeline == []
 
 
@@ -115,13 +115,13 @@ def test_a_record_of_events_that_cannot_be_read_is_said_and_skipped(world: World
     world.model.writer.append([NewRecord(EVENTS_TOPIC, QueueId(0), b"no events")], world.now_ms)
     events = world.model.events
     events._next_offset = QueueOffset(events._next_offset + 1)
-    found = world.tell("id-a")
+    found = world.track_of("id-a")
     assert not found.complete
     assert any("cannot be read" in note for note in found.notes)
     assert "delivered" in world.happenings("a")
 
 
-def test_events_in_the_log_tell_the_same_as_events_that_wait(world: World) -> None:
+def test_events_in_the_log_give_the_same_track_as_waiting_ones(world: World) -> None:
     for body in "abc":
         world.send(body, tag="paid" if body == "b" else "void")
     (first, *_) = world.receive(count=2)
@@ -161,7 +161,7 @@ def test_a_recall_that_came_before_its_delivery_of_two_messages(world: World) ->
     world.model.timers.recall("orders", NOW_MS + 60_000, "id-a", world.now_ms)
     world.now_ms += 5
     world.schedule("a", 120_000)
-    first, second = world.tell("id-a").messages
+    first, second = world.track_of("id-a").messages
     assert [life.statuses[0].reason for life in (first, second)] == ["recalled", "delayed"]
 
 

@@ -225,14 +225,14 @@ def test_an_id_of_a_deleted_topic_may_be_sent_again(in_the_tree: bool) -> None:
     assert send(deduplication, store, ["a"]).duplicates
 
 
-def test_each_duplicate_is_counted_and_told() -> None:
-    told: list[tuple[str, bytes]] = []
+def test_each_duplicate_is_counted_and_reported() -> None:
+    reported: list[tuple[str, bytes]] = []
     store, _ = opened(MemoryFileSystem())
-    deduplication = Deduplication(store, lambda topic, unique_id: told.append((topic, unique_id)))
+    deduplication = Deduplication(store, lambda topic, unique_id: reported.append((topic, unique_id)))
     send(deduplication, store, ["a"])
     send(deduplication, store, ["a", "b", "b"])
     assert deduplication.duplicates == {TOPIC: 2}
-    assert told == [(TOPIC, b"a"), (TOPIC, b"b")]
+    assert reported == [(TOPIC, b"a"), (TOPIC, b"b")]
 
 
 def test_topics_have_ids_of_their_own() -> None:

@@ -41,20 +41,20 @@ def settle(store: MessageStore) -> None:
         pass
 
 
-def test_gaps_are_counted_and_told_and_what_fills_them_is_not_a_replay() -> None:
-    told: list[tuple[str, Gap]] = []
+def test_gaps_are_reported_and_filling_them_is_not_a_replay() -> None:
+    reported: list[tuple[str, Gap]] = []
     store, _ = opened(MemoryFileSystem())
-    deduplication = Deduplication(store, on_gap=lambda topic, gap: told.append((topic, gap)))
+    deduplication = Deduplication(store, on_gap=lambda topic, gap: reported.append((topic, gap)))
     for sequence in (0, 1, 5, 2, 4, 3, 6):
         result = send(deduplication, store, numbers("p", sequence))
         assert not result.duplicates
         assert result.gaps == ({0: Gap(b"p", 2, 4)} if sequence == 5 else {})
         settle(store)
-    assert told == [(TOPIC, Gap(b"p", 2, 4))]
+    assert reported == [(TOPIC, Gap(b"p", 2, 4))]
     assert (deduplication.missing, deduplication.filled) == ({TOPIC: 3}, {TOPIC: 3})
     assert send(deduplication, store, numbers("p", 0, 1, 2, 3, 4, 5, 6)).record_count == 0
     assert deduplication.duplicates == {TOPIC: 7}
-    assert len(told) == 1
+    assert len(reported) == 1
     deduplication.forget_topic(TOPIC)
     assert not deduplication.missing
     assert not deduplication.filled
@@ -187,7 +187,7 @@ def test_the_highest_and_the_longest_are_legal() -> None:
     assert caught.value.spec is errors.PRODUCER_SEQUENCE_ILLEGAL
 
 
-def test_where_a_producer_stands_is_told_of_deduplicated_topics_only() -> None:
+def test_a_producers_last_number_is_known_in_deduplicated_topics_only() -> None:
     store, deduplication = opened(MemoryFileSystem())
     store.topics.create("plain", 1)
     assert deduplication.next_sequence(TOPIC, b"p", NOW_MS) == 0

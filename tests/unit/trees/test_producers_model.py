@@ -189,8 +189,8 @@ class Machine(RuleBasedStateMachine):
     def check_parts(result: AppendResult) -> None:
         """Each message's own answer, where many sends were put together."""
         for index, part in enumerate(result.parts([1] * result.message_count)):
-            told = [part.gaps[0]] if part.gaps else []
-            assert told == [gap for at, gap in result.gaps.items() if at == index]
+            reported = [part.gaps[0]] if part.gaps else []
+            assert reported == [gap for at, gap in result.gaps.items() if at == index]
             assert part.gaps == result.part(index, 1).gaps
         halves = result.message_count // 2
         behind = result.part(halves, result.message_count - halves).gaps

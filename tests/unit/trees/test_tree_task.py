@@ -62,7 +62,7 @@ def test_the_trees_catch_up_and_removals_are_held_only_while_a_step_runs() -> No
     assert not store.removals_held()
 
 
-def test_a_full_disk_is_waited_out_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_is_waited_out_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     files = FaultyFileSystem(MemoryFileSystem())
     store = filled(files)
     commits = 0

@@ -2,7 +2,7 @@
 
 | fault        | made by                                                                                  |
 |--------------|------------------------------------------------------------------------------------------|
-| delays       | the message waits here before it goes to the inbox, and its message group behind it      |
+| delays       | the message waits here before it goes to the inbox, and its message group after it       |
 | reorderings  | the same, until a message has come that it need not precede                              |
 | disconnects  | the message is returned before the program has it                                        |
 | redeliveries | instead of the acknowledgement, the message is returned: the broker delivers it again    |

@@ -29,7 +29,7 @@ _LaneKey = tuple[str, int, str | None]
 @dataclass(slots=True)
 class _Lane:
     head: ReceivedMessage
-    behind: list[ReceivedMessage] = field(default_factory=list)
+    later: list[ReceivedMessage] = field(default_factory=list)
 
 
 class Inbox:
@@ -107,7 +107,7 @@ class Inbox:
         if self.ordered:
             lane = self._lanes.get(_lane_key(message))
             if lane is not None:
-                insort(lane.behind, message, key=lambda other: other.queue_offset)
+                insort(lane.later, message, key=lambda other: other.queue_offset)
                 return True
             self._lanes[_lane_key(message)] = _Lane(message)
         self._make_ready(message)
@@ -157,7 +157,7 @@ class Inbox:
                 return message
             lane = self._lanes.pop(_lane_key(message), None)
             if lane is not None:
-                self._forget(lane.behind)
+                self._forget(lane.later)
         return None
 
     def settled(self, message: ReceivedMessage, *, done: bool) -> list[ReceivedMessage]:
@@ -170,15 +170,15 @@ class Inbox:
         lane = self._lanes.get(key)
         if lane is None or lane.head is not message:
             return []
-        if done and lane.behind:
-            lane.head = lane.behind.pop(0)
+        if done and lane.later:
+            lane.head = lane.later.pop(0)
             self._make_ready(lane.head)
             return []
         del self._lanes[key]
         if not done and message.poll in self._polls:
             self._given_back[key] = message.poll
-        self._forget(lane.behind)
-        return lane.behind
+        self._forget(lane.later)
+        return lane.later
 
     def drain(self) -> list[ReceivedMessage]:
         """Takes out everything that waits."""

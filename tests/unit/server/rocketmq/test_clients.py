@@ -66,7 +66,7 @@ def test_a_client_is_known_by_its_settings() -> None:
     assert registry.groups() == ["others"]
 
 
-def test_a_client_is_gone_after_silence_and_everybody_is_told_once() -> None:
+def test_a_client_is_gone_after_silence_and_listeners_are_called_once() -> None:
     registry, gone = ClientRegistry(), list[tuple[str, int]]()
     registry.add_gone_listener(lambda client_id, now_ms, _: gone.append((client_id, now_ms)))
     stream = Stream()

@@ -117,7 +117,7 @@ def test_the_kind_of_a_message() -> None:
     assert kind_of(message(priority=0, message_type=v2.TRANSACTION)) == v2.TRANSACTION
 
 
-def test_the_service_tells_clients_the_topic_takes_them_and_serves_them() -> None:
+def test_the_service_offers_the_topic_to_clients_and_serves_them() -> None:
     async def scene() -> None:
         bench = ServiceBench()
         bench.parts.store.topics.create("urgent", 1, "PRIORITY")

@@ -164,7 +164,7 @@ async def test_a_unary_reply_has_its_error_inside() -> None:
 
 
 @pytest.mark.asyncio
-async def test_an_unexpected_error_is_logged_and_told_without_its_details(
+async def test_an_unexpected_error_is_logged_and_shown_without_details(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     reply = await _route(REQUEST, RpcContext(x_mq_request_id="request-7"), KeyError("secret"))

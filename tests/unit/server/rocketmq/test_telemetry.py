@@ -276,9 +276,9 @@ async def test_a_stream_without_a_client_id_is_reported_and_ended() -> None:
     bench = Bench()
     context, task = bench.open("")
     assert (await end_of(task)).code is grpc.StatusCode.INVALID_ARGUMENT
-    (told,) = context.written
-    assert told.status.code == v2.CLIENT_ID_REQUIRED
-    assert told.WhichOneof("command") is None
+    (reported,) = context.written
+    assert reported.status.code == v2.CLIENT_ID_REQUIRED
+    assert reported.WhichOneof("command") is None
 
 
 @pytest.mark.parametrize("data", [b"\xff\xff", b"\x12\x05ab", b"\x12\x02\xff\xff"])
