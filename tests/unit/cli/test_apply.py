@@ -120,7 +120,7 @@ def test_a_failure_on_the_way_says_what_was_done(
     [
         (b"{", "line 1, column 2"),
         (b"\xff", "the file must be YAML or JSON in UTF-8"),
-        (b"[" * 100_000, "apply reads YAML or JSON"),
+        (b"[" * 100_000, "the file must be YAML or JSON"),
         (b"[]", "not an object"),
         (b'{"topic": []}', "unknown member 'topic'"),
         (b'{"topics": {}}', "topics is not a list"),
@@ -131,12 +131,12 @@ def test_a_failure_on_the_way_says_what_was_done(
         (b'{"topics": [{"name": "a", "queue": 1}]}', "unknown member 'queue'"),
         (b'{"topics": [{"name": "a", "type": "LOUD"}]}', "type 'LOUD' is none of NORMAL"),
         (b'{"topics": [{"name": "a", "type": []}]}', "type [] is none of"),
-        (b'{"topics": [{"name": "a", "queues": 0}]}', "queues is not a number"),
-        (b'{"topics": [{"name": "a", "queues": true}]}', "queues is not a number"),
-        (b'{"groups": [{"name": "a", "orderly": 1}]}', "orderly is neither"),
-        (b'{"groups": [{"name": "a", "maxRetries": -1}]}', "maxRetries is not a number"),
-        (b'{"groups": [{"name": "a", "backoffMillis": [1.5]}]}', "not a list of milliseconds"),
-        (b'{"groups": [{"name": "a", "backoffMillis": 5}]}', "not a list of milliseconds"),
+        (b'{"topics": [{"name": "a", "queues": 0}]}', "queues must be a number"),
+        (b'{"topics": [{"name": "a", "queues": true}]}', "queues must be a number"),
+        (b'{"groups": [{"name": "a", "orderly": 1}]}', "orderly must be"),
+        (b'{"groups": [{"name": "a", "maxRetries": -1}]}', "maxRetries must be a number"),
+        (b'{"groups": [{"name": "a", "backoffMillis": [1.5]}]}', "must be a list of milliseconds"),
+        (b'{"groups": [{"name": "a", "backoffMillis": 5}]}', "must be a list of milliseconds"),
     ],
 )
 def test_a_wrong_file_is_refused_before_anything_is_asked(

@@ -82,7 +82,7 @@ OLD = TroveError(errors.UNKNOWN_ERROR, "unknown method", grpc_status="UNIMPLEMEN
 
 BROKEN: dict[str, tuple[Evidence, str, bool, str]] = {
     "no server": (Evidence("ns:9876", VERSION, failure=FAILURE), "reachable", False, "no answer"),
-    "no broker": (Evidence("ns:9876", VERSION), "reachable", False, "no broker is in the routes"),
+    "no broker": (Evidence("ns:9876", VERSION), "reachable", False, "there is no broker in the routes"),
     "a broker is gone": (
         of(replace(broker(), condition=None, failure=FAILURE)),
         "reachable",
@@ -90,7 +90,7 @@ BROKEN: dict[str, tuple[Evidence, str, bool, str]] = {
         "no answer",
     ),
     "no right": (of(replace(broker(), condition=None, failure=DENIED)), "reachable", False, "may not Get"),
-    "older": (of(replace(broker(), condition=None, failure=OLD)), "reachable", True, "it is older"),
+    "older": (of(replace(broker(), condition=None, failure=OLD)), "reachable", True, "the broker is older"),
     "not ready": (of(broker(reasons=("store: failed",))), "ready", False, "not ready: store: failed"),
     "warning": (of(broker(warnings=("damage: 3 places",))), "ready", False, "damage: 3 places"),
     "drained": (of(broker(drain="drained", warnings=("drain: drained",))), "drained", True, "it is drained"),
@@ -101,7 +101,7 @@ BROKEN: dict[str, tuple[Evidence, str, bool, str]] = {
     "files": (of(broker(open_files=17_000)), "open_files", False, "17000 of 20000"),
     "few files": (of(broker(open_files_max=1_024)), "open_files", True, "at most 1024"),
     "mode": (of(broker(store_mode=0o755)), "store_mode", False, "mode 755"),
-    "exposed": (of(broker(**EXPOSED)), "exposure", False, "nobody is asked"),
+    "exposed": (of(broker(**EXPOSED)), "exposure", False, "without authentication"),
     "no TLS": (of(broker(**EXPOSED, authentication=True)), "exposure", False, "without TLS"),
     "metrics": (of(broker(http_exposed="0.0.0.0:8080")), "exposure", True, "/metrics"),
     "version": (

@@ -66,7 +66,7 @@ def test_only_what_is_named(run: Any) -> None:
     [
         ("topics: [", "the file is not YAML: line"),
         ("a: &x [1]\ntopics: *x", "line 2, column 9: apply does not read aliases"),
-        ("topics:\n- name: a\n  queues: many", "queues is not a number"),
+        ("topics:\n- name: a\n  queues: many", "queues must be a number"),
         ("just text", "not an object"),
         ("!!python/object:os.system {}", "the file is not YAML"),
         (json.dumps({"groups": [{"name": "g", "backoffInitialMillis": 5}]}), "give backoffMillis, or all of"),

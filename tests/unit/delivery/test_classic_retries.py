@@ -161,7 +161,7 @@ def test_a_deleted_retry_topic_voids_its_handles_and_no_others() -> None:
     engine.store.delete_topic(CLASSIC, now_ms=engine.now_ms)
     assert engine.receive() == [], "its queues are still known, and have nothing new"
     engine.delivery.forget_topic(CLASSIC, engine.now_ms)
-    with pytest.raises(TroveError, match="of a queue that is not there"):
+    with pytest.raises(TroveError, match="of a queue that does not exist"):
         engine.ack(a)
     engine.ack(message)
     assert engine.committed() == 1
