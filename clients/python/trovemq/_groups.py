@@ -113,7 +113,7 @@ class Groups:
         return await present([calls.describe(group) for calls in self._all(broker)], _ABSENT)
 
     async def members(self, group: str, *, broker: str | None = None) -> list[GroupMember]:
-        """Its connected consumers; one that is connected to two brokers is there twice.
+        """The connected consumers of the group; one that is connected to two brokers is listed twice.
 
         Raises TroveError GROUP_NOT_FOUND."""
         check_text("group", group, errors.GROUP_ILLEGAL)

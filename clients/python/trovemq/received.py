@@ -266,7 +266,7 @@ class _TracedProcessing(_Processing[Processed]):
 
 
 def milliseconds(delay: Delay) -> int:
-    """Of a time from now. Raises TroveError INVISIBLE_DURATION_ILLEGAL for one before."""
+    """The milliseconds of a delay. Raises TroveError INVISIBLE_DURATION_ILLEGAL if it is negative."""
     seconds: object = delay.total_seconds() if isinstance(delay, timedelta) else delay
     if not isinstance(seconds, int | float) or not seconds >= 0:
         raise TroveError(errors.INVISIBLE_DURATION_ILLEGAL, f"{delay!r} is not a time from now")
