@@ -9,10 +9,16 @@ brings that about. Other allocators take no notice.
 
 from __future__ import annotations
 
+import functools
+
 # malloc's limits do not rise above 32 MiB.
 _BLOCK_SIZE = 31 << 20
 
 
+@functools.cache
 def keep_freed_memory() -> None:
-    """From now on, freed frames stay with this process (up to twice the block's size)."""
+    """From now on, freed frames stay with this process (up to twice the block's size).
+
+    Once in a process: with the limits raised a second block would be taken from the heap, and zeroed.
+    """
     bytes(_BLOCK_SIZE)  # from calloc: its zeros are pages that were never touched
