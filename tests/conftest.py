@@ -8,24 +8,31 @@ import gc
 import os
 import signal
 from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING
 
 import pytest
 import uvloop
 from hypothesis import HealthCheck, Phase, settings
+from pytest_timeout import Settings
 
 from tests.support import trials as trials_run
 from tests.support.bytecode import import_share
 from tests.support.durations import ProcessorClock, Recorder, recorded
 from tests.support.fork_server import popen
+from tests.support.hang_guard import HangGuard
 from tests.support.tracing import Tracing, is_traced
 from tests.support.trials import pytest_terminal_summary, trials
 from trovemq.testing import DaemonProcess
 from trovemq_proto.channels import TRANSPORTS, GrpcTransport
 
+if TYPE_CHECKING:
+    from _typeshed import HasFileno
+
 __all__ = ["pytest_terminal_summary", "trials"]
 
 SUITES = "tests/integration/test_conformance.py"
 _DURATIONS = Recorder()
+_HANG_GUARD = HangGuard()
 _PROCESSOR_CLOCK = ProcessorClock()
 _TRACING = Tracing()
 
@@ -52,6 +59,14 @@ def transport(request: pytest.FixtureRequest) -> GrpcTransport:
     name: GrpcTransport = request.param
     return name
 
+
+def _not_synced(fd: int | HasFileno) -> None:
+    """In place of a sync: no test cuts the power of the real disk. Fake disks show which data is synced, and
+    daemons sync theirs. As for a sync, the file has to be open."""
+    os.fstat(fd if isinstance(fd, int) else fd.fileno())
+
+
+os.fsync = os.fdatasync = _not_synced
 
 # A shell starts what runs in the background with Ctrl-C ignored, and so would be all that is started here.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -85,6 +100,16 @@ def pytest_runtest_protocol(item: pytest.Item) -> None:
     _PROCESSOR_CLOCK.lap()
 
 
+def pytest_timeout_set_timer(item: pytest.Item, settings: Settings) -> bool:
+    _HANG_GUARD.begin(item, settings)
+    return True
+
+
+def pytest_timeout_cancel_timer() -> bool:
+    _HANG_GUARD.done()
+    return True
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     call: pytest.CallInfo[None],
@@ -101,6 +126,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
+    gc.collect()
+    gc.freeze()  # pytest collects garbage ten times more before it ends
     if not hasattr(session.config, "workerinput"):
         trials_run.fail_where_short(session)
         _DURATIONS.write(whole=trials_run.WHOLE)

@@ -74,10 +74,16 @@ def texts() -> list[tuple[str, str]]:
     return [(path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")) for path in pages()]
 
 
+def loose(pattern: str) -> re.Pattern[str]:
+    """The pattern without a word's begin, which finds more and searches up to thirty times faster."""
+    return re.compile(re.sub(r"^((?:\(\?i\))?)(?:\(\?<!.*?\))?\\b", r"\1", pattern))
+
+
 def lines_with(pattern: str) -> Iterator[tuple[str, int, str]]:
     """Name, number and text of each line in which it is found; whole pages are searched first."""
+    first = loose(pattern)
     for name, text in texts():
-        if re.search(pattern, text):
+        if first.search(text):
             for number, line in enumerate(text.splitlines(), 1):
                 if re.search(pattern, line):
                     yield name, number, line.strip()
