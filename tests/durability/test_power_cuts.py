@@ -2,7 +2,9 @@
 afterwards.
 
 The store lies on an ext4 of its own, in a file after a loop device. The file system's own shutdown ioctl
-drops everything that it has not brought to its device, as a power cut does; then it is mounted again.
+drops everything that it has not brought to its device, as a power cut does; then it is mounted again. The
+process is stopped before: a sync that is under way may return 0 while the transaction of the journal that it
+waits for is dropped, and a processor without power would not see that.
 """
 
 from __future__ import annotations
@@ -11,8 +13,10 @@ import fcntl
 import os
 import random
 import shutil
+import signal
 import struct
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -42,6 +46,7 @@ KILLED_BEFORE: Final = 0.3
 DAEMON_CUTS: Final = 3 if SOAK else 2
 NEW_LINES: Final = (100, 400)
 """So many outcomes lie between two cuts of the daemon."""
+STOP_S_MAX: Final = 30.0
 IMAGE_SIZE: Final = 64 << 20
 SHUTDOWN: Final = 0x8004587D  # EXT4_IOC_SHUTDOWN
 FLUSH_JOURNAL: Final = 1  # a commit of the journal in memory reaches the device
@@ -69,8 +74,10 @@ class Disk:
         _run("umount", str(self.path))
         self._mounted = False
 
-    def cut(self, flag: int) -> None:
-        """Nothing more reaches the device; every call on the file system fails until it is mounted again."""
+    def cut(self, flag: int, pid: int) -> None:
+        """Nothing more reaches the device; every call on the file system fails until it is mounted again. The
+        process runs no further than to the end of its system calls."""
+        stop(pid)
         directory = os.open(self.path, os.O_RDONLY)
         try:
             fcntl.ioctl(directory, SHUTDOWN, struct.pack("I", flag))
@@ -82,6 +89,19 @@ class Disk:
             if self._mounted:
                 self.unmount()
         _run("losetup", "--detach", self._device)
+
+
+def stop(pid: int) -> None:
+    """Returns when every thread of the process has stopped, or waits for a disk."""
+    os.kill(pid, signal.SIGSTOP)
+    deadline = time.monotonic() + STOP_S_MAX
+    while not _states(pid) <= {"T", "D"}:
+        assert time.monotonic() < deadline, f"{pid} does not stop: {_states(pid)}"
+
+
+def _states(pid: int) -> set[str]:
+    tasks = Path(f"/proc/{pid}/task")
+    return {(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks.iterdir()}
 
 
 def _run(*command: str) -> str:
@@ -127,7 +147,7 @@ def cut_again_and_again(
     after_power_cut = False
 
     def cut_power(pid: int) -> None:
-        disk.cut(DROP_ALL if source.random() < 0.8 else FLUSH_JOURNAL)
+        disk.cut(DROP_ALL if source.random() < 0.8 else FLUSH_JOURNAL, pid)
         kill(pid)
 
     def live(moment: Moment | None, end: Callable[[int], None] = kill) -> int:
@@ -186,7 +206,7 @@ def test_a_daemon_that_loses_power_has_everything_it_acknowledged(trials: Trials
             with producers(broker, ledger):
                 for _ in range(DAEMON_CUTS):
                     wait_for_lines(ledger, source.randrange(*NEW_LINES))
-                    disk.cut(DROP_ALL)
+                    disk.cut(DROP_ALL, broker.pid)
                     broker.kill()
                     disk.unmount()
                     disk.mount()
