@@ -56,7 +56,7 @@ class NameserverSettings(TlsSettings):
     users_file: str = setting(
         "",
         "TOML file of brokers that may register and clients that may read routes, with secrets; read again "
-        "when it changed. Empty = the nameserver asks nobody.",
+        "when it changed. Empty = callers are not authenticated.",
         unit="FILE",
     )
     log_level: LogLevel = setting(  # noqa: RUF009  it makes a dataclass field

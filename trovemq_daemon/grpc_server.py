@@ -25,7 +25,7 @@ from trovemq_daemon.transport_budget import TransportBudget
 from trovemq_rpc.options import ConnectionCount
 
 AccessCheck: TypeAlias = "Callable[[str, grpc.RpcMethodHandler[Any, Any]], grpc.RpcMethodHandler[Any, Any]]"
-"""Makes the handler of a path (`/Service/Method`) one that asks who calls."""
+"""Makes the handler of a path (`/Service/Method`) one that authenticates its callers."""
 _NO_COMPRESSION: Final = 1 << 0
 """The set of gRPC's own methods: as it is alone. A message that gRPC inflates may become receive_size_max out
 of a thousandth of it; clients compress bodies, which we inflate within bounds of our own."""

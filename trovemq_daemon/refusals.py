@@ -34,7 +34,7 @@ class Refusals:
 
 
 def access_metrics(refusals: Refusals, sessions: int) -> Iterator[Metric]:
-    """Of a server that asks who calls."""
+    """The refusals of a server that authenticates callers."""
     refused = CounterMetricFamily(
         "trovemq_access_refusals", "Calls and messages that were refused to their sender.", labels=("error",)
     )

@@ -51,7 +51,7 @@ ROCKETMQ_USERS: Final = "config/auth"
 
 @dataclass(frozen=True, slots=True)
 class BrokerSecurity:
-    """Users, rules and sessions of a broker that asks who calls."""
+    """Users, rules and sessions of a broker that authenticates callers."""
 
     table: SecurityTable
     sessions: Sessions

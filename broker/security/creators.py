@@ -15,7 +15,7 @@ _present: Final[ContextVar[Creator]] = ContextVar("creator", default=NOBODY)
 
 
 def present_creator() -> Creator:
-    """NOBODY where the broker asks nobody who calls."""
+    """NOBODY if the broker does not authenticate callers."""
     return _present.get()
 
 

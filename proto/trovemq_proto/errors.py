@@ -131,7 +131,7 @@ OFFSET_OUT_OF_RANGE = _add(
 )  # fmt: skip
 MESSAGE_TYPE_UNSUPPORTED = _add(
     "MESSAGE_TYPE_UNSUPPORTED", 113, "INVALID_ARGUMENT", False,
-    "The topic's message type is unknown or not built yet.",
+    "The topic's message type is unknown.",
     "Use NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY, MIXED or UNSPECIFIED.",
 )  # fmt: skip
 UNIQUE_KEY_ILLEGAL = _add(
@@ -421,7 +421,7 @@ SEALING_KEY_MISMATCH = _add(
 
 AUTHENTICATION_DISABLED = _add(
     "AUTHENTICATION_DISABLED", 314, "FAILED_PRECONDITION", False,
-    "The server asks nobody who they are, so it has no users.",
+    "The server does not authenticate callers, so it has no users.",
     "Switch authentication_enable on; the first start makes a super user and writes its credentials to a file.",
 )  # fmt: skip
 

@@ -36,7 +36,7 @@ SECRET_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class SecurityParts:
-    """The service's parts, where the broker asks who calls."""
+    """The service's parts, if the broker authenticates callers."""
 
     changes: SecurityChanges
     sessions: Sessions

@@ -25,7 +25,7 @@ _ABSENT: Final = (errors.USER_NOT_FOUND,)
 
 
 class Users:
-    """Administration of users; `Client.admin.users`. For super users, at brokers that ask who calls.
+    """Administration of users; `Client.admin.users`. For super users, at brokers that authenticate callers.
 
     Wherever `broker` is None, every live broker is asked; a user lives on each broker by itself. Secrets go
     over the wire here: the brokers take them over TLS or on loopback alone. All calls raise TroveError; those
