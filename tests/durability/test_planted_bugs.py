@@ -238,8 +238,8 @@ BUGS = (
     Planted(
         "until_acknowledged waits for one group only",
         "broker/groups/held_log.py",
-        '        offset, group = min(behind, default=(0, ""))\n',
-        '        offset, group = max(behind, default=(0, ""))\n',
+        '        offset, group = min(acknowledged, default=(0, ""))\n',
+        '        offset, group = max(acknowledged, default=(0, ""))\n',
         (f"{ENGINE}test_held_log.py::test_every_group_counts_and_a_deleted_one_counts_no_more",),
     ),
     Planted(

@@ -119,8 +119,10 @@ FAULTS = (
     Planted(
         "A message with full properties never became a dead letter",
         "broker/groups/delivery/dead_letters.py",
-        'context.writer.informed(copy.with_properties({"RETRY_TOPIC": None}), origin)',
-        'copy.with_properties({"RETRY_TOPIC": None, **origin})',
+        "    copy = context.writer.informed(copy, {PROPERTY_DEAD_TOPIC: topic})\n"
+        "    return context.writer.informed(copy, {PROPERTY_DEAD_ID: message.message_id})\n",
+        "    copy = copy.with_properties({PROPERTY_DEAD_TOPIC: topic})\n"
+        "    return copy.with_properties({PROPERTY_DEAD_ID: message.message_id})\n",
         (f"{DELIVERY}test_a_message_with_full_properties_never_became_a_dead_letter",),
     ),
     Planted(
