@@ -245,6 +245,7 @@ class ConsumeQueues:
         self._position = min(self._position, physical_offset)
         self._synced_position = min(self._synced_position, physical_offset)
         assert self._synced_position <= self._position, "the synced part was applied"
+        assert self._position <= physical_offset, "no later record counts as applied"
 
     def forget_from(self, physical_offset: PhysicalOffset) -> None:
         """Takes all units of records from there on back, to be rebuilt from the log."""

@@ -334,6 +334,7 @@ class KeyIndex:
         # A list of its own: another thread may be going through the one before.
         taken, self._index_files = self._index_files[:count], self._index_files[count:]
         assert self._index_files or not taken, "the last one stays"
+        assert not taken or taken[-1].end_physical < physical_offset, "they name only records before it"
         return taken
 
     def close(self) -> None:

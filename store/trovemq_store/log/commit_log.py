@@ -149,6 +149,7 @@ class CommitLog:
         """The sync that covers everything appended so far, whose last record has `store_timestamp`."""
         if self.flushed_offset == self.end:
             return None
+        assert self.flushed_offset < self.end, "only appended bytes are synced"
         covered = self.segments.covering(self.flushed_offset, self.end)
         assert covered, "unsynced bytes lie in a segment"
         new_names = self._names_synced_below < self.segments.capacity_end

@@ -299,6 +299,7 @@ class Segments:
             segment.file.close()
             fault_point("segments.before_drop")
             self._files.remove(segment.file.path)
+        assert not self._segments or self._segments[-1].start <= offset, "the log's end stays in it"
 
     def take_before(self, offset: PhysicalOffset) -> list[Segment]:
         """The segments that end at or below `offset` are no longer part of the log; never the last one.
@@ -306,6 +307,7 @@ class Segments:
         count = sum(segment.end <= offset for segment in self._segments[:-1])
         taken, self._segments = self._segments[:count], self._segments[count:]
         assert self._segments or not taken, "the last one stays"
+        assert all(segment.end <= offset for segment in taken), "segments follow each other"
         return taken
 
     def close(self) -> None:

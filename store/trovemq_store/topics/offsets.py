@@ -200,6 +200,7 @@ class ConsumerOffsets:
         assert work.change <= self._change, "it was captured from these offsets"
         if work.whole:
             self._persisted_change = max(self._persisted_change, work.change)
+        assert self._persisted_change <= self._change, "no change is saved before it is made"
 
     def persist(self) -> None:
         """Brings the offsets to disk if they changed. TroveError DISK_FULL, STORE_FAILED."""
@@ -223,6 +224,7 @@ class ConsumerOffsets:
             self._entry_count += 1
         queues[queue_id] = offset
         self._change += 1
+        assert self._entry_count > 0, "each entry is counted"
 
     def _restore(self, group: str, topic: str, queue_id: QueueId, before: QueueOffset | None) -> None:
         """Undoes a change that could not be saved."""
@@ -241,6 +243,7 @@ class ConsumerOffsets:
             self._count_topic(group, -1)
 
     def _count_topic(self, group: str, step: int) -> None:
+        assert step in (1, -1), "one topic at a time"
         count = self._topic_counts.get(group, 0) + step
         assert count >= 0, "a topic leaves a group that had it"
         if count:

@@ -19,6 +19,8 @@ ROOT = Path(__file__).resolve().parents[3]
 MODULE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 60
 TEST_NAME_LENGTH_MAX = 70
+ONE_ASSERTION_MAX = 122
+"""Functions of the engine with one assertion: two are wanted where there is any. The number only falls."""
 README_LINES_MAX = 4  # of a folder of tests
 CODE = (
     "broker",
@@ -163,6 +165,25 @@ def test_names_of_tests_are_short() -> None:
         if name.startswith("test_") and len(name) > TEST_NAME_LENGTH_MAX
     ]
     assert long == []
+
+
+def test_functions_with_one_assertion_only_become_fewer() -> None:
+    engine = (*ENGINE, "broker/groups", "broker/query", "broker/track", "broker/produce")
+    found = [
+        f"{relative(path)}:{node.lineno} {node.name}"
+        for path in modules(engine)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and assertions(node) == 1
+    ]
+    assert len(found) <= ONE_ASSERTION_MAX, "state a second invariant: at the beginning, or of the result"
+
+
+def assertions(node: ast.AST) -> int:
+    """Of a function, without those of the functions in it."""
+    inner = [
+        child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.FunctionDef | ast.ClassDef)
+    ]
+    return sum(isinstance(child, ast.Assert) + assertions(child) for child in inner)
 
 
 def body_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
