@@ -20,6 +20,7 @@ from trovemq_proto.records import Message, decode_stored
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import StorageError
 from trovemq_store.index.consume_queue import UNIT_DTYPE, ConsumeQueue
+from trovemq_store.topics.topics import TopicConfig
 
 UNITS_STEP: Final = 1_024
 # Filler where a queue's first offset is not 0 (docs/store-format.md, "Filler units").
@@ -33,8 +34,11 @@ def queue_ids(store: MessageStore, topic: str) -> list[QueueId]:
     used = {queue.queue_id for queue in store.consume_queues.queues(topic)}
     if config is None and not used:
         raise topic_not_found(topic)
-    count = max(config.queue_count, config.write_queue_count) if config is not None else 0
-    return sorted(used.union(map(QueueId, range(count))))
+    return sorted(used.union(map(QueueId, range(_stated_count(config)))))
+
+
+def _stated_count(config: TopicConfig | None) -> int:
+    return max(config.queue_count, config.write_queue_count) if config is not None else 0
 
 
 def find_queue(store: MessageStore, topic: str, queue_id: QueueId) -> ConsumeQueue | None:
@@ -43,15 +47,16 @@ def find_queue(store: MessageStore, topic: str, queue_id: QueueId) -> ConsumeQue
     Raises TroveError TOPIC_NOT_FOUND, QUEUE_NOT_FOUND.
     """
     queue = store.consume_queues.get(topic, queue_id)
-    if queue is None and queue_id not in (known := queue_ids(store, topic)):
-        raise TroveError(
-            errors.QUEUE_NOT_FOUND,
-            f"topic {topic[:200]} has no queue {queue_id} here (queue count {len(known)})",
-            topic=topic[:200],
-            queue_id=queue_id,
-            queue_count=len(known),
-        )
-    return queue
+    if queue is not None or 0 <= queue_id < _stated_count(store.topics.get(topic)):
+        return queue
+    known = queue_ids(store, topic)
+    raise TroveError(
+        errors.QUEUE_NOT_FOUND,
+        f"topic {topic[:200]} has no queue {queue_id} here (queue count {len(known)})",
+        topic=topic[:200],
+        queue_id=queue_id,
+        queue_count=len(known),
+    )
 
 
 def queue_range(store: MessageStore, topic: str, queue_id: QueueId) -> tuple[QueueOffset, QueueOffset]:

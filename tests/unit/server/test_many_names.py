@@ -20,7 +20,7 @@ from tests.support.services_here import BrokerServices, in_process, small_broker
 from trovemq_daemon.exposition import text_in_turns, text_parts
 from trovemq_daemon.metrics import new_registry
 from trovemq_daemon.ops_http import OpsHttp, Readiness
-from trovemq_proto.v1 import admin_pb2, group_pb2, route_pb2
+from trovemq_proto.v1 import admin_pb2, group_pb2, query_pb2, route_pb2
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
@@ -37,6 +37,8 @@ LISTINGS: dict[str, Any] = {
     "trovemq.v1.GroupService.DescribeGroup": group_pb2.DescribeGroupRequest(group="group-00001"),
     "trovemq.v1.GroupService.ListMembers": group_pb2.ListMembersRequest(group="group-00001"),
     "trovemq.v1.GroupService.GetLag": group_pb2.GetLagRequest(group="group-00001"),
+    "trovemq.v1.AdminService.DescribeTopic": admin_pb2.DescribeTopicRequest(topic="wide"),
+    "trovemq.v1.QueryService.QueueOffsets": query_pb2.QueueOffsetsRequest(topic="wide"),
 }
 
 
@@ -47,6 +49,7 @@ def topic_name(number: int) -> str:
 def fill(broker: BrokerServices) -> None:
     """A tenth of the topics have messages; each group receives from one, and has offsets of it."""
     store, traffic = broker.store, broker.services.traffic
+    store.topics.create("wide", queue_count=1_024)
     for number in range(TOPICS):
         store.topics.create(topic_name(number), queue_count=8)
         traffic.appended(topic_name(number), 1, 100)
