@@ -17,8 +17,10 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
+from trovemq_store.engine.steps import Steps, finished
 
 ENTRIES_MAX: Final = 4_096  # of one AckMessage
+ENTRIES_STEP: Final = 512  # that are settled in one step
 
 
 class Acknowledger:
@@ -29,33 +31,39 @@ class Acknowledger:
         self, request: service_pb2.AckMessageRequest, _context: Context
     ) -> service_pb2.AckMessageResponse:
         """AckMessage: one result an entry, in order."""
-        return self._acknowledged(request)
+        return await self._parts.turns.run_from_now(self._acknowledged(request))
 
     def begin_acknowledge(
         self, request: service_pb2.AckMessageRequest, _context: Context, answer: Answer
     ) -> bool:
-        """As acknowledge, without a task, because it never waits."""
-        answer(self._acknowledged(request))
+        """As acknowledge, without a task, for entries that take one step: it never waits."""
+        if len(request.entries) > ENTRIES_STEP:
+            return False
+        answer(finished(self._acknowledged(request)))
         return True
 
-    def _acknowledged(self, request: service_pb2.AckMessageRequest) -> service_pb2.AckMessageResponse:
+    def _acknowledged(self, request: service_pb2.AckMessageRequest) -> Steps[service_pb2.AckMessageResponse]:
         entries = request.entries
         if not 1 <= len(entries) <= ENTRIES_MAX:
             raise TroveError(
                 errors.REQUEST_ILLEGAL, f"{len(entries)} entries; there may be 1 to {ENTRIES_MAX}"
             )
         group, topic = group_name(request.group), topic_to_read(request.topic)
-        handles = [entry.receipt_handle for entry in entries]
-        results = self._parts.delivery.acknowledge_many(group, topic, handles, self._parts.clock_ms())
         response = service_pb2.AckMessageResponse()
         status, codes = OK_STATUS, set()
-        for entry, error in zip(entries, results, strict=True):
-            status = OK_STATUS if error is None else status_of(error)
-            codes.add(status.code)
-            result = response.entries.add()
-            result.message_id = entry.message_id
-            result.receipt_handle = entry.receipt_handle
-            result.status.CopyFrom(status)
+        for begin in range(0, len(entries), ENTRIES_STEP):
+            some = entries[begin : begin + ENTRIES_STEP]
+            handles = [entry.receipt_handle for entry in some]
+            results = self._parts.delivery.acknowledge_many(group, topic, handles, self._parts.clock_ms())
+            for entry, error in zip(some, results, strict=True):
+                status = OK_STATUS if error is None else status_of(error)
+                codes.add(status.code)
+                result = response.entries.add()
+                result.message_id = entry.message_id
+                result.receipt_handle = entry.receipt_handle
+                result.status.CopyFrom(status)
+            if begin + ENTRIES_STEP < len(entries):
+                yield
         if len(codes) == 1:
             response.status.CopyFrom(status)
         else:

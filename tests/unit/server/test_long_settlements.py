@@ -15,6 +15,7 @@ from tests.support.consuming import GROUP, ConsumeClient, Got
 from tests.support.engine import append, record
 from tests.support.fake_loop import run, turns
 from tests.support.rocketmq_parts import ROOMY, Parts, message
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.v1 import consumer_pb2
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
@@ -160,5 +161,25 @@ def test_a_thousand_messages_of_one_send_stopped_everybody() -> None:
         with pytest.raises(Exception, match="UNIQUE_KEY_ILLEGAL"):
             await parts.send(*refused)
         assert parts.traffic.messages_in["orders"] == 1_024
+
+    run(scene())
+
+
+def test_four_thousand_wrong_handles_of_one_call_stopped_everybody() -> None:
+    async def scene() -> None:
+        parts = await parts_of(400)
+        replies = []
+
+        async def acknowledged() -> None:
+            replies.append(await parts.acknowledge(*["x" * 100] * 4_096))
+
+        assert await passes_of(acknowledged()) >= 7
+        (reply,) = replies
+        assert len(reply.entries) == 4_096
+        assert {one.status.code for one in reply.entries} == {v2.INVALID_RECEIPT_HANDLE}
+        (first,) = await parts.messages(batch_size=1)
+        handles = ["x", first.system_properties.receipt_handle] * 600
+        reply = await parts.acknowledge(*handles)
+        assert [one.status.code == v2.OK for one in reply.entries] == [False, True] * 600
 
     run(scene())
