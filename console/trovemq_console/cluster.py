@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
@@ -90,6 +91,10 @@ class Cluster:
                 self._topics = [topic for topic in self._all_topics if not topic.system]
             self._state, self._state_at = state, self._clock()
         return self._state
+
+    def expire(self) -> None:
+        """The routes are asked for again when they are needed next: something was changed."""
+        self._state_at = -math.inf
 
     async def topics(self, *, system: bool = False) -> list[TopicEntry]:
         """The topics of the routes, by name; the broker's own ones, too, where `system`."""

@@ -48,5 +48,8 @@ async def act(console: Console, request: Request) -> Response:
             "action": request.url.path,
         }
         return console.respond(request, "confirm.html", title=chosen.title, **values)
-    outcome = await chosen.perform(client, form)
+    try:
+        outcome = await chosen.perform(client, form)
+    finally:
+        console.cluster.expire()
     return console.respond(request, "outcome.html", title=chosen.title, outcome=outcome)

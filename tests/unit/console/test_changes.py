@@ -170,6 +170,14 @@ def test_a_change_that_is_not_filled_in_says_which_field_is_wrong(act: str, fiel
         assert (status, "REQUEST_ILLEGAL" in page, changes(browser)) == (400, True, [])
 
 
+def test_a_list_shows_a_change_at_once() -> None:
+    with console(cluster(), allow_changes=True) as browser:
+        fields = {"token": browser.form_token(), "topic": "bills", "confirmed": "yes"}
+        assert "bills" not in browser.get("/topics")
+        browser.post("/acts/create-topic", fields)
+        assert "bills" in browser.get("/topics")
+
+
 def test_a_change_that_the_broker_refuses_says_why_and_the_console_goes_on() -> None:
     made = cluster()
 
