@@ -132,7 +132,8 @@ def _page(console: Console, handler: Handler) -> Callable[[Request], Awaitable[R
                 return await handler(console, request)
         except TroveError as error:
             status = STATUS.get(error.spec.grpc_status, 500)
-            return console.respond(request, "error.html", status, error=error)
+            notes = getattr(error, "__notes__", [])
+            return console.respond(request, "error.html", status, error=error, notes=notes)
         except TimeoutError:
             return console.respond(request, "slow.html", 504, seconds=PAGE_SECONDS_MAX)
 

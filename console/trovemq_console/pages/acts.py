@@ -7,6 +7,7 @@ neither does anything. Forms carry the session's token; see `guard` for the rest
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -50,6 +51,16 @@ async def act(console: Console, request: Request) -> Response:
         return console.respond(request, "confirm.html", title=chosen.title, **values)
     try:
         outcome = await chosen.perform(client, form)
+    except TroveError as error:
+        if await _has_several_brokers(console):
+            error.add_note("Brokers that answered before may have made the change: look at each of them.")
+        raise
     finally:
         console.cluster.expire()
     return console.respond(request, "outcome.html", title=chosen.title, outcome=outcome)
+
+
+async def _has_several_brokers(console: Console) -> bool:
+    with suppress(TroveError):
+        return len((await console.cluster.state()).brokers) > 1
+    return False

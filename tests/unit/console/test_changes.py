@@ -185,11 +185,15 @@ def test_a_change_that_the_broker_refuses_says_why_and_the_console_goes_on() -> 
         raise TroveError(errors.TOPIC_OPTION_ILLEGAL, "broker-a: deduplicate=2y is longer than 30d")
 
     made.alter_topic = refuse  # type: ignore[method-assign]
-    with console(made, allow_changes=True) as browser:
-        fields = {"token": browser.form_token(), "topic": "orders", "deduplicate": "2y", "confirmed": "yes"}
-        status, page = browser.post("/acts/alter-topic", fields)
-        assert (status, "deduplicate=2y is longer than 30d" in page) == (400, True)
-        assert "orders" in browser.get("/topics")
+    for brokers in (("broker-a",), ("broker-a", "broker-b")):
+        made.brokers = brokers
+        with console(made, allow_changes=True) as browser:
+            token = browser.form_token()
+            fields = {"token": token, "topic": "orders", "deduplicate": "2y", "confirmed": "yes"}
+            status, page = browser.post("/acts/alter-topic", fields)
+            assert (status, "deduplicate=2y is longer than 30d" in page) == (400, True)
+            assert ("look at each of them" in page) == (len(brokers) > 1)
+            assert "orders" in browser.get("/topics")
 
 
 def test_a_secret_is_shown_once_and_not_over_plain_http() -> None:
