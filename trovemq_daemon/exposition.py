@@ -7,6 +7,7 @@ once. Each part is the work of one step.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Iterator
 from typing import Final
@@ -14,7 +15,12 @@ from typing import Final
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
+_PLAIN_TYPES: Final = frozenset({"counter", "gauge", "histogram"})
+_MOVED: Final = ("_created", "_gsum", "_gcount")
+"""Samples of such names are families of their own in the text."""
+_ESCAPED: Final = re.compile(r'[\\\n"]')
 TURN_S: Final = 0.005
 """After this time other work runs when the present part has ended."""
 
@@ -33,9 +39,38 @@ def text_parts(registry: CollectorRegistry) -> Iterator[bytes]:
     """Joined, they are the text that Prometheus reads."""
     last = ""
     for family in registry.collect():
-        text = generate_latest(_One(family))
+        text = _text(family)
         yield _without_head(text) if family.name == last else text
         last = family.name
+
+
+def _text(family: Metric) -> bytes:
+    """As generate_latest, which takes four times as long for many samples: it examines each label of each."""
+    samples = family.samples
+    if family.type not in _PLAIN_TYPES or any(
+        sample.timestamp is not None or sample.name.endswith(_MOVED) for sample in samples
+    ):
+        return generate_latest(_One(family))
+    head = Metric(family.name, family.documentation, family.type)
+    forms: dict[tuple[str, ...], tuple[list[str], str]] = {}
+    lines = []
+    for sample in samples:
+        key = (sample.name, *sample.labels)
+        if key not in forms:
+            names = sorted(sample.labels)
+            labels = ",".join([name + '="%s"' for name in names])
+            forms[key] = names, f"{sample.name}{{{labels}}} %s\n" if names else f"{sample.name} %s\n"
+        names, form = forms[key]
+        values = [sample.labels[name] for name in names]
+        if _ESCAPED.search("".join(values)):
+            values = [_ESCAPED.sub(_escape, value) for value in values]
+        number = floatToGoString(sample.value)  # type: ignore[no-untyped-call]
+        lines.append(form % (*values, number))
+    return generate_latest(_One(head)) + "".join(lines).encode("utf-8")
+
+
+def _escape(found: re.Match[str]) -> str:
+    return {"\\": r"\\", "\n": r"\n", '"': r"\""}[found[0]]
 
 
 def text_of(registry: CollectorRegistry) -> bytes:
