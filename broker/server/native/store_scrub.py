@@ -33,6 +33,7 @@ async def begin_scrub(store: MessageStore, found: list[Finding]) -> LiveScrub:
         mappings = IndexMappings(store)
         try:
             await run_in_thread(mappings.open)
+            store.index_left()  # the last records, too, are to be checked
             index = mappings.now(store.visible_offset)
         except (StorageError, ValueError) as error:
             failure = error  # unless retention just removed it

@@ -371,6 +371,10 @@ class MessageStore(StoreReading):
         True where more is left."""
         return self._dispatcher.catch_up(bytes_max)
 
+    def index_left(self) -> None:
+        """The key index gets the records that were left to it, now."""
+        self._dispatcher.index_left()
+
     def begin_trees(self, bytes_max: int) -> TreeStep | None:
         """The next part of the log for the trees: run() in another thread, while removals are held, then
         finish_trees(). None where they have everything that is on disk and visible."""
@@ -501,7 +505,7 @@ class MessageStore(StoreReading):
             work.run()
             self.finish_flush(work)
         self.dispatch()
-        self._dispatcher.index_left()
+        self.index_left()
         self.flush_projections(index=True)
         self.offsets.persist()
         self.topics.write_file()
