@@ -114,7 +114,8 @@ class CheckedCallbacks(CheckedContext):
         return not self._checks.may_wait and bool(self._context.can_send)
 
     def try_send(self, reply: Any) -> bool:
-        return not self._checks.may_wait and bool(self._context.try_send(reply))
+        """Where `can_send`, or in the turn of a message that needed no wait."""
+        return bool(self._context.try_send(reply))
 
 
 def checked_context(context: Any, checks: Checks) -> CheckedContext:

@@ -232,6 +232,12 @@ class Gate:
             raise _failed("the user is disabled")
         return user
 
+    @property
+    def version(self) -> int:
+        """Rises with each change of users and rules: until then what was admitted is admitted again."""
+        assert self._table is not None, "a caller comes after open()"
+        return self._table.version
+
     # --- what -----------------------------------------------------------------------------------------
     def admit(self, caller: Caller, row: Row, request: Any, path: str = "") -> None:
         """TroveError ACCESS_DENIED, AUTHENTICATION_FAILED, LIMIT_EXCEEDED; errors of the needs for illegal
@@ -255,9 +261,14 @@ class Gate:
                     raise _denied(user, self._named(need))
         if row.creates is not None and self.has_quotas:
             self._check_creation(user, *row.creates(request))
-        if user.is_super or row.producers is None:
+        self.check_producers(caller, row, request)
+
+    def check_producers(self, caller: Caller, row: Row, request: Any) -> None:
+        """TroveError ACCESS_DENIED where the request has a producer's id of somebody else."""
+        producers = row.producers(request) if row.producers is not None else ()
+        if not producers or (user := self.user_of(caller)).is_super:
             return
-        for producer in row.producers(request):
+        for producer in producers:
             if not is_own(producer, user.access_key):
                 raise _foreign(user, producer)
 

@@ -30,7 +30,7 @@ from trovemq_daemon.handler_guard import bounded_reader
 from trovemq_daemon.peers import peer_of_call
 from trovemq_daemon.reply_budget import size_of
 from trovemq_proto import errors
-from trovemq_proto.audit import AuditRecord
+from trovemq_proto.audit import AUDIT_TOPIC, AuditRecord
 from trovemq_proto.authentication.calls import message_checker
 from trovemq_proto.errors import TroveError
 from trovemq_store.topics.creators import NOBODY
@@ -158,6 +158,7 @@ class _Call:
         self._outer = context
         self._caller: Caller | None = None
         self.creator = NOBODY
+        self._known = ("", -1)
         self._is_signed: Callable[[bytes], bool] | None = None
         self._client_id = ""
         self._quota: CallQuota | None = None
@@ -222,7 +223,7 @@ class _Call:
         try:
             if refusal is not None:
                 raise refusal
-            self.method.gate.admit(self.caller, self.method.row, message, self.method.path)
+            self._admit(message)
         except TroveError as error:
             if error is not refusal and error.spec is not errors.ACCESS_DENIED:
                 raise
@@ -234,6 +235,20 @@ class _Call:
         if narrow is not None and self.method.gate.may_see(self.caller) is not None:
             narrow(message)
         return message
+
+    def _admit(self, message: Any) -> None:
+        """A stream asks for the same topic again and again: it is admitted once for each version of users and
+        rules. Reads of the audit records are noted, so each of them is asked for. TroveError."""
+        method = self.method
+        if not method.row.by_topic or message.topic == AUDIT_TOPIC:
+            method.gate.admit(self.caller, method.row, message, method.path)
+            return
+        known = message.topic, method.gate.version
+        if known == self._known:
+            method.gate.check_producers(self.caller, method.row, message)
+        else:
+            method.gate.admit(self.caller, method.row, message, method.path)
+            self._known = known
 
     async def next(self, data: Any) -> Any:
         """A stream's message as its handler gets it; the end of the requests where a refusal was said and the

@@ -72,7 +72,8 @@ class Row:
     stream continues. `show`: the part of a reply that the caller may see. `producers`: ids of producers in a
     request, which must be the caller's own. `narrow`: alters the request of a caller who may not see all.
     `audit`: the calls are recorded by the audit. `is_query`: the time that the calls take counts as query
-    work. `creates`: `topic` or `group`, and the name of the one that a request creates."""
+    work. `by_topic`: the needs are those of `request.topic` alone, the same for each message of a stream.
+    `creates`: `topic` or `group`, and the name of the one that a request creates."""
 
     needs: Level | Needs
     marks: bool = False
@@ -81,6 +82,7 @@ class Row:
     narrow: Callable[[Any], None] | None = None
     audit: Audit | None = None
     is_query: bool = False
+    by_topic: bool = False
     creates: Callable[[Any], tuple[str, str]] | None = None
 
 
@@ -271,8 +273,8 @@ _UPDATE: Final = Action.UPDATE
 
 _SERVICES: Final[dict[str, dict[str, Row]]] = {
     "trovemq.v1.MessageService": {
-        "Append": Row(_topic(PUB), marks=True, producers=producer_ids.of_frame),
-        "Fetch": Row(_topic(SUB), marks=True),
+        "Append": Row(_topic(PUB), marks=True, producers=producer_ids.of_frame, by_topic=True),
+        "Fetch": Row(_topic(SUB), marks=True, by_topic=True),
         "Send": Row(_topic(PUB), producers=producer_ids.of_send),
         "Pull": Row(_topic(SUB)),
         "GetProducer": Row(_topic(PUB), producers=producer_ids.of_question),
