@@ -78,9 +78,10 @@ def test_acts_reads_log_ins_and_denials_have_records(
     assert ("read", "admin", "QueryByKey") in kinds
     assert ("login", "alice", "Authenticate") in kinds
     assert ("act", "admin", "CreateUser") in kinds
-    (denied,) = listed(broker, store, monkeypatch, "--kind", "denied", "--user", "alice")
-    assert (denied["outcome"], denied["count"]) == ("ACCESS_DENIED", 1)
-    assert "Topic:orders" in denied["resources"]
+    first, *counted = listed(broker, store, monkeypatch, "--kind", "denied", "--user", "alice")
+    assert (first["outcome"], first["count"]) == ("ACCESS_DENIED", 1)
+    assert "Topic:orders" in first["resources"]
+    assert sum(one["count"] for one in counted) in (0, 1, 2), "where the minute ended among them"
     (failed,) = [one for one in records if one["kind"] == "denied" and not one["user"]]
     assert failed["outcome"] == "AUTHENTICATION_FAILED"
     assert not [one for one in records if one["method"].endswith(("Append", "Send", "SendMessage"))]
