@@ -56,6 +56,7 @@ class BytesBudget:
         self._by_peer: dict[str, int] = {}
         self._large = 0
         self._waiting: dict[Waiting, None] = {}
+        self._is_granting = self._grants_again = False
         self.used = 0
         self.used_max = 0
         """The most that there was."""
@@ -120,7 +121,20 @@ class BytesBudget:
         self._add(claim, 0)
 
     def grant(self) -> None:
-        """Gives the space that there is to those who wait for it, the first one first."""
+        """Gives the space that there is to those who wait for it, the first one first. Who releases it at
+        once calls this again: then there is one more turn, however many they are."""
+        self._grants_again = True
+        if self._is_granting:
+            return
+        self._is_granting = True
+        try:
+            while self._grants_again:
+                self._grants_again = False
+                self._grant_in_order()
+        finally:
+            self._is_granting = False
+
+    def _grant_in_order(self) -> None:
         stuck: set[bool] = set()
         for one in list(self._waiting):
             small = self._is_small(one.size)

@@ -97,6 +97,13 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closing = True
+        try:
+            self._let_go(exc)
+        finally:  # also where a callback of the server's raised: a lost transport takes no call any more
+            self.connection.discard_output()
+            self.transport = None
+
+    def _let_go(self, exc: Exception | None) -> None:
         self.parts.discard(self)
         self._rest.end()
         if self.output_held:
@@ -109,8 +116,6 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
             self.metrics.count(self.metrics.resets_sent, ErrorCode(code).name, count)
         self.connection.failed = True
         self.on_lost(exc)
-        self.connection.discard_output()
-        self.transport = None
 
     def get_buffer(self, sizehint: int) -> memoryview:
         view = self._view = self.parts.receive_buffer.view()

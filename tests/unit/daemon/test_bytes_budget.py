@@ -41,6 +41,19 @@ def test_two_large_messages_could_wait_for_each_other_for_ever() -> None:
     assert [claim.peer for claim in got] == ["b"]
 
 
+def test_thousands_who_gave_up_waiting_ended_in_a_recursion() -> None:
+    """Each is granted its space when there is some, releases it at once, and so makes space for the next."""
+    budget = BytesBudget(TOTAL, PEER_MAX, SMALL)
+    got: list[Claim] = []
+    first = budget.force("a", TOTAL)
+    for number in range(3_000):
+        budget.wait(f"b{number}", TOTAL // 2, budget.release)
+    budget.wait("c", TOTAL // 2, got.append)
+    budget.release(first)
+    assert [claim.peer for claim in got] == ["c"]
+    assert (budget.waiting_count, budget.used) == (0, TOTAL // 2)
+
+
 def test_small_messages_pass_while_large_ones_fill_their_share() -> None:
     budget = BytesBudget(TOTAL, PEER_MAX, SMALL)
     assert budget.take("a", 75) is not None

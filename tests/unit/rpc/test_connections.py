@@ -305,3 +305,26 @@ async def test_a_connection_that_may_not_be_is_closed_and_the_next_one_may() -> 
         closing.close()
         del reader
     await until(lambda: not count.open)
+
+
+async def test_a_fault_at_a_lost_connection_failed_the_servers_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection stayed with the server, which ended its side of a transport that was closed."""
+    faults: list[Any] = []
+
+    def broken(_self: ServerEndpoint, _exc: Exception | None) -> None:
+        raise RecursionError
+
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _loop, context: faults.append(context))
+    try:
+        async with ends() as both:
+            await both.unary("Echo")(b"")
+            monkeypatch.setattr(ServerEndpoint, "on_lost", broken)
+            await both.channel.close()
+            await until(lambda: bool(faults))
+            (left,) = both.server.endpoints
+            left.flush()
+            left.linger()
+            both.server.endpoints.clear()  # the stop would wait for it
+    finally:
+        loop.set_exception_handler(None)
