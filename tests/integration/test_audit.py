@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from trovemq_proto.audit import AUDIT_TOPIC
 pytestmark = pytest.mark.slow
 
 CANARY = "canary-body-8"
+WAIT_MAX_S = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +57,17 @@ def listed(
     return [json.loads(line) for line in out.splitlines()]
 
 
+def listed_with(
+    broker: BrokerProcess, store: Path, monkeypatch: pytest.MonkeyPatch, wanted: Callable[[Any], bool]
+) -> list[dict[str, Any]]:
+    """All records, once there is such a one: that of a denial follows the reply."""
+    deadline = time.monotonic() + WAIT_MAX_S
+    while not any(map(wanted, records := listed(broker, store, monkeypatch))):
+        assert time.monotonic() < deadline, records
+        time.sleep(0.05)
+    return records
+
+
 def test_acts_reads_log_ins_and_denials_have_records(
     broker: BrokerProcess, admin: sync.Client, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,7 +83,7 @@ def test_acts_reads_log_ins_and_denials_have_records(
                 alice.admin.delete_topic("orders")
     with pytest.raises(TroveError, match="AUTHENTICATION_FAILED"):
         sync.connect(broker.address, access_key="alice", secret_key="canary-secret-8")
-    records = listed(broker, store, monkeypatch)
+    records = listed_with(broker, store, monkeypatch, lambda one: one["kind"] == "denied" and not one["user"])
     made = [one for one in records if one["method"].endswith("AdminService/CreateTopic")]
     acts = [(one["phase"], one["outcome"]) for one in made]
     assert acts == [("begun", ""), ("ended", "OK"), ("begun", ""), ("ended", "TOPIC_EXISTS")]
