@@ -57,9 +57,9 @@ async def test_each_setting_works_under_rocketmqs_name(tmp_path: Path) -> None:
             assert not pages[-1].complete
         assert sizes(store / "commitlog") == {131_072}
         assert sizes(store / "consumequeue") == {2_000}
+        assert broker.stop() == 0
         assert sizes(store / "index") == {40 + 4 * 97 + 20 * 50}
         assert len(list((store / "index").iterdir())) == 2, "80 keys, and a file takes 49"
-        assert broker.stop() == 0
     finally:
         broker.end()
 

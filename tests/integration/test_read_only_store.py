@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
@@ -21,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio]
 
+INDEX_WAIT_MAX_S = 30.0
 MOUNT = 'mount --bind "$1" "$2" && mount -o remount,bind,ro "$2" && shift 2 && exec "$@"'
 SCRIPT = """
 import io, json, sys
@@ -75,6 +77,9 @@ async def make_store(store: Path) -> None:
             await client.admin.create_topic("orders", queue_count=2)
             for number in range(20):
                 await client.send("orders", b"%d" % number, keys=["key"])
+        async with asyncio.timeout(INDEX_WAIT_MAX_S):
+            while not any((store / "index").glob("*")):  # its keys follow within a tenth of a second
+                await asyncio.sleep(0.01)
         broker.kill()
 
 
