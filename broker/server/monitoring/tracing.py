@@ -31,7 +31,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from broker.groups.delivery.records import property_block_of
 from broker.groups.delivery.request import DeliveredRun, ReceiveRequest
 from trovemq_proto.errors import TroveError
-from trovemq_proto.records import RecordBatch, parse_properties
+from trovemq_proto.records import PROPERTY_UNIQ_KEY, RecordBatch, parse_properties
 
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
 SPANS_MAX: Final = 32
@@ -41,8 +41,7 @@ EXPORT_SECONDS_MAX: Final = 5
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
 TRACE_CONTEXT: Final = "TRACE_CONTEXT"
-UNIQUE_KEY: Final = "UNIQ_KEY"
-_PROPERTIES: Final = (TRACEPARENT, TRACESTATE, TRACE_CONTEXT, UNIQUE_KEY)
+_PROPERTIES: Final = (TRACEPARENT, TRACESTATE, TRACE_CONTEXT, PROPERTY_UNIQ_KEY)
 _MARKS: Final = (b"traceparent\x01", b"TRACE_CONTEXT\x01")
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
@@ -84,7 +83,7 @@ class BrokerTracing:
             parent = context_of(found)
             if parent is None or not parent.trace_flags.sampled:
                 continue
-            about = {**attributes, "messaging.message.id": found.get(UNIQUE_KEY, "")}
+            about = {**attributes, "messaging.message.id": found.get(PROPERTY_UNIQ_KEY, "")}
             in_trace = _in_trace(parent)
             spans.append(
                 self._tracer.start_span(f"append {topic}", in_trace, SpanKind.SERVER, attributes=about)
