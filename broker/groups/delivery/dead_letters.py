@@ -7,6 +7,7 @@ Invariant: the copy is in the log before the message counts as consumed. A messa
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from broker.groups.delivery.context import Context
 from broker.groups.delivery.group_topic import GroupTopic
@@ -19,20 +20,28 @@ from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.topics.names import DEAD_LETTER_PREFIX
 
+READS_OF_COPY: Final = 16
+COPIED_BYTES_OF_READ: Final = 4_096
+
+
+def reads_of_copy(record: memoryview) -> int:
+    """What a copy costs, in reads of a receive: 16, and one more for each 4 KiB."""
+    return READS_OF_COPY + len(record) // COPIED_BYTES_OF_READ
+
 
 def dead_letter_topic(group: str) -> str:
     return f"{DEAD_LETTER_PREFIX}{group}"
 
 
 def copy_to_dead_letters(
-    context: Context, state: QueueState, topic: str, record: memoryview, deliveries: int, now_ms: EpochMs
+    context: Context, pair: GroupTopic, record: memoryview, deliveries: int, now_ms: EpochMs
 ) -> None:
-    """Appends the copy; `topic` is the original one. TroveError as an append and as ensure_internal()."""
+    """Appends the copy and counts it. TroveError as an append and as ensure_internal()."""
 
     def made() -> NewRecord:
-        name = dead_letter_topic(state.group)
+        name = dead_letter_topic(pair.group)
         context.store.topics.ensure_internal(name, 1, now_ms=now_ms)
-        return context.writer.checked(_dead_letter(context, name, topic, record, deliveries))
+        return context.writer.checked(_dead_letter(context, name, pair.topic, record, deliveries))
 
     copy = context.writer.copy_failures.copied("dead letter", record, made)
     if copy is None:
@@ -42,6 +51,7 @@ def copy_to_dead_letters(
     fault_point("delivery.after_dead_letter")
     context.store.offsets.needs_log(result.end)
     context.dead_letter_count += 1
+    pair.dead_letter_count += 1
 
 
 def copy_open_message(
@@ -52,8 +62,7 @@ def copy_open_message(
     if record is None:
         context.damaged_count += 1
         return
-    copy_to_dead_letters(context, state, pair.topic, record, lease.attempt, now_ms)
-    pair.dead_letter_count += 1
+    copy_to_dead_letters(context, pair, record, lease.attempt, now_ms)
 
 
 def _dead_letter(context: Context, name: str, topic: str, record: memoryview, deliveries: int) -> NewRecord:

@@ -16,9 +16,8 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.groups.delivery.context import Context
-from broker.groups.delivery.dead_letters import copy_to_dead_letters
+from broker.groups.delivery.dead_letters import copy_to_dead_letters, reads_of_copy
 from broker.groups.delivery.group_topic import GroupTopic
-from broker.groups.delivery.lease_writer import COPIED_BYTES_OF_READ, READS_OF_COPY
 from broker.groups.delivery.leases import Lease
 from broker.groups.delivery.queue_state import QueueState
 from trovemq_proto.errors import TroveError
@@ -60,12 +59,11 @@ class ExhaustedMessages:
             record = self._context.record_of(state, offset)
             if record is None:
                 continue  # the next receive counts it as damaged
-            self._reads_left -= READS_OF_COPY + len(record) // COPIED_BYTES_OF_READ
+            self._reads_left -= reads_of_copy(record)
             try:
-                copy_to_dead_letters(self._context, state, pair.topic, record, lease.attempt, now_ms)
+                copy_to_dead_letters(self._context, pair, record, lease.attempt, now_ms)
             except TroveError:
                 self._context.dead_letter_failures += 1
                 pair.exhausted.clear()
                 return
-            pair.dead_letter_count += 1
             self._settle(pair, state, lease, range(offset, offset + 1), now_ms)

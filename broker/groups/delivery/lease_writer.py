@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker.groups.delivery.context import Context
-from broker.groups.delivery.dead_letters import copy_to_dead_letters
+from broker.groups.delivery.dead_letters import copy_to_dead_letters, reads_of_copy
 from broker.groups.delivery.group_topic import GroupTopic
 from broker.groups.delivery.leases import Lease
 from broker.groups.delivery.queue_state import QueueState
@@ -27,9 +27,6 @@ from trovemq_store.events.receipt_handle import encode_receipt, handle_head
 PROPERTY_BYTES_OF_READ: Final = 128
 READS_OF_AGAIN: Final = 2
 """A message that was open or held, one by one, counts as so many reads of a receive."""
-READS_OF_COPY: Final = 16
-COPIED_BYTES_OF_READ: Final = 4_096
-"""A copy to the dead-letter topic counts as so many reads of a receive, and one more for so many bytes."""
 
 
 class Batch:
@@ -157,15 +154,14 @@ class LeaseWriter:
             return False
         self._close_run()
         self._record_blocked()
-        self._batch.reads_left -= READS_OF_COPY + len(record) // COPIED_BYTES_OF_READ
+        self._batch.reads_left -= reads_of_copy(record)
         now_ms = self._batch.request.now_ms
         try:
-            copy_to_dead_letters(self._context, self._state, self._pair.topic, record, attempt - 1, now_ms)
+            copy_to_dead_letters(self._context, self._pair, record, attempt - 1, now_ms)
         except TroveError:
             self._context.dead_letter_failures += 1
             self._batch.dead_letters_refused = True
             return False
-        self._pair.dead_letter_count += 1
         if new:
             self._state.look_past(offset + 1)
         else:
