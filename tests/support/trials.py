@@ -148,6 +148,14 @@ def trials(request: pytest.FixtureRequest) -> Trials:
     return Trials(request.node)
 
 
+def _commit() -> str:
+    return _git("rev-parse", "--short", "HEAD") + (" with changes" if _git("status", "--porcelain") else "")
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], capture_output=True, text=True, check=True).stdout.strip()
+
+
 class Tally:
     """The counts of the tests of one run."""
 
@@ -156,6 +164,7 @@ class Tally:
         self.seconds: dict[tuple[str, str], float] = defaultdict(float)
         self.skipped: set[tuple[str, str]] = set()
         self.failed: list[str] = []
+        self.commit = _commit() if SOAK else ""  # at the beginning: tests may leave files while they run
 
     def add(self, report: pytest.TestReport) -> None:
         if report.failed:
@@ -224,12 +233,11 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 def _page(rows: list[tuple[str, str, str, str, str]]) -> str:
     """docs/soak.md."""
-    commit = _git("rev-parse", "--short", "HEAD") + (" with changes" if _git("status", "--porcelain") else "")
     linux, python = platform.release().partition("-")[0], platform.python_version()
     lines = [
         "# The last soak" + (" of the gRPC transport" if NAME == "soak-rpc" else ""),
         "",
-        f"`make {NAME}` on {datetime.now(UTC):%Y-%m-%d}, commit {commit}, {os.cpu_count()} cores"
+        f"`make {NAME}` on {datetime.now(UTC):%Y-%m-%d}, commit {TALLY.commit}, {os.cpu_count()} cores"
         f" ({platform.machine()}, Linux {linux}, Python {python}).",
         "",
         f"Failed tests: {len(TALLY.failed)}.",
@@ -242,7 +250,3 @@ def _page(rows: list[tuple[str, str, str, str, str]]) -> str:
         "The goals are described in [tests.md](tests.md); `SHORT` marks one of which too little was run.",
     ]
     return "\n".join(lines) + "\n"
-
-
-def _git(*arguments: str) -> str:
-    return subprocess.run(["git", *arguments], capture_output=True, text=True, check=True).stdout.strip()
