@@ -76,7 +76,8 @@ class Wait:
             self._future = None
 
     def wake(self) -> None:
-        assert self._future is not None, "only who waits is woken"
+        assert self._future is not None, "only a waiting receive is woken"
+        assert not self._future.done(), "one wake-up ends one wait"
         self._future.set_result(True)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from broker.query.located import queue_offset_of
+from broker.query.located import fields_of, queue_offset_of
 from broker.query.pages import Work
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueOffset
@@ -91,8 +91,7 @@ class Found:
             if physical_offset >= store.min_offset and not self._is_well_formed(physical_offset):
                 self._note_damage(physical_offset)
             return None  # well formed, and yet not served: its topic was deleted
-        fields = read_fields(record, 0, len(record))
-        assert fields is not None, "the store gives records that are well formed"
+        fields = fields_of(record)
         # Its properties are looked at first: to check a foreign record's body would be in vain.
         self.work.charge(fields.property_size // _PROPERTY_BYTES_OF_WORK)
         if not self.answers(record, fields):

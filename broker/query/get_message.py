@@ -13,14 +13,13 @@ from typing import Final
 
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.lacking import lacking_note
-from broker.query.located import queue_offset_of
+from broker.query.located import fields_of, queue_offset_of
 from broker.query.query_by_key import query_pages
 from trovemq_proto import errors
 from trovemq_proto.audit import AUDIT_TOPIC
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import decode_offset_msg_id, looks_like_offset_msg_id
-from trovemq_proto.records.fields import read_fields
 from trovemq_proto.records.layout import (
     HOST_SIZE_IPV4,
     HOST_SIZE_IPV6,
@@ -113,8 +112,7 @@ def _by_offset_msg_id(store: MessageStore, identifier: str) -> FoundMessages | N
     record = store.record_at(physical_offset)
     if record is None or _store_host(record) != store_host:
         return None
-    fields = read_fields(record, 0, len(record))
-    assert fields is not None, "the store gives records that are well formed"
+    fields = fields_of(record)
     if record[fields.topic_position : fields.topic_position + fields.topic_size] == _AUDIT_TOPIC:
         return None  # reading its topic needs a right of its own, which a look-up by id cannot check
     queue_offset = queue_offset_of(store.consume_queues, record, fields, physical_offset)

@@ -82,7 +82,8 @@ class KeyQuery:
 
     def hashes_in_all(self, topics: Iterable[str]) -> list[int]:
         """The hash of a unique key in each of the topics."""
-        assert self.type is KeyType.UNIQUE, "only these are looked up in all topics"
+        assert self.type is KeyType.UNIQUE, "only unique keys are looked up in all topics"
+        assert not self.topic, "a query that names its topic has hashes_in()"
         return index_hashes(topics, self.key)
 
     @property

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from trovemq_proto.positions import PhysicalOffset, QueueId, QueueOffset
-from trovemq_proto.records.fields import RecordFields
+from trovemq_proto.records.fields import RecordFields, read_fields
 from trovemq_proto.records.layout import QUEUE_ID_AT, QUEUE_OFFSET_AT
 from trovemq_store.index.consume_queues import ConsumeQueues
+
+
+def fields_of(record: memoryview) -> RecordFields:
+    """The fields of a record that the store has returned."""
+    fields = read_fields(record, 0, len(record))
+    assert fields is not None, "the store returns well-formed records only"
+    assert fields.size == len(record), "the store returns one record, and nothing after it"
+    return fields
 
 
 def queue_offset_of(

@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Final
 
 from broker.groups.consumer_state import ConsumerState
-from broker.groups.delivery.message_status import MessagePhase, MessageStatus
+from broker.groups.delivery.message_status import LeaseView, MessagePhase, MessageStatus
 from broker.groups.filters.filter import Filter
 from broker.groups.group_lag import messages_between
 from broker.track.copies import Copy, CopyRole, TrackedMessage
@@ -193,7 +193,8 @@ class ConsumptionDiagnosis:
         self, case: _Case, base: ConsumptionStatus, standing: MessageStatus, last: LastEvent | None
     ) -> ConsumptionStatus:
         lease = standing.lease
-        assert lease is not None
+        assert lease is not None, "an open message has a lease"
+        assert lease.over or standing.lock is None, "a message in flight blocks others, and is not blocked"
         base = replace(base, attempt=lease.attempt, client_id=lease.client_id, until_ms=lease.until_ms)
         if lease.over:
             return self._ready(case, base, standing, lease.attempt)
@@ -208,7 +209,7 @@ class ConsumptionDiagnosis:
         """The next receive may deliver it, unless its message group is locked or the group has no member."""
         base = replace(base, attempt=attempt)
         if standing.lock is not None:
-            return _locked(base, standing)
+            return _locked(base, standing.lock)
         if not case.members.subscribed:
             return replace(base, reason=Reason.NO_MEMBER, detail=_who_is_there(case))
         return replace(base, reason=Reason.READY)
@@ -225,7 +226,7 @@ class ConsumptionDiagnosis:
         if filters and not any(one.takes_all or one.matches(copy.properties) for one in filters):
             return replace(base, reason=Reason.FILTERED_OUT, detail="not looked at yet")
         if standing is not None and standing.lock is not None:
-            return _locked(base, standing)
+            return _locked(base, standing.lock)
         queue = self._store.consume_queues.get(copy.topic, copy.queue_id)
         if standing is not None and standing.ahead is not None:
             base = replace(base, ahead=standing.ahead, ahead_estimated=bool(filters))
@@ -323,9 +324,7 @@ def _of(case: _Case, reason: Reason, copy: Copy, **figures: int | str) -> Consum
     return replace(base, **figures)  # type: ignore[arg-type]  # each figure has its field's type
 
 
-def _locked(base: ConsumptionStatus, standing: MessageStatus) -> ConsumptionStatus:
-    lock = standing.lock
-    assert lock is not None
+def _locked(base: ConsumptionStatus, lock: LeaseView) -> ConsumptionStatus:
     return replace(
         base,
         reason=Reason.LOCKED,

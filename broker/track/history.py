@@ -200,7 +200,8 @@ _KNOWN: Final = frozenset(int(kind) for kind in EventKind)
 
 
 def _event(texts: list[str], row: np.void) -> Event:
-    assert row.dtype == EVENT_DTYPE
+    assert row.dtype == EVENT_DTYPE, "one event"
+    assert int(row["kind"]) in _KNOWN, "unknown kinds, of newer versions, are skipped before"
     return Event(
         EventKind(int(row["kind"])),
         EpochMs(int(row["time_ms"])),

@@ -6,7 +6,7 @@ state has the same size however many messages wait.
 
 Invariants
 - Everything below `waiting_from` was delivered or skipped, of whatever priority; it never passes a message
-  that waits, and the group's committed offset never passes it.
+  that waits nor the state's next_offset, and the group's committed offset never passes it.
 - Cursors and waiting_from go up only, except by reset_to() and cut().
 - Each offset that is open and whose lease has ended is once in `came_back` or `ended`, or in the state's
   `ready` where it is loose.

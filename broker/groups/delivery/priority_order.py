@@ -190,6 +190,7 @@ class PriorityQueues:
     def _chunk(self, known: _Queue, priority: int, begin: int) -> _Chunk:
         """The next ones of the tree, from `begin` on and below known.begin."""
         assert self._tree is not None, "without a tree all is in memory"
+        assert begin < known.begin, "later offsets are in memory"
         queue = known.queue
         offsets = self._tree.offsets(queue.topic, queue.queue_id, priority, begin, known.begin, CHUNK_MAX)
         return _Chunk(begin, offsets, known.begin if len(offsets) < CHUNK_MAX else offsets[-1] + 1)

@@ -221,7 +221,8 @@ def _order_of(context: Context, state: QueueState, now_ms: EpochMs) -> ByPriorit
 
 
 def _record_passed(context: Context, state: QueueState, priority: int, now_ms: EpochMs) -> None:
-    assert state.order is not None
+    assert state.order is not None, "the queue is received by priority"
+    assert state.order.waiting_from <= state.next_offset, "messages that were passed were examined"
     context.add(
         Event(
             EventKind.PASSED,
@@ -273,7 +274,8 @@ def receive_in_log_order(context: Context, state: QueueState, now_ms: EpochMs) -
     """The topic is not of `order = priority` any more, or the group has become orderly: messages that wait
     below next_offset are held, and go first; later ones are received in the queue's own order."""
     order, places = state.order, context.priority_order
-    assert order is not None
+    assert order is not None, "the queue was received by priority"
+    assert order.waiting_from <= state.next_offset, "messages that were passed were examined"
     while not places.catch_up(state.topic, state.queue_id, order.waiting_from, _STEP):
         pass
     for priority in range(PRIORITY_COUNT):

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from broker.groups.delivery.by_priority import Counted
+from broker.groups.delivery.by_priority import ByPriority, Counted
 from broker.groups.delivery.context import Context
 from broker.groups.delivery.priority_order import PriorityOrder
 from broker.groups.delivery.queue_state import QueueState
@@ -39,14 +39,14 @@ def waiting_steps(
     for number, state in enumerate(list(states), 1):
         if number % STATES_STEP == 0 or state.order is not None:
             yield
-        key = (state.group, state.topic)
-        if state.order is None or (key not in found and len(found) >= entries_max):
+        key, order = (state.group, state.topic), state.order
+        if order is None or (key not in found and len(found) >= entries_max):
             continue
         sums = found.setdefault(key, [0] * PRIORITY_COUNT)
-        left = _count_on(context, state, left)
-        if not _whole(context, state):
+        left = _count_on(context, state, order, left)
+        if not _whole(context, state, order):
             unknown.add(key)
-        for priority, counted in enumerate(state.order.counted):
+        for priority, counted in enumerate(order.counted):
             sums[priority] += counted.count
     return {key: sums for key, sums in found.items() if key not in unknown}
 
@@ -56,31 +56,28 @@ def _bounds(context: Context, state: QueueState) -> tuple[int, int]:
     return (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
 
 
-def _whole(context: Context, state: QueueState) -> bool:
-    assert state.order is not None
+def _whole(context: Context, state: QueueState, order: ByPriority) -> bool:
     low, end = _bounds(context, state)
     return all(
         counted.end == max(end, begin) and counted.begin == begin
-        for counted, begin in zip(state.order.counted, _begins(state, low), strict=True)
+        for counted, begin in zip(order.counted, _begins(order, low), strict=True)
     )
 
 
-def _begins(state: QueueState, low: int) -> list[int]:
-    assert state.order is not None
-    return [max(low, state.order.next_from(priority)) for priority in range(PRIORITY_COUNT)]
+def _begins(order: ByPriority, low: int) -> list[int]:
+    return [max(low, order.next_from(priority)) for priority in range(PRIORITY_COUNT)]
 
 
-def _count_on(context: Context, state: QueueState, left: int) -> int:
+def _count_on(context: Context, state: QueueState, order: ByPriority, left: int) -> int:
     """Returns how many messages may still be looked at."""
-    order, places = state.order, context.priority_order
-    assert order is not None
+    places = context.priority_order
     low, end = _bounds(context, state)
     read_before = places.units_read
     known = left > 0 and places.catch_up(state.topic, state.queue_id, max(low, order.waiting_from), left)
     left -= places.units_read - read_before
     if not known:
         return left
-    for priority, begin in enumerate(_begins(state, low)):
+    for priority, begin in enumerate(_begins(order, low)):
         left = _count_one(places, state, order.counted[priority], priority, begin, low, max(end, begin), left)
     return left
 

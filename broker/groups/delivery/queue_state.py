@@ -90,6 +90,7 @@ class QueueState:
 
     def hand_out(self, lease: Lease, offsets: range) -> None:
         """The offsets (of the lease's range) are open under the lease; new ones move next_offset."""
+        assert lease.first <= offsets.start <= offsets.stop <= lease.end, "the lease covers its messages"
         if offsets.stop <= self.next_offset:
             for offset in offsets:
                 self._leave(offset)
@@ -107,7 +108,8 @@ class QueueState:
 
     def hold(self, offset: int) -> None:
         """A new message waits."""
-        assert offset >= self.next_offset
+        assert offset >= self.next_offset, "old messages are held already, open or consumed"
+        assert self.order is None, "in a queue received by priority new messages wait without being held"
         self._advance_to(offset)
         self.held.add(offset)
         self.next_offset = offset + 1

@@ -36,11 +36,7 @@ def apply(pairs: GroupTopicTable, event: Event) -> None:
     elif event.kind is EventKind.CHANGED:
         _change(state, event)
     elif event.kind is EventKind.HELD:
-        if state.order is not None:  # it waited by priority
-            state.held.add_range(event.offset, event.offset + event.count)
-            return
-        for offset in range(max(event.offset, state.next_offset), event.offset + event.count):
-            state.hold(offset)
+        _hold(state, event)
     elif event.kind is EventKind.ADVANCED:
         state.look_past(event.until)
     elif event.kind is EventKind.PASSED:
@@ -51,6 +47,7 @@ def apply(pairs: GroupTopicTable, event: Event) -> None:
         state.reset_to(event.offset)
     elif event.kind is EventKind.MOVED and (event.offset in state.open or event.offset in state.held):
         state.moved[event.offset] = PhysicalOffset(event.physical_offset)
+    assert state.committed <= state.next_offset, "every event keeps this"
 
 
 def _lease_of(event: Event, received_ms: EpochMs) -> Lease:
@@ -76,6 +73,14 @@ def _receive(state: QueueState, event: Event) -> None:
         state.order.waiting_count = None  # until PASSED says it
     if known_end < end:
         state.hand_out(lease, range(max(first, known_end), end))
+
+
+def _hold(state: QueueState, event: Event) -> None:
+    if state.order is not None:  # the messages waited by priority
+        state.held.add_range(event.offset, event.offset + event.count)
+        return
+    for offset in range(max(event.offset, state.next_offset), event.offset + event.count):
+        state.hold(offset)
 
 
 def _pass(state: QueueState, event: Event) -> None:

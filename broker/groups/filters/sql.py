@@ -194,19 +194,13 @@ def parse_sql(expression: str) -> SqlFilter:
     try:
         whole: Any = _PARSER.parse(expression)
     except UnexpectedInput as error:
-        position = len(expression) if _is_at_end(error) else _stream_position(error)
+        position = len(expression) if _is_at_end(error) else _counted(error.pos_in_stream)
         raise _fault(position, _expected(expression[position:], error)) from None
     return SqlFilter(expression, whole.truth())
 
 
 def _is_at_end(error: UnexpectedInput) -> bool:
     return isinstance(error, UnexpectedToken) and error.token.type == "$END"
-
-
-def _stream_position(error: UnexpectedInput) -> int:
-    position: Any = error.pos_in_stream
-    assert isinstance(position, int), "every token and character has its place"
-    return position
 
 
 def _equal(left: Operand, right: Operand) -> Condition:
@@ -268,8 +262,13 @@ def _unquoted(token: Token) -> str:
 
 
 def _position(token: Token) -> int:
-    position = token.start_pos
-    assert position is not None, "the lexer counts"
+    return _counted(token.start_pos)
+
+
+def _counted(position: object) -> int:
+    """A position in the expression, from the lexer: from 0."""
+    assert isinstance(position, int), "every token and every character has a position"
+    assert position >= 0, "no position is before the expression"
     return position
 
 

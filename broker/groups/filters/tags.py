@@ -33,6 +33,7 @@ class TagFilter:
 
     def __init__(self, expression: str, tags: frozenset[str]) -> None:
         assert tags, "a filter without a tag would take nothing"
+        assert "" not in tags, "a message without a tag matches no tag"
         self.expression = expression
         self.tags = tags
         self.tag_hashes: frozenset[int] | None = frozenset(java_hash(tag) for tag in tags)

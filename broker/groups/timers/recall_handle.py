@@ -39,7 +39,8 @@ class RecallHandle:
 def encode_recall_handle(topic: str, broker: str, deliver_ms: EpochMs, message_id: str) -> str:
     """The handle as text. No part is empty or has a space."""
     parts = (VERSION, topic, broker, str(deliver_ms), message_id)
-    assert all(part and " " not in part for part in parts), "a part is empty or has a space"
+    assert all(parts), "no part is empty"
+    assert not any(" " in part for part in parts), "spaces separate the parts"
     return urlsafe_b64encode(" ".join(parts).encode()).decode("ascii")
 
 

@@ -50,14 +50,14 @@ class Sources:
     def __init__(self, store: MessageStore) -> None:
         self._store = store
 
-    def numbers(self) -> list[int]:
-        """Sources that have ever had a message."""
+    def queues(self) -> list[tuple[int, ConsumeQueue]]:
+        """Sources that have ever had a message, with their queues."""
         queues = [
             *self._store.consume_queues.queues(WHEEL_TOPIC),
             *self._store.consume_queues.queues(SCHEDULE_TOPIC),
         ]
-        found = [source_of(queue.topic, queue.queue_id) for queue in queues]
-        return [source for source in found if source is not None]
+        found = [(source_of(queue.topic, queue.queue_id), queue) for queue in queues]
+        return [(source, queue) for source, queue in found if source is not None]
 
     def queue(self, source: int) -> ConsumeQueue | None:
         return self._store.consume_queues.get(*queue_of(source))

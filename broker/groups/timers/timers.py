@@ -287,11 +287,7 @@ class Timers:
 
     def _bounds(self, physical_offset: PhysicalOffset) -> dict[int, int]:
         """For each source the first offset whose record lies at or after physical_offset."""
-        bounds: dict[int, int] = {}
-        for source in self._table.sources.numbers():
-            queue = self._table.sources.queue(source)
-            bounds[source] = queue.lower_bound(physical_offset) if queue is not None else 0
-        return bounds
+        return {source: queue.lower_bound(physical_offset) for source, queue in self._table.sources.queues()}
 
     def _carry(self, block: Rows, index: int, now_ms: EpochMs) -> None:
         record = self._table.sources.record(int(block[index]["source"]), int(block[index]["offset"]))

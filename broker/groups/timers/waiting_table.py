@@ -62,9 +62,7 @@ class WaitingTable:
     # --- reading --------------------------------------------------------------------------------------
     def catch_up(self) -> None:
         """Reads every visible record that is new; those that the disk does not give are skipped."""
-        for source in self.sources.numbers():
-            queue = self.sources.queue(source)
-            assert queue is not None
+        for source, queue in self.sources.queues():
             offset = max(self.positions.get(source, 0), queue.min_offset)
             while offset < queue.max_offset:
                 units = readable_units(queue, QueueOffset(offset), UNITS_STEP)
@@ -75,8 +73,9 @@ class WaitingTable:
     def read_again(self, source: int, offsets: Sequence[int]) -> None:
         """Adds these records again, which lie below the position."""
         queue = self.sources.queue(source)
-        for offset in offsets if queue is not None else ():
-            assert queue is not None
+        if queue is None:
+            return
+        for offset in offsets:
             self._read(source, offset, readable_units(queue, QueueOffset(offset), 1))
 
     def _read(self, source: int, first_offset: int, units: Rows) -> None:

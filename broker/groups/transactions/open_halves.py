@@ -64,6 +64,7 @@ class OpenHalves:
         self._in_order.append(half)
         self.schedule(half)
         self._drop_ended()
+        assert len(self._by_offset) == len(self._by_id), "one open half to a topic and transaction id"
         return replaced
 
     def remove(self, half: HalfMessage) -> None:

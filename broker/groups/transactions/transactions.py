@@ -378,8 +378,9 @@ class Transactions:
 
     def apply(self, event: Event) -> None:
         """Replay of a TRANSACTION_CHECKED event."""
-        assert event.kind is EventKind.TRANSACTION_CHECKED
+        assert event.kind is EventKind.TRANSACTION_CHECKED, "the only kind of event about transactions"
         half = self._open.at(event.offset)
+        assert half is None or half.offset < self._half_next, "an open half was read"
         if half is None:
             if event.offset >= self._half_next and len(self._checks) < self._settings.transactions_max:
                 self._checks[event.offset] = (event.attempt, event.time_ms)
@@ -441,10 +442,11 @@ class Transactions:
         assert physical_offset <= self._store.end_offset, (
             "else the carried records would have to be carried again"
         )
-        count = 0
+        open_count, count = len(self._open), 0
         while (half := self._open.lowest()) is not None and half.physical_offset < physical_offset:
             self._carry(half, now_ms)
             count += 1
+        assert count <= open_count, "no half is carried twice"
         return count
 
     def _carry(self, half: HalfMessage, now_ms: EpochMs) -> None:

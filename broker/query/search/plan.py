@@ -194,6 +194,7 @@ class Planner:
         """The listed entries; None if there are so many that reading on is not worth it."""
         span, end, weight = self._span, key_after(begin), _weight(condition)
         assert end is not None, "a prefix begins with a topic's number and a kind"
+        assert self._listed_left > 0, "entries are listed only within what is left for them"
         most = self._listed_left // weight
         if condition.kind == UNIQUE_KEY:
             offsets = offsets_of_keys(span.reader.keys(TERM, begin, end, most + 1))

@@ -179,6 +179,7 @@ class _PageSearch:
     def _indexed(self, begin: PhysicalOffset, end: PhysicalOffset, explain: bool) -> None:
         trees = self.store.trees
         assert trees is not None, "without trees nothing is indexed"
+        assert self.low <= begin < end <= self.high, "a part of the search, and not an empty one"
         try:
             with trees.trees.read() as reader:
                 self._in_trees(reader, begin, end, explain)

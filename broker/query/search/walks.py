@@ -171,6 +171,7 @@ def terms_beginning(span: Range, begin: bytes, terms_max: int) -> Terms | None:
     or not."""
     end = key_after(begin)
     assert end is not None, "a prefix begins with a topic's number and a kind"
+    assert span.low < span.high, "every rank lies in the range"
     terms: list[bytes] = []
     places: list[bytes] = []
     each = _last_places if span.newest_first else _first_places
@@ -197,6 +198,7 @@ def _first_places(span: Range, begin: bytes, end: bytes) -> Iterator[tuple[bytes
         if place < low:
             entry = cursor.below(term + behind_low)
             assert entry is not None, "the term's first entry is below"
+            assert entry[0].startswith(term), "entries of one term are adjacent"
             place = low
             if (entry[1] or entry[0])[-OFFSET.size :] < low:
                 entry = cursor.at_least(term + behind_low)
