@@ -142,7 +142,7 @@ class NameserverAccess:
 
 
 class _Call:
-    """One call, by a session. Raises TroveError AUTHENTICATION_FAILED where it is not."""
+    """One call, by a session. Raises TroveError AUTHENTICATION_FAILED if it is not."""
 
     def __init__(self, access: NameserverAccess, path: str, context: Context, read: Any) -> None:
         self._access = access
@@ -179,7 +179,7 @@ class _Call:
         return message
 
     def check_session(self) -> None:
-        """TroveError where its secret is valid no more."""
+        """TroveError if its secret is valid no more."""
         self._access.sessions.user_of(self._session)
 
     def _check_broker(self, heartbeat: route_pb2.Heartbeat) -> None:
@@ -198,7 +198,7 @@ class _Call:
 
 
 def _credential(context: Context) -> bytes:
-    """TroveError AUTHENTICATION_FAILED where there is none, or more than one."""
+    """TroveError AUTHENTICATION_FAILED if there is none, or more than one."""
     found = [value for key, value in context.invocation_metadata() or () if key == METADATA_KEY]
     if len(found) != 1:
         raise TroveError(errors.AUTHENTICATION_FAILED, "this nameserver asks for an access key and a secret")

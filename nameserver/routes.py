@@ -152,7 +152,7 @@ class RouteTable:
     ) -> None:
         """A later message of a session; `topics` counts where `data_version` is another than before.
 
-        Raises TroveError BROKER_NOT_FOUND where the session is no longer registered, REQUEST_ILLEGAL,
+        Raises TroveError BROKER_NOT_FOUND if the session is no longer registered, REQUEST_ILLEGAL,
         LIMIT_EXCEEDED.
         """
         found = self._registration(session)
@@ -241,7 +241,7 @@ class RouteTable:
 
 
 def check_broker(broker: Broker) -> None:
-    """Raises TroveError REQUEST_ILLEGAL where names are too long or the address cannot be dialled."""
+    """Raises TroveError REQUEST_ILLEGAL if names are too long or the address cannot be dialled."""
     for problem in _broker_problems(broker):
         raise TroveError(errors.REQUEST_ILLEGAL, problem)
 

@@ -160,7 +160,7 @@ class RegistrationService(route_pb2_grpc.RegistrationServiceServicer):
     async def _next(
         self, session: int, heartbeats: AsyncIterator[route_pb2.Heartbeat]
     ) -> route_pb2.Heartbeat | None:
-        """The next message; None where the broker ended its stream. A silent one is thrown out."""
+        """The next message; None if the broker ended its stream. A silent one is thrown out."""
         silent_ms = self._registry.limits.silent_ms
         try:
             async with asyncio.timeout(silent_ms / 1000):

@@ -28,7 +28,7 @@ class Address:
 
     @property
     def ip(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-        """The host as an IP address; None where it is a name."""
+        """The host as an IP address; None if it is a name."""
         try:
             return ipaddress.ip_address(self.host)
         except ValueError:
@@ -129,7 +129,7 @@ def resolve_ip(address: Address) -> Address:
     """The same with an IP address for a host: records hold their store's address as 4 or 16 bytes.
 
     A name is looked up (this blocks: call it before the event loop is busy); IPv4 is preferred.
-    Raises SettingsError where the name is unknown.
+    Raises SettingsError if the name is unknown.
     """
     if address.ip is not None:
         return address

@@ -80,7 +80,7 @@ class BytesBudget:
         return size <= (self.total if self._is_small(size) else self.large_max)
 
     def take(self, peer: str, size: int) -> Claim | None:
-        """A claim; None where there is no space, or others wait for it."""
+        """A claim; None if there is no space, or others wait for it."""
         if not self._fits(peer, size) or self._stands_behind_others(peer, size):
             return None
         return self.force(peer, size)

@@ -31,7 +31,7 @@ class FileWatch:
 
 
 def _state_of(path: Path) -> _State:
-    """None where it cannot be seen."""
+    """None if it cannot be seen."""
     try:
         found = os.stat(path)
     except OSError:

@@ -159,7 +159,7 @@ class GrpcServer:
 
     def replace_identity(self, identity: TlsIdentity) -> None:
         """For the TLS connections that come from now on; those that are open stay as they are. ValueError,
-        ssl.SSLError where it cannot be used."""
+        ssl.SSLError if it cannot be used."""
         if self._tls is not None:
             self._tls.replace(identity)
 

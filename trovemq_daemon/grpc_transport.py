@@ -31,7 +31,7 @@ class ServerCredentials(Protocol):
         ...
 
     def replace(self, identity: TlsIdentity) -> None:
-        """For the connections that come from now on. ValueError, ssl.SSLError where it cannot be used."""
+        """For the connections that come from now on. ValueError, ssl.SSLError if it cannot be used."""
         ...
 
 

@@ -68,7 +68,7 @@ def exit_code_of(error: BaseException) -> ExitCode:
 
 
 class _Watchdog:
-    """Ends the process if a shutdown takes too long, even where the event loop hangs.
+    """Ends the process if a shutdown takes too long, even if the event loop hangs.
 
     Its thread is there from the start, and hears of events through a SimpleQueue, whose `put` is safe in a
     signal handler; starting a thread or taking a lock is not.

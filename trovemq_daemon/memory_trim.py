@@ -104,7 +104,7 @@ def _memory_to_look_at() -> int | None:
 
 
 def used_memory() -> int | None:
-    """Bytes of malloc's that somebody uses; None where it does not report them. Walks through its lists."""
+    """Bytes of malloc's that somebody uses; None if it does not report them. Walks through its lists."""
     if _MALLINFO is None:
         return None
     found = _MALLINFO()
@@ -112,7 +112,7 @@ def used_memory() -> int | None:
 
 
 def own_memory() -> int | None:
-    """Bytes that this process has in memory beside mapped files; None where the system does not say."""
+    """Bytes that this process has in memory beside mapped files; None if the system does not say."""
     try:
         lines = _STATUS.read_text().splitlines()
     except OSError:

@@ -14,7 +14,7 @@ IpAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """`source`: its IP address, "" where it has none. `is_private`: nobody can listen. `certificate_name`:
+    """`source`: its IP address, "" if it has none. `is_private`: nobody can listen. `certificate_name`:
     the common name of the certificate that it showed and the server trusts; "" for none, and for several."""
 
     source: str
@@ -43,7 +43,7 @@ def peer_of(name: str, security: Mapping[str, Iterable[bytes]]) -> Peer:
 
 @lru_cache(maxsize=4_096)
 def parse_source(source: str) -> IpAddress | None:
-    """The address; an IPv4 address that came by IPv6 as itself. None where the text is not one."""
+    """The address; an IPv4 address that came by IPv6 as itself. None if the text is not one."""
     try:
         address = ipaddress.ip_address(source)
     except ValueError:

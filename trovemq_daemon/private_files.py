@@ -15,7 +15,7 @@ FILE_SIZE_MAX: Final = 4_096
 
 
 def read_private(path: Path) -> bytes | None:
-    """None where there is no file. TroveError STORE_FAILED."""
+    """None if there is no file. TroveError STORE_FAILED."""
     try:
         with path.open("rb") as file:
             return file.read(FILE_SIZE_MAX)

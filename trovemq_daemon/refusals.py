@@ -20,7 +20,7 @@ class Refusals:
         self.log: Final = MinuteLog()
 
     def add(self, path: str, error: TroveError, source: str, access_key: str, now_ms: int) -> None:
-        """`source`: the caller's address; `access_key`: "" where it is not known."""
+        """`source`: the caller's address; `access_key`: "" if it is not known."""
         self.counts[error.symbol] += 1
         self.log.note(
             "warning",

@@ -53,7 +53,7 @@ class ReplyBudget:
 
     async def wait_for_capacity(self, peer: str) -> None:
         """Returns when there is space for a reply that is made in the same step of the loop. TroveError
-        LIMIT_EXCEEDED where there is none for too long."""
+        LIMIT_EXCEEDED if there is none for too long."""
         if not self.has_space(peer):
             self._pass_on(await self._granted(peer))
 
@@ -106,7 +106,7 @@ class ReplyBudget:
         )
 
     def claim(self, peer: str, size: int, made: Claim | None = None) -> Claim | None:
-        """For a reply that was made; None where it is small, or counted by the transport. `release` it when
+        """For a reply that was made; None if it is small, or counted by the transport. `release` it when
         it is written. `made`: what was claimed before it was made."""
         if size <= UNCOUNTED_SIZE or self._transport_counts:
             if made is not None:

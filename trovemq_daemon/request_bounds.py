@@ -29,7 +29,7 @@ Request = TypeVar("Request", bound=Message)
 
 
 def check_parts(data: bytes, descriptor: Any, parts_max: int = PARTS_MAX) -> None:
-    """Raises TroveError LIMIT_EXCEEDED where the bytes of a message of this type have more parts than
+    """Raises TroveError LIMIT_EXCEEDED if the bytes of a message of this type have more parts than
     `parts_max`. Bytes that are not a message pass: their decoder reports them."""
     if len(data) <= SIZE_ALWAYS_FINE:
         return

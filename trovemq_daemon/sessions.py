@@ -189,7 +189,7 @@ class Sessions:
         return SessionCall(session, number)
 
     def user_of(self, session: Session) -> User:
-        """The session's user. TroveError AUTHENTICATION_FAILED where its secret is valid no more."""
+        """The session's user. TroveError AUTHENTICATION_FAILED if its secret is valid no more."""
         user = self._users.user(session.access_key)
         if user is None or not user.enabled or session.secret not in user.secrets:
             self._sessions.pop(session.key.session_id, None)

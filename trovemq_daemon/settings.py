@@ -218,7 +218,7 @@ def load_settings(
     flags: Mapping[str, object | None] | None = None,
     ignored_keys: Collection[str] = (),
 ) -> Loaded[S]:
-    """Reads all layers. `flags`: explicit options by our name, None where not given; `assignments`: --set.
+    """Reads all layers. `flags`: explicit options by our name, None if not given; `assignments`: --set.
 
     `ignored_keys` are names that give a warning instead of an error. If the class has `problems()`, its
     sentences are errors too. Raises SettingsError with everything that is wrong.

@@ -96,12 +96,12 @@ class TlsSettings:
 
     @property
     def tls_listen_address(self) -> Address | None:
-        """None where nothing is served by TLS."""
+        """None if nothing is served by TLS."""
         return parse_address(self.tls_listen) if self.tls_listen else None
 
     @property
     def http_tls_files(self) -> tuple[Path, Path] | None:
-        """Certificate and key of the operations HTTP; None where it is plain."""
+        """Certificate and key of the operations HTTP; None if it is plain."""
         return (Path(self.tls_certificate), Path(self.tls_key)) if self.http_tls else None
 
     def tls_advertised(self, advertised: Address, bound: Address) -> Address:

@@ -26,7 +26,7 @@ class RunningSettings(Protocol):
     """The settings of a running broker."""
 
     def shown(self, names: Sequence[str]) -> list[ShownSetting]:
-        """The named settings, by our names or RocketMQ's; all where no name is given. Raises REQUEST_ILLEGAL
+        """The named settings, by our names or RocketMQ's; all if no name is given. Raises REQUEST_ILLEGAL
         for an unknown name."""
         ...
 

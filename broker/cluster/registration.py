@@ -341,7 +341,7 @@ def _unsigned(message: bytes) -> bytes:
 
 
 def _described(trailer: Any) -> TroveError | None:
-    """The error that a nameserver said at a call's end; None where it said none."""
+    """The error that a nameserver said at a call's end; None if it said none."""
     for key, value in trailer or ():
         if key == ERROR_METADATA_KEY:
             error = common_pb2.Error.FromString(value)

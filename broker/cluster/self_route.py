@@ -110,7 +110,7 @@ class SelfRouteService(route_pb2_grpc.RouteServiceServicer):
         return self._view.description().draining, fields
 
     async def _reply(self, topics: Sequence[TopicSummary], *, always: bool = False) -> route_pb2.ClusterReply:
-        """This broker with these topics, as they are now; nothing where there are none, unless `always`."""
+        """This broker with these topics, as they are now; nothing if there are none, unless `always`."""
         reply = route_pb2.ClusterReply(version=self._view.data_version)
         if not topics and not always:
             return reply

@@ -62,7 +62,7 @@ class BrokerView(Protocol):
         ...
 
     def changed_since(self, change_count: int) -> Sequence[str] | None:
-        """Names of the topics that changed since `change_count` had that value; None where that is too long
+        """Names of the topics that changed since `change_count` had that value; None if that is too long
         ago."""
         ...
 

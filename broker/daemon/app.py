@@ -124,7 +124,7 @@ class BrokerApp:
                 await asyncio.to_thread(self._tracing.close)
 
     async def _open_security(self, store: MessageStore, model: ConsumerState) -> BrokerSecurity | None:
-        """Users and rules; None where there is no authentication."""
+        """Users and rules; None if there is no authentication."""
         if self._gate is None:
             return None
         security = await asyncio.to_thread(open_security, self._settings, store, self._gate)

@@ -50,7 +50,7 @@ class LiveSettings:
         self.now = settings
 
     def shown(self, names: Sequence[str]) -> list[ShownSetting]:
-        """The named settings, by our names or RocketMQ's; all where no name is given. Raises REQUEST_ILLEGAL
+        """The named settings, by our names or RocketMQ's; all if no name is given. Raises REQUEST_ILLEGAL
         for an unknown name."""
         known = [self._find(name) for name in names] if names else list(self._known.values())
         return [self._shown(one) for one in known]

@@ -40,7 +40,7 @@ async def look(
 
 
 def open_files() -> int:
-    """Open files of this process, and their limit; blocks. 0 where the operating system does not say."""
+    """Open files of this process, and their limit; blocks. 0 if the operating system does not say."""
     try:
         return sum(1 for _ in OPEN_FILES.iterdir())
     except OSError:
@@ -48,7 +48,7 @@ def open_files() -> int:
 
 
 def mode_of(directory: Path) -> int:
-    """The permission bits of a directory; blocks. 0 where they cannot be read."""
+    """The permission bits of a directory; blocks. 0 if they cannot be read."""
     try:
         return stat.S_IMODE(directory.stat().st_mode)
     except OSError:

@@ -20,7 +20,7 @@ def add_store_reasons(readiness: Readiness, services: StoreServices) -> None:
 
 
 def drain_warning(drain: Drain) -> str:
-    """Says that the broker is out of the routes for writing; empty where it is not."""
+    """Says that the broker is out of the routes for writing; empty if it is not."""
     return "" if drain.offers_writes else f"{drain.state.value}: new messages go to other brokers"
 
 

@@ -123,7 +123,7 @@ class RetentionSettings(NodeSettings):
             yield f"delete_when {error}"
 
     def retention_policy(self) -> RetentionPolicy:
-        """The engine's policy. ValueError where problems() names delete_when."""
+        """The engine's policy. ValueError if problems() names delete_when."""
         return RetentionPolicy(
             reserved_ms=self.reserved_time_ms,
             hours=parse_hours(self.delete_when),

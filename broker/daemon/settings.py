@@ -453,7 +453,7 @@ class BrokerSettings(RetentionSettings):
     def store_settings(self, advertised: Address) -> StoreSettings:
         """The engine's settings. STOREHOST is the advertised address with a host name looked up (blocks).
 
-        Raises SettingsError where that name is unknown.
+        Raises SettingsError if that name is unknown.
         """
         return part_of(self, StoreSettings, store_host=str(resolve_ip(advertised)), broker=self.name)
 
@@ -486,7 +486,7 @@ class BrokerSettings(RetentionSettings):
         return registration_channels(self.nameserver_tls_options(), self.grpc_transport)
 
     def registration_credentials(self) -> Callable[[], Credentials] | None:
-        """Reads the credentials; None where there are none. Blocks: SettingsError for a file that cannot be
+        """Reads the credentials; None if there are none. Blocks: SettingsError for a file that cannot be
         used."""
         if not self.nameserver_credentials_file:
             return None

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def open_tracing(endpoint: str, broker: str, version: str) -> BrokerTracing | None:
-    """None for no endpoint. Raises SettingsError where the exporter is not installed."""
+    """None for no endpoint. Raises SettingsError if the exporter is not installed."""
     if not endpoint:
         return None
     try:

@@ -72,7 +72,7 @@ class LongPolls:
         return waiter
 
     def forget(self, waiter: Waiter) -> bool:
-        """Takes the waiter out; False where it is out already."""
+        """Takes the waiter out; False if it is out already."""
         waiters = self._by_queue.get(waiter.queue)
         if waiters is None or waiter not in waiters:
             return False

@@ -78,7 +78,7 @@ class PullResult(NamedTuple):
     next_offset: QueueOffset
     min_offset: QueueOffset
     max_offset: QueueOffset
-    queue_offsets: bytes = b""  # i64 little-endian, one a record; empty where the records say the same
+    queue_offsets: bytes = b""  # i64 little-endian, one a record; empty if the records say the same
     damaged_offsets: tuple[QueueOffset, ...] = ()
 
     @property

@@ -173,7 +173,7 @@ class ConsumerState:
             self.transactions.catch_up()
 
     def begin_snapshot(self, now_ms: EpochMs, *, always: bool = False) -> SnapshotWork | None:
-        """The state as it is now; None where little happened since the last one. TroveError as an append."""
+        """The state as it is now; None if little happened since the last one. TroveError as an append."""
         few = self.events.appended_count - self._saved_events < SNAPSHOT_EVENTS_MIN
         if few and not always and not self._snapshot_wanted:
             return None

@@ -23,7 +23,7 @@ class GroupBacklog:
     """Of one group and stored topic, which may be a retry topic.
 
     `in_flight`: messages that are invisible now; `ready`: all others that are not consumed; `oldest`: store
-    time (epoch ms) of the oldest that was never delivered, None where there is none.
+    time (epoch ms) of the oldest that was never delivered, None if there is none.
     """
 
     in_flight: int = 0

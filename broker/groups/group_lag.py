@@ -59,7 +59,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class QueueLag:
-    """`lag` in messages; `lag_ms` is the age of the oldest of them that lies in the queue, 0 where there is
+    """`lag` in messages; `lag_ms` is the age of the oldest of them that lies in the queue, 0 if there is
     none."""
 
     topic: str

@@ -40,7 +40,7 @@ Subscribers = Callable[[str], Iterable[str]]
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """One queue that holds the log; `group` is the one with the largest lag, "" where no group reads."""
+    """One queue that holds the log; `group` is the one with the largest lag, "" if no group reads."""
 
     topic: str
     queue_id: QueueId
@@ -86,7 +86,7 @@ class TopicHold:
     byte_count: int
     """Bytes from its message to the end of the log, of any topic."""
     until_ms: EpochMs
-    """When the topic's age limit lets that message go; 0 where its age is not known."""
+    """When the topic's age limit lets that message go; 0 if its age is not known."""
 
 
 def topic_hold(
@@ -97,7 +97,7 @@ def topic_hold(
     subscribers: Subscribers,
     now_ms: EpochMs,
 ) -> TopicHold | None:
-    """As it is now; None where the topic holds nothing. StorageError."""
+    """As it is now; None if the topic holds nothing. StorageError."""
     option = store.topics.options(topic)
     if not option.until_acknowledged:
         return None
@@ -168,7 +168,7 @@ def _holders(
 
 
 def _acknowledged(store: MessageStore, model: ConsumerState, group: str, queue: ConsumeQueue) -> QueueOffset:
-    """Everything below is acknowledged by the group; 0 where it has never read the queue."""
+    """Everything below is acknowledged by the group; 0 if it has never read the queue."""
     stored = store.offsets.get(group, queue.topic, queue.queue_id)
     state = model.delivery.group_topics.state(group, queue.topic, queue.queue_id)
     if state is None:

@@ -22,7 +22,7 @@ PAIRS_STEP: Final = 64
 
 @dataclass(slots=True)
 class ConsumerLag:
-    """`messages` of all queues; `oldest`: store time of the oldest (epoch ms), None where there is none."""
+    """`messages` of all queues; `oldest`: store time of the oldest (epoch ms), None if there is none."""
 
     messages: int = 0
     oldest: int | None = None

@@ -77,7 +77,7 @@ async def keep_reserve(
     store: MessageStore, on_messages_available: Callable[[list[tuple[str, QueueId]]], None]
 ) -> None:
     """Keeps a segment and a little more for a full disk; resumes writes that a full disk held back. Raises
-    STORE_FAILED where a sync of any file has failed."""
+    STORE_FAILED if a sync of any file has failed."""
     logged = False
     while True:
         if store.failed:

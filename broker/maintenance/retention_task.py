@@ -353,7 +353,7 @@ class RetentionTask:
 
     # --- the removal --------------------------------------------------------------------------------
     async def _detach(self, end: PhysicalOffset, *, carry: bool, pressed: bool) -> StoreTrim | None:
-        """None where the log came to be held meanwhile."""
+        """None if the log came to be held meanwhile."""
         store, model = self._store, self._model
         trim = store.trim(end)
         await _in_turns(trim.prepare())

@@ -39,7 +39,7 @@ class TreeTask:
         self.failure = ""
 
     async def run(self) -> None:
-        """Until it is cancelled. TroveError STORE_FAILED where a sync failed."""
+        """Until it is cancelled. TroveError STORE_FAILED if a sync failed."""
         trees = self._store.trees
         if trees is None:
             return

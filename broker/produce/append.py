@@ -65,7 +65,7 @@ class AppendTracer(Protocol):
     """Follows appends of messages that are in a trace."""
 
     def begin_append(self, topic: str, queue_id: int, batch: RecordBatch) -> AppendTrace | None:
-        """None where nobody wants to know of it."""
+        """None if nobody wants to know of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -126,7 +126,7 @@ class GroupCommit:
 
     def before_next_sync(self, action: Callable[[], None]) -> bool:
         """While a sync runs that acknowledgements wait for: `action` is called once, before the next one
-        begins (and there will be one), or when this one takes longer than gather_max_ms. False where no such
+        begins (and there will be one), or when this one takes longer than gather_max_ms. False if no such
         sync runs: then it is not called."""
         if not self._syncing:
             return False

@@ -44,7 +44,7 @@ class IdentifierKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FoundMessages:
-    """One record, or every record with a unique key, newest first. complete is False where there are more."""
+    """One record, or every record with a unique key, newest first. complete is False if there are more."""
 
     kind: IdentifierKind
     records: list[memoryview]

@@ -62,7 +62,7 @@ def drop_old_secret(state: SecurityState, access_key: str) -> SecurityState:
 
 
 def set_enabled(state: SecurityState, access_key: str, *, enabled: bool) -> SecurityState:
-    """TroveError USER_NOT_FOUND; REQUEST_ILLEGAL where nobody could administer users any more."""
+    """TroveError USER_NOT_FOUND; REQUEST_ILLEGAL if nobody could administer users any more."""
     user = state.require_user(access_key)
     if not enabled:
         _check_not_last(state, user)

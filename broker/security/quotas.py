@@ -205,7 +205,7 @@ class Use:
             self.connections[connection] = left
 
     def excess(self, connection: str) -> str:
-        """Why another call of the connection would be too much; empty where it would not."""
+        """Why another call of the connection would be too much; empty if it would not."""
         quota = self.quota
         if quota.calls_max and self.calls >= quota.calls_max:
             return f"{self.calls} calls and streams are open"
@@ -303,7 +303,7 @@ class Quotas:
                 del self._clients_of[key[1]]
 
     def _forget_idle(self, wanted: tuple[str, ...], now_ms: EpochMs) -> None:
-        """TroveError LIMIT_EXCEEDED where there is no space for the wanted account all the same. Looks at all
+        """TroveError LIMIT_EXCEEDED if there is no space for the wanted account all the same. Looks at all
         of them, so it does that once a while."""
         if not 0 <= now_ms - self._looked_ms < LOOK_INTERVAL_MS:
             self._looked_ms = now_ms

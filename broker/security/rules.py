@@ -53,7 +53,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`rule`: the one that decided; None where no rule matched."""
+    """`rule`: the one that decided; None if no rule matched."""
 
     allowed: bool
     rule: Rule | None = None

@@ -36,7 +36,7 @@ class SealingKey:
     __slots__ = ("_aead", "_key", "key_id")
 
     def __init__(self, key: bytes) -> None:
-        """ValueError where the key has another size."""
+        """ValueError if the key has another size."""
         if len(key) != KEY_SIZE:
             raise ValueError(f"a key has {KEY_SIZE} bytes")
         self._key = key
@@ -61,7 +61,7 @@ class SealingKey:
         return base64.b64encode(nonce + sealed).decode()
 
     def open(self, name: str, sealed: str) -> bytes:
-        """ValueError where it was sealed by another key, for another name, or is damaged."""
+        """ValueError if it was sealed by another key, for another name, or is damaged."""
         try:
             data = base64.b64decode(sealed, validate=True)
             return self._aead.decrypt(data[:NONCE_SIZE], data[NONCE_SIZE:], name.encode())

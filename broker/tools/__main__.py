@@ -191,7 +191,7 @@ def restore_command(
 
 
 def _check_restored(root: Path) -> None:
-    """TroveError STORE_FAILED where the store has findings."""
+    """TroveError STORE_FAILED if the store has findings."""
     found: list[Finding] = []
     summary = verify(StoreView.open(root), Findings(found.append))
     for finding in found:

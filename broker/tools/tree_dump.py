@@ -117,7 +117,7 @@ def order(view: StoreView, reader: TreeReader, numbers: TopicNumbers) -> Iterato
 
 
 def _message_at(view: StoreView, physical_offset: PhysicalOffset) -> Message | None:
-    """The message there; None where it is gone or damaged."""
+    """The message there; None if it is gone or damaged."""
     segment = view.log.segments.at(physical_offset)
     if segment is None or physical_offset < view.log.min_offset:
         return None

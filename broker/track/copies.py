@@ -263,7 +263,7 @@ _ROLE_OF_TOPIC: Final = {
 
 
 def _real_topic(role: CopyRole, message: Message) -> str:
-    """ "" where the record does not say it."""
+    """ "" if the record does not say it."""
     if role in CONSUMABLE:
         return message.topic
     properties = message.properties
@@ -328,7 +328,7 @@ def _topic_alone(copy: Copy, *, retry: bool) -> str:
 
 
 def _retry_group(name: str, topic: str) -> str:
-    """The group whose retries of the topic lie there; "" where they do not."""
+    """The group whose retries of the topic lie there; "" if they do not."""
     rest = name.removeprefix(RETRY_PREFIX)
     if not topic:
         return rest

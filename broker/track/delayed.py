@@ -25,7 +25,7 @@ CANDIDATES_MAX: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class DelayedMessages:
-    """Soonest first; complete is False where there may be more."""
+    """Soonest first; complete is False if there may be more."""
 
     messages: list[DelayedMessage]
     complete: bool

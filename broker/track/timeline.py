@@ -248,7 +248,7 @@ class GroupEvents:
         )
 
     def _renew(self, place: Place, event: Event) -> bool:
-        """True where the renewal before was this group's too: one entry says of both."""
+        """True if the renewal before was this group's too: one entry says of both."""
         last = self.timeline[-1] if self.timeline else None
         if last is None or last.kind is not TrackEventKind.RENEWED or last.group != event.group:
             return False

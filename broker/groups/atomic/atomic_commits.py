@@ -140,7 +140,7 @@ class AtomicCommits:
 
 
 def _check_same(run: TransactionRun, acknowledged_count: int, committed: Committed) -> None:
-    """TroveError TRANSACTION_ILLEGAL where the run differs from the one committed under its id."""
+    """TroveError TRANSACTION_ILLEGAL if the run differs from the one committed under its id."""
     mine = {number: queue for queue in run.queues for number in run.indexes(queue)}
     places = [(message.topic, message.queue_id) for message in committed.messages]
     if [mine[number] for number in range(len(run))] != places or (

@@ -178,7 +178,7 @@ class TransactionEnds:
 
 
 def _stored_messages(records: RecordBatch, end: _End) -> tuple[StoredMessage, ...]:
-    """Where the messages of a run lie, without looking at the messages themselves. IndexError where it lacks
+    """Where the messages of a run lie, without looking at the messages themselves. IndexError if it lacks
     some."""
     topics = [""] * len(records)
     for topic, indexes in records.topic_groups():

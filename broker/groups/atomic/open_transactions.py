@@ -53,7 +53,7 @@ class OpenTransaction:
 class OpenTransactions:
     """The open transactions of one broker. Used from one thread; nothing blocks.
 
-    check_queue: raises TroveError where (topic, queue id) may not be written now.
+    check_queue: raises TroveError if (topic, queue id) may not be written now.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class OpenTransactions:
             raise TroveError(error.spec, text, **error.fields, remembered_ms=remembered_ms) from error
 
     def check_not_committed(self, transaction: OpenTransaction) -> None:
-        """TroveError TRANSACTION_ILLEGAL where the id is one that was committed: that cannot be undone."""
+        """TroveError TRANSACTION_ILLEGAL if the id is one that was committed: that cannot be undone."""
         if transaction.transaction_id in self._commits.ends:
             text = f"transaction {transaction.transaction_id} was committed; it cannot be rolled back"
             raise TroveError(errors.TRANSACTION_ILLEGAL, text)

@@ -47,7 +47,7 @@ class ByPriority:
         self.counted = [Counted() for _ in range(PRIORITY_COUNT)]
         """The waiting messages of each priority, as far as they were counted for the metric."""
         self.waiting_count: int | None = 0
-        """Messages that wait below the state's next_offset; None where they must be counted again."""
+        """Messages that wait below the state's next_offset; None if they must be counted again."""
 
     def next_from(self, priority: int) -> int:
         """The first offset at which a message of that priority may wait."""

@@ -99,7 +99,7 @@ class Delivery(Settling):
         return messages_of(self.receive_runs(replace(request, count_max=count_max)))
 
     def receive_runs(self, request: ReceiveRequest) -> list[DeliveredRun]:
-        """Up to count_max messages, at once; none where there is nothing now. Views of the log: use them at
+        """Up to count_max messages, at once; none if there is nothing now. Views of the log: use them at
         once.
 
         TroveError REQUEST_ILLEGAL, INVISIBLE_DURATION_ILLEGAL, TOPIC_NOT_FOUND, QUEUE_NOT_FOUND,
@@ -179,7 +179,7 @@ class Delivery(Settling):
 
     # --- time --------------------------------------------------------------------------------------------
     def next_visible_ms(self, group: str, topic: str) -> int | None:
-        """When the earliest invisible message (of those not renewed) comes back; 0 where it is worth to ask
+        """When the earliest invisible message (of those not renewed) comes back; 0 if it is worth to ask
         now."""
         pair = self.group_topics.get(group, topic)
         if pair is None:
@@ -187,7 +187,7 @@ class Delivery(Settling):
         return 0 if pair in self.context.woken else pair.leases.earliest_ms()
 
     def next_due_ms(self) -> int | None:
-        """When due_pairs() will have something; 0 where it has now."""
+        """When due_pairs() will have something; 0 if it has now."""
         if self.context.woken or self._exhausted_pairs:
             return 0
         times = [until for pair in self.context.timed if (until := pair.leases.earliest_ms()) is not None]
@@ -225,7 +225,7 @@ class Delivery(Settling):
 
     def renew(self, now_ms: EpochMs, is_alive: Callable[[str], bool]) -> bool:
         """Extends renewed leases that would end within 10 s; releases those of clients that are gone, and
-        those that are older than renewed_total_max_ms. One step of it; True where there is more to do."""
+        those that are older than renewed_total_max_ms. One step of it; True if there is more to do."""
         self._release_dropped(now_ms)
         renewals = self.context.renewals
         for entry in renewals.due(now_ms + self._renew_before_ms, RENEWED_STEP):
@@ -341,7 +341,7 @@ class Delivery(Settling):
             for pair in self.group_topics.of_state(state):
                 self.context.woken.add(pair)
         if forgotten:
-            self.context.events.flush(now_ms)  # a reset is kept even where the process dies now
+            self.context.events.flush(now_ms)  # a reset is kept even if the process dies now
         return forgotten
 
     def forget_group(self, group: str, now_ms: EpochMs) -> None:
@@ -386,7 +386,7 @@ class Delivery(Settling):
         return found
 
     def next_offset(self, group: str, topic: str, queue_id: QueueId) -> int | None:
-        """The first message of the queue that is new to the group; None where it has no state of it."""
+        """The first message of the queue that is new to the group; None if it has no state of it."""
         state = self.group_topics.state(group, topic, queue_id)
         return None if state is None else state.next_offset
 
@@ -401,7 +401,7 @@ class Delivery(Settling):
         priority: int,
         now_ms: EpochMs,
     ) -> MessageStatus | None:
-        """The status of one message in the group; `topic` is where it lies, perhaps a retry topic. None where
+        """The status of one message in the group; `topic` is where it lies, perhaps a retry topic. None if
         the group has no state of that queue."""
         state = self.group_topics.state(group, topic, queue_id)
         if state is None:

@@ -79,7 +79,7 @@ class GroupTopic:
 
     def end_leases(self, now_ms: EpochMs, max_attempts: int) -> bool:
         """Makes the messages visible whose time is over, of so many leases as one step ends: `leases` has the
-        others. True where there are some."""
+        others. True if there are some."""
         some = False
         for lease, state in self.leases.pop_until(now_ms, ENDED_STEP):
             some |= state.end_due(lease, now_ms)

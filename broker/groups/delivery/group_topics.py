@@ -167,7 +167,7 @@ class GroupTopicTable:
     def forget(self, group: str, topic: str | None) -> bool:
         """Drops the states of the group, or those of one topic and its retries, or of one retry topic.
 
-        False where there is nothing."""
+        False if there is nothing."""
         gone = [
             key
             for key in self._states

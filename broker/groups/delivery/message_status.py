@@ -42,7 +42,7 @@ class LeaseView:
 @dataclass(frozen=True, slots=True)
 class MessageStatus:
     """`lock`: the message in flight of the same message group of an orderly group that blocks this one.
-    `ahead`: of a queue that is received by priority, messages that come first; None where it is not, or where
+    `ahead`: of a queue that is received by priority, messages that come first; None if it is not, or where
     that is not known yet."""
 
     phase: MessagePhase

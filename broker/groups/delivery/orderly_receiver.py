@@ -22,7 +22,7 @@ from trovemq_store.engine.queues import BLANK_UNIT_SIZE, readable_units
 
 
 def message_group_of(record: memoryview | None) -> str:
-    """ "" where it has none."""
+    """ "" if it has none."""
     return properties_of(record).get(PROPERTY_SHARDING_KEY, "") if record is not None else ""
 
 
@@ -62,7 +62,7 @@ class OrderlyReceiver:
         return queue is not None and state.next_offset < queue.max_offset
 
     def _take_outstanding(self) -> bool:
-        """Returned and held messages, in order. False where it stopped before the last one: then no new one
+        """Returned and held messages, in order. False if it stopped before the last one: then no new one
         may be delivered."""
         state, changed = self._state, False
         for offset in state.outstanding_offsets():
@@ -128,7 +128,7 @@ class OrderlyReceiver:
         return end
 
     def _look_at(self, offset: int, physical_offset: PhysicalOffset, size: int) -> bool:
-        """One new message: delivered, held, or consumed. False where it is left for another member."""
+        """One new message: delivered, held, or consumed. False if it is left for another member."""
         if size == BLANK_UNIT_SIZE:
             return True
         self._batch.reads_left -= 1

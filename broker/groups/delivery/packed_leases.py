@@ -18,7 +18,7 @@ In a snapshot a leaf's columns follow each other, little-endian.
 Invariants
 - Masks of the rows of one block have no bit in common.
 - Rows of one block lie in one leaf; a leaf has at least one row that is not void.
-- `clock.until_ms` is not above the end of any lease that has not ended; `clock.live` is 0 where all have.
+- `clock.until_ms` is not above the end of any lease that has not ended; `clock.live` is 0 if all have.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ class PackedLeases:
         return Taken(lease, offsets)
 
     def _tidy(self, index: int) -> bool:
-        """Void rows go where they are many. True where the leaf went."""
+        """Void rows go where they are many. True if the leaf went."""
         leaf = self._leaves[index]
         if 2 * leaf.void <= len(leaf.blocks):
             return False
@@ -280,7 +280,7 @@ class PackedLeases:
 
     # --- time ----------------------------------------------------------------------------------------
     def end_until(self, now_ms: EpochMs, ended: array[int] | None = None) -> bool:
-        """The leases that end at or before now_ms have ended; their offsets are added to `ended`. True where
+        """The leases that end at or before now_ms have ended; their offsets are added to `ended`. True if
         there are some."""
         some = False
         for leaf in self._leaves:

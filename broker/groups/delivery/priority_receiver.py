@@ -96,7 +96,7 @@ class PriorityReceiver(QueueReceiver):
 
     # --- whose turn it is -----------------------------------------------------------------------------
     def _choose(self) -> int:
-        """The priority whose message is next; _NONE where there is none."""
+        """The priority whose message is next; _NONE if there is none."""
         order, may_have_new = self._order, self._new_left > 0
         can = [
             p for p in range(PRIORITY_COUNT) if order.came_back[p] or (may_have_new and self._new[p] != _NONE)
@@ -169,7 +169,7 @@ class PriorityReceiver(QueueReceiver):
         self._new[priority] = _NONE if found is None else found
 
     def _sort_what_came_back(self) -> bool:
-        """False where there is too much of it for one receive."""
+        """False if there is too much of it for one receive."""
         state, order = self._state, self._order
         for _ in range(SORTED_MAX):
             if state.ready:

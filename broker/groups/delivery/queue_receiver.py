@@ -137,7 +137,7 @@ class QueueReceiver:
         return self._take_each(queue, begin)
 
     def _take_run(self, queue: ConsumeQueue, begin: int) -> bool:
-        """False where the messages must be looked at one by one."""
+        """False if the messages must be looked at one by one."""
         batch = self._batch
         count = min(batch.wanted, self._context.settings.in_flight_max - len(self._state.open))
         units = readable_units(queue, QueueOffset(begin), count)

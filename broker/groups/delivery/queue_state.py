@@ -78,7 +78,7 @@ class QueueState:
         self.keys: dict[int, str] = {}
         """The key that separates messages: their message group, or the original topic of a classic retry."""
         self.order: ByPriority | None = None
-        """How far the group has come of each priority; None where the queue is received in its own order."""
+        """How far the group has come of each priority; None if the queue is received in its own order."""
         self.unblocked = True
         """Something was settled, or came back, since held messages were last looked at."""
 
@@ -120,7 +120,7 @@ class QueueState:
         self._advance_to(max(offset, self.next_offset))
 
     def settle(self, offset: int) -> bool:
-        """The message is consumed. True where committed moved."""
+        """The message is consumed. True if committed moved."""
         lease = self.open.pop(offset)
         if lease is not None:
             lease.live -= 1
@@ -136,7 +136,7 @@ class QueueState:
         return offset == self.committed and self.advance()
 
     def settle_run(self, lease: Lease, offsets: range) -> bool:
-        """Messages that are open under the lease are consumed. True where committed moved."""
+        """Messages that are open under the lease are consumed. True if committed moved."""
         loose = self.open.loose
         if self.moved or self.keys or lease.live < len(offsets):  # the last: it was packed since it was found
             return max([self.settle(offset) for offset in offsets])
@@ -187,7 +187,7 @@ class QueueState:
         return count
 
     def advance(self) -> bool:
-        """Moves committed over consumed messages. True where it moved."""
+        """Moves committed over consumed messages. True if it moved."""
         before = at = self.committed
         loose, held, end = self.open.loose, self.held, self.next_offset
         if self.open.packed.count:

@@ -40,7 +40,7 @@ class RecordReader:
     def read_run(self, physical_offsets: list[PhysicalOffset], sizes: list[int]) -> list[memoryview] | None:
         """The records that neighbouring consume-queue units name, in their order (which is the log's).
 
-        None where one of them cannot be read, or they must be read one by one.
+        None if one of them cannot be read, or they must be read one by one.
         """
         first = physical_offsets[0]
         end = physical_offsets[-1] + sizes[-1]
@@ -85,13 +85,13 @@ class RecordReader:
 
 
 def property_block_of(record: memoryview) -> bytes:
-    """The bytes of a record's properties; none where it is not well formed."""
+    """The bytes of a record's properties; none if it is not well formed."""
     fields = read_fields(record, 0, len(record))
     return b"" if fields is None else bytes(record[fields.property_position :])
 
 
 def properties_of(record: memoryview) -> dict[str, str]:
-    """The properties of a record; empty where it is not well formed."""
+    """The properties of a record; empty if it is not well formed."""
     return parse_properties(property_block_of(record))
 
 

@@ -33,7 +33,7 @@ def retry_copy(
     now_ms: EpochMs,
 ) -> NewRecord | None:
     """The copy to append; makes the topics that it needs. A classic retry that says no topic (""), or none
-    that could be one, stays a classic retry. None where the record cannot be copied. TroveError as
+    that could be one, stays a classic retry. None if the record cannot be copied. TroveError as
     ensure_internal()."""
 
     def made() -> NewRecord:

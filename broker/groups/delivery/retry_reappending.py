@@ -49,7 +49,7 @@ def carry_unread(
 def carried_copy(
     context: Context, record: bytes | memoryview, topic: str, queue_id: QueueId
 ) -> NewRecord | None:
-    """The record for that queue; None where it cannot be copied."""
+    """The record for that queue; None if it cannot be copied."""
 
     def made() -> NewRecord:
         return context.writer.checked(NewRecord.copy_of(decode_stored(record), topic, queue_id))

@@ -119,7 +119,7 @@ def negation(condition: Condition) -> Condition:
 
 
 def all_of(conditions: Sequence[Condition]) -> Condition:
-    """AND: False where one is, else unknown where one is."""
+    """AND: False if one is, else unknown where one is."""
 
     def evaluate(properties: Properties) -> Truth:
         result: Truth = True
@@ -135,7 +135,7 @@ def all_of(conditions: Sequence[Condition]) -> Condition:
 
 
 def any_of(conditions: Sequence[Condition]) -> Condition:
-    """OR: True where one is, else unknown where one is."""
+    """OR: True if one is, else unknown where one is."""
 
     def evaluate(properties: Properties) -> Truth:
         result: Truth = False

@@ -43,7 +43,7 @@ class TagFilter:
 
 
 def parse_tags(expression: str) -> TagFilter | TakeAll:
-    """TroveError FILTER_ILLEGAL where the expression has separators and not one tag."""
+    """TroveError FILTER_ILLEGAL if the expression has separators and not one tag."""
     text = expression.strip()
     if text in ("", ALL):
         return TakeAll()

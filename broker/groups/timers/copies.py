@@ -43,7 +43,7 @@ class Target(NamedTuple):
 def delivered_copy(
     record: memoryview, physical_offset: PhysicalOffset, target: Target, now_ms: EpochMs, *, annotated: bool
 ) -> tuple[QueueId, bytes] | None:
-    """(queue id, the copy's bytes) of the record that lies there; None where it is damaged.
+    """(queue id, the copy's bytes) of the record that lies there; None if it is damaged.
 
     annotated: the copy has the times of its store and of its delivery, where there is space.
     """

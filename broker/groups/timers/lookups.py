@@ -48,7 +48,7 @@ def pending_of_topic(table: WaitingTable, topic: str) -> Iterator[PendingTimer]:
 def waiting_until(
     table: WaitingTable, topic: str, queue_id: QueueId, queue_offset: QueueOffset
 ) -> EpochMs | None:
-    """When the message whose record lies there is delivered (epoch ms); None where none waits there."""
+    """When the message whose record lies there is delivered (epoch ms); None if none waits there."""
     source = source_of(topic, queue_id)
     waiting = table.sources.waiting(source, queue_offset) if source is not None else None
     if source is None or waiting is None or not _waits(table, source, queue_offset, waiting.deliver_ms):

@@ -259,7 +259,7 @@ class DelayOffsets:
     """config/delayOffset.json."""
 
     def __init__(self, files: FileSystem) -> None:
-        """TroveError STORE_FAILED where it cannot be read."""
+        """TroveError STORE_FAILED if it cannot be read."""
         self._file = JsonFile(files, DELAY_OFFSET_PATH)
         self._document = self._file.load()
         try:

@@ -75,7 +75,7 @@ class Sources:
         return None if unit[1] == BLANK_UNIT_SIZE else unit
 
     def places(self, source: int, offsets: Int64s) -> tuple[Int64s, Int64s]:
-        """Physical offset and size of the record at each queue offset; size 0 where there is none."""
+        """Physical offset and size of the record at each queue offset; size 0 if there is none."""
         physical, sizes = np.zeros(len(offsets), np.int64), np.zeros(len(offsets), np.int64)
         queue = self.queue(source)
         if queue is None:
@@ -96,7 +96,7 @@ class Sources:
         return physical, sizes
 
     def record(self, source: int, offset: int) -> WaitingRecord | None:
-        """The whole record, checked against its CRC; None also where it is not a waiting message."""
+        """The whole record, checked against its CRC; None also if it is not a waiting message."""
         unit = self.unit(source, offset)
         try:
             record = self._store.record_at(unit[0], check=False) if unit is not None else None
@@ -107,7 +107,7 @@ class Sources:
         return read_record(record, None if source == WHEEL_SOURCE else unit[2])
 
     def waiting_at(self, source: int, physical_offset: PhysicalOffset, tags_code: int) -> Waiting | None:
-        """The waiting message in the record there; None also where it is not one."""
+        """The waiting message in the record there; None also if it is not one."""
         try:
             record = self._store.record_at(physical_offset, check=False)
         except TroveError:

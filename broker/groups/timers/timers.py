@@ -146,7 +146,7 @@ class Timers:
     def recall(
         self, topic: str, deliver_ms: EpochMs, unique_key: str, now_ms: EpochMs
     ) -> AppendResult | None:
-        """The waiting message is not delivered. None where it was recalled before, else the place of the
+        """The waiting message is not delivered. None if it was recalled before, else the place of the
         delete marker: the recall is durable when the log is synced up to its end.
 
         TroveError RECALL_HANDLE_ILLEGAL (time passed, or none waits), LIMIT_EXCEEDED, or as an append.
@@ -173,7 +173,7 @@ class Timers:
 
     def due_ms_at(self, physical_offset: PhysicalOffset) -> EpochMs | None:
         """When the message is to be delivered that waits (or has waited) in the record there, which may not
-        be synced yet; None where no such record is. StorageError."""
+        be synced yet; None if no such record is. StorageError."""
         size = int.from_bytes(self._store.read(physical_offset, 4))
         waiting = read_waiting(self._store.read(physical_offset, size))
         return None if waiting is None else waiting.deliver_ms
@@ -238,7 +238,7 @@ class Timers:
 
     def status_of(self, topic: str, queue_id: QueueId, queue_offset: QueueOffset) -> int | None:
         """When the message whose record lies there (in the wheel topic or a schedule queue) is delivered
-        (epoch ms); None where none waits there."""
+        (epoch ms); None if none waits there."""
         return waiting_until(self._table, topic, queue_id, queue_offset)
 
     def forget_topic(self, topic: str, now_ms: EpochMs) -> int:

@@ -148,7 +148,7 @@ class WaitingRecord(NamedTuple):
 
 
 def read_record(record: memoryview, schedule_ms: int | None = None) -> WaitingRecord | None:
-    """None where the record is damaged or no waiting message. `schedule_ms`: the delivery time of a record of
+    """None if the record is damaged or no waiting message. `schedule_ms`: the delivery time of a record of
     a schedule queue, which its unit has (docs/store-format.md, "Delay levels")."""
     data = bytes(record)
     fields = read_fields(data, 0, len(data))
@@ -177,7 +177,7 @@ def read_record(record: memoryview, schedule_ms: int | None = None) -> WaitingRe
 
 
 def read_waiting(record: memoryview, schedule_ms: int | None = None) -> Waiting | None:
-    """The delivery that a record names, unchecked. None where it is neither a waiting message nor a
+    """The delivery that a record names, unchecked. None if it is neither a waiting message nor a
     marker."""
     fields = read_fields(record, 0, len(record))
     if fields is None:

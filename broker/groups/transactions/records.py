@@ -111,7 +111,7 @@ def half_record(record: NewRecord, immunity_ms: int) -> NewRecord:
 
 
 def read_half(message: Message, offset: QueueOffset, op_offset: QueueOffset) -> HalfMessage | None:
-    """The half message of a record of the half topic; None where it is not one."""
+    """The half message of a record of the half topic; None if it is not one."""
     properties = message.properties
     topic = properties.get(PROPERTY_REAL_TOPIC)
     transaction_id = properties.get(PROPERTY_UNIQ_KEY) or properties.get(PROPERTY_TRANSACTION_ID)

@@ -59,7 +59,7 @@ CHECKS_PER_TURN_MAX: Final = 256
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
     """One to be asked about now. `message` is the half as its producer sent it (real topic and queue);
-    `client_id` is that of the producer, "" where it is not known any more."""
+    `client_id` is that of the producer, "" if it is not known any more."""
 
     topic: str
     transaction_id: str
@@ -121,7 +121,7 @@ class Transactions:
         return self._open.by_topic
 
     def status_of(self, queue_offset: QueueOffset) -> HalfMessage | None:
-        """The open transaction whose half message lies at that offset of the half topic; None where none
+        """The open transaction whose half message lies at that offset of the half topic; None if none
         does. To be read only."""
         return self._open.at(queue_offset)
 
@@ -240,7 +240,7 @@ class Transactions:
 
     # --- checks -------------------------------------------------------------------------------------
     def next_check_ms(self) -> int | None:
-        """When due_checks() has something to do next; None where nothing is open."""
+        """When due_checks() has something to do next; None if nothing is open."""
         return self._open.next_due_ms()
 
     def due_checks(self, now_ms: EpochMs) -> list[OpenTransaction]:
@@ -302,7 +302,7 @@ class Transactions:
     def _copied(
         self, purpose: str, message: Message, make: Callable[[Message, int], NewRecord], checks: int
     ) -> NewRecord | None:
-        """The half message as make() gives it; None where it cannot be copied."""
+        """The half message as make() gives it; None if it cannot be copied."""
         failures, writer = self._writer.copy_failures, self._writer
         return failures.copied(purpose, message.record, lambda: writer.checked(make(message, checks)))
 

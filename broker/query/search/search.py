@@ -319,7 +319,7 @@ class _PageSearch:
         return not self.stopped
 
     def _look_at(self, ranks: list[int]) -> bool:
-        """Looks at the records there; False where the page is full, or has done its share."""
+        """Looks at the records there; False if the page is full, or has done its share."""
         for rank in ranks:
             if rank <= self.done:
                 continue

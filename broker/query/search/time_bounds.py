@@ -50,7 +50,7 @@ def within_time(
 def _first_at(
     store: MessageStore, reader: TreeReader, begin: PhysicalOffset, end: PhysicalOffset
 ) -> tuple[PhysicalOffset, int | None]:
-    """The place of a record at or after `begin`, and its store time; None where there is none."""
+    """The place of a record at or after `begin`, and its store time; None if there is none."""
     found = next(reader.items(LOCATION, OFFSET.pack(begin), OFFSET.pack(end)), None)
     if found is None:
         return end, None

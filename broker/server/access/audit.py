@@ -61,7 +61,7 @@ class AuditLog:
         self.trail, self._durable = trail, durable
 
     async def begin(self, row: Row, path: str, user: str, source: str, request: Any) -> AuditRecord | None:
-        """Writes the act's first record to disk; None where no records are written. After a TroveError the
+        """Writes the act's first record to disk; None if no records are written. After a TroveError the
         act must not be done."""
         trail, durable = self.trail, self._durable
         if trail is None or durable is None or row.audit is not Audit.ACT:
@@ -106,7 +106,7 @@ class AuditLog:
             self._log.note("info", f"audit.{row.audit.value}", self._clock_ms(), **fields)
 
     def login(self, user: str, source: str, outcome: str) -> None:
-        """`user`: "" where it is not proved."""
+        """`user`: "" if it is not proved."""
         level: Level = "info" if outcome == OK else "warning"
         now_ms = self._clock_ms()
         self._log.note(level, "audit.login", now_ms, user=user, source=source, outcome=outcome)

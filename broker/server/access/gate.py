@@ -82,7 +82,7 @@ class CallQuota:
     """The accounts that one call is charged to. A change of the quotas counts from its next message on."""
 
     def __init__(self, gate: Gate, caller: Caller, client_id: str, connection: str, *, is_open: bool) -> None:
-        """TroveError LIMIT_EXCEEDED where too many calls are open, unless this one is already."""
+        """TroveError LIMIT_EXCEEDED if too many calls are open, unless this one is already."""
         self._gate = gate
         self._caller = caller
         self._client_id = client_id
@@ -222,7 +222,7 @@ class Gate:
         return Caller(user.access_key, peer.source, None)
 
     def user_of(self, caller: Caller) -> User:
-        """The user as it is now. TroveError AUTHENTICATION_FAILED where it may no longer call."""
+        """The user as it is now. TroveError AUTHENTICATION_FAILED if it may no longer call."""
         assert self._sessions is not None, "a caller comes after open()"
         assert self._table is not None, "a caller comes after open()"
         if caller.session_call is not None:
@@ -264,7 +264,7 @@ class Gate:
         self.check_producers(caller, row, request)
 
     def check_producers(self, caller: Caller, row: Row, request: Any) -> None:
-        """TroveError ACCESS_DENIED where the request has a producer's id of somebody else."""
+        """TroveError ACCESS_DENIED if the request has a producer's id of somebody else."""
         producers = row.producers(request) if row.producers is not None else ()
         if not producers or (user := self.user_of(caller)).is_super:
             return
@@ -320,7 +320,7 @@ class Gate:
     def quota_of(
         self, caller: Caller, client_id: str, connection: str, *, is_open: bool = False
     ) -> CallQuota | None:
-        """The accounts of the call; None where there are no quotas. CallQuota.end() later. TroveError
+        """The accounts of the call; None if there are no quotas. CallQuota.end() later. TroveError
         LIMIT_EXCEEDED, but not for a call that `is_open` already."""
         if not self.has_quotas:
             return None

@@ -73,13 +73,13 @@ class OpenMethod:
 
 
 def unknown_quota(gate: Gate, context: Any) -> CallQuota | None:
-    """The accounts of a call whose caller is not known; None where there are no quotas. TroveError
+    """The accounts of a call whose caller is not known; None if there are no quotas. TroveError
     LIMIT_EXCEEDED."""
     return gate.quota_of(Caller("", peer_of_call(context).source, None), "", context.peer())
 
 
 async def count_unknown(gate: Gate, context: Any, request: Any) -> None:
-    """A call with wrong credentials, or none. TroveError LIMIT_EXCEEDED where its address had too many."""
+    """A call with wrong credentials, or none. TroveError LIMIT_EXCEEDED if its address had too many."""
     quota = unknown_quota(gate, context)
     if quota is None:
         return

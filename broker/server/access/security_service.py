@@ -274,6 +274,6 @@ def _resource(text: str) -> Resource:
 
 
 def _check_private(context: Context) -> None:
-    """TroveError REQUEST_ILLEGAL where somebody could read the secret on its way."""
+    """TroveError REQUEST_ILLEGAL if somebody could read the secret on its way."""
     if not peer_of_call(context).is_private:
         raise TroveError(errors.REQUEST_ILLEGAL, "secrets are sent over TLS only, or on loopback")

@@ -173,7 +173,7 @@ class BrokerStatistics:
         }
 
     def tree_counters(self) -> dict[str, int]:
-        """The B+trees beside the log; empty where there are none."""
+        """The B+trees beside the log; empty if there are none."""
         trees = self.store.trees
         if trees is None:
             return {}

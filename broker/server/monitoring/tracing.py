@@ -67,7 +67,7 @@ class BrokerTracing:
         self._provider.shutdown()
 
     def begin_append(self, topic: str, queue_id: int, batch: RecordBatch) -> AppendSpans | None:
-        """The spans of an append that begins; None where no message of it is in a sampled trace."""
+        """The spans of an append that begins; None if no message of it is in a sampled trace."""
         if not _has_mark(batch.property_bytes):
             return None
         attributes = {

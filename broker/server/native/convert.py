@@ -30,7 +30,7 @@ PEERS_KNOWN: Final = 4_096
 def born_host_of(peer: str) -> bytes | None:
     """gRPC's name of the peer (`ipv4:127.0.0.1:5000`, `ipv6:%5B::1%5D:5000`) as a record's host form.
 
-    None where the peer has no address (a Unix socket).
+    None if the peer has no address (a Unix socket).
     """
     family, _, address = peer.partition(":")
     if family not in ("ipv4", "ipv6"):

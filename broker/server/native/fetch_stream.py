@@ -53,7 +53,7 @@ class FetchWait:
         return max(0, round((self._deadline - asyncio.get_running_loop().time()) * 1000))
 
     def attempt(self, *, last: bool) -> bytes | None:
-        """The reply, or None where there is nothing yet and it may wait on."""
+        """The reply, or None if there is nothing yet and it may wait on."""
         try:
             result = self._parts.puller.pull(self._request)
         except TroveError as error:

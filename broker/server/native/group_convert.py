@@ -87,7 +87,7 @@ def lag_to_wire(lag: QueueLag) -> group_pb2.QueueLag:
 
 
 def reset_target(request: group_pb2.ResetGroupRequest) -> ResetTarget:
-    """TroveError REQUEST_ILLEGAL where there is none."""
+    """TroveError REQUEST_ILLEGAL if there is none."""
     match request.WhichOneof("target"):
         case "timestamp":
             return ResetTarget(timestamp=EpochMs(request.timestamp))

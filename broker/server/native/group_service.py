@@ -145,7 +145,7 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
         )
 
     def _topics_of(self, group: str) -> list[str]:
-        """Raises TroveError GROUP_NOT_FOUND where nothing is known of the group."""
+        """Raises TroveError GROUP_NOT_FOUND if nothing is known of the group."""
         topics = self._parts.changes.topics_of(group)
         if not topics and group not in self._groups and not self._registry.members(group):
             shown = group[:200]
@@ -265,7 +265,7 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
         return None
 
     def _messages_of(self, topic: str, unique_key: str, begin: EpochMs) -> Iterator[Message]:
-        """The visible messages of that key stored since, newest first; none where there is no index."""
+        """The visible messages of that key stored since, newest first; none if there is no index."""
         query = KeyQuery(topic, unique_key, KeyType.UNIQUE, begin)
         try:
             for page in query_pages(self._store, query, work_max=LOOK_UP_WORK_MAX):

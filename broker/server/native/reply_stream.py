@@ -106,7 +106,7 @@ class ReplyStream:
 
     def reply_soon(self, make: MakeReply) -> None:
         """A waiting request can be answered: `make` gives its reply when it is its turn to be written;
-        None where the request went back to waiting (by begin_waiting)."""
+        None if the request went back to waiting (by begin_waiting)."""
         if not self._may_send:
             self._make_ready(make)
             return

@@ -88,7 +88,7 @@ class BackupRun:
 
 
 def _slice(steps: Iterator[int], bytes_max: int) -> int | None:
-    """The bytes of some of the steps, at least one; None where none is left."""
+    """The bytes of some of the steps, at least one; None if none is left."""
     until = time.monotonic() + SLICE_S
     total, some = 0, False
     for size in steps:

@@ -69,7 +69,7 @@ async def scrub_steps(scrub: LiveScrub, root: Path, pace: Pace) -> AsyncGenerato
 
 def read_ahead(root: Path, part: ReadAhead) -> OSError | None:
     """Brings bytes of a file to memory, so that reading its mapping waits for no disk. The error of the disk;
-    None also where the file is gone."""
+    None also if the file is gone."""
     try:
         descriptor = os.open(root / part.path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -106,7 +106,7 @@ def _first_ms(found: MessageTrack) -> int:
 
 
 def _to_wire(found: MessageTrack, lacks: str) -> biography_pb2.BiographyReply:
-    """`lacks`: why something of it may be missing; "" where nothing is."""
+    """`lacks`: why something of it may be missing; "" if nothing is."""
     notes = [*found.notes, lacks] if lacks else found.notes
     reply = biography_pb2.BiographyReply(complete=found.complete and not lacks, notes=notes)
     for number, tracked in enumerate(found.messages, 1):

@@ -121,7 +121,7 @@ class TransactionService:
                     )
                 await self._take(opened, frame, kind, born_host)
         finally:
-            transactions.roll_back(opened)  # nothing where it has ended
+            transactions.roll_back(opened)  # nothing if it has ended
 
     async def _next(
         self, context: Context, opened: OpenTransaction, deadline: float

@@ -125,7 +125,7 @@ class Acknowledger:
     def exhausted(self, group: str, topic: str, handle: str) -> bool:
         """Whether the message had its last attempt, and is a dead letter now.
 
-        False also where the copy is refused: the next receive tries again.
+        False also if the copy is refused: the next receive tries again.
         """
         parts = self._parts
         settings = parts.groups.get(group)

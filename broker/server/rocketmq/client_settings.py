@@ -161,7 +161,7 @@ def _subscribed(subscription: v2.Subscription, now_ms: EpochMs) -> dict[str, Sub
 
 
 def filter_of(expression: v2.FilterExpression, now_ms: EpochMs) -> Subscription:
-    """The filter as it is kept for operators. Raises TroveError FILTER_ILLEGAL where it is too long; it is
+    """The filter as it is kept for operators. Raises TroveError FILTER_ILLEGAL if it is too long; it is
     parsed when messages are received."""
     if len(expression.expression) > EXPRESSION_SIZE_MAX:
         raise TroveError(

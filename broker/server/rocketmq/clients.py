@@ -49,7 +49,7 @@ class ClientStream(Protocol):
     """One open telemetry stream, as the registry and the commands see it."""
 
     def send(self, command: service_pb2.TelemetryCommand) -> None:
-        """Sends soon. Raises TroveError LIMIT_EXCEEDED where too much waits already."""
+        """Sends soon. Raises TroveError LIMIT_EXCEEDED if too much waits already."""
         ...
 
     def close(self) -> None:
@@ -168,7 +168,7 @@ class ClientRegistry:
         return client_id in self._terminated
 
     def request_timeout_ms(self, client_id: str) -> int:
-        """The client's own time limit for a request; 0 where it is not known."""
+        """The client's own time limit for a request; 0 if it is not known."""
         client = self._clients.get(client_id)
         return client.description.request_timeout_ms if client is not None else 0
 

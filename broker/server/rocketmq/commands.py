@@ -90,7 +90,7 @@ class ClientCommands:
         self, client_id: str, topic: str, message: v2.Message, transaction_id: str
     ) -> str | None:
         """Asks a producer of the topic about an open transaction: the one that sent it if it is connected,
-        else each other one in turn. Returns the client that was asked; None where there is none."""
+        else each other one in turn. Returns the client that was asked; None if there is none."""
         command = TelemetryCommand(
             recover_orphaned_transaction_command=RecoverOrphanedTransactionCommand(
                 message=message, transaction_id=transaction_id

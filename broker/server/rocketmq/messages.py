@@ -300,5 +300,5 @@ def _storable(text: str) -> bool:
 
 @lru_cache(maxsize=4_096)
 def peer_host(peer: str) -> bytes:
-    """gRPC's name of the peer as a record's born host; zeros where it has no address."""
+    """gRPC's name of the peer as a record's born host; zeros if it has no address."""
     return born_host_of(peer) or bytes(8)

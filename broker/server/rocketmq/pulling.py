@@ -156,7 +156,7 @@ class Puller:
     async def get_offset(
         self, request: service_pb2.GetOffsetRequest, _context: Context
     ) -> service_pb2.GetOffsetResponse:
-        """GetOffset. Raises OFFSET_NOT_FOUND where the group has none for the queue."""
+        """GetOffset. Raises OFFSET_NOT_FOUND if the group has none for the queue."""
         topic, group = self._topic(request.message_queue), group_name(request.group)
         offset = self._parts.offsets.get(group, topic, QueueId(request.message_queue.id))
         if offset is None:

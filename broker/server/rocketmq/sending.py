@@ -62,7 +62,7 @@ class Sender:
     async def send(
         self, request: service_pb2.SendMessageRequest, context: Context
     ) -> service_pb2.SendMessageResponse:
-        """SendMessage. Raises TroveError where the request is refused whole: nothing was stored then."""
+        """SendMessage. Raises TroveError if the request is refused whole: nothing was stored then."""
         group_commit = self._parts.group_commit
         if group_commit.full:
             await group_commit.wait_for_capacity()
