@@ -1,4 +1,4 @@
-"""The condition of a broker, for an operator who asks what is wrong."""
+"""The condition of a broker, for an operator who looks for a fault."""
 
 from __future__ import annotations
 

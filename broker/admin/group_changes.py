@@ -1,10 +1,10 @@
-"""Making, altering and deleting consumer groups as a service: on disk before the reply, off the event loop.
+"""Creating, altering and deleting consumer groups: on disk before the reply, written off the event loop.
 
 Invariants
-- One change at a time; the file is written in a thread, the table changes on the loop when that is over.
-- A caller that goes away leaves no change half made: the thread is waited for.
-- A deleted group's offsets, its messages in flight and its retry topics are gone with it, so that a group
-  that is created again under its name starts over. Its dead letters stay.
+- One change at a time. A thread writes the file; after that the table changes on the event loop.
+- A change is complete even if its caller is cancelled: it waits for the thread.
+- A deleted group loses its offsets, its messages in flight and its retry topics, so that a new group of the
+  same name starts over. Its dead letters stay.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PAIRS_STEP: Final = 512
 
 
 class GroupChanges:
-    """`persist_offsets` brings the consumer offsets to disk; `changed` is called with each group that was
+    """`persist_offsets` writes the consumer offsets to disk; `changed` is called with each group that was
     altered or deleted."""
 
     def __init__(
@@ -78,7 +78,7 @@ class GroupChanges:
             return self._groups.require(name)
 
     async def delete(self, name: str) -> None:
-        """Raises TroveError GROUP_NOT_FOUND, GROUP_ILLEGAL for one of the broker's own, DISK_FULL, …"""
+        """Raises TroveError GROUP_NOT_FOUND, GROUP_ILLEGAL for an internal group, DISK_FULL, …"""
         topics = self.topics_of(name)
         async with self._changing:
             if name in self._groups:
@@ -94,11 +94,11 @@ class GroupChanges:
         await self._persist_offsets()
 
     def topics_of(self, name: str) -> list[str]:
-        """The topics that the group has offsets or messages in flight of, without its retry topics."""
+        """The topics of which the group has offsets or messages in flight, without its retry topics."""
         return _without_retries(name, {topic for group, topic in self._pairs() if group == name})
 
     def topics_by_group(self) -> Steps[dict[str, list[str]]]:
-        """topics_of() every group that has any."""
+        """topics_of() of each group that has any."""
         read: dict[str, set[str]] = {}
         for number, (group, topic) in enumerate(self._pairs(), 1):
             if number % PAIRS_STEP == 0:
@@ -112,12 +112,12 @@ class GroupChanges:
         return found
 
     def _pairs(self) -> Iterator[tuple[str, str]]:
-        """(group, topic), some of them twice."""
+        """Pairs (group, topic), some of them twice."""
         return chain(self._delivery.pairs(), self._store.offsets.pairs())
 
     def _own_retry_topics(self, name: str, topics: list[str]) -> list[str]:
-        """The group's own retry topics in the table, without any that may also belong to another group (group
-        `a` reading `b` has the same one as group `a_b`)."""
+        """The group's own retry topics in the table, without those that may also belong to another group:
+        group `a` for topic `b` has the same retry topic as group `a_b`."""
         names = {retry for topic in topics for retry in retry_topics(name, topic)}
         others = {
             retry
@@ -127,7 +127,8 @@ class GroupChanges:
         return sorted(retry for retry in names - others if retry in self._store.topics)
 
     async def save_used(self) -> None:
-        """Brings to disk the groups that were created by use. Raises TroveError DISK_FULL, STORE_FAILED."""
+        """Writes groups that were created by their first use to disk. Raises TroveError DISK_FULL,
+        STORE_FAILED."""
         async with self._changing:
             change = self._groups.save_work(now_ms=self._clock_ms())
             if change is not None:
@@ -146,5 +147,5 @@ class GroupChanges:
 
 
 def _without_retries(group: str, topics: set[str]) -> list[str]:
-    """Without the group's own retry topics."""
+    """The topics that are not retry topics of the group."""
     return sorted(topics - {retry for topic in topics for retry in retry_topics(group, topic)})

@@ -26,8 +26,8 @@ class RunningSettings(Protocol):
     """The settings of a running broker."""
 
     def shown(self, names: Sequence[str]) -> list[ShownSetting]:
-        """The named settings, by our names or RocketMQ's; all if no name is given. Raises REQUEST_ILLEGAL
-        for an unknown name."""
+        """The named settings, by our names or RocketMQ's; all settings if no name is given. Raises
+        REQUEST_ILLEGAL for an unknown name."""
         ...
 
     def set(self, name: str, text: str) -> ShownSetting:

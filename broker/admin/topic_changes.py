@@ -1,11 +1,11 @@
-"""Making, altering and deleting topics as a service: on disk before the reply, and off the event loop.
+"""Creating, altering and deleting topics: on disk before the reply, written off the event loop.
 
-Topics that are created at the same time share a write and a sync: the holder of the lock creates all that
-wait.
+Topics that are created at the same time share a write and a sync: the holder of the lock creates all waiting
+topics.
 
 Invariants
-- One change at a time; the file is written in a thread, the table changes on the loop when that is over.
-- A caller that goes away leaves no change half made: the thread is waited for.
+- One change at a time. A thread writes the file; after that the table changes on the event loop.
+- A change is complete even if its caller is cancelled: it waits for the thread.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CREATED_AT_ONCE_MAX: Final = 256
 
 @dataclass(slots=True)
 class _Wanted:
-    """A topic that waits to be made. done: it is, or was refused with the error."""
+    """A topic that waits to be created. done: it was created, or refused with the error."""
 
     topic: NewTopic
     done: bool = False
@@ -40,8 +40,8 @@ class _Wanted:
 
 
 class TopicChanges:
-    """`persist_offsets` brings the consumer offsets to disk, after those of a deleted topic are gone;
-    `deleted` is called with each deleted topic."""
+    """`persist_offsets` writes the consumer offsets to disk, without those of a deleted topic; `deleted` is
+    called with each deleted topic."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class TopicChanges:
         return self._store.topics.require(name)
 
     async def _create_wanted(self) -> None:
-        """Makes those that wait, as many as go into one change; the lock is held."""
+        """Creates the waiting topics, as many as fit into one change. The caller holds the lock."""
         count = min(len(self._wanted), CREATED_AT_ONCE_MAX)
         taken = [self._wanted.popleft() for _ in range(count)]
         failure = TroveError(errors.SERVICE_NOT_AVAILABLE)
@@ -102,7 +102,7 @@ class TopicChanges:
                 one.done, one.refusal = True, refusal or (None if saved else failure)
 
     async def _ids_read(self, name: str) -> None:
-        """Returns when every id of the topic that counts is known."""
+        """Returns when all message ids of the topic that deduplication needs are known."""
         trees, end = self._store.trees, self._store.end_offset
         while trees is not None and self._store.topics.options(name).deduplicate_ms:
             if trees.ids_known(end) or self._store.failed:
@@ -125,8 +125,8 @@ class TopicChanges:
         message_type: str | None,
         options: Mapping[str, str] = NO_OPTIONS,
     ) -> TopicConfig:
-        """Raises the errors of TopicTable.alter, and INDEX_DISABLED. A topic that is to be deduplicated from
-        now on (or for longer) is so when this returns: ids stored before count too."""
+        """Raises the errors of TopicTable.alter, and INDEX_DISABLED. If deduplication is switched on or made
+        longer, it works when this returns: ids that were stored before count, too."""
         self._check_index(name, options)
         async with self.changing:
             topics = self._store.topics

@@ -1,1 +1,1 @@
-"""Registration at nameservers, and the view of the cluster that they answer."""
+"""Registration at nameservers, and the broker's description of itself."""

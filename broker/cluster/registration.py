@@ -1,14 +1,14 @@
-"""Registers this broker with every nameserver and stays registered: one stream and one task for each.
+"""Keeps this broker registered with every nameserver: one stream and one task for each.
 
 States of one registration, as `RegistrationState` shows them:
-connecting -> registered -stream ends-> waiting -next stream-> registered; name_taken is waiting after the
-nameserver refused because another live broker has the name. A state lasts until the next stream's answer.
+connecting -> registered -stream ends-> waiting -next stream-> registered. name_taken: waiting, because
+another live broker has the name. A state lasts until the nameserver answers the next stream.
 
-Where there are credentials, each stream begins with a log-in, and its messages are signed; a nameserver that
-asks nobody takes them unsigned.
+With credentials each stream begins with a log-in, and its messages are signed. A nameserver without
+authentication accepts unsigned messages.
 
-Heartbeats go out every interval, and at once when the topics changed; the topics themselves only when
-their data version is another than the one that this stream has sent.
+A heartbeat is sent every interval, and at once when the topics changed. It has the topics only if their data
+version is not the one that this stream sent last.
 """
 
 from __future__ import annotations
@@ -45,10 +45,11 @@ REPLY_WAIT_MIN_S: Final = 1.0
 _REGISTER: Final = "/trovemq.v1.RegistrationService/Register"
 
 ReadCredentials = Callable[[], Credentials]
-"""Reads the file again, so that a secret that changed counts at the next stream. Blocks. SettingsError."""
+"""Reads the file again, so that the next stream uses a changed secret. Blocks. Raises SettingsError."""
 Sign = Callable[[bytes], bytes]
 Jitter = Callable[[], float]
-"""A number of [0, 1): spreads brokers that lost the same nameserver (random.random in the daemon)."""
+"""Returns a number of [0, 1): spreads the calls of brokers that lost the same nameserver (random.random in
+the daemon)."""
 
 
 class RegistrationState(Enum):
@@ -71,7 +72,8 @@ class RegistrationSettings:
 def registration_channels(
     tls: TlsOptions | None = None, transport: GrpcTransport | None = None
 ) -> ChannelSettings:
-    """Connections that notice within seconds when the nameserver's machine is gone. Reads TLS's files.
+    """Settings of connections that notice within seconds that the nameserver's machine is gone. Reads the TLS
+    files.
 
     Raises SettingsError for files that cannot be used.
     """
@@ -142,7 +144,7 @@ class Registration:
         self.state = RegistrationState.STOPPED
 
     async def _wait(self, seconds: float) -> None:
-        """The back-off; a change of the topics does not shorten it, a stop does."""
+        """Waits for the back-off. A change of the topics does not shorten it, a stop does."""
         deadline = asyncio.get_running_loop().time() + seconds
         try:
             async with asyncio.timeout_at(deadline):
@@ -167,18 +169,18 @@ class Registration:
             self._refused(TroveError(errors.AUTHENTICATION_FAILED, str(error)))
         except TroveError as error:
             self._refused(error)
-        except grpc.aio.AioRpcError as error:  # trovemq_rpc's is one, too
+        except grpc.aio.AioRpcError as error:  # trovemq_rpc's errors are of this class, too
             await self._failed(error)
         except TimeoutError:
             self._lost("the nameserver does not answer")
-        except asyncio.InvalidStateError:  # grpc.aio's word for a write to a call that has ended
+        except asyncio.InvalidStateError:  # grpc.aio raises it for a write to a call that has ended
             await self._broken(call)
         finally:
             if call is not None:
                 call.cancel()
 
     async def _log_in(self, channel: Channel) -> tuple[tuple[tuple[str, bytes], ...], Sign]:
-        """The stream's metadata, and the function that signs its messages. AioRpcError, ScramError,
+        """The stream's metadata, and the function that signs its messages. Raises AioRpcError, ScramError,
         SettingsError."""
         if self._credentials is None:
             return (), _unsigned
@@ -202,7 +204,7 @@ class Registration:
         return ((METADATA_KEY, key.credential(0, _REGISTER)),), message_signer(key, 0)
 
     async def _broken(self, call: Any) -> None:
-        """The stream ended under a write: with the nameserver's own error, or for another reason."""
+        """Handles a stream that ended during a write: with the nameserver's error, or for another reason."""
         error = _described(await call.trailing_metadata())
         if error is not None:
             self._refused(error)
@@ -217,7 +219,7 @@ class Registration:
             await self._unreachable(failure.details() or failure.code().name)
 
     async def _unreachable(self, reason: str) -> None:
-        """Looks whether TLS is why, once for each time that the nameserver is lost."""
+        """Checks whether TLS is the reason, once each time that the nameserver is lost."""
         if self.state is not RegistrationState.WAITING and not self._leaving:
             reason = await explain(str(self.nameserver), self._channels.tls) or reason
         self._lost(reason)
@@ -236,7 +238,7 @@ class Registration:
             self._answered(reply)
 
     async def _heartbeats(self) -> AsyncIterator[route_pb2.Heartbeat]:
-        """A heartbeat now, after each interval, after a change, and a last one with `leaving`."""
+        """Yields a heartbeat now, after each interval, after each change, and a last one with `leaving`."""
         while True:
             self._wake.clear()
             leaving = self._leaving
@@ -251,7 +253,7 @@ class Registration:
             await self._space_out()
 
     async def _space_out(self) -> None:
-        """Until all topics may be sent again; a stop does not wait."""
+        """Waits until all topics may be sent again; a stop ends the wait."""
         left_s = self._spaced_until - asyncio.get_running_loop().time()
         if left_s > 0 and not self._leaving:
             await self._wait(left_s)
@@ -287,7 +289,8 @@ class Registration:
 
 
 class Registrations:
-    """All of them. `start()` makes the tasks, `stop()` unregisters and ends them within about a second."""
+    """The registrations with all nameservers. `start()` creates the tasks, `stop()` unregisters and ends them
+    within about a second."""
 
     def __init__(
         self,
@@ -325,8 +328,8 @@ class Registrations:
     def problem(self) -> str:
         """For readiness: the problem in a few words, or an empty text.
 
-        A broker that no nameserver can reach still serves those who know its address, so only a name that
-        is taken counts.
+        A broker without a nameserver still serves clients that know its address, so only a taken name is a
+        problem.
         """
         taken = [entry for entry in self.registrations if entry.state == RegistrationState.NAME_TAKEN]
         return "; ".join(f"{entry.nameserver}: {entry.detail}" for entry in taken)
@@ -341,7 +344,7 @@ def _unsigned(message: bytes) -> bytes:
 
 
 def _described(trailer: Any) -> TroveError | None:
-    """The error that a nameserver said at a call's end; None if it said none."""
+    """The TroveMQ error in the call's trailing metadata; None if there is none."""
     for key, value in trailer or ():
         if key == ERROR_METADATA_KEY:
             error = common_pb2.Error.FromString(value)

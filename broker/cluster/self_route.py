@@ -1,5 +1,6 @@
 # ruff: noqa: N802  the methods have the names of their RPCs
-"""RouteService of a broker about itself alone, so that a client needs no nameserver to use one broker."""
+"""RouteService of a broker, with routes to itself only, so that a client needs no nameserver to use one
+broker."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ TOPICS_OF_STEP: Final = 1_000
 
 
 class SelfRouteService(route_pb2_grpc.RouteServiceServicer):
-    """Answers as a nameserver would that knows this broker only; `version` is the topics' data version."""
+    """Answers as a nameserver that knows this broker only; `version` is the topics' data version."""
 
     def __init__(
         self,
@@ -110,7 +111,8 @@ class SelfRouteService(route_pb2_grpc.RouteServiceServicer):
         return self._view.description().draining, fields
 
     async def _reply(self, topics: Sequence[TopicSummary], *, always: bool = False) -> route_pb2.ClusterReply:
-        """This broker with these topics, as they are now; nothing if there are none, unless `always`."""
+        """This broker with the present state of these topics; an empty reply if there are none, unless
+        `always`."""
         reply = route_pb2.ClusterReply(version=self._view.data_version)
         if not topics and not always:
             return reply

@@ -15,7 +15,7 @@ SPACING_MAX_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerDescription:
-    """The meaning of each field is BrokerInfo's in common.proto. `address` is the advertised HOST:PORT."""
+    """The fields are those of BrokerInfo in common.proto. `address` is the advertised HOST:PORT."""
 
     cluster: str
     name: str
@@ -49,11 +49,11 @@ class BrokerView(Protocol):
     def description(self) -> BrokerDescription: ...
 
     def topics(self) -> Sequence[TopicSummary]:
-        """Every topic, system topics too: all of the store can be read and queried."""
+        """All topics, system topics too: clients can read and query each of them."""
         ...
 
     def find(self, name: str) -> TopicSummary | None:
-        """The topic of this name; the cost does not depend on the number of topics."""
+        """The topic of this name, in constant time."""
         ...
 
     @property
@@ -158,7 +158,7 @@ def broker_info(view: BrokerView) -> common_pb2.BrokerInfo:
 
 
 def spacing_s(topic_count: int) -> float:
-    """After all topics were sent to a peer they are not sent again for this time, where they are many: so
+    """The least time between two messages to one peer with all topics. It grows with their number, so that
     creating a topic costs the same however many there are."""
     return min(SPACING_MAX_S, topic_count / TOPICS_SENT_PER_S) if topic_count >= SPACED_FROM else 0.0
 

@@ -1,1 +1,1 @@
-"""The process: settings, start and stop. `app` is the one place where everything is put together."""
+"""The process: settings, start and stop. `app` runs it; `broker_services` creates and connects all parts."""

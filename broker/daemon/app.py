@@ -1,6 +1,7 @@
-"""The daemon's life; `broker_services` is the composition root, which makes all parts and wires them.
+"""The daemon from start to stop; `broker_services` is the composition root, which creates all parts and
+connects them.
 
-Order of life: listen (nothing is served yet) - open and recover the store - serve - drain - close the store.
+Its order: listen (nothing is served yet) - open and recover the store - serve - drain - close the store.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ from trovemq_store.files.real import RealFileSystem
 from trovemq_store.settings import StoreSettings
 
 CALLS_END_S: Final = 1.0  # for unary calls under way when the streams have ended
-LAST_REPLIES_S: Final = 0.5  # for saying STORE_FAILED to those who wait
+LAST_REPLIES_S: Final = 0.5  # for replies with STORE_FAILED to waiting calls
 
 
 class BrokerApp:
@@ -68,8 +69,8 @@ class BrokerApp:
         written: Collection[str] = SIZES,
         sources: Mapping[str, str] | None = None,
     ) -> None:
-        """`written`: names of the settings that were given. A size that was not given is the store's.
-        `sources`: where each came from, for people."""
+        """`written`: names of the settings that were given. A size that was not given is that of the store.
+        `sources`: where each value comes from, for operators."""
         self._sources = sources
         self._settings = settings
         self._written = written
@@ -85,7 +86,7 @@ class BrokerApp:
         self._grpc = GrpcServer(settings.grpc_limits(), self._rpc_metrics, access, self._gate)
         self._problem = "starting"
         self.serving: asyncio.Future[Listening] = asyncio.get_running_loop().create_future()
-        """Where it listens, once requests are served."""
+        """The addresses on which it listens; set once requests are served."""
         readiness = Readiness()
         readiness.add("broker", lambda: self._problem)
         self._readiness = readiness
@@ -95,7 +96,7 @@ class BrokerApp:
         self._tls = TlsReload(settings, self._grpc, self._http)
 
     async def run(self, stop: Stop) -> None:
-        """Serves until `stop`, then drains. Raises the error that ended it: AddressInUseError, TroveError,
+        """Serves until `stop`, then drains. Raises the error that ends it: AddressInUseError, TroveError,
         …"""
         settings = self._settings
         self._registration_channels = await asyncio.to_thread(settings.registration_channels)
@@ -194,7 +195,7 @@ class BrokerApp:
         await self._grpc.start()
         await self._grpc.set_serving(True)
         gc.collect()
-        gc.freeze()  # all objects so far stay: later collections skip them
+        gc.freeze()  # all present objects stay: later collections skip them
         self._problem = ""
         self.serving.set_result(listening)
         registrations.start()
@@ -250,8 +251,8 @@ def open_store(
 
 @contextmanager
 def collector_at_rest() -> Iterator[None]:
-    """Everything that a start makes stays: to look through it again and again takes a tenth of a start with
-    80,000 queues."""
+    """Stops the garbage collector: all objects that a start creates stay, and to examine them again and again
+    takes a tenth of a start with 80,000 queues."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -263,7 +264,8 @@ def collector_at_rest() -> Iterator[None]:
 
 @contextmanager
 def _failures_of(store: Path) -> Iterator[None]:
-    """Names the store that could not be opened, and the remedy where this process may not write to it."""
+    """Adds to an error the store that could not be opened, and the remedy if this process may not write to
+    it."""
     try:
         yield
     except TroveError as error:
@@ -303,7 +305,7 @@ def installed_version() -> str:
 
 
 def run(settings: BrokerSettings, written: Collection[str], sources: Mapping[str, str]) -> int:
-    """Runs the daemon to its end; the exit code. Arguments as of BrokerApp."""
+    """Runs the daemon until it ends. Returns the exit code. The arguments are those of BrokerApp."""
     keep_one_arena()
     keep_freed_memory()
     raise_descriptor_limit()

@@ -215,7 +215,7 @@ class BrokerServices:
         route_pb2_grpc.add_RouteServiceServicer_to_server(self._route, server)
 
     def background(self) -> dict[str, Coroutine[Any, Any, None]]:
-        """The background tasks by name, until they are cancelled."""
+        """The background tasks by name; they run until they are cancelled."""
         return {
             **self.parts.background(self._settings),
             "deliveries": consumer_tasks.flush_events_and_renew_leases(self._model, self._is_alive, clock_ms),
@@ -249,11 +249,11 @@ class BrokerServices:
                 expire_at = now + EXPIRE_INTERVAL_S
 
     def _lease_time(self) -> EpochMs:
-        """The time by which clients are gone: as with leases, a pause of the broker's own does not count."""
+        """The time by which clients expire: as for leases, a pause of the broker does not count."""
         return self._model.delivery.lease_time.at(clock_ms())
 
     async def drain(self, timeout_s: float) -> None:
-        """Takes no more appends, syncs the log, answers the open requests, ends the streams."""
+        """Refuses appends, syncs the log, answers the open requests, ends the streams."""
         if self._security is not None:
             self._security.audit.close()
         await self.parts.drain(timeout_s)

@@ -1,5 +1,5 @@
-"""Duplicates, and numbers that producers left out, in the daemon's log: the first ones of each minute, the
-others as a number."""
+"""Logs duplicates, and gaps in the numbers of producers: the first ones of each minute, and the count of the
+others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PERIOD_S: Final = 60.0
 
 
 class _Minute:
-    """How many lines there were in this minute; says how many were left out in the last one."""
+    """Counts the lines of this minute; logs how many were left out in the last one."""
 
     def __init__(self, event: str, clock_s: Callable[[], float]) -> None:
         self._event = event
@@ -24,7 +24,7 @@ class _Minute:
         self._began, self._count = clock_s(), 0
 
     def one_more(self) -> bool:
-        """Whether it is to be written."""
+        """Counts a line. Returns whether it is to be written."""
         if self._clock_s() - self._began >= PERIOD_S:
             if self._count > LINES_MAX:
                 get_logger().info(self._event, more=self._count - LINES_MAX)

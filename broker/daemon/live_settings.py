@@ -1,7 +1,7 @@
 """The settings of a running broker: shown, and changed where that is safe (declared with `restart=False`).
 
-A change applies at once and until the broker restarts. It is not stored: the start values are in the file,
-the environment and the command line alone, so that a value is never to be looked for in two places.
+A change applies at once and until the broker restarts. It is not stored: the start values come only from the
+file, the environment and the command line, so that there is one place to look for them.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class LiveSettings:
         self.now = settings
 
     def shown(self, names: Sequence[str]) -> list[ShownSetting]:
-        """The named settings, by our names or RocketMQ's; all if no name is given. Raises REQUEST_ILLEGAL
-        for an unknown name."""
+        """The named settings, by our names or RocketMQ's; all settings if no name is given. Raises
+        REQUEST_ILLEGAL for an unknown name."""
         known = [self._find(name) for name in names] if names else list(self._known.values())
         return [self._shown(one) for one in known]
 
@@ -75,7 +75,7 @@ class LiveSettings:
         return self._shown(known)
 
     def set_log_level(self, level: LogLevel) -> None:
-        """As `set`, for several settings, in RocketMQ's own call."""
+        """Sets the log level, for RocketMQ's own call."""
         self.set("log_level", level)
 
     def _with(self, known: Setting, name: str, text: str) -> BrokerSettings:
@@ -91,7 +91,7 @@ class LiveSettings:
         return changed
 
     def _apply(self, name: str) -> None:
-        """Applies every setting that can change, except the log level, which something else may have set."""
+        """Applies every setting that can change, except the log level, which another call may have set."""
         settings, parts = self.now, self._parts
         if name == "log_level":
             self._set_log_level(settings.log_level)

@@ -1,4 +1,4 @@
-"""A look at a broker as a process, for `trovemq doctor`."""
+"""The condition of a broker's process, for `trovemq doctor`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OPEN_FILES: Final = Path("/proc/self/fd")
 async def look(
     settings: BrokerSettings, parts: StoreServices, version: str, readiness: Readiness
 ) -> Condition:
-    """The condition now."""
+    """The present condition."""
     files, mode = await run_in_thread(lambda: (open_files(), mode_of(settings.store_path)))
     problems = readiness.problems()
     return Condition(
@@ -40,7 +40,7 @@ async def look(
 
 
 def open_files() -> int:
-    """Open files of this process, and their limit; blocks. 0 if the operating system does not say."""
+    """The number of open files of this process. Blocks. 0 if the operating system does not report it."""
     try:
         return sum(1 for _ in OPEN_FILES.iterdir())
     except OSError:
@@ -56,5 +56,5 @@ def mode_of(directory: Path) -> int:
 
 
 def exposed(address: Address | None) -> str:
-    """The address that other machines can reach, or an empty text."""
+    """The address, if other machines can reach it, or an empty text."""
     return "" if address is None or address.is_loopback else str(address)

@@ -29,9 +29,9 @@ HTTP_OFF: Final = "off"
 NAME_LENGTH_MAX: Final = 127
 GIB: Final = 1 << 30
 DAY_MS: Final = 86_400_000
-JAVA_INT_MAX: Final = (1 << 31) - 1  # RocketMQ maps a file with Java's int for a size
+JAVA_INT_MAX: Final = (1 << 31) - 1  # RocketMQ maps a file whose size is a Java int
 
-# A default is declared in the class of the part that uses it; here it gets text, bounds and RocketMQ's name.
+# A default is declared in the class that uses it; here it gets its text, bounds and RocketMQ's name.
 _STORE: Final = StoreSettings()
 _FLUSH: Final = FlushSettings()
 
@@ -41,7 +41,7 @@ _INDEX_ITEM_SIZE: Final = 20
 
 
 def _listen_port(text: str, listen: str) -> str:
-    """listenPort changes the port alone."""
+    """listenPort changes the port only."""
     return f"{str(listen).rpartition(':')[0]}:{text.strip()}"
 
 
@@ -62,14 +62,14 @@ def _whole_units(text: str, _current: object) -> str:
 
 
 def _beside(store: Path, what: str) -> Path:
-    """A file next to the store's directory, by its name."""
+    """The path of a file next to the store's directory, whose name begins with that of the directory."""
     whole = store.resolve()
     return whole.with_name(f"{whole.name}.{what}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings(TlsSettings):
-    """The values. `problems()` names contradictions."""
+    """The values of the settings. `problems()` reports contradictions."""
 
     # --- the process ------------------------------------------------------------------------------------
     listen: str = setting(
@@ -420,7 +420,7 @@ class NodeSettings(TlsSettings):
 
     @property
     def http_address(self) -> Address | None:
-        """The operations HTTP address; None if it is switched off."""
+        """The address of the operations HTTP; None if it is off."""
         return None if self.http.casefold() == HTTP_OFF else parse_address(self.http)
 
     @property

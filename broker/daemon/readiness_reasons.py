@@ -1,7 +1,7 @@
-"""The reasons by which `/readyz` says that a store does not serve as it should, and the warnings beside them.
+"""The reasons for which `/readyz` reports a store as not ready, and its warnings.
 
-A reason makes the broker unready; a warning deserves attention and hinders no request. Each is a few words;
-docs/how-to/run-in-production.md says what to do about it.
+With a reason the broker is not ready; a warning needs attention, but requests are served. Each is a few
+words; docs/how-to/run-in-production.md describes what to do.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ def add_store_reasons(readiness: Readiness, services: StoreServices) -> None:
 
 
 def drain_warning(drain: Drain) -> str:
-    """Says that the broker is out of the routes for writing; empty if it is not."""
+    """A warning that routes do not offer the broker for writing; empty if they do."""
     return "" if drain.offers_writes else f"{drain.state.value}: new messages go to other brokers"
 
 
 def store_problem(services: StoreServices) -> str:
-    """Why requests cannot be served as they should, or an empty text."""
+    """The reason why requests cannot be served as they should, or an empty text."""
     store = services.store
     if services.group_commit.failure is not None:
         return f"failed: {services.group_commit.failure}"
@@ -36,7 +36,7 @@ def store_problem(services: StoreServices) -> str:
 
 
 def retention_warning(services: StoreServices) -> str:
-    """About the disk, or an empty text."""
+    """A warning about the disk, or an empty text."""
     counters, removed = services.retention.counters, services.store.early_removal.removed
     texts = [str(removed)] if removed else []
     if counters.disk_full:
@@ -45,7 +45,7 @@ def retention_warning(services: StoreServices) -> str:
 
 
 def damage_warning(services: StoreServices) -> str:
-    """About places of the log without a good record, met since the start; or an empty text."""
+    """A warning about damaged places of the log that were found since the start, or an empty text."""
     damage = services.store.damage
     if not damage.ranges.total():
         return ""
@@ -53,7 +53,7 @@ def damage_warning(services: StoreServices) -> str:
 
 
 def trees_warning(services: StoreServices) -> str:
-    """About search trees that are rebuilt, or an empty text."""
+    """A warning about search trees that are being rebuilt, or an empty text."""
     trees = services.store.trees
     if trees is None or not trees.report.quarantined or not trees.lag_bytes:
         return ""

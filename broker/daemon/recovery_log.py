@@ -1,4 +1,4 @@
-"""Damage as log lines: found by opening a store or by reading it; each place once, up to a bound."""
+"""Logs damage that was found by opening a store or by reading it: each place once, up to a bound."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ LINES_MAX: Final = 32
 
 
 def log_recovery(logger: Any, store: MessageStore) -> None:
-    """The damages and gaps of store.recovery as warnings; where they are more than LINES_MAX, how many more.
-    From then on damage that a reader meets is logged too, as often as that."""
+    """Logs damages and gaps of store.recovery as warnings: LINES_MAX lines, and the count of the others. From
+    then on damage that readers find is logged, too, with the same bound."""
     report, file_size = store.recovery, store.settings.commit_log_file_size
 
     def log_damage(event: str, physical_offset: PhysicalOffset, size: int, state: str) -> None:

@@ -1,6 +1,7 @@
-"""Settings of retention: RocketMQ's, by its names and with its bounds.
+"""Settings of retention, with RocketMQ's names and bounds.
 
-RocketMQ moves percentages that are out of bounds into them; so do values given by its names.
+A percentage out of bounds that is given under RocketMQ's name is set to the nearest bound, as RocketMQ does
+it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def _between(least: int, most: int) -> Callable[[str, object], str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionSettings(NodeSettings):
-    """The values. `problems()` names contradictions."""
+    """The values of the settings. `problems()` reports contradictions."""
 
     reserved_time_ms: int = setting(
         3 * DAY_MS,
@@ -123,7 +124,7 @@ class RetentionSettings(NodeSettings):
             yield f"delete_when {error}"
 
     def retention_policy(self) -> RetentionPolicy:
-        """The engine's policy. ValueError if problems() names delete_when."""
+        """The engine's policy. Raises ValueError if problems() reports delete_when."""
         return RetentionPolicy(
             reserved_ms=self.reserved_time_ms,
             hours=parse_hours(self.delete_when),

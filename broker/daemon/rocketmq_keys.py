@@ -1,4 +1,4 @@
-"""Keys of RocketMQ's `broker.conf` that we know and do not implement: each gives one warning.
+"""Keys of RocketMQ's `broker.conf` that are known and not implemented: each causes one warning.
 
 Names are those of BrokerConfig, MessageStoreConfig and NettyServerConfig of RocketMQ 4.x and 5.x. Keys that
 we implement are declared with their settings in `broker.daemon.settings` and `broker.daemon.node_settings`.

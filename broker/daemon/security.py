@@ -1,14 +1,14 @@
-"""Users and rules of the broker that starts: the key file, the table, the first super user.
+"""Opens users and rules at the start of a broker: the key file, the table, the first super user.
 
 Two files lie beside the store, not in it, so that no backup of the store has them (0600):
 
-- the sealing key: 64 hex digits; made with the first users, and needed by them from then on
-- the credentials of the first super user, as clients read them:
+- the sealing key: 64 hex digits; created with the first users, whose secrets need it from then on
+- the credentials of the first super user, in the form that clients read:
 
       access_key=admin
       secret_key=…
 
-Nothing here logs a secret, or shows one in an error.
+No secret is logged here or shown in an error.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class BrokerSecurity:
     table: SecurityTable
     sessions: Sessions
     quotas: Callable[[], Quotas] = Quotas
-    """The quotas' accounts, which the gate keeps."""
+    """Returns the accounts of the quotas, which the gate has."""
     audit: AuditLog = field(default_factory=lambda: AuditLog(clock_ms))
     flush_logs: Callable[[], None] = lambda: None
-    """Call it every minute or so."""
+    """Is called about every minute."""
 
 
 def gate_of(settings: BrokerSettings) -> Gate | None:
@@ -101,7 +101,8 @@ def _sealing_key(path: Path, *, may_make: bool) -> SealingKey:
 
 
 def _first_users(settings: BrokerSettings, table: SecurityTable) -> list[Credentials]:
-    """RocketMQ's initAuthenticationUser where it is not there; else, in a store without users, `admin`."""
+    """The first users: RocketMQ's initAuthenticationUser if it does not exist; else `admin`, in a store
+    without users."""
     if settings.init_authentication_user:
         named = init_user(settings.init_authentication_user)
         return [] if table.user(named.access_key) else [named]

@@ -56,7 +56,7 @@ from trovemq_store.files.failures import storage_errors
 from trovemq_store.topics.names import is_system_topic
 from trovemq_store.topics.topics import TopicConfig
 
-SECONDS_2021: Final = 1_609_459_200  # 2021-01-01T00:00:00Z, where the unique keys' clock begins
+SECONDS_2021: Final = 1_609_459_200  # 2021-01-01T00:00:00Z, the origin of the clock in unique keys
 
 
 def clock_ms() -> EpochMs:
@@ -64,7 +64,7 @@ def clock_ms() -> EpochMs:
 
 
 class StoreServices:
-    """The parts; the daemon starts `background` and ends with `drain`."""
+    """The parts of an open store. The daemon runs `background` and ends with `drain`."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class StoreServices:
         )
 
     def _on_messages_available(self, queues: list[tuple[str, QueueId]]) -> None:
-        """Wakes all who wait for messages of these queues."""
+        """Wakes all calls that wait for messages of these queues."""
         self.long_polls.wake(queues)
         self.model.on_messages_available(queues)
         self.timer_task.changed()
@@ -201,7 +201,7 @@ class StoreServices:
     def _offsets_moved(
         self, group: str, topic: str, offsets: Mapping[QueueId, QueueOffset]
     ) -> Mapping[QueueId, int]:
-        """A group's offsets were set: the messages in flight of these queues are forgotten."""
+        """Is called when a group's offsets were set: forgets its messages in flight in these queues."""
         forgotten = self.model.delivery.reset(group, topic, offsets, clock_ms())
         self.receive_waits.wake((group, topic))
         return forgotten
@@ -220,7 +220,7 @@ class StoreServices:
         return search_offset(self.store, topic, queue_id, timestamp)
 
     def background(self, settings: BrokerSettings) -> dict[str, Coroutine[Any, Any, None]]:
-        """The background tasks by name, until they are cancelled."""
+        """The background tasks by name; they run until they are cancelled."""
         return {
             "projections": background.flush_projections(self.store, settings.projection_flush_interval_ms),
             "offsets": background.persist_offsets(self.offsets, settings.consumer_offset_flush_interval_ms),
@@ -238,7 +238,7 @@ class StoreServices:
         }
 
     async def drain(self, timeout_s: float) -> None:
-        """Takes no more appends, syncs the log, answers the open requests, ends the streams."""
+        """Refuses appends, syncs the log, answers the open requests, ends the streams."""
         self.appender.refuse(TroveError(errors.SERVICE_NOT_AVAILABLE, "the broker is stopping"))
         self.group_commit.stop()
         self.long_polls.close()
@@ -246,22 +246,22 @@ class StoreServices:
         await asyncio.gather(self.messages.streams.end_all(timeout_s), self.transactions.end_all(timeout_s))
 
     async def settle(self) -> None:
-        """Returns when no thread writes any more; by now there are no requests."""
+        """Returns when no thread writes any more. Is called when there are no more requests."""
         await self.topic_changes.settle()
         await self.group_changes.settle()
         await self.offsets.settle()
 
 
 def open_consumer_state(store: MessageStore, settings: BrokerSettings) -> ConsumerState:
-    """Blocks while it reads the pending messages. TroveError STORE_FAILED, STORE_NEWER, DISK_FULL."""
+    """Reads the pending messages; blocks. Raises TroveError STORE_FAILED, STORE_NEWER, DISK_FULL."""
     with failures_that_end("the store cannot be opened"):
         return ConsumerState.open(store, store.files, settings.consumer_settings(), clock_ms())
 
 
 @contextmanager
 def failures_that_end(what: str) -> Iterator[None]:
-    """A call to the disk that failed is tried again while the broker runs; at its start or stop it ends it.
-    Then TroveError DISK_FULL, STORE_FAILED."""
+    """A failed call to the disk is repeated while the broker runs, but ends its start or stop: raises
+    TroveError DISK_FULL, STORE_FAILED."""
     try:
         with storage_errors(what, errors.STORE_FAILED):
             yield
@@ -272,7 +272,7 @@ def failures_that_end(what: str) -> Iterator[None]:
 
 
 class RoutedTopics:
-    """The topics that routes name: those of the table, and those that only the store's queues know."""
+    """The topics of routes: those of the table, and those of which the store has queues only."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
@@ -313,7 +313,7 @@ def _receive_waits(store: MessageStore, model: ConsumerState, settings: BrokerSe
 
 
 def unique_keys() -> UniqueKeyGenerator:
-    """For messages that a client sent without one."""
+    """Makes unique keys for messages that a client sent without one."""
     started = time.monotonic()
     return UniqueKeyGenerator(
         uuid.getnode().to_bytes(6),

@@ -1,8 +1,8 @@
-"""Every setting of the broker, under our name and RocketMQ's. Parts of it continue as `StoreSettings` (the
-engine's) and `ConsumerSettings` (delivery, timers, transactions).
+"""All settings of the broker, with our names and RocketMQ's. `StoreSettings` (engine) and `ConsumerSettings`
+(delivery, timers, transactions) are made from them.
 
-Sizes in bytes, times in milliseconds. How they are read: `trovemq_daemon.settings`. RocketMQ's names are
-those of its broker or, for settings of its gRPC proxy, those of the proxy.
+Sizes in bytes, times in milliseconds. `trovemq_daemon.settings` reads them. RocketMQ's names are those of its
+broker or, for settings of its gRPC proxy, those of the proxy.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _seconds(text: str, _current: object) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings(RetentionSettings):
-    """The values. `problems()` names contradictions."""
+    """The values of the settings. `problems()` reports contradictions."""
 
     # --- producing --------------------------------------------------------------------------------------
     body_size_max: int = setting(
@@ -451,7 +451,7 @@ class BrokerSettings(RetentionSettings):
                 yield f"{least} must not exceed {most}"
 
     def store_settings(self, advertised: Address) -> StoreSettings:
-        """The engine's settings. STOREHOST is the advertised address with a host name looked up (blocks).
+        """The engine's settings. STOREHOST is the advertised address, whose host name is looked up (blocks).
 
         Raises SettingsError if that name is unknown.
         """
@@ -465,7 +465,7 @@ class BrokerSettings(RetentionSettings):
         )
 
     def waits_of_requests(self) -> dict[str, str]:
-        """What each method waits for before it replies: with sync flush, appends wait for their sync."""
+        """For each method, the wait before its reply: with sync flush, appends wait for their sync."""
         return dict.fromkeys(("Append", "Send", "SendMessage"), "sync") if self.flush_mode == "sync" else {}
 
     def atomic_limits(self) -> AtomicLimits:
@@ -482,12 +482,12 @@ class BrokerSettings(RetentionSettings):
         return part_of(self, ConsumerSettings, recent_bytes_max=recent_bytes_max)
 
     def registration_channels(self) -> ChannelSettings:
-        """Reads TLS's files: blocks. SettingsError for those that cannot be used."""
+        """Reads the TLS files; blocks. Raises SettingsError for files that cannot be used."""
         return registration_channels(self.nameserver_tls_options(), self.grpc_transport)
 
     def registration_credentials(self) -> Callable[[], Credentials] | None:
-        """Reads the credentials; None if there are none. Blocks: SettingsError for a file that cannot be
-        used."""
+        """A function that reads the credentials, which blocks and raises SettingsError for a file that cannot
+        be used; None if no file is set."""
         if not self.nameserver_credentials_file:
             return None
         path = Path(self.nameserver_credentials_file)
@@ -505,11 +505,11 @@ class BrokerSettings(RetentionSettings):
 
     @property
     def _waiting_calls_max(self) -> int:
-        """Calls that are open only to wait; they must leave space for all others."""
+        """The most calls that only wait; other calls need space beside them."""
         return self.receive_polls_max + self.long_polls_max + STREAMS_PER_CLIENT * self.clients_max
 
     def grpc_limits(self) -> GrpcLimits:
-        """A request may be as large as RocketMQ's clients send them, and at least as our own frames are."""
+        """A request may be as large as those of RocketMQ's clients, and as one of our own frames."""
         return GrpcLimits(
             transport=self.grpc_transport,
             receive_size_max=max(self.grpc_receive_size_max, self.batch_size_max + FRAME_OVERHEAD_MAX),
@@ -517,7 +517,7 @@ class BrokerSettings(RetentionSettings):
                 max(self.batch_size_max, self.pull_bytes_max, self.query_page_bytes_max)
                 + self.batch_size_max
                 + FRAME_OVERHEAD_MAX,
-                JAVA_INT_MAX,  # gRPC has an int for it too
+                JAVA_INT_MAX,  # gRPC's limit is an int, too
             ),
             concurrent_streams_max=self.grpc_streams_max,
             concurrent_calls_max=self.grpc_calls_max + self._waiting_calls_max,
@@ -533,7 +533,7 @@ class BrokerSettings(RetentionSettings):
 
 
 def machine_memory_size() -> int:
-    """Bytes of main memory; 1 GiB where the machine does not say."""
+    """Bytes of main memory; 1 GiB if the machine does not report it."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):

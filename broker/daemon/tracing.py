@@ -1,4 +1,4 @@
-"""The broker's spans, where its settings ask for them: nothing of OpenTelemetry is imported otherwise."""
+"""The broker's spans, if the settings ask for them; otherwise OpenTelemetry is not imported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 
 def open_tracing(endpoint: str, broker: str, version: str) -> BrokerTracing | None:
-    """None for no endpoint. Raises SettingsError if the exporter is not installed."""
+    """The exporter of spans; None without an endpoint. Raises SettingsError if the exporter is not
+    installed."""
     if not endpoint:
         return None
     try:

@@ -1,7 +1,8 @@
-"""Who waits at the end of a queue for its next message.
+"""Long polls: calls that wait at the end of a queue for its next message.
 
 Invariants
-- A waiter is called back at most once, with True when the queue grew or went away, False at its deadline.
+- A waiter is called back at most once: with True when the queue grew or was deleted, with False at its
+  deadline.
 - A cancelled waiter is never called. A waiter ends with its stream.
 - The number of waiters is bounded; one timer serves each, set once.
 """
@@ -39,12 +40,12 @@ class Waiter:
         self._polls.forget(self)
 
     def wake(self) -> None:
-        """The queue grew."""
+        """Calls back, because the queue grew."""
         self._timer.cancel()
         self._finish(True)
 
     def _finish(self, grown: bool) -> None:
-        if self._polls.forget(self):  # else another waiter's callback has cancelled it meanwhile
+        if self._polls.forget(self):  # otherwise another waiter's callback has cancelled it
             self._callback(grown)
 
 
@@ -72,7 +73,7 @@ class LongPolls:
         return waiter
 
     def forget(self, waiter: Waiter) -> bool:
-        """Takes the waiter out; False if it is out already."""
+        """Removes the waiter; False if it was removed before."""
         waiters = self._by_queue.get(waiter.queue)
         if waiters is None or waiter not in waiters:
             return False
@@ -91,10 +92,10 @@ class LongPolls:
                 waiter.wake()
 
     def wake_topic(self, topic: str) -> None:
-        """The topic was deleted: its waiters look again, and find out."""
+        """Calls the waiters of a deleted topic: they try again, and get the error."""
         self.wake([queue for queue in self._by_queue if queue[0] == topic])
 
     def close(self) -> None:
-        """The broker is stopping: all waiters answer now, and none waits again."""
+        """Calls all waiters, because the broker is stopping; no call waits any more."""
         self.closed = True
         self.wake(list(self._by_queue))

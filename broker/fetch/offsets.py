@@ -1,10 +1,10 @@
-"""Consumer groups' offsets as a service: checked against the queue, on disk before the reply.
+"""The committed offsets of consumer groups: checked against the queue, on disk before the reply.
 
 Invariants
 - A stored offset lies within the queue, and never beyond the synced part of the log: a commit beyond that
   (async mode) waits for the sync of the log first.
-- A reply is sent after the file that holds the offset was written; commits that come meanwhile share the next
-  write.
+- A reply is sent after the file with the offset was written; commits that arrive during a write share the
+  next one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trovemq_store.topics.names import check_group_name
 
 @dataclass(frozen=True, slots=True)
 class ResetTarget:
-    """The new place of a group's offsets; exactly one is set."""
+    """The new position of a group; exactly one field is set."""
 
     timestamp: EpochMs | None = None  # epoch ms: the first message at or after it
     offset: QueueOffset | None = None
@@ -53,8 +53,8 @@ def _nothing_moved(
 class OffsetKeeper:
     """Commits, reads and resets offsets. `sync_log` returns when the log is on disk up to a physical offset;
     `search` is (topic, queue id, epoch ms) -> queue offset. `moved` is called with (group, topic, offsets by
-    queue) for every offset that is set here, and returns how many messages in flight each queue forgets by
-    it."""
+    queue) for every offset that is set here, and returns for each queue the number of messages in flight that
+    are forgotten."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class OffsetKeeper:
         check_group_name(group)
         self._check_range(topic, queue_id, offset)
         await self._log_behind(topic, {queue_id: offset})
-        self._check_range(topic, queue_id, offset)  # the topic may have gone meanwhile
+        self._check_range(topic, queue_id, offset)  # the topic may have been deleted during the wait
         self._moved(group, topic, {queue_id: offset})
         self._store.offsets.commit(group, topic, queue_id, offset)
         await self.persist()
@@ -89,12 +89,12 @@ class OffsetKeeper:
     async def reset(
         self, group: str, topic: str, queue_id: QueueId | None, target: ResetTarget, *, only_new: bool = False
     ) -> list[ResetEntry]:
-        """Sets the offsets of one queue, or of every queue of the topic; `only_new`: of those that the group
-        has no offset of. Raises as commit()."""
+        """Sets the offset of one queue, or of every queue of the topic; with `only_new` only where the group
+        has none. Raises as commit()."""
         targets = self._targets(group, topic, queue_id, target)
         await self._log_behind(topic, targets)
         planned = self._entries(group, topic, targets)
-        if only_new:  # asked after the wait: a member may have begun to read meanwhile
+        if only_new:  # after the wait: a member may have begun to read
             planned = [entry for entry in planned if entry.offset_before is None]
             targets = {entry.queue_id: entry.offset for entry in planned}
         forgotten = self._moved(group, topic, targets)
@@ -118,7 +118,8 @@ class OffsetKeeper:
         return {number: self._target_offset(topic, number, target) for number in chosen}
 
     def _entries(self, group: str, topic: str, targets: Mapping[QueueId, QueueOffset]) -> list[ResetEntry]:
-        """All of them, or the error of the first that is out of its queue's range."""
+        """The entries of all queues. Raises the error of the first offset that is out of its queue's
+        range."""
         entries = []
         for number, offset in targets.items():
             self._check_range(topic, number, offset)
@@ -143,7 +144,7 @@ class OffsetKeeper:
             raise out_of_range(topic, queue_id, offset, low, high)
 
     async def _log_behind(self, topic: str, offsets: dict[QueueId, QueueOffset]) -> None:
-        """Syncs the log where one of these offsets lies beyond its synced part (async mode)."""
+        """Syncs the log if one of these offsets lies beyond its synced part (async mode)."""
         flushed_offset = self._store.flushed_offset
         for queue_id, offset in offsets.items():
             queue = self._store.consume_queues.get(topic, queue_id)
@@ -157,7 +158,7 @@ class OffsetKeeper:
             pass
 
     async def persist(self) -> None:
-        """Brings changed offsets to disk, off the event loop; one write at a time. Raises DISK_FULL,
+        """Writes changed offsets to disk, off the event loop; one write at a time. Raises DISK_FULL,
         STORE_FAILED, FLUSH_DISK_TIMEOUT."""
         async with self._writing:
             offsets = self._store.offsets

@@ -1,11 +1,11 @@
-"""Reading a queue from a queue offset on: whole runs of records, straight from the log's mapping.
+"""Reads a queue from a queue offset on: whole runs of records, directly from the mapped log.
 
-The consume queue names the records (offset, size, tag hash); neighbours in the log become one slice, so a
-queue that was written in batches is read in a few slices, without Python a message.
+The consume queue names the records (offset, size, tag hash). Records that are adjacent in the log become one
+slice, so a queue that was written in batches is read in a few slices, without Python code per message.
 
-A record is left out, and named as damaged, where its bytes differ from the consume queue's unit: its size and
-PHYSICALOFFSET. Its CRC is checked where this process has not checked it before: below the end that the log
-had when it was opened; later records were checked when they were appended.
+A record whose size or PHYSICALOFFSET differs from the consume queue's unit is left out and reported as
+damaged. The CRC of a record is checked if it was in the log when this process opened it; later records were
+checked when they were appended.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from trovemq_store.engine.queues import BLANK_UNIT_SIZE, find_queue
 from trovemq_store.files.files import StorageError
 from trovemq_store.index.consume_queue import ConsumeQueue
 
-UNITS_MAX: Final = 8_192  # looked at in one pull; bounds the work of a tag filter
+UNITS_MAX: Final = 8_192  # units that one pull examines; bounds the work of a tag filter
 FEW_MAX: Final = 32  # up to this many messages are read without columns
 TAGS_MAX: Final = 64
 _OFFSETS: Final = Struct(">qq")  # QUEUEOFFSET and, after it, PHYSICALOFFSET
@@ -47,7 +47,7 @@ Flags = NDArray[np.bool_]
 Unit = tuple[PhysicalOffset, int, int]
 """A unit of the consume queue: physical offset, size, tags code."""
 Run = tuple[list[PhysicalOffset], int]
-"""The places of records that lie side by side in the log, and their bytes."""
+"""The physical offsets of records that are adjacent in the log, and the sum of their bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +78,12 @@ class PullResult(NamedTuple):
     next_offset: QueueOffset
     min_offset: QueueOffset
     max_offset: QueueOffset
-    queue_offsets: bytes = b""  # i64 little-endian, one a record; empty if the records say the same
+    queue_offsets: bytes = b""  # i64 little-endian, one per record; empty if those of the records hold
     damaged_offsets: tuple[QueueOffset, ...] = ()
 
     @property
     def at_end(self) -> bool:
-        """Nothing was found and nothing more is there yet."""
+        """Whether nothing was found and the queue has no more messages yet."""
         return not self.slices and not self.damaged_offsets and self.next_offset >= self.max_offset
 
 
@@ -117,7 +117,7 @@ class Puller:
                 return few
         try:
             units = _readable_units(queue, request.offset, count)
-        except StorageError:  # not even the first: the message is there, and cannot be found
+        except StorageError:  # not even the first unit can be read: the message exists, and cannot be found
             following = QueueOffset(request.offset + 1)
             return PullResult([], 0, 0, following, low, high, damaged_offsets=(request.offset,))
         sizes = units["size"].astype(np.int64)
@@ -139,7 +139,7 @@ class Puller:
         self, request: PullRequest, queue: ConsumeQueue, count: int, low: QueueOffset, high: QueueOffset
     ) -> PullResult | None:
         """The few messages at the end of the queue, read without columns. None if they are not as expected or
-        their CRC must be checked: then they are read in the general way."""
+        their CRC must be checked: then the caller reads them in the general way."""
         try:
             units = queue.few_units(request.offset, count)
             runs = self._runs(request, units)
@@ -157,8 +157,8 @@ class Puller:
         return PullResult(slices, taken, sum(size for _, size in runs), offset, low, high)
 
     def _runs(self, request: PullRequest, units: Sequence[Unit]) -> list[Run] | None:
-        """The records that fit, joined where they lie side by side in the log. None if one of them is not in
-        the part of the log that may be read as it is."""
+        """The records that fit; adjacent ones are joined into runs. None if one of them is not in the part of
+        the log that may be read without checks."""
         left = self._bytes_max(request)
         begin, end = max(self._store.min_offset, self._checked_from), self._store.visible_offset
         runs: list[Run] = []
@@ -182,7 +182,7 @@ class Puller:
         return min(request.bytes_max or self._settings.bytes_default, self._settings.bytes_max)
 
     def _limit(self, request: PullRequest, sizes: Indexes) -> int:
-        """How many of these records fit; at least one where there is one."""
+        """How many of these records fit; at least one if there is any."""
         fit = int(np.searchsorted(np.cumsum(sizes), self._bytes_max(request), side="right"))
         count = max(fit, 1)
         if request.messages_max:
@@ -205,7 +205,7 @@ def _follow(data: memoryview, offset: int, places: Sequence[int], units: Sequenc
 
 
 def _readable_units(queue: ConsumeQueue, offset: QueueOffset, count: int) -> NDArray[np.void]:
-    """queue.units(), or fewer where the disk does not give all. StorageError: not one."""
+    """queue.units(), or fewer if the disk does not return all. StorageError if it returns none."""
     while True:
         try:
             return queue.units(offset, count)
@@ -216,7 +216,7 @@ def _readable_units(queue: ConsumeQueue, offset: QueueOffset, count: int) -> NDA
 
 
 class _Gathered:
-    """The records that are good: one batch a segment, each with its records' queue offsets."""
+    """The good records: one batch per segment, each with its records' queue offsets."""
 
     def __init__(self, store: MessageStore, checked_from: int) -> None:
         self._store = store
@@ -252,7 +252,7 @@ class _Gathered:
             self._batches.append((RecordBatch(data, positions[good], sizes[good]), queue_offsets[good]))
 
     def _readable(self, physical_offsets: Indexes, sizes: Indexes, inside: Flags) -> Flags | bool:
-        """Which records the disk returns: checked all at once where they are adjacent."""
+        """Which records can be read from disk; adjacent ones are checked in one step."""
         found = np.flatnonzero(inside)
         if not len(found):
             return True
@@ -282,7 +282,7 @@ class _Gathered:
         return _checked_one_by_one(data, positions, sizes, start, inside)
 
     def keep_tags(self, tags: frozenset[str]) -> None:
-        """The hash said maybe; the record's own tag decides."""
+        """Keeps the records with one of the tags: hashes may collide, so the record's own tag decides."""
         kept = []
         for batch, queue_offsets in self._batches:
             texts = batch.property_values(PROPERTY_TAGS)
@@ -339,7 +339,8 @@ def _check(request: PullRequest) -> None:
 def _checked_one_by_one(
     data: memoryview, positions: Indexes, sizes: Indexes, start: int, inside: Flags
 ) -> Flags:
-    """Each record parsed whole, with its CRC; `inside` says which may be looked at."""
+    """Which records are good: each is parsed completely, with its CRC. `inside`: those that may be read at
+    all."""
     good = inside.copy()
     for i in np.flatnonzero(inside).tolist():
         position, size = int(positions[i]), int(sizes[i])
@@ -349,7 +350,7 @@ def _checked_one_by_one(
 
 
 def _slices(batch: RecordBatch) -> Sequence[memoryview]:
-    """The batch's bytes, neighbours in the log together."""
+    """The batch's bytes; records that are adjacent in the log share a slice."""
     begins = batch.positions
     ends = begins + batch.sizes
     breaks = np.flatnonzero(begins[1:] != ends[:-1]) + 1

@@ -1,8 +1,8 @@
-"""The broker's background work: each of these runs as a task until it is cancelled.
+"""Background work of the broker: each of these functions runs as a task until it is cancelled.
 
 Whatever may block runs in a thread; the engine itself is only touched on the event loop, between awaits. A
-task that is cancelled ends when its thread has, so that the store can be closed then. A task waits while the
-disk is full (appends are refused meanwhile), and repeats a failed call; a failed sync ends the daemon.
+cancelled task ends after its thread, so that the store can then be closed. While the disk is full, appends
+are refused and a task waits. A failed call is repeated; a failed sync ends the daemon.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.failures import raise_failed_sync
 from trovemq_store.files.files import StorageError
 
-CATCH_UP_BYTES: Final = 1 << 20  # of the log, in one step on the loop
-CATCH_UP_PAUSE_S: Final = 0.002  # between steps: requests go first
+CATCH_UP_BYTES: Final = 1 << 20  # the most bytes of the log in one step on the loop
+CATCH_UP_PAUSE_S: Final = 0.002  # between steps, in which requests are served
 LAG_POLL_S: Final = 0.5
-LEFT_POLL_S: Final = 0.1  # the key index gets the records that were left to it
+LEFT_POLL_S: Final = 0.1  # pause of catch_up() when no projection lags
 SEGMENT_PAUSE_S: Final = 0.05
-SPACE_POLL_S: Final = 1.0  # new messages are taken again so soon after there is space
-QUIET_FLUSHES: Final = 10  # after the last change: the store syncs its index only in one flush of this many
+SPACE_POLL_S: Final = 1.0  # how often a full disk is checked
+QUIET_FLUSHES: Final = 10  # flushes after the last change: the store syncs its index in one of this many only
 
 
 async def flush_projections(store: MessageStore, interval_ms: int) -> None:
-    """Brings consume queues, index and marks to disk while something changes."""
+    """Flushes consume queues, index and checkpoint while something changes."""
     seen: tuple[int, ...] = ()
     quiet = 0
     while True:
@@ -47,7 +47,7 @@ async def flush_projections(store: MessageStore, interval_ms: int) -> None:
 
 
 async def persist_offsets(keeper: OffsetKeeper, interval_ms: int) -> None:
-    """Saves consumer offsets that a commit left unsaved (its own write failed)."""
+    """Saves consumer offsets that a commit could not save because its write failed."""
     while True:
         await asyncio.sleep(interval_ms / 1000)
         try:
@@ -59,7 +59,7 @@ async def persist_offsets(keeper: OffsetKeeper, interval_ms: int) -> None:
 
 
 async def catch_up(store: MessageStore) -> None:
-    """Lets projections that lag read on in the log, in small steps."""
+    """Lets projections that lag catch up with the log, in small steps."""
     store.index_later()
     logged = False
     while True:
@@ -76,8 +76,8 @@ async def catch_up(store: MessageStore) -> None:
 async def keep_reserve(
     store: MessageStore, on_messages_available: Callable[[list[tuple[str, QueueId]]], None]
 ) -> None:
-    """Keeps a segment and a little more for a full disk; resumes writes that a full disk held back. Raises
-    STORE_FAILED if a sync of any file has failed."""
+    """Keeps the disk reserve full, and resumes writes that a full disk has stopped. Raises STORE_FAILED if a
+    sync of any file has failed."""
     logged = False
     while True:
         if store.failed:
@@ -107,7 +107,7 @@ def _log_full_disk(store: MessageStore, logged: bool) -> bool:
 
 
 async def make_segments_ahead(store: MessageStore, appended: asyncio.Event) -> None:
-    """Has the next segment's file ready before it is needed."""
+    """Creates the file of the next segment before it is needed."""
     while True:
         await appended.wait()
         appended.clear()

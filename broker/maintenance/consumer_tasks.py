@@ -1,6 +1,6 @@
-"""The timed work of the consumer model: delayed messages, leases that end, checks of transactions, events.
+"""The timed work on the consumer state: delayed messages, ended leases, checks of transactions, events.
 
-Each of these runs as a task until it is cancelled. The engine is only touched on the event loop, between
+Each function runs as a task until it is cancelled. The engine is only touched on the event loop, between
 awaits. An append or save that fails, because the disk is full or a call failed, is repeated; a failed sync
 ends the daemon.
 """
@@ -25,13 +25,13 @@ Clock = Callable[[], EpochMs]
 Result = TypeVar("Result")
 
 TIMER_WAIT_MAX_S: Final = 1.0
-"""The clock may be set while a timer is waited for: it is looked at so often."""
+"""The longest wait for a timer: the clock may be set meanwhile, so it is read at least this often."""
 TIMER_TURN_S: Final = 0.01
-"""Timers that are due so close to each other share a turn: most of a turn's cost is the same for one timer or
-many."""
+"""The pause between two turns. Timers that become due in it share a turn, whose cost hardly depends on their
+number."""
 TIMER_GATHER_S: Final = 0.01
-"""Messages that fall due within so long after a delivery are delivered together: one append and one wake-up
-for each would cost more than a busy broker has."""
+"""Messages that become due within this time after a delivery are delivered together: an append and a wake-up
+for each of them would overload a busy broker."""
 RETRY_PAUSE_S: Final = 0.5
 RENEW_INTERVAL_MS: Final = 1_000
 SNAPSHOT_POLL_S: Final = 5.0
@@ -51,7 +51,7 @@ class TimerTask:
         self.lateness_max_ms = 0
 
     def changed(self) -> None:
-        """There may be a timer that is due earlier than the one that is waited for."""
+        """Is called when a new timer may be due before the one for which run() waits."""
         if not self._stopped and self._model.timers.next_due_ms() != self._due_ms:
             self._changed.set()
 
@@ -84,7 +84,7 @@ async def flush_events_and_renew_leases(
     is_alive: Callable[[str], bool],
     clock_ms: Clock,
 ) -> None:
-    """Writes events and extends renewed leases; notices pauses of the process."""
+    """Writes events, extends renewed leases, and detects pauses of the process."""
     renew_at_ms = 0
     lease_time, pauses = model.delivery.lease_time, 0
     while True:
@@ -109,7 +109,7 @@ async def _flush_events(model: ConsumerState, clock_ms: Clock) -> None:
 
 
 def log_copy_failures(model: ConsumerState) -> None:
-    """Logs each record that could not be copied since the last call, by its place."""
+    """Logs the position of each record that could not be copied since the last call."""
     for failure in model.writer.copy_failures.take():
         get_logger().warning(
             "records.not_copied",
@@ -137,7 +137,7 @@ async def check_transactions(
 
 
 async def save_groups(save: Callable[[], Awaitable[None]], interval_ms: int) -> None:
-    """Saves groups that were made by their first use."""
+    """Saves groups that were created by their first use."""
     while True:
         await asyncio.sleep(interval_ms / 1000)
         try:
@@ -149,7 +149,7 @@ async def save_groups(save: Callable[[], Awaitable[None]], interval_ms: int) -> 
 async def save_snapshots(
     model: ConsumerState, durable: Callable[[PhysicalOffset], Awaitable[None]], clock_ms: Clock
 ) -> None:
-    """Saves the consumer model's state now and then, so that a start replays little."""
+    """Saves snapshots of the consumer state, so that a start replays few events."""
     while True:
         await asyncio.sleep(SNAPSHOT_POLL_S)
         try:
@@ -167,7 +167,7 @@ async def save_snapshots(
 
 
 async def _appending(event: str, action: Callable[[], Result]) -> Result | None:
-    """The action's result; None, after a pause, where the disk is full or a call failed."""
+    """The action's result. None, after a pause, if the disk is full or a call failed."""
     try:
         return action()
     except StorageError as error:

@@ -3,15 +3,15 @@
 Calls that may block run in a thread; the engine is only touched on the event loop, between awaits.
 
 Invariants
-- Protected messages are removed only where clean_forcibly_enable allows it; then it is logged as an error,
-  and the highest store time removed is on disk before readers lose any of them.
-- A segment goes only when everything that was pending of it lies further on in the log, and that is on disk.
-  The exception: the full disk forces it and there is no space for copies; each such message is counted.
-- A message that was delivered in the meantime is not forgotten: the pending ones are carried once more in the
-  same step of the loop that takes the segments from the readers.
-- At more than the warning level new messages are refused; the broker's own records are not.
-- Messages that a topic keeps until they are acknowledged are removed only where the full disk forces it, or
-  by the topic's own age; each one that the disk forces out is counted, and logged by topic and group.
+- Protected messages are removed only if clean_forcibly_enable allows it. That is logged as an error, and the
+  highest store time of the removed messages is on disk before readers lose any of them.
+- A segment is removed only after its pending messages were appended again and are on disk. The exception: the
+  disk is full and has no space for the copies; then each lost message is counted.
+- A message that was delivered during the copying is not lost: pending messages are copied once more in the
+  same step of the loop that removes the segments for readers.
+- Above the warning level new messages are refused; the broker's own records are not.
+- Messages that a topic keeps until they are acknowledged are removed only because of a full disk or the
+  topic's own age limit. Those that a full disk removes are counted, and logged by topic and group.
 """
 
 from __future__ import annotations
@@ -51,12 +51,11 @@ from trovemq_store.log.retention import Decision, DiskUse, RetentionPolicy, deci
 from trovemq_store.log.segment_age import closed_segments
 
 POLL_S: Final = 2.0
-"""A full disk is looked at so often, to take messages again soon after there is space."""
+"""How often a full disk is checked, so that messages are accepted soon after there is space."""
 CARRY_STEP_BYTES: Final = 256 << 10
-"""Bytes of the log whose pending records are carried in one step of the loop."""
+"""Bytes of the log whose pending records are copied in one step of the loop."""
 CARRIED_PERCENT_MAX: Final = 90
-"""If more than this part of the freed bytes is pending, and the disk is full, carrying it would free
-nothing."""
+"""If the disk is full and more than this part of a segment is pending, to copy it would free nothing."""
 DROPPED_LINES_MAX: Final = 100
 """The most log lines of one run for dropped messages; the others are only counted."""
 
@@ -67,7 +66,8 @@ CarryAudit = Callable[[PhysicalOffset, EpochMs], Iterator[int]]
 
 @dataclass(slots=True)
 class RetentionCounters:
-    """Since the start, except the last four. Dropped: pending messages that were removed to free the disk."""
+    """Counters since the start; from disk_used_percent on, present values. Dropped: pending messages that
+    were removed to free the disk."""
 
     removed_segments: int = 0
     removed_bytes: int = 0
@@ -81,14 +81,15 @@ class RetentionCounters:
     disk_full: bool = False
     disk_filling: bool = False
     held: HeldLog = NOTHING_HELD
-    """As the last run found it: who keeps the log from going."""
+    """The queues and groups that hold the log, as the last run found them."""
     held_bytes: int = 0
     """Bytes from the first held message to the end of the log."""
 
 
 class RetentionTask:
-    """`hold` is called with the error with which new messages are to be refused, and with None at the end.
-    durable(end) returns when the log is on disk up to there. No topic is changed while files of queues go."""
+    """`hold` is called with the error with which new messages are to be refused, and with None when they are
+    accepted again. durable(end) returns when the log is on disk up to `end`. No topic is changed while files
+    of queues are removed."""
 
     def __init__(
         self,
@@ -122,7 +123,7 @@ class RetentionTask:
         self._interval_s = interval_ms / 1000
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Runs until it is cancelled."""
         cleaned_at = time.monotonic()
         while True:
             await asyncio.sleep(min(self._interval_s, POLL_S))
@@ -138,7 +139,7 @@ class RetentionTask:
                 get_logger().warning("retention.failed", reason=str(error))
 
     async def look(self) -> DiskUse:
-        """How full the disk is; refuses new messages, or no longer. StorageError."""
+        """Reads how full the disk is, and refuses or accepts new messages. Raises StorageError."""
         files = self._store.files
         disk = await run_in_thread(lambda: DiskUse(files.total_bytes(), files.free_bytes()))
         counters = self.counters
@@ -153,7 +154,7 @@ class RetentionTask:
         return disk
 
     def _warn_of_filling(self, disk: DiskUse) -> None:
-        """Warns once that nothing is removed to free the disk, so that an operator makes space."""
+        """Warns once that retention does not free the disk, so that an operator makes space."""
         filling = disk.above(self._policy.forcible_percent) > 0
         if filling and not self.counters.disk_filling and not self._policy.forcible_enable:
             get_logger().warning(
@@ -184,7 +185,7 @@ class RetentionTask:
         end, carried = await self._carry(decision)
         async with self._topic_changes.changing:
             if self._store.removals_held():
-                return 0  # a backup began meanwhile, and copies these segments
+                return 0  # a backup has begun, and copies these segments
             if decision.forced:
                 await self._note_early(decision.newest_early_ms)
             trim = await self._detach(end, carry=carried, pressed=decision.pressed)
@@ -196,12 +197,13 @@ class RetentionTask:
         return count
 
     async def _note_early(self, newest_ms: EpochMs) -> None:
-        """The note is on disk when it returns. Raises TroveError."""
+        """Stores the highest store time of messages removed early; it is on disk when this returns. Raises
+        TroveError."""
         early, until_ms = self._store.early_removal, newest_ms + self._kept_max_ms()
         await run_in_thread(lambda: early.note(newest_ms, until_ms))
 
     async def _forget_early(self) -> None:
-        """Where retention would have removed it all by now. StorageError."""
+        """Removes that note once retention would have removed those messages anyway. Raises StorageError."""
         early, now_ms = self._store.early_removal, self._clock_ms()
         if early.removed:
             await run_in_thread(lambda: early.forget_at(now_ms))
@@ -226,7 +228,7 @@ class RetentionTask:
         )
 
     def _count(self, trim: StoreTrim, decision: Decision) -> int:
-        """How many segments that are."""
+        """Counts a trim. Returns the number of its segments."""
         size = trim.physical_offset - trim.begin
         count = size // self._store.settings.commit_log_file_size
         self.counters.removed_segments += count
@@ -238,7 +240,7 @@ class RetentionTask:
         store, policy, now_ms = self._store, self._policy, self._clock_ms()
         segments = store.closed_segments()
         if segments and segments[-1].end > self._model.saved_log_end:
-            self._model.want_snapshot()  # a start from the present one would look for these
+            self._model.want_snapshot()  # a start from the present one would look for these segments
         safe = [segment for segment in segments if segment.end <= self._model.saved_log_end]
         min_offset, hour = store.min_offset, time.localtime(now_ms / 1000).tm_hour
         held = await self._look_in_steps(now_ms)
@@ -256,8 +258,8 @@ class RetentionTask:
         )
 
     async def _look_in_steps(self, now_ms: EpochMs) -> HeldLog:
-        """Requests continue between the topics. The segments are checked once more, in one step, before they
-        are removed."""
+        """Finds what holds the log; requests run between two topics. The segments are checked again, in one
+        step, before they are removed."""
         max_ms = self._policy.unacknowledged_max_ms
         steps = held_log_steps(self._store, self._model, max_ms, self._subscribers, now_ms)
         return self._note_holders(await _in_turns(steps))
@@ -267,12 +269,12 @@ class RetentionTask:
         return self._note_holders(held_log(self._store, self._model, max_ms, self._subscribers, now_ms))
 
     def topic_hold(self, topic: str) -> TopicHold | None:
-        """Who keeps the log for this topic now. StorageError."""
+        """The present hold of this topic on the log. Raises StorageError."""
         max_ms = self._policy.unacknowledged_max_ms
         return topic_hold(self._store, self._model, topic, max_ms, self._subscribers, self._clock_ms())
 
     def _note_holders(self, held: HeldLog) -> HeldLog:
-        """Which group keeps the log from being trimmed; logged once for each topic and group that become the
+        """Logs which group keeps the log from being trimmed, once for each topic and group that become the
         first."""
         counters = self.counters
         before = counters.held.holders[:1]
@@ -287,10 +289,10 @@ class RetentionTask:
 
     # --- pending messages ------------------------------------------------------------------------------
     async def _carry(self, decision: Decision) -> tuple[PhysicalOffset, bool]:
-        """Appends the pending messages of these segments again, in steps; on disk when it returns.
-
-        Returns where the log may begin then, and True; or, where the disk is full and there is no space for
-        copies, where it may begin without them, and False if that segment has pending messages nevertheless.
+        """Appends the pending messages of these segments again, in steps; the copies are on disk when it
+        returns. Returns where the log may begin then, and True. If the disk is full and has no space for
+        copies, it returns where the log may begin without them, and False if that segment still has pending
+        messages.
         """
         await self._carry_audit_records(decision)
         freed = decision.end - self._store.min_offset
@@ -319,8 +321,8 @@ class RetentionTask:
             get_logger().warning("retention.dropped_audit_records", reason=str(error))
 
     def _least(self, end: PhysicalOffset) -> tuple[PhysicalOffset, bool]:
-        """The segments before the first pending record; where there is none, the oldest with pending
-        records."""
+        """The segments before the first one with pending records; if there are none, the oldest segment, with
+        its pending records."""
         size, begin = self._store.settings.commit_log_file_size, self._store.min_offset
         outstanding = min(self._model.live_records_before(end), default=end)
         if outstanding >= begin + size:
@@ -353,7 +355,7 @@ class RetentionTask:
 
     # --- the removal --------------------------------------------------------------------------------
     async def _detach(self, end: PhysicalOffset, *, carry: bool, pressed: bool) -> StoreTrim | None:
-        """None if the log came to be held meanwhile."""
+        """Removes the segments for readers. None if a topic holds the log by now."""
         store, model = self._store, self._model
         trim = store.trim(end)
         await _in_turns(trim.prepare())
@@ -370,7 +372,7 @@ class RetentionTask:
         trim.hide()
         self._leaving = trim
         if not carry:
-            with suppress(TroveError):  # each finds now that its records are gone
+            with suppress(TroveError):  # each finds that its records were removed
                 model.reappend_live_records_before(end, self._clock_ms())
         return trim
 
@@ -405,7 +407,7 @@ class RetentionTask:
             get_logger().warning("retention.dropped_in_all", messages=len(outstanding), log_begins=end)
 
     def _identify(self, physical_offset: PhysicalOffset) -> tuple[str, str, str]:
-        """(topic, offsetMsgId, unique key) of the record there, as far as they can be read."""
+        """(topic, offsetMsgId, unique key) of the record at that offset, as far as they can be read."""
         try:
             record = self._store.record_at(physical_offset, check=False)
             message = decode_stored(record or b"")
@@ -419,7 +421,7 @@ class RetentionTask:
 
 
 async def _in_turns(steps: Steps[Result]) -> Result:
-    """The result of the steps; requests have their turns between them."""
+    """The result of the steps; requests run between them."""
     while True:
         try:
             next(steps)

@@ -1,7 +1,7 @@
-"""Keeping the B+trees up with the log, beside the requests.
+"""Keeps the B+trees up to date with the log, in the background.
 
-While messages come in, the trees take only their share of a processor, and lag; searches scan the part that
-they lack. When it is quiet they catch up, then entries of removed records are swept out of them.
+While messages arrive, the trees use only their share of a processor, and lag; searches scan the part of the
+log that is not indexed. In quiet times the trees catch up, then the entries of removed records are deleted.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ STEP_BYTES_BUSY: Final = 1 << 20
 STEP_BYTES_QUIET: Final = 8 << 20
 STEP_BYTES_FAR: Final = 64 << 20
 FAR_BYTES: Final = 128 << 20
-"""Trees that lag by more are being made: each step then touches most of their pages, so steps are larger."""
+"""Trees that lag by more are being built: each step touches most of their pages, so steps are larger."""
 SWEEP_ENTRIES: Final = 4_096
 POLL_S: Final = 0.1
 FAILURE_PAUSE_S: Final = 1.0
 
 
 class TreeTask:
-    """One a store. share_percent: of a processor, while messages come in."""
+    """The task of one store. share_percent: of a processor, while messages arrive."""
 
     def __init__(
         self, store: MessageStore, share_percent: int, clock_s: Callable[[], float] = time.perf_counter
@@ -39,7 +39,7 @@ class TreeTask:
         self.failure = ""
 
     async def run(self) -> None:
-        """Until it is cancelled. TroveError STORE_FAILED if a sync failed."""
+        """Runs until it is cancelled. Raises TroveError STORE_FAILED if a sync failed."""
         trees = self._store.trees
         if trees is None:
             return

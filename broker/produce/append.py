@@ -1,6 +1,6 @@
-"""From a batch on the wire to its place in the log: checks, append, and the status of the outcome.
+"""Appends batches from clients to the log: checks, the append, and the put status of a refusal.
 
-Everything that can be refused is refused before the log is touched; a batch is stored whole or not at all.
+A batch is checked completely before the log is written; it is stored whole or not at all.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def put_status(error: TroveError) -> str:
 
 
 class AppendTrace(Protocol):
-    """One append that is followed."""
+    """One append that is traced."""
 
     def ended(self, error: TroveError | None) -> None:
         """The append is as durable as its acknowledgement says, or `error` says why it failed or was
@@ -62,10 +62,10 @@ class AppendTrace(Protocol):
 
 
 class AppendTracer(Protocol):
-    """Follows appends of messages that are in a trace."""
+    """Traces the appends of messages that are in a trace."""
 
     def begin_append(self, topic: str, queue_id: int, batch: RecordBatch) -> AppendTrace | None:
-        """None if nobody wants to know of it."""
+        """None if the append is not traced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,12 +110,12 @@ class Appender:
 
     @property
     def durability(self) -> Durability:
-        """The meaning of an acknowledgement here."""
+        """The durability that an acknowledgement of this broker promises."""
         return "disk" if self._sync else "memory"
 
     @property
     def sync(self) -> bool:
-        """Whether acknowledgements wait for the sync."""
+        """Whether acknowledgements wait for the sync of the log."""
         return self._sync
 
     @property
@@ -127,11 +127,12 @@ class Appender:
         self._refusal = error
 
     def hold(self, error: TroveError | None) -> None:
-        """New messages are refused with this error until it is None; the broker's own records continue."""
+        """Refuses new messages with this error, until called with None; the broker's own records are still
+        appended."""
         self._held = error
 
     def drain(self, error: TroveError | None) -> None:
-        """As hold(), but open atomic transactions may continue. None: messages are accepted again."""
+        """As hold(), but open atomic transactions may continue."""
         self._drained = error
 
     def check_running(self) -> None:
@@ -163,8 +164,8 @@ class Appender:
     def append(self, topic: str, queue_id: QueueId, records: Buffer, born_host: bytes | None) -> AppendResult:
         """Checks the batch and appends it; in async mode it is visible when the loop's next turn begins.
 
-        `records` is a run of records as they were encoded by the producer; it is copied once.
-        Raises TroveError: nothing was written then.
+        `records` is a run of records as the producer encoded them; it is copied once. If it raises
+        TroveError, nothing was written.
         """
         data, batch = self.checked_batch(topic, queue_id, records)
         trace = None if self._tracer is None else self._tracer.begin_append(topic, queue_id, batch)
@@ -193,7 +194,7 @@ class Appender:
     def checked_batch(
         self, topic: str, queue_id: QueueId, records: Buffer, *, of_open_transaction: bool = False
     ) -> tuple[bytearray, RecordBatch]:
-        """A copy of the records, and the batch over it: everything that is checked before a write is right.
+        """A copy of the records, and the batch over it, after all checks that come before a write.
 
         Raises TroveError.
         """
@@ -231,8 +232,8 @@ class Appender:
         """In async mode: dispatches after the present callback, once for all appends of this turn of the
         loop.
 
-        So the acknowledgement is on its way already while the projections are written. Whatever request
-        its receiver sends next is handled after that, in a later turn: it finds the message.
+        So the acknowledgement is sent before the projections are written. The next request of its receiver is
+        handled after that, in a later turn, and finds the message.
         """
         if not self._dispatch_scheduled:
             self._dispatch_scheduled = True
@@ -243,11 +244,11 @@ class Appender:
         try:
             self._on_messages_available(self._store.dispatch())
         except Exception as error:
-            self._group_commit.fail(error)  # the daemon ends: an acknowledged message must be readable
+            self._group_commit.fail(error)  # ends the daemon: an acknowledged message must be readable
             raise
 
     def topic_for_write(self, topic: str, queue_id: QueueId | None = None) -> TopicConfig:
-        """The topic that may be written, made now where settings allow that.
+        """The topic, if it may be written; it is created now if settings allow that.
 
         Raises TOPIC_ILLEGAL, TOPIC_NOT_FOUND, QUEUE_NOT_FOUND, SERVICE_NOT_AVAILABLE (no write permission).
         """

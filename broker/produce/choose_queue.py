@@ -1,4 +1,4 @@
-"""Which queue takes a message whose sender named none: one after the other, topic by topic."""
+"""Chooses the queue of a message whose sender named none: round robin in each topic."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TOPICS_MAX: Final = 65_536
 
 
 class QueueChooser:
-    """Round robin. Remembers one number a topic, for a bounded number of topics."""
+    """Keeps one number per topic, for a bounded number of topics."""
 
     def __init__(self) -> None:
         self._next: dict[str, int] = {}

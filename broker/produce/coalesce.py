@@ -1,13 +1,13 @@
-"""Sends that arrive together become one append per (topic, queue).
+"""Joins sends that arrive together into one append per (topic, queue).
 
-A send is appended when a few turns of the event loop have brought no other one: the server accepts one call
-after the other, so sends that clients have in flight together come turns apart, and one append for them all
-costs little more than one for a single send. A turn with nothing to do takes microseconds. While a sync runs
-(sync flush), sends are appended just before the next sync begins, or when this one takes long: their
-acknowledgements wait for the next one anyway.
+Sends are appended when a few turns of the event loop have brought no further one: the server accepts calls
+one after the other, so concurrent sends arrive a few turns apart, and one append for all of them costs little
+more than an append for one. A turn with nothing to do takes microseconds. While a sync runs (sync flush),
+sends are appended just before the next sync begins, or earlier if this one takes long: their acknowledgements
+wait for the next sync anyway.
 
 Invariants
-- A send waits for a bounded number of turns, and for the sync that runs, at most gather_max_ms.
+- A send waits for a bounded number of turns, and for the running sync at most gather_max_ms.
 - Within a group the records lie in the order in which the sends came.
 - Every send is answered exactly once, with its own part of the group's append, with the group's error, or
   with the error of its own messages.
@@ -34,29 +34,29 @@ from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffse
 from trovemq_store.engine.message_store import AppendResult
 
 GATHER_TURNS_MAX: Final = 64  # of the event loop
-QUIET_TURNS: Final = 4  # a call takes this many turns from its acceptance to here
-WAITING_BYTES_MAX: Final = 64 << 20  # of one gathering, all groups
+QUIET_TURNS: Final = 4  # a call needs this many turns from its acceptance to here
+WAITING_BYTES_MAX: Final = 64 << 20  # in one gathering, of all queues
 _OF_ONE_SEND: Final = (
     errors.PRODUCER_SEQUENCE_ILLEGAL,
     errors.PRODUCER_SEQUENCE_TOO_OLD,
     errors.PRODUCER_SEQUENCE_CONFLICT,
     errors.MESSAGE_TYPE_CONFLICT,
 )
-"""A fault of one message refuses the whole append; the other senders' are stored all the same."""
+"""Errors of one send, which refuse the whole append: then each send is appended by itself."""
 _FIRST: Final = np.zeros(1, np.int64)
 _FIRST.flags.writeable = False
 
 
 @dataclass(frozen=True, slots=True)
 class SendOutcome:
-    """The place of one send's messages."""
+    """The result of one send: where its messages were stored."""
 
     queue_id: QueueId
     result: AppendResult
 
 
 Done: TypeAlias = Callable[[SendOutcome | Exception], None]
-"""Called once with the place of a send, or the reason why it was not appended. Must not raise."""
+"""Called once with the result of a send, or the reason why it was not appended. Must not raise."""
 
 
 @dataclass(slots=True)
@@ -92,7 +92,7 @@ class Coalescer:
         now_ms: EpochMs,
         checked: bool = False,
     ) -> SendOutcome:
-        """As `begin`. Returns after the append. Raises TroveError: nothing was written then."""
+        """As `begin`. Returns after the append. If it raises TroveError, nothing was written."""
         done: asyncio.Future[SendOutcome] = asyncio.get_running_loop().create_future()
         self.begin(
             topic,
@@ -107,7 +107,8 @@ class Coalescer:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Sends that begin in this block came together: they are appended at its end, unless a sync runs."""
+        """Sends that begin in this block belong together: they are appended at its end, unless a sync
+        runs."""
         self._together = True
         try:
             yield
@@ -130,7 +131,7 @@ class Coalescer:
         """Appends the messages, in order and contiguously, to the queue (-1: the broker chooses one).
 
         `checked`: the messages have passed the checks of their protocol. `done` is called after the append;
-        durability is the caller's to wait for. Raises TroveError: nothing is written then, and `done` is not
+        the caller waits for durability. If it raises TroveError, nothing is written, and `done` is not
         called.
         """
         if not messages:
@@ -147,14 +148,15 @@ class Coalescer:
         self._enqueue(topic, queue_id, records, len(messages), done)
 
     def _queue_for(self, topic: str, queue_id: QueueId) -> QueueId:
-        """The queue named, or that of all sends without one which are gathered now."""
+        """The named queue, or the one that all sends of this gathering without a queue share."""
         if queue_id >= 0:
             self._appender.topic_for_write(topic, queue_id)
             return queue_id
         return self.shared_queue(topic)
 
     def shared_queue(self, topic: str) -> QueueId:
-        """The queue of all sends that are gathered now and name none. Raises as Appender.topic_for_write."""
+        """The queue that all sends of this gathering without a queue share. Raises as
+        Appender.topic_for_write."""
         if topic not in self._chosen:
             config = self._appender.topic_for_write(topic)
             self._schedule()
@@ -176,7 +178,7 @@ class Coalescer:
         self._arrived += 1
 
     def _schedule(self) -> None:
-        """Begins to gather, where that has not begun yet."""
+        """Begins to gather, unless that has begun."""
         if not self._gathering:
             self._gathering = True
             self._waits_for_sync = self._commit.before_next_sync(self._append_groups)
@@ -203,7 +205,7 @@ class Coalescer:
                 self._append(topic, queue_id, part)
 
     def _parts(self, sends: list[_Send]) -> list[list[_Send]]:
-        """The sends in order, cut so that no part is larger than one batch may be."""
+        """Splits the sends, in order, so that no part is larger than one batch may be."""
         parts: list[list[_Send]] = [[]]
         size = 0
         for send in sends:
@@ -218,7 +220,7 @@ class Coalescer:
         data = sends[0].records if len(sends) == 1 else b"".join(send.records for send in sends)
         try:
             result = self._appender.append(topic, queue_id, data, None)
-        except Exception as error:  # each sender must hear of it; none may wait for ever
+        except Exception as error:  # each sender gets the error; none may wait for ever
             if len(sends) > 1 and isinstance(error, TroveError) and error.spec in _OF_ONE_SEND:
                 for send in sends:
                     self._append(topic, queue_id, [send])

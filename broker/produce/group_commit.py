@@ -1,15 +1,15 @@
-"""Group commit: one sync serves every append that waits for it.
+"""Group commit: one sync makes many appends durable.
 
 In sync mode an append is acknowledged after the sync that covers it. While a sync runs (in one thread of its
-own) further appends gather; the next sync covers them all. In async mode nobody waits, and the worker syncs
-by interval: when 4 pages are dirty, or any dirty page every 10 s (docs/store-format.md, "Flush").
+own) further appends gather; the next sync covers them all. In async mode no append waits, and the worker
+syncs at intervals: when 4 pages are dirty, or every 10 s if any page is (docs/store-format.md, "Flush").
 
 Invariants
 - Waiters are resolved in the order of their ends, which is the order of the appends.
 - A waiter is resolved without an error only after `finish_flush` moved the store's flushed offset past its
-  end and the records were dispatched and announced: who reads after the acknowledgement sees the message.
-- Each waiter is resolved exactly once. One that timed out is not resolved again by its sync.
-- After a failed sync nothing is acknowledged any more: the pages' state is unknown, only a restart helps.
+  end and the records were dispatched and announced: a read after the acknowledgement finds the message.
+- Each waiter is resolved exactly once: after a timeout its sync does not resolve it again.
+- After a failed sync nothing is acknowledged any more: the state of the pages is unknown until a restart.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from trovemq_store.settings import FlushMode
 
 PAGE_SIZE: Final = 4096
 GATHER_TURNS: Final = 16  # of the event loop
-RETRY_PAUSE_S: Final = 0.05  # after a sync that could not be begun
+RETRY_PAUSE_S: Final = 0.05  # after a sync that could not begin
 
 Grown = list[tuple[str, QueueId]]
 Resolve = Callable[[TroveError | None], None]
 
 
 class Flushable(Protocol):
-    """A captured sync: see trovemq_store.engine.message_store.FlushWork."""
+    """A sync that was prepared: see trovemq_store.engine.message_store.FlushWork."""
 
     end: PhysicalOffset
 
@@ -61,12 +61,12 @@ class FlushSettings:
 
     mode: FlushMode = "sync"  # flushDiskType
     flush_interval_ms: int = 500  # flushIntervalCommitLog
-    least_pages: int = 4  # flushCommitLogLeastPages; fewer dirty ones wait for the thorough flush
+    least_pages: int = 4  # flushCommitLogLeastPages; fewer dirty pages wait for the thorough flush
     thorough_interval_ms: int = 10_000  # flushCommitLogThoroughInterval
     sync_flush_timeout_ms: int = 5_000  # syncFlushTimeout
     unsynced_bytes_max: int = 2_147_483_648
     append_wait_max_ms: int = 1_000  # osPageCacheBusyTimeOutMills
-    gather_max_ms: int = 5  # that a send waits for a sync which runs before it is appended all the same
+    gather_max_ms: int = 5  # how long a send waits for a running sync before it is appended
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ class _Waiter:
 
 
 class GroupCommit:
-    """The flush worker and those who wait for it. Everything but the sync itself runs on the event loop."""
+    """The flush worker and its waiters. Everything but the sync itself runs on the event loop."""
 
     def __init__(
         self, store: FlushStore, settings: FlushSettings, on_messages_available: Callable[[Grown], None]
@@ -116,7 +116,7 @@ class GroupCommit:
 
     @property
     def full(self) -> bool:
-        """Whether more waits for the disk than may."""
+        """Whether the bytes that wait for the disk exceed their limit."""
         return self.unsynced_bytes >= self._settings.unsynced_bytes_max
 
     def appended(self) -> None:
@@ -125,9 +125,8 @@ class GroupCommit:
             self._wanted.set()
 
     def before_next_sync(self, action: Callable[[], None]) -> bool:
-        """While a sync runs that acknowledgements wait for: `action` is called once, before the next one
-        begins (and there will be one), or when this one takes longer than gather_max_ms. False if no such
-        sync runs: then it is not called."""
+        """Runs `action` once, before the next sync begins or when the running one takes longer than
+        gather_max_ms. False, without a call, if no sync runs for which acknowledgements wait."""
         if not self._syncing:
             return False
         if not self._before_sync:
@@ -154,7 +153,8 @@ class GroupCommit:
         self._arm_timer()
 
     def _add(self, waiter: _Waiter) -> None:
-        """Nearly always at the end; a later append's waiter may be there first, by a turn of the loop."""
+        """Adds the waiter in the order of ends: nearly always last, but a later append's waiter may come a
+        turn of the loop earlier."""
         at = len(self._waiters)
         while at and self._waiters[at - 1].end > waiter.end:
             at -= 1
@@ -164,7 +164,7 @@ class GroupCommit:
     async def wait_for_capacity(self) -> None:
         """Returns when the unsynced bytes are below their limit, or when the store failed.
 
-        Raises TroveError OS_PAGE_CACHE_BUSY where that takes longer than `append_wait_max_ms`.
+        Raises TroveError OS_PAGE_CACHE_BUSY if that takes longer than `append_wait_max_ms`.
         """
         try:
             async with asyncio.timeout(self._settings.append_wait_max_ms / 1000):
@@ -215,7 +215,7 @@ class GroupCommit:
             if thorough:
                 thorough_at = loop.time() + self._settings.thorough_interval_ms / 1000
         self._run_before_sync()
-        while self.unsynced_bytes > 0:  # includes bytes that came during the last sync
+        while self.unsynced_bytes > 0:  # includes bytes that were appended during the last sync
             await self._flush()
 
     async def _next_turn(self) -> None:
@@ -244,7 +244,7 @@ class GroupCommit:
             await asyncio.get_running_loop().run_in_executor(self._executor, work.run)
             grown = self._store.finish_flush(work)
         except StorageError as error:
-            if error.no_descriptor:  # to sync a directory by: nothing is lost, it is tried again
+            if error.no_descriptor:  # for the sync of a directory: nothing is lost, the sync is repeated
                 await asyncio.sleep(RETRY_PAUSE_S)
                 self._wanted.set()
                 return
@@ -258,8 +258,8 @@ class GroupCommit:
         self._capacity.set()
 
     async def _gather(self) -> None:
-        """Lets callers whose sync has ended get their answers, and calls that have arrived be read: the more
-        appends a sync covers, the fewer syncs there are. With nothing to do this takes a fraction of a
+        """Lets the loop answer callers and read calls that have arrived before the next sync begins: the more
+        appends one sync covers, the fewer syncs there are. With nothing to do this takes a fraction of a
         sync."""
         for _ in range(GATHER_TURNS):
             await asyncio.sleep(0)
@@ -278,7 +278,7 @@ class GroupCommit:
 
     # --- time-outs, failure, end --------------------------------------------------------------------
     def _arm_timer(self) -> None:
-        """Sets one timer, for the oldest waiter: deadlines have the same order as waiters."""
+        """Sets one timer, for the oldest waiter: the deadlines have the order of the waiters."""
         if self._timer is None and self._waiters:
             self._timer = asyncio.get_running_loop().call_at(self._waiters[0].deadline, self._expire)
 
@@ -294,11 +294,11 @@ class GroupCommit:
         self._arm_timer()
 
     def fail(self, error: Exception) -> None:
-        """The store failed: every waiter hears it, and the worker ends with STORE_FAILED."""
+        """The store failed: every waiter gets the error, and the worker ends with STORE_FAILED."""
         if self.failure is None:
             self.failure = error
             self._store.mark_failed()
-        self._run_before_sync()  # each hears of it from the store
+        self._run_before_sync()  # each gets the error from the store
         while self._waiters:
             self._waiters.popleft().resolve(_store_failed(self.failure))
         self._wanted.set()

@@ -1,4 +1,4 @@
-"""Messages that a client sends unencoded (unary Send): checked and encoded here, one by one."""
+"""Checks and encodes messages that a client sends unencoded (unary Send), one by one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NO_BORN_HOST: Final = bytes(HOST_SIZE_IPV4)
 
 @dataclass(frozen=True, slots=True)
 class OutgoingMessage:
-    """One message as its sender gave it; empty text means that it is not set."""
+    """One message from its sender; an empty text means that a field is not set."""
 
     body: bytes
     tag: str = ""
@@ -43,7 +43,8 @@ class OutgoingMessage:
     flag: int = 0
     born_timestamp: EpochMs = EpochMs(0)  # epoch ms; 0 = now
     system_properties: Mapping[str, str] = field(default_factory=dict)
-    """Written unchecked: properties that one of the broker's protocols stores under RocketMQ's own names."""
+    """Properties that one of the broker's protocols stores under RocketMQ's own names; they are not
+    checked."""
 
     def stored_properties(self, unique_key: str) -> dict[str, str]:
         """The property block's names and values, in the encoder's order; `unique_key` is for a message

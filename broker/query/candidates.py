@@ -1,4 +1,4 @@
-"""Looking at the records that an index names, or a scan: only a record itself says whether it counts."""
+"""Reads the records that an index or a scan has found, and takes those that answer the query."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BODY_BYTES_OF_WORK: Final = 2_048
 class TimedQuery(Protocol):
     @property
     def has_times(self) -> bool:
-        """Whether not every time will do."""
+        """Whether the query has a limit of time."""
         ...
 
     def in_time(self, timestamp: EpochMs) -> bool: ...
@@ -32,7 +32,7 @@ class TimedQuery(Protocol):
 
 @dataclass(slots=True)
 class Found:
-    """The records of a page, in the order of the answer; `notes` names omitted records, and why.
+    """The records of a page, in the order of the answer. `notes` lists omitted records, with the reason.
 
     Work is counted by candidates and by their bytes that are read, so that messages with many properties or
     large bodies make smaller pages, not longer ones.
@@ -51,11 +51,11 @@ class Found:
     byte_count: int = 0
 
     def look_at(self, physical_offset: PhysicalOffset) -> bool:
-        """Takes the record if it answers. False: it would have to be taken, and the page is full."""
+        """Takes the record if it answers the query. False if it answers and the page is full."""
         self.work.charge(WORK_OF_CANDIDATE)
         try:
             found = self._answer_at(physical_offset)
-        except (StorageError, TroveError):  # the disk does not give it
+        except (StorageError, TroveError):  # it cannot be read
             self._note_damage(physical_offset)
             return True
         if found is None:
@@ -90,9 +90,9 @@ class Found:
         if record is None:
             if physical_offset >= store.min_offset and not self._is_well_formed(physical_offset):
                 self._note_damage(physical_offset)
-            return None  # well formed, and yet not served: its topic was deleted
+            return None  # it is well formed: its topic was deleted
         fields = fields_of(record)
-        # Its properties are looked at first: to check a foreign record's body would be in vain.
+        # The properties come first: if they do not match, the body need not be checked.
         self.work.charge(fields.property_size // _PROPERTY_BYTES_OF_WORK)
         if not self.answers(record, fields):
             return None

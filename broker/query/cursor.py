@@ -1,8 +1,8 @@
-"""Where a query by key or a search continues: an opaque text for the caller.
+"""The cursor of a query by key or a search, which continues there: an opaque text for the caller.
 
 `1.<fingerprint of the query>.<physical offset>[.<index file>.<item>]`: newest first, the records below that
-offset are still to be answered; oldest first, those at or above it. Of a query by key the item is where the
-index's chain continues (a short cut, checked when used).
+offset are still to be examined; oldest first, those at or above it. In a query by key the index file and item
+are the place where the index's chain continues (a short cut, which is checked).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Cursor:
 
     @classmethod
     def decode(cls, text: str, query: Query) -> Cursor:
-        """Raises TroveError CURSOR_ILLEGAL for one that is damaged or another query's."""
+        """Raises TroveError CURSOR_ILLEGAL for a text that is damaged or belongs to another query."""
         match = _PATTERN.fullmatch(text)
         if match is None or match[1] != query.fingerprint():
             raise TroveError(errors.CURSOR_ILLEGAL)

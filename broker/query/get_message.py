@@ -1,8 +1,8 @@
-"""One message by any identifier: offsetMsgId, unique key, or topic, queue and queue offset.
+"""Finds one message by any identifier: offsetMsgId, unique key, or topic, queue and queue offset.
 
-An offsetMsgId names a host and a place in the log. Stores move, so the host is compared with the record's own
-STOREHOST and not with this broker's address. Unique keys of 4.x clients have the shape of an
-offsetMsgId: such a text is tried as the one, then as the other, and the record decides.
+An offsetMsgId names a host and a place in the log. A store may move to another host, so the host is compared
+with the record's STOREHOST, not with this broker's address. Unique keys of 4.x clients look like an
+offsetMsgId: such a text is tried as an offsetMsgId, then as a unique key.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class IdentifierKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FoundMessages:
-    """One record, or every record with a unique key, newest first. complete is False if there are more."""
+    """One record, or all records with a unique key, newest first. complete is False if there are more."""
 
     kind: IdentifierKind
     records: list[memoryview]
@@ -114,7 +114,7 @@ def _by_offset_msg_id(store: MessageStore, identifier: str) -> FoundMessages | N
         return None
     fields = fields_of(record)
     if record[fields.topic_position : fields.topic_position + fields.topic_size] == _AUDIT_TOPIC:
-        return None  # reading its topic needs a right of its own, which a look-up by id cannot check
+        return None  # reading that topic needs a permission of its own, which a look-up by id cannot check
     queue_offset = queue_offset_of(store.consume_queues, record, fields, physical_offset)
     return FoundMessages(
         IdentifierKind.OFFSET_MSG_ID, [record], [QueueOffset(queue_offset)], [physical_offset]

@@ -1,7 +1,7 @@
-"""A key query, and whether a record matches it.
+"""A query by key, and the test whether a record matches it.
 
-The key index holds 31 bits of a hash of `topic#key`; only the record shows whether it has the key. A record
-answers when its TOPIC is the topic, its STORETIMESTAMP lies in [begin, end], and
+The key index has 31 bits of a hash of `topic#key`, so a record must be read to see whether it has the key. A
+record answers when its TOPIC is the topic, its STORETIMESTAMP lies in [begin, end], and
 - KEY: the key is one of KEYS (words, or keys with spaces: trovemq_proto.records.keys), or UNIQ_KEY;
 - UNIQUE: the key is UNIQ_KEY;
 - TAG: the key is TAGS.
@@ -71,8 +71,8 @@ class KeyQuery:
         return blake2b(parts.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
     def hashes_in(self, topic: str) -> set[int]:
-        """The key index's hashes of the records that can match in that topic. Of a key with spaces KEYS has
-        entries by word, and UNIQ_KEY has one."""
+        """The hashes under which the key index has the records of that topic that can match. A key with
+        spaces has an entry for each word if it is in KEYS, and one entry if it is the UNIQ_KEY."""
         if self.type is KeyType.TAG:
             return {index_hash(topic, f"T#{self.key}")}
         found = {index_hash(topic, self.key)}
@@ -88,7 +88,7 @@ class KeyQuery:
 
     @property
     def has_times(self) -> bool:
-        """Whether not every time will do."""
+        """Whether the query has a limit of time."""
         return self.begin > 0 or self.end < TIME_MAX
 
     def in_time(self, timestamp: EpochMs) -> bool:
@@ -105,8 +105,8 @@ class KeyQuery:
         return self._may_stand_in(block) and self._has_key(parse_properties(block))
 
     def _may_stand_in(self, block: bytes) -> bool:
-        """Whether the key's bytes are there at all: to read a large block costs a hundred times more. U+FFFD
-        may replace any malformed bytes."""
+        """Whether the block has the key's bytes at all: to parse a large block costs a hundred times more.
+        U+FFFD in the key may stand for any malformed bytes."""
         return "\ufffd" in self.key or self.key.encode("utf-8", "replace") in block
 
     def _has_key(self, properties: dict[str, str]) -> bool:

@@ -1,4 +1,4 @@
-"""Whether an answer may lack messages that went before their time, to free the disk."""
+"""Tells callers when an answer may lack messages that were removed early, to free the disk."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from trovemq_store.engine.message_store import MessageStore
 
 
 def lacking_note(store: MessageStore, topic: str, begin_ms: int) -> str:
-    """A sentence where an answer about this topic ("": all topics) from this store time on may lack some;
-    else an empty text. A topic whose every queue still has its first message lacks nothing."""
+    """A sentence if an answer about this topic ("": all topics) from this store time on may lack messages,
+    else an empty text. A topic whose queues all still have their first message lacks nothing."""
     removed = store.early_removal.removed
     if not removed or begin_ms > removed.newest_ms:
         return ""
@@ -23,7 +23,8 @@ def lacking_note(store: MessageStore, topic: str, begin_ms: int) -> str:
 def with_lacking_note(
     store: MessageStore, page: PageT, topic: str, begin_ms: int, notes: MutableSequence[str]
 ) -> PageT:
-    """The page; not complete, and a note of it in `notes`, where messages may have gone before their time."""
+    """The page. If it may lack messages that were removed early, it is not complete, and `notes` gets a
+    note."""
     note = lacking_note(store, topic, begin_ms) if page.complete else ""
     if not note:
         return page

@@ -1,4 +1,4 @@
-"""The queue offset of a record that was found by its place in the log."""
+"""The fields and the queue offset of a record that was found by its physical offset."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def fields_of(record: memoryview) -> RecordFields:
 def queue_offset_of(
     consume_queues: ConsumeQueues, record: memoryview, fields: RecordFields, physical_offset: PhysicalOffset
 ) -> int:
-    """The index of the record's unit, which is the truth; its own QUEUEOFFSET where it has no unit."""
+    """The index of the record's unit in its consume queue, which decides; the record's QUEUEOFFSET if it has
+    no unit."""
     topic = str(record[fields.topic_position : fields.topic_position + fields.topic_size], "utf-8", "replace")
     stored = int.from_bytes(record[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8], signed=True)
     queue = consume_queues.get(

@@ -1,7 +1,7 @@
-"""Reads a part of the log backwards, window by window, where the key index does not cover it.
+"""Scans a part of the log that the key index does not cover: in windows, from the last one back.
 
-Records can only be walked forwards, so a window must begin at a record. Where records begin is known from the
-consume queues: each unit names one.
+Records can be read forwards only, so a window must begin at a record. The units of the consume queues name
+the begins of records.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def matches(
     end: PhysicalOffset,
     answering: Callable[[RecordBatch], NDArray[np.bool_]],
 ) -> tuple[list[PhysicalOffset], int]:
-    """Physical offsets of the records of [begin, end) that may answer, newest first; and how many records
-    were looked at."""
+    """Physical offsets of the records of [begin, end) that may answer, newest first, and the number of
+    records that were tested."""
     found: list[PhysicalOffset] = []
     record_count = 0
     for physical_offset, records, alive in store.scan(begin, end, WINDOW_BYTES):

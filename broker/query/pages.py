@@ -1,5 +1,5 @@
-"""Pages of bounded work: an answer by key or by conditions is given page by page, each continuing where
-the one before stopped, until it is complete, long enough, or took its share of work."""
+"""Pages of bounded work. An answer by key or by conditions is returned page by page, each of which continues
+where the one before stopped, until the answer is complete, long enough, or has used its share of work."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _SCANNED_BYTES_OF_WORK: Final = 64
 
 @dataclass(slots=True)
 class Work:
-    """The limits of a page's work, and the work done. Work is charged when it is done, so that every page
-    gets on."""
+    """The limits of a page's work, and the work done. Work is charged after it is done, so that every page
+    makes progress."""
 
     left: int = WORK_MAX
     done: int = 0
@@ -40,8 +40,8 @@ class Work:
 class AnswerPage:
     """One page. Record i has queue_offsets[i] and physical_offsets[i]; records are views of the log.
 
-    complete: nothing more answers; otherwise `cursor` continues, also from a page that is empty because its
-    share of work was done.
+    complete: no further record answers; otherwise `cursor` continues, even after an empty page that used its
+    share of work.
     """
 
     records: list[memoryview]
@@ -60,7 +60,7 @@ PageT = TypeVar("PageT", bound=AnswerPage)
 
 
 def page_size(store: MessageStore, messages_max: int) -> int:
-    """How many messages a page may have (0: maxMsgsNumBatch, which is also the most). TroveError
+    """How many messages a page may have (0: maxMsgsNumBatch, which is also the most). Raises TroveError
     REQUEST_ILLEGAL."""
     if messages_max < 0:
         raise TroveError(errors.REQUEST_ILLEGAL, f"{messages_max} messages", field="messages_max")
@@ -71,8 +71,9 @@ def page_size(store: MessageStore, messages_max: int) -> int:
 def answer_pages(
     page_at: Callable[[int, str], PageT], messages_max: int, cursor: str, work_max: int
 ) -> Iterator[PageT]:
-    """Pages until the answer is complete, has messages_max messages, or took work_max. page_at: the page of
-    at most this many messages from a cursor on. The caller may do other things between two pages."""
+    """Yields pages until the answer is complete, has messages_max messages, or used work_max. page_at returns
+    the page of at most that many messages from a cursor on. The caller may do other work between two
+    pages."""
     while True:
         page = page_at(messages_max, cursor)
         messages_max -= len(page.records)

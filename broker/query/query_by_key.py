@@ -1,14 +1,13 @@
-"""The exact query by key, unique key or tag: newest first, each record once, never cut in silence.
+"""The exact query by key, unique key or tag: newest first, each record once; an incomplete answer is marked.
 
-RocketMQ answers from the hashes alone and counts before it checks; so foreign records show up and true ones
-are crowded out. Here every candidate is looked at in the log before it counts. An answer is made in
-pages of bounded work: each continues below the physical offset where the one before stopped.
+RocketMQ answers from the hashes alone and counts before it checks, so its answers have foreign records and
+lack true ones. Here every candidate is read from the log before it counts. An answer consists of pages of
+bounded work: each continues below the physical offset where the one before stopped.
 
-The log below the page's start is covered in three parts, from the newest:
-  [index position, start)     not indexed yet: scanned from the log
-  [tags_from, index position) the chains of the key index (from 0 for keys, which every index has)
-  [lowest, tags_from)         an index of another broker may lack tags there: scanned, for tag queries only
-where no record below `lowest` can be as late as the query's begin.
+The log below the page's start is covered in three parts, from the newest: [index position, start) not indexed
+yet: scanned from the log [tags_from, index position) the chains of the key index (from 0 for keys, which
+every index has) [lowest, tags_from) an index of another broker may lack tags there: scanned, for tag queries
+only No record below `lowest` can be as late as the query's begin.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _CHAIN_STEPS_MIN: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryPage(AnswerPage):
-    """A page, newest first. index_last_update_*: the record that the key index has last."""
+    """A page, newest first. index_last_update_*: the last record in the key index."""
 
     index_last_update_timestamp: int
     index_last_update_physical_offset: PhysicalOffset
@@ -57,7 +56,7 @@ def query_page(store: MessageStore, query: KeyQuery, *, messages_max: int = 0, c
     messages_max = page_size(store, messages_max)
     start = Cursor.decode(cursor, query) if cursor else Cursor(store.visible_offset)
     if query.topic:
-        queue_ids(store, query.topic)  # a topic that is not here is an error, never an empty answer
+        queue_ids(store, query.topic)  # an unknown topic is an error, never an empty answer
     if store.key_index is None:
         raise TroveError(errors.INDEX_DISABLED)
     found = Found(store, query, query.accepts, messages_max)
@@ -149,7 +148,7 @@ class _PageSearch:
                 self._walk_chain(hashes[0], begin)
             else:
                 self._walk_chains(hashes, begin)
-        except StorageError as error:  # the disk does not give a part of the index: the log has it all
+        except StorageError as error:  # a part of the index cannot be read: the log has all records
             self.found.notes.append(f"the log was searched: {error}")
             self.place = None
             self._scan(begin)
@@ -167,12 +166,13 @@ class _PageSearch:
             self.found.work.charge(steps)
 
     def _chain_steps(self) -> int:
-        """No more than fill the page, so that the next page need not walk them again."""
+        """The most steps along chains: as many as fill the page, so that the next page need not repeat
+        them."""
         missing = self.found.messages_max - len(self.found.records)
         return min(_CHAIN_STEPS, max(missing, _CHAIN_STEPS_MIN))
 
     def _walk_chains(self, hashes: list[int], begin: PhysicalOffset) -> None:
-        """A page goes through one index file: of many topics, beginning the chains is most of the work."""
+        """Walks the chains of one index file: with many topics, beginning the chains is most of the work."""
         reached = self.index.newest_file_begin(begin, self.before)
         self._merge_chains(hashes, reached)
         self.found.work.charge(_WORK_OF_CHAIN * len(hashes))
@@ -209,7 +209,7 @@ class _PageSearch:
     def _examine(self, physical_offset: PhysicalOffset) -> None:
         """Takes the record if it answers the query and the page has space; else skips it or stops."""
         if physical_offset >= self.before:
-            return  # the same record once more: it has two keys of this hash, or was indexed twice
+            return  # the same record again: two of its keys have this hash, or it was indexed twice
         if self.found.look_at(physical_offset):
             self.before = physical_offset
         else:

@@ -20,7 +20,7 @@ class QueueOffsets(NamedTuple):
 
 
 def queue_offsets(store: MessageStore, topic: str, queue_ids: Sequence[QueueId] = ()) -> list[QueueOffsets]:
-    """Of these queues, or of all if none is named.
+    """The ranges of these queues, or of all queues if none is named.
 
     Raises TroveError TOPIC_NOT_FOUND, QUEUE_NOT_FOUND.
     """

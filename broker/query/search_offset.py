@@ -1,4 +1,4 @@
-"""The queue offset that belongs to a time."""
+"""Finds the queue offset of a time."""
 
 from __future__ import annotations
 

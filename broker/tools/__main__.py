@@ -1,8 +1,8 @@
 """`python -m broker.tools verify|dump|export|repair|restore`: for a store whose broker is stopped or killed.
 
-Nothing is ever written to the store, but by `repair`, which makes consume queues and key index again from the
-log, and by `restore`, which makes a store from a backup. Standard output carries the answer, one JSON object
-a line (`verify`, `repair`, `restore` without --json: for people); warnings and errors go to standard error.
+Only `repair`, which rebuilds consume queues and key index from the log, and `restore`, which makes a store
+from a backup, write to a store. The answer is on standard output, one JSON object per line (as text with
+`verify`, `repair` and `restore` without --json); warnings and errors are on standard error.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def restore_command(
 
 
 def _check_restored(root: Path) -> None:
-    """TroveError STORE_FAILED if the store has findings."""
+    """Raises TroveError STORE_FAILED if the store has findings."""
     found: list[Finding] = []
     summary = verify(StoreView.open(root), Findings(found.append))
     for finding in found:
@@ -210,7 +210,7 @@ def _print_summary(fields: Mapping[str, object], as_json: bool) -> None:
 
 
 def _open(store: Path, assignments: list[str] | None) -> _Opened:
-    """Opens the store for reading; prints the error and exits where that fails."""
+    """Opens the store for reading; prints the error and exits if that fails."""
     try:
         loaded = load_settings(
             BrokerSettings,
@@ -276,7 +276,7 @@ def _line(text: str) -> None:
 
 
 def _discard_output() -> None:
-    """Whatever Python still holds for the closed pipe goes nowhere."""
+    """Discards the output that Python still has for the closed pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,4 +1,4 @@
-"""Parts of a store as readable objects, one a line."""
+"""Parts of a store as readable objects, one per line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ UNITS_AT_ONCE: Final = 4096
 
 
 def records(view: StoreView, scan: LogScan, begin: PhysicalOffset) -> Iterator[JsonObject]:
-    """Every record from `begin` (where one must start), also those that no queue shows; without bodies."""
+    """Every record from `begin` on (where one must start), also those that are in no queue; without
+    bodies."""
     if begin > view.log.min_offset:
         _require_record(view, begin)
     for run in view.runs(scan, begin):

@@ -47,7 +47,7 @@ BROKER_CONFIG_KEYS: Final = frozenset(
 SUBSCRIPTION_GROUPS_PATH: Final = "config/subscriptionGroup.json"
 DELAY_OFFSETS_PATH: Final = "config/delayOffset.json"
 
-# Every RocketMQ broker makes these when it starts, whether it has saved them yet or not.
+# Every RocketMQ broker creates these when it starts, even if it has not saved them yet.
 _SYSTEM_GROUPS: Final = (
     "CID_ONS-HTTP-PROXY",
     "CID_ONSAPI_OWNER",
@@ -78,7 +78,7 @@ _HASH_CHUNK: Final = 1 << 20
 
 @dataclass(slots=True)
 class _Queue:
-    """One queue as the log has it; lists of arrays, in log order."""
+    """The records of one queue in the log; lists of arrays, in log order."""
 
     offsets: list[NDArray[np.int64]] = field(default_factory=list)
     units: list[NDArray[np.void]] = field(default_factory=list)
@@ -94,7 +94,7 @@ def messages(view: StoreView, scan: LogScan) -> Iterator[Message]:
 
 
 def manifest(view: StoreView, scan: LogScan, name: str, config: Mapping[str, str]) -> JsonObject:
-    """The whole store as one document. `config`: settings that were given, by RocketMQ's names."""
+    """The whole store as one document. `config`: the given settings, by RocketMQ's names."""
     queues: dict[tuple[str, QueueId], _Queue] = {}
     found: list[object] = []
     for run in view.runs(scan):
@@ -121,7 +121,7 @@ def manifest(view: StoreView, scan: LogScan, name: str, config: Mapping[str, str
 
 
 def broker_config(view: StoreView, config: Mapping[str, str]) -> dict[str, str]:
-    """Sizes of the store, and of the given keys those that the golden manifests have."""
+    """The sizes of the store, and those given keys that the golden manifests have."""
     sizes = {
         "mappedFileSizeCommitLog": str(view.settings.commit_log_file_size),
         "mappedFileSizeConsumeQueue": str(view.settings.consume_queue_file_size),
@@ -154,7 +154,7 @@ def _collect(queues: dict[tuple[str, QueueId], _Queue], run: DispatchBatch) -> N
 
 
 def _queue_keys(view: StoreView, queues: Mapping[tuple[str, QueueId], _Queue]) -> list[tuple[str, QueueId]]:
-    """Queues of the log, and those whose messages are gone but whose offsets continue."""
+    """The queues in the log, and those whose messages were removed but whose offsets continue."""
     kept = {(queue.topic, queue.queue_id) for queue in view.queues if _goes_on(view, queue)}
     return sorted(kept | queues.keys())
 
@@ -197,7 +197,7 @@ def _table(files: ReadOnlyFileSystem, path: str, member: str) -> JsonObject:
 
 
 def _consumer_offsets(view: StoreView, ends: Mapping[tuple[object, object], int]) -> JsonObject:
-    """As saved; after a kill no offset is above its queue's end."""
+    """The saved offsets; after a kill none is above its queue's end."""
     table = _table(view.files, OFFSETS_PATH, "offsetTable")
     if view.clean:
         return table

@@ -1,10 +1,10 @@
-"""The trees of a stopped store as readable objects, one a line: KahaDB's three views of its messages.
+"""The trees of a stopped store as readable objects, one per line: KahaDB's three views of its messages.
 
 | view       | order                                                             |
 |------------|-------------------------------------------------------------------|
 | location   | of the log                                                        |
 | message-id | of the unique ids, as text                                        |
-| order      | in which each queue is received: by priority, where its topic is; |
+| order      | in which each queue is received: by priority if its topic is so; |
 |            | `sequence` counts within the queue                                |
 """
 
@@ -117,7 +117,7 @@ def order(view: StoreView, reader: TreeReader, numbers: TopicNumbers) -> Iterato
 
 
 def _message_at(view: StoreView, physical_offset: PhysicalOffset) -> Message | None:
-    """The message there; None if it is gone or damaged."""
+    """The message at that offset; None if it was removed or is damaged."""
     segment = view.log.segments.at(physical_offset)
     if segment is None or physical_offset < view.log.min_offset:
         return None

@@ -1,4 +1,4 @@
-"""Every record of one message, and the kind of each.
+"""Finds all records of one message, and the role of each.
 
 A message's copies have its unique key (UNIQ_KEY), wherever they lie:
 
@@ -6,17 +6,17 @@ A message's copies have its unique key (UNIQ_KEY), wherever they lie:
 |-------------|-------------------------------------------|-------------------------------------------|
 | MESSAGE     | a topic of users                          | none of the following                     |
 | COMMITTED   | a topic of users                          | the transaction type commit               |
-| DELIVERED   | a topic of users                          | REAL_TOPIC, which it has from its waiting |
+| DELIVERED   | a topic of users                          | REAL_TOPIC, which it has from the wait |
 | DELAYED     | rmq_sys_wheel_timer, SCHEDULE_TOPIC_XXXX  | its real topic may be a retry topic       |
 | RECALL      | rmq_sys_wheel_timer                       | TIMER_DEL_UNIQKEY                         |
 | HALF        | RMQ_SYS_TRANS_HALF_TOPIC                  |                                           |
 | GIVEN_UP    | TRANS_CHECK_MAX_TIME_TOPIC                |                                           |
 | RETRY       | %RETRY%group, %RETRY%group_topic, …+topic |                                           |
 | DEAD_LETTER | %DLQ%group                                |                                           |
-| CARRIED     | rmq_sys_trovemq_carried                   | made by retention; nobody reads it        |
+| CARRIED     | rmq_sys_trovemq_carried                   | made by retention; no group reads it        |
 
-Producers may send several messages under one key. Each copy belongs to one of them (a Life): to the one
-that it points to, else to the newest one of its topic before it in the log.
+Producers may send several messages under one key. Each copy belongs to one of them: to the one that it points
+to, else to the newest one of its topic before it in the log.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from trovemq_store.topics.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 COPIES_MAX: Final = 256
 MESSAGES_MAX: Final = 32
-"""Messages of one key: a status for each group and event after event is the price of each."""
+"""The most messages of one key: for each of them all events are read and every group gets a status."""
 RETRY_TOPIC_PROPERTY: Final = "RETRY_TOPIC"
 
 
@@ -79,8 +79,9 @@ CONSUMABLE: Final = frozenset({CopyRole.MESSAGE, CopyRole.COMMITTED, CopyRole.DE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy:
-    """One record. `real_topic`: that of the message, where the record has it; `group`: whose retry or dead
-    letter it is; `deliver_ms`: of one that waits for its time; `is_moved`: it was elsewhere before."""
+    """One record. `real_topic`: the topic of the message, if the record names it; `group`: the group of a
+    retry or dead letter; `deliver_ms`: the delivery time of a delayed message; `is_moved`: it is a later copy
+    of the same record."""
 
     role: CopyRole
     topic: str
@@ -121,7 +122,7 @@ class TrackedMessage:
 
     @property
     def consumable(self) -> Copy | None:
-        """The record that groups receive."""
+        """The record that groups receive, if there is one."""
         return self.newest(*CONSUMABLE)
 
 
@@ -142,7 +143,7 @@ class Location:
 def find_messages(
     store: MessageStore, identifier: str | Location, topic: str = ""
 ) -> Generator[None, None, TrackedMessages]:
-    """The messages of an offsetMsgId, a unique key or a place in a queue; yields between two pages of work.
+    """The messages of an offsetMsgId, a unique key or a queue offset; yields between two pages of work.
 
     `topic` narrows a unique key to the messages of one topic. Raises TroveError as get_message() and
     get_message_at() do; TOPIC_NOT_FOUND.
@@ -181,7 +182,7 @@ def find_messages(
 
 
 def _with_key(store: MessageStore, key: str) -> Generator[None, None, tuple[list[Copy], bool, list[str]]]:
-    """Every record with the unique key; the newest COPIES_MAX of them where there are more."""
+    """The records with the unique key: the newest COPIES_MAX of them."""
     if not key:
         return [], True, ["the message has no unique key: copies of it cannot be found"]
     if store.key_index is None:
@@ -206,7 +207,7 @@ def _copies(records: Sequence[memoryview], queue_offsets: Sequence[QueueOffset])
 
 
 def copy_of(message: Message, queue_offset: QueueOffset) -> Copy:
-    """The kind of the record, and its fields."""
+    """The record's role, and its fields."""
     properties = message.properties
     role = _role(message)
     waiting = waiting_of(properties) if role is CopyRole.DELAYED else None
@@ -263,7 +264,7 @@ _ROLE_OF_TOPIC: Final = {
 
 
 def _real_topic(role: CopyRole, message: Message) -> str:
-    """ "" if the record does not say it."""
+    """The topic that the record names as its message's; "" if it names none."""
     if role in CONSUMABLE:
         return message.topic
     properties = message.properties
@@ -283,7 +284,7 @@ _BEGINS_A_LIFE: Final = frozenset({CopyRole.MESSAGE, CopyRole.HALF, CopyRole.DEL
 
 
 def messages_of(copies: Iterable[Copy]) -> list[TrackedMessage]:
-    """The copies, each in the life that it belongs to; lives are numbered from 1 in log order."""
+    """Assigns the copies to their messages, which are numbered from 1 in log order."""
     messages: list[TrackedMessage] = []
     for copy in sorted(copies, key=lambda copy: copy.physical_offset):
         retry = copy.role is CopyRole.RETRY or copy.real_topic.startswith(RETRY_PREFIX)
@@ -316,19 +317,19 @@ def _message_of(copy: Copy, messages: Sequence[TrackedMessage], *, retry: bool) 
 
 
 def _retry_name(copy: Copy) -> str:
-    """The retry topic in which the copy lies, or waits to lie."""
+    """The retry topic in which the copy lies, or will lie after its wait."""
     return copy.topic if copy.role is CopyRole.RETRY else copy.real_topic
 
 
 def _topic_alone(copy: Copy, *, retry: bool) -> str:
-    """The topic of a message of which only this copy is left."""
+    """The topic of a message that has only this copy left."""
     if retry and copy.role is CopyRole.DELAYED:
         return copy.properties.get(RETRY_TOPIC_PROPERTY, "")
     return copy.real_topic
 
 
 def _retry_group(name: str, topic: str) -> str:
-    """The group whose retries of the topic lie there; "" if they do not."""
+    """The group whose retries of the topic are in the retry topic `name`; "" if it is none of that topic."""
     rest = name.removeprefix(RETRY_PREFIX)
     if not topic:
         return rest

@@ -1,7 +1,7 @@
-"""Which delayed messages wait for a topic and have a key.
+"""Finds the delayed messages of a topic that have a key.
 
-The key index has a waiting record under the system topic in which it lies; the record says which topic it is
-for, and the timers know whether it still waits.
+The key index has a delayed record under the system topic in which it lies. The record names its real topic,
+and the timers know whether it is still pending.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from trovemq_store.engine.steps import Steps
 FOUND_MAX: Final = 1_000
 CANDIDATES_STEP: Final = 8
 CANDIDATES_MAX: Final = 10_000
-"""Records of one system topic that have the key, whatever their real topic, waiting or not."""
+"""The most records of one system topic with the key that are examined, whatever their real topic, pending or
+not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ def delayed_messages(store: MessageStore, timers: Timers, topic: str, key: str) 
                 zip(page.records, page.queue_offsets, strict=True), 1
             ):
                 if number % CANDIDATES_STEP == 0:
-                    yield  # each is looked for among all that wait for its time
+                    yield  # the look-up of each searches all messages of its time
                 message = timers.waiting_message(topic, waiting_topic, record, queue_offset)
                 if message is not None:
                     found.append(message)

@@ -1,11 +1,12 @@
-"""Why a group has not consumed a message yet, or how it did: exactly one status a group.
+"""Why a group has not consumed a message yet, or how it did: exactly one status per group.
 
-The first of these that is true:
-- nobody can get the message: it waits for its time, is recalled, in an open or ended transaction, or gone;
+The status is the first of these that is true:
+- no group can receive the message: it is delayed, recalled, in an open or ended transaction, or deleted;
 - it is pending for the group: in flight, returned, held, ready;
-- the group has settled it: acknowledged, dead, skipped, …; where a retry copy of it lies in the group's
-  retry topic, the status is about that copy;
-- it is new to the group: its filter will not take it, a message group is locked, others are ahead of it.
+- the group has settled it: acknowledged, dead, skipped, …; if the group's retry topic has a copy of it, the
+  status is that of the copy;
+- it is new to the group: its filter does not match, its message group is locked, or other messages are before
+  it.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from trovemq_store.topics.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 
 class Reason(StrEnum):
-    """Names are stable: the protocol and JSON carry them."""
+    """The names are stable: they are part of the protocol and of JSON output."""
 
     ACKNOWLEDGED = "acknowledged"
-    CONSUMED = "consumed"  # below the group's offset, and no event says when
+    CONSUMED = "consumed"  # below the group's offset, without an event
     DEAD = "dead"
     FILTERED_OUT = "filtered-out"
     SKIPPED = "skipped"  # the group began after it, or was reset to after it
@@ -53,7 +54,7 @@ class Reason(StrEnum):
 CONSUMED_REASONS: Final = frozenset(
     {Reason.ACKNOWLEDGED, Reason.CONSUMED, Reason.FILTERED_OUT, Reason.SKIPPED, Reason.DROPPED}
 )
-"""The group is done with the message, and not by a fault."""
+"""The group has finished the message without a failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +85,8 @@ class ConsumptionStatus:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The connected members of a group, and its last subscription of one topic (also where nobody is
-    connected); no filters: it is unknown, or cannot be parsed."""
+    """The connected members of a group, and its last subscription of one topic (even if no member is
+    connected). Without filters the subscription is unknown, or cannot be parsed."""
 
     online: int = 0
     subscribed: int = 0
@@ -107,7 +108,7 @@ class _Case:
 
 
 class ConsumptionDiagnosis:
-    """Judges at one moment."""
+    """Finds the status of messages in groups at one time."""
 
     def __init__(
         self, store: MessageStore, model: ConsumerState, members_of: MembersOf, now_ms: EpochMs
@@ -120,7 +121,8 @@ class ConsumptionDiagnosis:
     def status(
         self, tracked: TrackedMessage, group: str, last_events: Mapping[tuple[str, Place], LastEvent]
     ) -> Generator[None, None, ConsumptionStatus]:
-        """`last_events`: the last event of (group, place). Yields now and then."""
+        """The status of the message in the group. `last_events`: the last event of (group, place). Yields
+        between steps of work."""
         case = _Case(group, self._members_of(group, tracked.topic), tracked, last_events)
         copy = tracked.consumable
         if copy is None:
@@ -134,7 +136,7 @@ class ConsumptionDiagnosis:
     def _unconsumable(self, case: _Case) -> Generator[None, None, ConsumptionStatus]:
         tracked = case.tracked
         own = [copy for copy in tracked.copies if copy.group == case.group]
-        if own:  # the message itself is gone, the group's copy is not
+        if own:  # the message itself is deleted, the group's copy is not
             base = _of(case, Reason.GONE, own[-1], detail="the group's copy is no longer in the log")
             return (yield from self._settled(case, own[0], base, after_offset=-1))
         recall = tracked.newest(CopyRole.RECALL)
@@ -206,7 +208,8 @@ class ConsumptionDiagnosis:
     def _ready(
         self, case: _Case, base: ConsumptionStatus, standing: MessageStatus, attempt: int
     ) -> ConsumptionStatus:
-        """The next receive may deliver it, unless its message group is locked or the group has no member."""
+        """The message may be delivered by the next receive, unless its message group is locked or the group
+        has no member."""
         base = replace(base, attempt=attempt)
         if standing.lock is not None:
             return _locked(base, standing.lock)
@@ -241,7 +244,7 @@ class ConsumptionDiagnosis:
         return replace(base, reason=Reason.NOT_REACHED, detail=detail)
 
     def _unserved(self, case: _Case, copy: Copy) -> Generator[None, None, ConsumptionStatus]:
-        """The group has not received from that queue: its stored offset alone says where it is."""
+        """The group has not received from that queue: only its stored offset shows its position."""
         stored = self._store.offsets.get(case.group, copy.topic, copy.queue_id)
         base = _of(case, Reason.CONSUMED, copy, committed=-1 if stored is None else stored)
         if stored is not None and copy.queue_offset < stored:
@@ -252,7 +255,7 @@ class ConsumptionDiagnosis:
     def _settled(
         self, case: _Case, copy: Copy, base: ConsumptionStatus, after_offset: int | None = None
     ) -> Generator[None, None, ConsumptionStatus]:
-        """How it ended in the retry topic or as a dead letter; else the last event."""
+        """The result in the retry topic or as a dead letter; else that of the last event."""
         after_offset = copy.physical_offset if after_offset is None else after_offset
         dead = _dead_letter(case, after_offset)
         retry = _newest(case, after_offset, CopyRole.RETRY)

@@ -1,13 +1,13 @@
-"""The history of one message in groups: the events of rmq_sys_trovemq_delivery that name its places.
+"""The history of one message in groups: the events in rmq_sys_trovemq_delivery about its places.
 
-An event comes in the log after the record that it names, so the events are read from there on; how many
-records and bytes of them one answer reads is bounded, and an answer that stopped before the end says so.
+An event lies in the log after the record that it names, so the events are read from there on. One answer
+reads a bounded number of records and bytes; an incomplete answer is marked.
 
-Of one group at one place:
-- an event RECEIVED, HELD, ADVANCED, … that lies beyond the place, and none before it that names it, means
-  that the group passed it over: its filter did not take it, or the record could not be read;
-- of a queue that is received by priority, only PASSED of the message's priority means that;
-- STARTED or RESET beyond it means that the group's offset was set after it.
+For one group and one place:
+- an event RECEIVED, HELD, ADVANCED, … about a later offset, without an earlier event about the place, means
+  that the group skipped it: its filter did not match, or the record could not be read;
+- in a queue that is received by priority, only PASSED of the message's priority means that;
+- STARTED or RESET with a later offset means that the group's offset was set after it.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ BYTES_MAX: Final = 256 << 20
 
 
 class Place(NamedTuple):
-    """Where a record lies. `half`: the half message at that offset of the half topic; the events about its
-    checks name it by its real topic."""
+    """Where a record lies. `half`: it is a half message at that offset of the half topic; `topic` is then its
+    real topic, as in the events about its checks."""
 
     topic: str
     queue_id: QueueId
@@ -69,7 +69,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass(slots=True)
 class Scan:
-    """The events that speak of the places, in log order, and whether these are all."""
+    """The events about the places, in log order, and whether these are all."""
 
     events: list[tuple[Place, Event]] = field(default_factory=list)
     complete: bool = True
@@ -86,8 +86,8 @@ def scan_events(
     records_max: int = RECORDS_MAX,
     bytes_max: int = BYTES_MAX,
 ) -> Generator[None, None, Scan]:
-    """The events after that physical offset, then those that are `pending`; yields between two records.
-    `priorities`: of places in queues that are received by priority."""
+    """The events after that physical offset, then the `pending` ones; yields between two records.
+    `priorities`: those of places in queues that are received by priority."""
     scan = Scan()
     finder = _Finder(list(places), priorities, scan)
     queue = store.consume_queues.get(EVENTS_TOPIC, EVENTS_QUEUE_ID)
@@ -112,8 +112,8 @@ def scan_events(
 
 
 class _Finder:
-    """Finds the events of some places. When a group has passed a place, later events do not concern it, until
-    the group turns back."""
+    """Finds the events about some places. After a group has passed a place, its later events do not concern
+    the place, until the group's offset is set back."""
 
     def __init__(self, places: list[Place], priorities: Mapping[Place, int], scan: Scan) -> None:
         self._places = places
@@ -125,7 +125,7 @@ class _Finder:
             self._by_queue.setdefault((place.topic, place.queue_id), []).append(place)
 
     def look(self, texts: list[str], events: NDArray[np.void]) -> None:
-        """One record of events."""
+        """Finds events in one record."""
         kinds = events["kind"]
         numbers = {text: number for number, text in enumerate(texts)}
         chosen = (kinds == EventKind.FORGOTTEN).copy()
@@ -142,7 +142,7 @@ class _Finder:
     def _may_speak_of(
         self, place: Place, here: Mask, numbers: Mapping[str, int], events: NDArray[np.void]
     ) -> Mask:
-        """Which events of the place's queue (`here`) may speak of it."""
+        """Which events of the place's queue (`here`) may be about the place."""
         offset, kinds = place.offset, events["kind"]
         begin, end = events["offset"], events["offset"] + events["count"]
         if place.half:
@@ -161,7 +161,7 @@ class _Finder:
         return found | beyond | np.isin(kinds, (EventKind.STARTED, EventKind.RESET))
 
     def look_at(self, event: Event) -> None:
-        """One event, whatever it speaks of."""
+        """Adds the event if it is about one of the places."""
         forgotten = event.kind is EventKind.FORGOTTEN
         for place in self._places if forgotten else self._by_queue.get((event.topic, event.queue_id), ()):
             if place.half:

@@ -1,8 +1,8 @@
 """The track of one message: its copies, its timeline, and a status for each group of its topic.
 
-Everything is read: from the log by the key index, from the events of delivery, from the states of delivery,
-timers and transactions. The work is done in steps, so that the broker serves others between two of them; all
-figures of a status are those of the moment when its group is judged.
+The sources are the log (by the key index), the events of delivery, and the states of delivery, timers and
+transactions. The work is done in steps, between which the broker serves other requests. All figures of a
+status are of the moment at which it was made.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from trovemq_store.topics.names import is_system_group
 EVENTS_MAX: Final = 1_000
 GROUPS_MAX: Final = 1_000
 OPS_MAX: Final = 10_000
-"""Records of ended transactions that one answer reads."""
+"""The most records of ended transactions that one answer reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrackedEvents:
-    """One message that a producer sent: copies in log order, events in the order of time, one status a
+    """One message that a producer sent: copies in log order, events in the order of time, and one status per
     group, by name."""
 
     topic: str
@@ -91,7 +91,7 @@ class MessageTracker:
         scan = yield from self._scan(places, self._priorities(found.messages), lowest)
         stories = []
         events_left, groups_left = self.limits.events_max, self.limits.groups_max
-        for tracked in reversed(found.messages):  # where there are too many, the newest have the most detail
+        for tracked in reversed(found.messages):  # with too many, the newest message has the most events
             story = yield from self._story(tracked, scan, clock_ms, notes, groups_left)
             groups_left -= len(story.statuses)
             if len(story.events) > events_left:
@@ -107,7 +107,7 @@ class MessageTracker:
         return MessageTrack(stories, complete, notes)
 
     def _priorities(self, messages: Iterable[TrackedMessage]) -> dict[Place, int]:
-        """The priorities of messages in topics of `order = priority`."""
+        """The priorities of messages in topics with `order = priority`."""
         return {
             place_of(copy): copy.priority
             for tracked in messages
@@ -177,13 +177,13 @@ class MessageTracker:
         return sorted(name for name in names if name and not is_system_group(name))
 
     def _expire(self, groups: GroupEvents, status: ConsumptionStatus, now_ms: EpochMs) -> None:
-        """A delivery whose time is over, and that nothing has followed yet."""
+        """Adds the end of a delivery whose time is over, and which no event has followed yet."""
         if status.reason in (Reason.READY, Reason.NO_MEMBER, Reason.LOCKED) and status.attempt:
             place = Place(status.topic, status.queue_id, status.queue_offset)
             groups.expire(status.group, place, now_ms)
 
     def _rolled_back(self, tracked: TrackedMessage) -> Generator[None, None, list[TrackEvent]]:
-        """When the transaction of a half message ended without a commit: its op record says it."""
+        """The time when the transaction of a half message ended without a commit, from its op record."""
         half = tracked.newest(CopyRole.HALF)
         ended_otherwise = tracked.newest(CopyRole.COMMITTED, CopyRole.GIVEN_UP) is not None
         if half is None or ended_otherwise or self.model.transactions.status_of(half.queue_offset):
@@ -226,4 +226,4 @@ def _places_of(tracked: TrackedMessage) -> list[Place]:
 
 
 _SPOKEN_OF: Final = frozenset({*CONSUMABLE, CopyRole.RETRY, CopyRole.DELAYED})
-"""Roles of records that events speak of."""
+"""The roles of records that events are about."""

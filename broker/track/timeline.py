@@ -14,7 +14,7 @@ from trovemq_store.events.codec import Event, EventKind
 
 
 class TrackEventKind(StrEnum):
-    """The kinds of events. Names are stable: the protocol and JSON carry them."""
+    """The kinds of events. The names are stable: they are part of the protocol and of JSON output."""
 
     PRODUCED = "produced"
     STORED = "stored"
@@ -47,8 +47,8 @@ class TrackEventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackEvent:
-    """`until_ms`: for which time the message waits or is invisible from then on; `count`: so many of them in
-    a row (renewals)."""
+    """`until_ms`: the time until which the message then waits or is invisible; `count`: the number of equal
+    events in a row (renewals)."""
 
     time_ms: EpochMs
     kind: TrackEventKind
@@ -65,7 +65,7 @@ class TrackEvent:
 
 @dataclass(slots=True)
 class LastEvent:
-    """The last event of one group at one place. `result`: how it ended, None while it did not."""
+    """The last event of one group at one place. `result`: how the delivery ended, None before its end."""
 
     result: TrackEventKind | None = None
     result_ms: EpochMs = EpochMs(0)
@@ -93,7 +93,7 @@ _STORED_AS: Final = {
 
 
 def stored_events(tracked: TrackedMessage) -> list[TrackEvent]:
-    """That the message was produced, and each of its copies stored."""
+    """The events that the message was produced and that each of its copies was stored."""
     events = []
     first = tracked.copies[0]
     if first.role in CONSUMABLE or first.role in (CopyRole.HALF, CopyRole.DELAYED):
@@ -132,7 +132,7 @@ def _stored_detail(copy: Copy) -> str:
 
 
 class GroupEvents:
-    """The events of groups, made into a timeline; `last_events` are by (group, place)."""
+    """Turns the events of groups into a timeline; `last_events` has the last one of each (group, place)."""
 
     def __init__(self) -> None:
         self.timeline: list[TrackEvent] = []
@@ -144,7 +144,7 @@ class GroupEvents:
             self._add_one(place, event)
 
     def expire(self, group: str, place: Place, now_ms: EpochMs) -> None:
-        """The group's last delivery is over, and nothing came of it."""
+        """Adds the end of the group's last delivery, which had no result."""
         last = self.last_events.get((group, place))
         if last is not None and last.is_out:
             self._say_expired(place, group, last, now_ms)
@@ -175,12 +175,12 @@ class GroupEvents:
         elif event.kind is EventKind.HELD:
             self._say(place, event, TrackEventKind.HELD, detail="it waits for an earlier message in flight")
         elif event.kind is EventKind.MOVED:
-            return  # the record that was carried says it
+            return  # the stored copy has an event of its own
         else:
             self._settle(place, event, last)
 
     def _turn(self, place: Place, event: Event, last: LastEvent) -> None:
-        """The group's offset was set."""
+        """Adds the event that the group's offset was set."""
         is_after = event.offset > place.offset
         kind = TrackEventKind.STARTED if event.kind is EventKind.STARTED else TrackEventKind.RESET
         fresh = LastEvent(kind, event.time_ms) if is_after else LastEvent()
@@ -248,7 +248,7 @@ class GroupEvents:
         )
 
     def _renew(self, place: Place, event: Event) -> bool:
-        """True if the renewal before was this group's too: one entry says of both."""
+        """Counts a renewal in the entry of the one before, if that was this group's, too. True if it did."""
         last = self.timeline[-1] if self.timeline else None
         if last is None or last.kind is not TrackEventKind.RENEWED or last.group != event.group:
             return False

@@ -1,1 +1,1 @@
-"""Search by conditions over topic, key, time, properties: a plan, walks over the trees, matches."""
+"""Search by conditions on topic, key, time and properties: a plan, walks through the trees, matching."""

@@ -1,8 +1,8 @@
 """A search: conditions on one topic's messages, combined by AND and OR, a time range, an order.
 
-A condition looks at the bytes of a property (UTF-8): the unique key (UNIQ_KEY), one of the keys (KEYS;
-trovemq_proto.records.keys), the tag (TAGS), or a property that the topic declares as indexed. It needs the
-whole value or a beginning of it.
+A condition compares the bytes of a property (UTF-8) with a value or a prefix: of the unique key (UNIQ_KEY),
+one of the keys (KEYS; trovemq_proto.records.keys), the tag (TAGS), or a property that the topic declares as
+indexed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PROPERTY_OF: Final = {UNIQUE_KEY: PROPERTY_UNIQ_KEY, KEY: PROPERTY_KEYS, TAG: P
 
 @dataclass(frozen=True, slots=True)
 class Has:
-    """The property has this value, or one that begins with it; of `kind` PROPERTY alone `name` is set."""
+    """The property has this value, or one that begins with it. `name` is set if `kind` is PROPERTY."""
 
     kind: int
     value: bytes
@@ -45,15 +45,16 @@ class Has:
 
     @property
     def has_spaces(self) -> bool:
-        """A key with spaces: the trees have its words only."""
+        """Whether the key has spaces: the trees have its words only."""
         return self.kind == KEY and b" " in self.value
 
     def is_met_by_key(self, keys: bytes, sizes: bytes) -> bool:
-        """Whether a key with spaces meets it; KEYS and TROVEMQ_KEY_SIZES together give such keys."""
+        """Whether one of the keys with spaces meets the condition; KEYS and TROVEMQ_KEY_SIZES together define
+        such keys."""
         return any(map(self.is_met, keys_with_spaces(keys, sizes)))
 
     def by_word(self) -> Has | None:
-        """For a key with spaces: a weaker condition by one of its words, which has entries. None if there is
+        """For a key with spaces: a weaker condition on one of its words, which has entries. None if there is
         none."""
         word = key_word(self.value, is_beginning=self.is_prefix)
         if word:
@@ -126,25 +127,25 @@ class SearchQuery:
         _check_parts(self.where, DEPTH_MAX)
 
     def fingerprint(self) -> str:
-        """Identifies a search, so that a cursor is not used with another one."""
+        """Identifies a search, so that its cursor is not used with another one."""
         text = repr((self.topic, self.where, self.begin, self.end, self.newest_first))
         return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
     @property
     def has_times(self) -> bool:
-        """Whether not every time will do."""
+        """Whether the search has a limit of time."""
         return self.begin > 0 or self.end < TIME_MAX
 
     def in_time(self, timestamp: EpochMs) -> bool:
         return self.begin <= timestamp <= self.end
 
     def properties(self) -> set[str]:
-        """Names of the properties in its conditions, beside keys and tag."""
+        """Names of the properties in its conditions, without keys and tag."""
         return {condition.name for condition in each_has(self.where) if condition.kind == PROPERTY}
 
 
 def each_has(condition: Condition) -> Iterator[Has]:
-    """Every simple condition in it."""
+    """Every simple condition in this one."""
     if isinstance(condition, Has):
         yield condition
         return

@@ -1,4 +1,4 @@
-"""Whether records answer a search: one by one, and many at once for parts of the log that are scanned."""
+"""Tests whether records answer a search: one by one, or many at once in scanned parts of the log."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _VALUE_END = bytes([VALUE_END])
 
 
 def answers(query: SearchQuery, record: memoryview, fields: RecordFields) -> bool:
-    """Whether the record answers the search. One that was rolled back answers none."""
+    """Whether the record answers the search. A record that was rolled back never does."""
     topic = record[fields.topic_position : fields.topic_position + fields.topic_size]
     if topic != query.topic.encode("utf-8", "replace"):
         return False
@@ -76,7 +76,7 @@ class _Values:
         self._found: dict[tuple[bytes, bool], list[tuple[PropertyScan, Slices]]] = {}
 
     def of(self, name: bytes, *, words: bool) -> list[tuple[PropertyScan, Slices]]:
-        """words: cut at spaces."""
+        """words: the values are split at spaces."""
         found = self._found.get((name, words))
         if found is None:
             found = [(scan, scan.find(name)) for scan in self._scans]
@@ -86,7 +86,7 @@ class _Values:
         return found
 
     def texts(self, name: bytes) -> Iterator[tuple[int, bytes]]:
-        """(record, value) of those that have the property."""
+        """(record, value) of the records that have the property."""
         for scan, slices in self.of(name, words=False):
             for record, start, end in zip(*(part.tolist() for part in slices), strict=True):
                 yield record, scan.joined[start:end]
@@ -115,7 +115,7 @@ def _having(condition: Has, values: _Values) -> Mask:
         fit = np.flatnonzero(sizes >= wanted if condition.is_prefix else sizes == wanted)
         if len(fit):
             begins = np.ndarray((len(scan.joined) - wanted + 1,), f"S{wanted}", scan.joined, strides=(1,))
-            # bytes of one size: zeros at an end, which NumPy does not compare, make no two equal
+            # bytes of one size: NumPy ignores zeros at the end, which makes no two of them equal
             met = begins[slices.starts[fit]] == condition.value
             found[slices.records[fit[met]]] = True
     return found

@@ -1,11 +1,11 @@
-"""How a search goes through a part of the log that the trees cover: which of its conditions are walked.
+"""The plan of a search in a part of the log that the trees cover: which of its conditions are walked.
 
-Of conditions that must all be met, the rarest is walked, and beside it those that cost less to walk than the
-candidates they spare. A condition that too many records would meet, or whose property was not indexed yet, is
-not walked: the records of the others are read from the log anyway. Where none is left, every record of the
-topic is looked at, by `location`.
+Of conditions that must all be met, the rarest is walked, and each further one that costs less than reading
+the candidates that it excludes. A condition is not walked if too many records meet it or its property was not
+indexed yet: the candidates of the others are read from the log anyway. If no condition is walked, every
+record of the topic is examined, by `location`.
 
-The number of entries that a walk touches is estimated first: counting ends at a bound, then it is "at least".
+The number of entries of a walk is estimated first: counting ends at a bound, then the number is "at least".
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ from trovemq_store.index.trees.layout import (
 )
 
 COUNTED_MAX: Final = 256
-"""Entries of one condition that are counted before the search begins."""
+"""The most entries of one condition that are counted before the search begins."""
 TERMS_MAX: Final = 2_048
-"""Terms that are merged."""
+"""The most terms that are merged."""
 LISTED_MAX: Final = 65_536
-"""Entries that one page may read before it walks, to bring them into the order of the log: keys of unique
-ids; others cost more (see _weight)."""
+"""The most entries that one page may read and sort before it walks, in keys of unique ids; other entries cost
+more (see _weight)."""
 _LISTED_COST: Final = 16
 """Testing a record by columns costs about as much as listing this many keys."""
 _TERM_COST: Final = 8
 """Finding a term's first record costs about as much as listing this many keys."""
 _MERGED_COST: Final = 4
 _FINAL: Final = 64
-"""Entries that are read from the last one on."""
+"""Entries that are read from the end, to estimate their number."""
 _FAR: Final = 8
-"""A gap of this many average distances means that records come only in clusters."""
+"""A gap of this many average distances means that records lie in clusters."""
 _PAGE: Final = 32
 _LETTERS: Final = 8
 _LOOK_COST: Final = 8
@@ -70,7 +70,7 @@ _LOOK_COST: Final = 8
 @dataclass(frozen=True, slots=True)
 class Plan:
     """`text` names the walked terms; `entries`: their number, or at least that many (`at_least`); `records`:
-    about how many records they name. `ranks` are known where all of its entries were counted."""
+    about how many records they name. `ranks`: set if all entries were counted."""
 
     text: str
     entries: int
@@ -85,7 +85,7 @@ class Planner:
     """Plans a search in one part of the log and one topic."""
 
     def __init__(self, span: Range, topic: TopicEntry, indexed: Callable[[str], bool]) -> None:
-        """indexed: whether every record of the part has terms of that property."""
+        """indexed: returns whether every record of the part has terms of that property."""
         self._span = span
         self._topic = topic
         self._indexed = indexed
@@ -168,8 +168,8 @@ class Planner:
         return None
 
     def _walked(self, records: float, places: Ranks) -> float:
-        """About how many records of the topic are tested for a page, if this many of all answer, some of them
-        at these places: they may all lie together, far from where the walk begins."""
+        """An estimate of the records of the topic that are tested for a page, if this many of all answer,
+        some of them at these places: they may all lie in one cluster, far from the begin of the walk."""
         span, topic = self._span, self._topic
         size = span.high - span.low
         most = topic.message_count * min(1.0, size / max(1, topic.byte_count))
@@ -191,7 +191,7 @@ class Planner:
         return Plan(text, entries, True, records, _MERGED_COST * records, lambda: merged_walk(span, terms))
 
     def _listed(self, condition: Has, begin: bytes) -> Plan | None:
-        """The listed entries; None if there are so many that reading on is not worth it."""
+        """The listed entries; None if there are too many to list."""
         span, end, weight = self._span, key_after(begin), _weight(condition)
         assert end is not None, "a prefix begins with a topic's number and a kind"
         assert self._listed_left > 0, "entries are listed only within what is left for them"
@@ -213,14 +213,14 @@ class Planner:
 
 
 def _weight(condition: Has) -> int:
-    """A unique id has an entry of its own, and only its key is read."""
+    """The cost of one entry. An entry of a unique id has no value, so only its key is read."""
     return 1 if condition.kind == UNIQUE_KEY else 4
 
 
 def _about(counted: list[tuple[bytes, bytes]], final: bytes) -> float:
-    """How many entries there are up to the key `final`, by how far the first ones got between the first term
-    and the last, read as numbers whose digits are the bytes that occur; wrong where terms come in
-    clusters."""
+    """Estimates the number of entries up to the key `final` from the part of the way between the first term
+    and the last that the counted ones cover. Terms are read as numbers whose digits are the bytes that occur.
+    Wrong if terms lie in clusters."""
     terms = [key[: -OFFSET.size - 1] for key, _ in counted]
     first, reached, last = terms[0], terms[-1], final[: -OFFSET.size - 1]
     pairs = enumerate(zip(first, last, strict=False))
@@ -247,7 +247,8 @@ def _known(text: str, entries: int, ranks: Ranks) -> Plan:
 
 
 def _all_of(plans: list[Plan]) -> Plan:
-    """The rarest, and those that spare more than they cost; of plans by rising number of records."""
+    """The rarest plan, and those that save more than they cost. `plans` are sorted by their number of
+    records."""
     first = plans[0]
     chosen = [first, *(plan for plan in plans[1:] if plan.cost <= _LOOK_COST * first.records)]
     if len(chosen) == 1:

@@ -1,16 +1,15 @@
-"""A search: exact, in the order of the log or against it, in pages of bounded work, never cut in silence.
+"""A search: exact, in the order of the log or its reverse, in pages of bounded work; an incomplete answer is
+marked.
 
-The log is covered in up to three parts, from the oldest:
-  [lowest, declared)   before the properties that the search names were indexed: the trees without them
-  [declared, indexed)  the trees
-  [indexed, visible)   not in the trees yet: scanned
-where `lowest` and the end come closer by the search's times. Every record that a part names is looked at. A
-store without trees, or with trees that cannot be read, is scanned as a whole.
+The log is covered in up to three parts, from the oldest: [lowest, declared) before the search's properties
+were indexed: the trees without them [declared, indexed) the trees [indexed, visible) not in the trees yet:
+scanned The times of the search move `lowest` and the end closer together. Every record that a part names is
+examined. A store without readable trees is scanned as a whole.
 
 Invariants
 - A page answers a contiguous part of the log, from its cursor on to the next cursor; all matching records of
   that part are in the page.
-- The trees are read in one snapshot, which is returned before the page is returned.
+- The trees are read in one snapshot, which is closed before the page is returned.
 """
 
 from __future__ import annotations
@@ -51,8 +50,8 @@ from trovemq_store.index.trees.layout import META, OFFSET, TOPIC_VALUE, TOPICS, 
 
 @dataclass(frozen=True, slots=True)
 class SearchPart:
-    """The source for a part [begin, end) of the log. entries: how many of the index will be touched, or at
-    least that many (`at_least`); of a scan 0, and the part's bytes are read."""
+    """The source for a part [begin, end) of the log. entries: how many entries of the index will be read, or
+    at least that many (`at_least`); 0 for a scan, which reads the part's bytes."""
 
     index: str
     begin: PhysicalOffset
@@ -63,8 +62,8 @@ class SearchPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchPage(AnswerPage):
-    """A page. parts: how the rest of the search was to be served, in the answer's order; entries,
-    scanned_bytes: its cost. lag_bytes: of the visible log, not in the trees."""
+    """A page. parts: the plan for the rest of the search, in the answer's order; entries, scanned_bytes: the
+    cost of the page. lag_bytes: bytes of the visible log that are not in the trees."""
 
     parts: tuple[SearchPart, ...]
     entries: int
@@ -77,13 +76,13 @@ def search_page(
 ) -> SearchPage:
     """The next page of at most messages_max messages (0: maxMsgsNumBatch, which is also the most a page has).
 
-    explain: only `parts`, without looking at any record.
-    TroveError REQUEST_ILLEGAL, CURSOR_ILLEGAL, TOPIC_NOT_FOUND, PROPERTY_NOT_INDEXED.
+    explain: only `parts`; no record is read. Raises TroveError REQUEST_ILLEGAL, CURSOR_ILLEGAL,
+    TOPIC_NOT_FOUND, PROPERTY_NOT_INDEXED.
     """
     query.check()
     messages_max = page_size(store, messages_max)
     start = Cursor.decode(cursor, query).physical_offset if cursor else None
-    queue_ids(store, query.topic)  # a topic that is not here is an error, never an empty answer
+    queue_ids(store, query.topic)  # an unknown topic is an error, never an empty answer
     _check_declared(store, query)
     found = Found(store, query, partial(answers, query), messages_max, Work(WORK_MAX))
     return _PageSearch(store, query, found, start).run(explain)
@@ -127,7 +126,7 @@ class _PageSearch:
     low: PhysicalOffset = LOG_ORIGIN
     high: PhysicalOffset = LOG_ORIGIN
     done: int = 0
-    """The rank (see walks.py) up to which everything is answered."""
+    """The rank (see walks.py) up to which all records were examined."""
     misses: int = 0
     """How many of the last records did not answer, in a row."""
     entries: int = 0
@@ -171,7 +170,7 @@ class _PageSearch:
         )
 
     def _indexed_to(self, low: PhysicalOffset, high: PhysicalOffset) -> PhysicalOffset:
-        """How far the trees are, within [low, high]."""
+        """The end of the indexed part, within [low, high]."""
         trees = self.store.trees
         return min(high, max(low, trees.search.position if trees is not None else LOG_ORIGIN))
 
@@ -248,7 +247,8 @@ class _PageSearch:
         self._pass(span.low, span.high)
 
     def _look_through(self, ranks: Ranks) -> bool:
-        """_look_at(); where hardly any answers, those that cannot are left out before, many at once."""
+        """_look_at(). If hardly any record answers, many are tested at once first, and those that cannot
+        match are left out."""
         at = int(np.searchsorted(ranks, self.done, "right"))
         while at < len(ranks):
             sift = self.misses >= MISSES_MIN and self.found.work.left > 0
@@ -271,7 +271,7 @@ class _PageSearch:
         return may_answer(self.store, self.query, ranks)
 
     def _pass(self, begin: PhysicalOffset, end: PhysicalOffset) -> None:
-        """Everything in [begin, end) is answered."""
+        """Marks [begin, end) as examined."""
         self.done = max(self.done, -begin if self.query.newest_first else end - 1)
 
     # --- the part that they do not have yet -----------------------------------------------------------
@@ -306,8 +306,9 @@ class _PageSearch:
     def _scanned(
         self, ranks: list[int], begin: PhysicalOffset, end: PhysicalOffset, record_count: int
     ) -> bool:
-        """Whether the page continues after a part of the log with these candidates. The scan of it is charged
-        after them: it may cost more than a page's share, and yet the page has to get on."""
+        """Examines the candidates of a scanned part of the log. Returns whether the page continues. The scan
+        is charged after them, because it may cost more than a page's share and the page must make
+        progress."""
         self.scanned_bytes += end - begin
         goes_on = self._look_at(ranks)
         self.found.work.charge_scan(record_count, end - begin)
@@ -319,7 +320,7 @@ class _PageSearch:
         return not self.stopped
 
     def _look_at(self, ranks: list[int]) -> bool:
-        """Looks at the records there; False if the page is full, or has done its share."""
+        """Examines the records at these ranks. False if the page is full, or has used its share of work."""
         for rank in ranks:
             if rank <= self.done:
                 continue

@@ -1,7 +1,7 @@
-"""Finds which of many records need not be read: their conditions, tested by columns.
+"""Finds which of many records need not be read: tests the conditions on columns.
 
-Where a walk names records that mostly do not match (every message of a topic, or the matches of only one of
-several conditions), reading the columns of some hundred of them costs a small part of reading each.
+A walk may name records that mostly do not match: every message of a topic, or the matches of only one of
+several conditions. To test the columns of some hundred records costs a small part of reading each of them.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ SIFTED_MAX: Final = 256
 MISSES_MIN: Final = 8
 """After this many records in a row that did not answer, more are tested at once."""
 _BYTES_A_RECORD_MAX: Final = 16 << 10
-"""Records that lie farther apart are read one by one: the bytes between them would be read, too."""
+"""Records with a larger distance are read one by one: the bytes between them would be read, too."""
 
 
 def may_answer(store: MessageStore, query: SearchQuery, offsets: NDArray[np.int64]) -> Mask:
-    """Which of the records at these physical offsets (ascending) have to be looked at. True wherever the
-    record may match: the caller reads damaged and unreadable ones."""
+    """Which of the records at these physical offsets (ascending) may match and must be read. Damaged and
+    unreadable ones count as such: the caller reports them."""
     unknown = np.ones(len(offsets), np.bool_)
     begin, last = PhysicalOffset(int(offsets[0])), PhysicalOffset(int(offsets[-1]))
     if last - begin > _BYTES_A_RECORD_MAX * len(offsets):
@@ -41,7 +41,7 @@ def may_answer(store: MessageStore, query: SearchQuery, offsets: NDArray[np.int6
     except StorageError:
         return unknown
     if len(data) < last - begin + RECORD_SIZE_MIN:
-        return unknown  # of two segments, or damaged
+        return unknown  # in two segments, or damaged
     positions = offsets - begin
     sizes = sliding(data, ">i4")[positions].astype(np.int64)
     if (sizes < RECORD_SIZE_MIN).any() or (positions + sizes > len(data)).any():

@@ -1,9 +1,9 @@
-"""Which part of the log may hold records of a time range.
+"""Finds the part of the log that may have records of a time range.
 
-Store times rise along the log; in a store that another broker wrote they may step back, by no more than
-CLOCK_STEP_MAX_MS. So a record that is earlier than `begin` by more than that has none of the range before it,
-and one that is later than `end` by more than that none after it. Which records there are is known from
-`location`; one whose time cannot be trusted narrows nothing.
+Store times rise along the log; in a store that another broker wrote they may step back by up to
+CLOCK_STEP_MAX_MS. So no record of the range lies before a record that is earlier than `begin` by more than
+that, or after a record that is later than `end` by more than that. The tree `location` has the positions of
+the records; a record whose time cannot be trusted narrows nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trovemq_store.files.trees import TreeReader
 from trovemq_store.index.trees.layout import LOCATION, OFFSET
 
 _FINE: int = 1 << 16
-"""Bytes of the log that are not divided any further."""
+"""A part of the log of this many bytes is not divided any further."""
 
 
 def within_time(
@@ -50,7 +50,7 @@ def within_time(
 def _first_at(
     store: MessageStore, reader: TreeReader, begin: PhysicalOffset, end: PhysicalOffset
 ) -> tuple[PhysicalOffset, int | None]:
-    """The place of a record at or after `begin`, and its store time; None if there is none."""
+    """The physical offset of a record at or after `begin`, and its store time; None if there is none."""
     found = next(reader.items(LOCATION, OFFSET.pack(begin), OFFSET.pack(end)), None)
     if found is None:
         return end, None

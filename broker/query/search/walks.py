@@ -1,8 +1,8 @@
 """Walks through the trees: the physical offsets that an index names, in the order of the answer, block by
 block.
 
-A place is written as a *rank*, so that both orders are one: the physical offset itself oldest first, its
-negative newest first; ranks rise along every walk. A block is ranks and an edge: all records that the index
+A position is a *rank*, so that both orders use the same code: oldest first the physical offset itself, newest
+first its negative. Ranks rise along every walk. A block has ranks and an edge: all records that the index
 names up to the edge (inclusive) were returned. The last block's edge is END.
 """
 
@@ -33,7 +33,7 @@ _BEHIND_OFFSETS: Final = b"\xff" * (OFFSET.size + 1)
 
 
 class Terms(NamedTuple):
-    """Terms (with TERM_END), each with a rank that none of its records in the range comes before."""
+    """Terms (with TERM_END), each with a rank that is not above those of its records in the range."""
 
     terms: list[bytes]
     ranks: Ranks
@@ -49,7 +49,8 @@ Walk: TypeAlias = Iterator[Block]
 
 @dataclass(slots=True)
 class Range:
-    """Physical offsets [low, high) of one snapshot, in one order; counts the entries that were looked at."""
+    """Physical offsets [low, high) of one snapshot, in one order; `touched` counts the entries that were
+    read."""
 
     reader: TreeReader
     low: PhysicalOffset
@@ -58,13 +59,13 @@ class Range:
     touched: int = field(default=0)
 
     def ranks(self, offsets: Ranks) -> Ranks:
-        """Those of the offsets that are in the range, sorted."""
+        """The ranks of the offsets that are in the range, sorted."""
         offsets = offsets[(offsets >= self.low) & (offsets < self.high)]
         return np.sort(-offsets if self.newest_first else offsets)
 
     def entries(self, tree: str, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Entries of keys `prefix` + physical offset that may reach into the range, in the range's order:
-        one reaches from its own offset up to the next one's."""
+        """Entries with keys `prefix` + physical offset that may reach into the range, in the range's order.
+        An entry reaches from its own offset to that of the next one."""
         low, high = prefix + OFFSET.pack(self.low), prefix + OFFSET.pack(self.high)
         if self.newest_first:
             for entry in self.reader.items(tree, prefix, high, reverse=True):
@@ -106,7 +107,8 @@ def term_walk(span: Range, term: bytes) -> Walk:
 
 
 def merged_walk(span: Range, terms: Terms) -> Walk:
-    """The records of several terms. A term is read when its turn has come: of many, a page reads few."""
+    """The records of several terms. A term is read when the walk reaches its first record: of many terms a
+    page reads few."""
     merged, size = _merged(span, terms), _ENTRIES_FIRST
     while chunk := list(islice(merged, size)):
         yield Block(np.unique(np.array(chunk, np.int64)), chunk[-1])
@@ -146,7 +148,7 @@ def _term_ranks(span: Range, term: bytes) -> Iterator[int]:
 
 
 def listed_walk(ranks: Ranks) -> Walk:
-    """Ranks that are known, sorted."""
+    """A walk over known ranks."""
     yield Block(np.unique(ranks), END)
 
 
@@ -251,7 +253,7 @@ class _Ahead:
 
 
 def any_walk(walks: Sequence[Walk]) -> Walk:
-    """The records that one of them names."""
+    """The records that at least one of the walks names."""
     ahead = [_Ahead(walk) for walk in walks]
     edge = -END
     while edge < END:
@@ -263,7 +265,7 @@ def any_walk(walks: Sequence[Walk]) -> Walk:
 
 
 def all_walk(walks: Sequence[Walk]) -> Walk:
-    """The records that all of them name."""
+    """The records that all walks name."""
     ahead = [_Ahead(walk) for walk in walks]
     edge = -END
     while edge < END:
