@@ -1,6 +1,7 @@
-"""Consumer groups: which member gets a message, when it gets it again, and acknowledgements.
+"""Consumer groups: delivery of messages to their members, redelivery, and acknowledgements.
 
-`consumer_state` puts the parts together and recovers them: `delivery` (leases, order, retries, dead letters),
+`consumer_state` combines the parts and recovers them: `delivery` (leases, order, retries, dead letters),
 `timers` (delayed messages), `transactions` (half messages), `atomic` (several records or none), `filters`
-(tags, SQL-92). Beside them: lag, waiting receives, dead letters, and the holders of segments of the log.
+(tags, SQL-92). Further modules: lag, waiting receives, dead letters, and the queues that hold segments of the
+log.
 """

@@ -1,4 +1,4 @@
-"""The settings of delivery, timers and transactions, as plain values. `broker.daemon.settings` makes this.
+"""The settings of delivery, timers and transactions, as plain values; `broker.daemon.settings` creates them.
 
 Each value is listed with RocketMQ's name.
 """
@@ -12,7 +12,8 @@ NewGroupStart = Literal["rocketmq", "begin", "end"]
 
 YEAR_MS: Final = 365 * 86_400_000
 STREAMS_PER_CLIENT: Final = 2
-"""The telemetry streams that may be open for each client that may be known, streams without settings too."""
+"""How many telemetry streams may be open per client of the most that may be known; streams that have not sent
+settings count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +22,7 @@ class ConsumerSettings:
 
     auto_create_group: bool = True  # autoCreateSubscriptionGroup
     fifo_group_orderly: bool = True
-    """A group that is made by its first use over a FIFO topic is orderly."""
+    """A group that is created by its first use with a FIFO topic is orderly."""
     new_group_start: NewGroupStart = "rocketmq"
     """Where a group begins to read a queue: rocketmq = at 0 while the whole queue is recent, else at the last
     message; begin = at the first message; end = after the last one."""
@@ -32,7 +33,7 @@ class ConsumerSettings:
     priority_starvation_max: int = 100
     """In a queue that is received by priority: a message is received after this many of other priorities (and
     8 more) at the latest; 0: higher ones always go first."""
-    ordered_window_max: int = 2_048  # of an orderly group: how far beyond the first open message it looks
+    ordered_window_max: int = 2_048  # of an orderly group: how far a receive reads beyond the first open one
     event_interval_ms: int = 100
     receive_count_max: int = 32
     receive_poll_min_ms: int = 5_000
@@ -40,7 +41,7 @@ class ConsumerSettings:
     invisible_max_ms: int = 43_200_000
     renewed_lease_ms: int = 60_000
     renewed_total_max_ms: int = 10_800_000
-    released_after_ms: int = 1_000  # messages of a client that is gone come back after this
+    released_after_ms: int = 1_000  # messages of a disconnected client are delivered again after this
     delivery_delay_max_ms: int = YEAR_MS  # timerMaxDelaySec
     timers_max: int = 10_000_000
     timer_batch_max: int = 1_024  # messages that one turn delivers

@@ -1,16 +1,16 @@
 """The recoverable state of consumers and producers: deliveries, timers and transactions of one open store.
 
-All three are states made from the log: from the internal events and from RocketMQ's own system topics. This
-module opens them together, saves them together, and exports them at a clean stop.
+All three states come from the log: from the internal events and from RocketMQ's system topics. This module
+opens and saves them together, and exports them at a clean stop.
 
     trovemq/consumers.snapshot   the state at a position of the log (see events/snapshot.py)
 
 Invariants
 - A snapshot is made with no event pending, and saved only when the log is on disk up to its `log_end`.
-- `closed` is in the file only between a clean stop and the next start. While it is, the system topics and
-  RocketMQ's own files are complete too: the next broker that opens the store continues from there.
-- A store whose log continued after `closed` was used by RocketMQ: its files count then, the snapshot does
-  not.
+- `closed` is in the file only between a clean stop and the next start. At that time the system topics and
+  RocketMQ's own files are complete, too: the next broker that opens the store continues from them.
+- If the log continues after `closed`, RocketMQ has used the store: then its files count, and the snapshot
+  does not.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from trovemq_store.topics.subscription_groups import SubscriptionGroups
 
 SNAPSHOT_PATH: Final = "trovemq/consumers.snapshot"
 SNAPSHOT_EVENTS_MIN: Final = 20_000
-"""The events that make a snapshot worth writing: a start then replays no more than about these."""
+"""A snapshot is written after this many events, so that a start replays about this many at most."""
 
 
 class ConsumerSnapshot(msgspec.Struct):
@@ -78,7 +78,7 @@ class SnapshotWork:
 
 
 class ConsumerState:
-    """The three states and their common parts. Used from one thread, except SnapshotWork.run()."""
+    """The three states and their common parts. Used by one thread, except SnapshotWork.run()."""
 
     def __init__(
         self,
@@ -88,17 +88,17 @@ class ConsumerState:
         groups: SubscriptionGroups,
     ) -> None:
         self.on_append: Callable[[], None] = _nothing
-        """Called after every append of the model's own: the append needs a sync and a dispatch."""
+        """Called after every append of the consumer state's own records: it needs a sync and a dispatch."""
         self._store = store
         self._files = files
         self._file = SnapshotFile(files, SNAPSHOT_PATH, ConsumerSnapshot)
         self._saved_events = 0
         self._snapshot_wanted = False
         self.saved_log_end = 0
-        """Where the log ended when the saved snapshot was made: below it, a start needs pending records
+        """The end of the log when the saved snapshot was made: below it a start needs pending records
         only."""
         self.snapshot_failures = 0
-        """Since the start: snapshots that could not be saved; each is tried again."""
+        """Since the start: snapshots that could not be saved; each is repeated."""
         self.settings: Final = settings
         self.groups: Final = groups
         self.writer: Final = RecordWriter(store, self._appended)
@@ -115,7 +115,7 @@ class ConsumerState:
         settings: ConsumerSettings,
         now_ms: EpochMs,
     ) -> ConsumerState:
-        """The states as the log has them. Blocks while it reads. TroveError STORE_FAILED, STORE_NEWER."""
+        """Opens the states from the log; blocks. TroveError STORE_FAILED, STORE_NEWER."""
         model = cls(store, files, settings, SubscriptionGroups.load(files))
         model._load(now_ms)
         model._mark_open(now_ms)
@@ -129,7 +129,7 @@ class ConsumerState:
         if state is not None and not (state.closed and state.log_end != self._store.end_offset):
             self._restore(state)
         elif state is None and self.events.next_offset > 0:
-            self._replay(QUEUE_ORIGIN)  # the snapshot was lost: the log alone
+            self._replay(QUEUE_ORIGIN)  # the snapshot was lost: everything is replayed
         else:
             self._import_from_rocketmq(now_ms)
         self.timers.catch_up()
@@ -154,18 +154,18 @@ class ConsumerState:
                 self.delivery.apply(event)
 
     def _import_from_rocketmq(self, now_ms: EpochMs) -> None:
-        """The store is new, or RocketMQ had it last."""
+        """Imports the state of a store that is new, or that RocketMQ used last."""
         self.timers.import_from_rocketmq(self._files, now_ms)
         self.transactions.import_from_rocketmq()
         revive_topics = [topic for topic in self.timers.pending_by_topic() if topic.startswith(REVIVE_PREFIX)]
         waiting = {timer.queue_offset for topic in revive_topics for timer in self.timers.pending(topic)}
         take_over_deliveries(self.delivery, self._store, self._files, waiting, now_ms)
-        for topic in revive_topics:  # its check points are retry messages now
+        for topic in revive_topics:  # its check points have become retry messages
             self.timers.forget_topic(topic, now_ms)
 
     # --- while it runs ------------------------------------------------------------------------------
     def on_messages_available(self, queues: Iterable[tuple[str, QueueId]]) -> None:
-        """Reads those of the queues with new visible messages that belong to system topics."""
+        """Reads new visible messages of those queues that belong to system topics."""
         topics = {topic for topic, _ in queues}
         if WHEEL_TOPIC in topics or SCHEDULE_TOPIC in topics:
             self.timers.catch_up()
@@ -173,7 +173,8 @@ class ConsumerState:
             self.transactions.catch_up()
 
     def begin_snapshot(self, now_ms: EpochMs, *, always: bool = False) -> SnapshotWork | None:
-        """The state as it is now; None if little happened since the last one. TroveError as an append."""
+        """Captures the present state; None if little happened since the last snapshot. TroveError as an
+        append."""
         few = self.events.appended_count - self._saved_events < SNAPSHOT_EVENTS_MIN
         if few and not always and not self._snapshot_wanted:
             return None
@@ -182,7 +183,8 @@ class ConsumerState:
         return work
 
     def want_snapshot(self) -> None:
-        """The next begin_snapshot() makes one: the log below saved_log_end is to go."""
+        """Makes the next begin_snapshot() return one, because the log below saved_log_end is to be
+        removed."""
         self._snapshot_wanted = True
 
     def _snapshot_saved(self, log_end: PhysicalOffset) -> None:
@@ -213,13 +215,14 @@ class ConsumerState:
         return min((offset for offset in lowest if offset is not None), default=None)
 
     def live_records_before(self, physical_offset: PhysicalOffset) -> Iterator[PhysicalOffset]:
-        """The physical offsets of the pending records below; one may come twice."""
+        """The physical offsets of the pending records below that offset; one may occur twice."""
         yield from self.delivery.live_records_before(physical_offset)
         yield from self.timers.live_records_before(physical_offset)
         yield from self.transactions.live_records_before(physical_offset)
 
     def reappend_live_records_before(self, physical_offset: PhysicalOffset, now_ms: EpochMs) -> int:
-        """Appends the pending records below again; returns how many. Once that is on disk, these may go.
+        """Appends the pending records below that offset again; returns how many. Once the copies are on disk,
+        the originals may be removed.
 
         TroveError as an append.
         """
@@ -237,10 +240,10 @@ class ConsumerState:
         work.run()
 
     def export_to_rocketmq(self, now_ms: EpochMs) -> None:
-        """At a clean stop, before the store is closed: writes the pending messages so that RocketMQ, or the
-        next start, continues from them. Blocks. TroveError, StorageError: the next start then replays the
+        """Writes the pending messages at a clean stop, before the store is closed, so that RocketMQ or the
+        next start continues from them. Blocks. After a TroveError or StorageError the next start replays the
         log."""
-        self.on_append = _nothing  # these appends are synced here; the event loop has ended its part
+        self.on_append = _nothing  # these appends are synced here; the event loop appends no more
         self.delivery.export_to_rocketmq(now_ms, self._files)
         fault_point("export_to_rocketmq.after_deliveries")
         self._sync()
@@ -265,4 +268,4 @@ class ConsumerState:
 
 
 def _nothing() -> None:
-    """No listener yet: while the store is opened, appends are synced at the end."""
+    """Does nothing: appends while the store is opened are synced at the end."""

@@ -1,6 +1,6 @@
-"""The backlog of the groups that the broker serves: messages in flight, and ready ones.
+"""The backlog of groups: messages in flight, and messages that are ready.
 
-A filter is not looked at: messages that it will drop count as ready until they are.
+Filters are ignored: messages that a filter will drop count as ready until they are dropped.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.steps import Steps
 
 STATES_STEP: Final = 256
-"""Queue states of one step."""
+"""The number of queue states in one step."""
 
 
 @dataclass(slots=True)
 class GroupBacklog:
-    """Of one group and stored topic, which may be a retry topic.
+    """The backlog of one group in one stored topic, which may be a retry topic.
 
     `in_flight`: messages that are invisible now; `ready`: all others that are not consumed; `oldest`: store
     time (epoch ms) of the oldest that was never delivered, None if there is none.
@@ -31,7 +31,7 @@ class GroupBacklog:
     oldest: int | None = None
 
     def add(self, other: GroupBacklog) -> None:
-        """Sums up; the older one of `oldest`."""
+        """Adds the counts; keeps the older one of `oldest`."""
         self.in_flight += other.in_flight
         self.ready += other.ready
         if other.oldest is not None and (self.oldest is None or other.oldest < self.oldest):

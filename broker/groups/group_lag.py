@@ -1,10 +1,10 @@
 """The lag of one consumer group on one queue, without the messages that its filter drops.
 
 Messages in flight count, and those that wait for their retry, also as delayed messages: so a clean stop,
-which makes retries of the messages in flight, changes no group's lag. Of those that were never delivered, the
-consume queue's tags codes show which ones a tag filter takes (two tags of one hash count as one tag); for an
-SQL filter their properties are read. The work of one answer is bounded: beyond that the rest of a queue is
-taken to be like the part looked at.
+which turns the messages in flight into retries, does not change the lag. For messages that were never
+delivered, the consume queue's tags codes show which ones a tag filter takes (two tags with one hash count as
+one tag); for an SQL filter their properties are read. The work of one answer is bounded: beyond that, the lag
+is estimated from the part of the queue that was read.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ UNITS_STEP: Final = 8_192
 RECORDS_STEP: Final = 256
 BYTES_STEP: Final = 65_536
 BYTES_OF_RECORD: Final = 2_048
-"""This many bytes of a large record count as one more record."""
+"""Each further part of a large record with this many bytes counts as a record."""
 QUEUES_MAX: Final = 10_000
-"""Queues of one answer, at most."""
+"""The most queues of one answer."""
 
 
 @dataclass(slots=True)
 class Work:
-    """How much one answer, over all its queues, may still read."""
+    """The work that is left for one answer, over all its queues."""
 
     units_left: int = UNITS_LOOKED_AT_MAX
     records_left: int = RECORDS_LOOKED_AT_MAX
@@ -59,7 +59,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class QueueLag:
-    """`lag` in messages; `lag_ms` is the age of the oldest of them that lies in the queue, 0 if there is
+    """`lag`: the number of messages; `lag_ms`: the age of the oldest of them in the queue, 0 if there is
     none."""
 
     topic: str
@@ -74,7 +74,7 @@ class QueueLag:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """Messages that were never delivered and pass the filter; `first` is the offset of the first one seen."""
+    """Messages that were never delivered and pass the filter; `first`: the offset of the first of them."""
 
     count: int
     first: int | None
@@ -82,9 +82,9 @@ class _Waiting:
 
 
 class GroupLags:
-    """Lags of groups in one store. `progress`: (group, topic, now_ms) -> the progress known to delivery.
-    `filters_of`: (group, topic) -> the filters of the group's members. `delayed`: how many messages wait for
-    a topic."""
+    """Lags of groups in one store. `progress`: (group, topic, now_ms) -> the progress in delivery.
+    `filters_of`: (group, topic) -> the filters of the group's members. `delayed`: topic -> the number of its
+    delayed messages."""
 
     def __init__(
         self,
@@ -101,15 +101,15 @@ class GroupLags:
     def steps(
         self, group: str, topics: Sequence[str], now_ms: EpochMs
     ) -> Generator[None, None, list[QueueLag]]:
-        """Every queue of these topics, and of the group's retry topics of them; yields now and then, so that
-        the caller may do other things between. Raises TroveError TOPIC_NOT_FOUND, LIMIT_EXCEEDED."""
+        """The lags of all queues of these topics and of the group's retry topics for them; yields between
+        steps, so that the caller may do other work. Raises TroveError TOPIC_NOT_FOUND, LIMIT_EXCEEDED."""
         work = Work()
         places: dict[tuple[str, QueueId], Sequence[Filter]] = {}
         for topic in topics:
             filters = self._filters_of(group, topic)
             places |= {(topic, number): filters for number in queue_ids(self._store, topic)}
             for retry in retry_topics(group, topic):
-                # messages there have passed the filter
+                # messages in a retry topic have passed the filter
                 queues = self._store.consume_queues.queues(retry)
                 places |= {(retry, queue.queue_id): () for queue in queues}
                 if not queues and self._delayed(retry) and self._store.topics.get(retry) is not None:
@@ -128,7 +128,7 @@ class GroupLags:
         return lags
 
     def _position(self, group: str, topic: str, queue_id: QueueId, row: QueueProgress | None) -> Position:
-        # A retry that is delayed was in flight when it was made, and goes to the first queue.
+        # A delayed retry was in flight when it was made; it is counted in the first queue.
         delayed = self._delayed(topic) if topic.startswith(RETRY_PREFIX) and queue_id == 0 else 0
         if row is None:
             committed = self._store.offsets.get(group, topic, queue_id)
@@ -146,10 +146,10 @@ def queue_lag(
     now_ms: EpochMs,
     work: Work,
 ) -> Generator[None, None, QueueLag]:
-    """The lag of one queue; yields now and then, so that the caller may do other things between.
+    """The lag of one queue; yields between steps, so that the caller may do other work.
 
-    `filters` are those of the group's members: a message counts where one of them takes it, every one where
-    there are none. Raises TroveError TOPIC_NOT_FOUND, QUEUE_NOT_FOUND.
+    `filters` are those of the group's members: a message counts if one of them takes it, or if there are
+    none. Raises TroveError TOPIC_NOT_FOUND, QUEUE_NOT_FOUND.
     """
     outstanding = position.in_flight + position.held
     queue = find_queue(store, topic, queue_id)
@@ -176,8 +176,8 @@ def queue_lag(
 def messages_between(
     store: MessageStore, queue: ConsumeQueue, begin: int, end: int, filters: Sequence[Filter]
 ) -> Generator[None, None, tuple[int, bool]]:
-    """(how many messages of [begin, end) one of the filters takes, whether that is estimated); without
-    filters every one counts."""
+    """(the number of messages in [begin, end) that one of the filters takes, whether that is an estimate);
+    without filters all count."""
     waiting = yield from _waiting(store, queue, max(begin, queue.min_offset), end, filters, Work())
     return waiting.count, waiting.estimated
 
@@ -240,7 +240,7 @@ def _by_properties(
                 continue
             properties = _properties_at(store, physical_offset)
             bytes_read += size
-            if bytes_read > BYTES_STEP:  # the record's own bytes count: its CRC is compared
+            if bytes_read > BYTES_STEP:  # all bytes of the record count: its CRC is checked
                 work.records_left -= bytes_read // BYTES_OF_RECORD
                 bytes_read = 0
                 yield
@@ -257,12 +257,13 @@ def _extrapolated(begin: int, looked_to: int, end: int, count: int, first: int |
     if looked_to >= end:
         return _Waiting(count, first)
     if looked_to == begin:
-        return _Waiting(end - begin, begin, estimated=True)  # nothing was looked at: the most that it can be
+        return _Waiting(end - begin, begin, estimated=True)  # nothing was read: the most that it can be
     return _Waiting(round(count * (end - begin) / (looked_to - begin)), first, estimated=True)
 
 
 def _properties_at(store: MessageStore, physical_offset: PhysicalOffset) -> dict[str, str] | None:
-    """The record's properties; None if the record is gone or damaged, so that it cannot be delivered."""
+    """The record's properties; None if the record was removed or is damaged, so that it cannot be
+    delivered."""
     try:
         record = store.record_at(physical_offset)
     except TroveError:

@@ -1,18 +1,19 @@
-"""From where on the log is held: topics of `retention = until_acknowledged`.
+"""Finds from where on the log is held by topics with `retention = until_acknowledged`.
 
-A queue of such a topic holds the log from its first message that some group has not acknowledged and that is
-not older than the topic's `retention_age_max` (or the broker's limit). Where no group has anything of the
-topic, every message counts as not acknowledged: one may come yet.
+A queue of such a topic holds the log from its first message that a group has not acknowledged and that is not
+older than the topic's `retention_age_max` (or the broker's limit). If no group reads the topic, every message
+counts as unacknowledged: a group may subscribe later.
 
 | a record                                           | may go                                |
 |----------------------------------------------------|---------------------------------------|
-| of such a topic, from that message of its queue on | when the disk forces it               |
+| of such a topic, from that message of its queue on | when the disk is full                 |
 | of such a topic, before it                         | at once                               |
 | of the broker's own topics and of retry topics     | at once: pending messages are carried |
 | of any other topic                                 | by its age                            |
 
-Segments go from the front only, and a queue's records lie in the log in their order. So two positions say it
-exactly: `held_from`, the lowest record that is held, and `free_to`, the lowest that is not to go at once.
+Segments are removed from the front only, and the records of a queue lie in the log in their order. So two
+positions suffice: `held_from`, the lowest record that is held, and `free_to`, the lowest that may not be
+removed at once.
 """
 
 from __future__ import annotations
@@ -35,12 +36,13 @@ _NEVER_MS: Final = (1 << 63) - 1
 _OWN_TOPICS: Final = frozenset({HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC})
 
 Subscribers = Callable[[str], Iterable[str]]
-"""The groups whose members subscribe the topic now."""
+"""Returns the groups whose members subscribe to the topic now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """One queue that holds the log; `group` is the one with the largest lag, "" if no group reads."""
+    """One queue that holds the log; `group`: the group with the largest lag, "" if no group reads the
+    queue."""
 
     topic: str
     queue_id: QueueId
@@ -51,7 +53,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class HeldLog:
-    """`holders`: every queue that holds, the one that holds most first."""
+    """`holders`: all queues that hold the log, the one that holds most first."""
 
     held_from: PhysicalOffset = NOWHERE
     free_to: PhysicalOffset = LOG_ORIGIN
@@ -66,7 +68,7 @@ class HeldLog:
         return list(first.values())
 
     def count_before(self, store: MessageStore, end: PhysicalOffset) -> dict[Holder, int]:
-        """How many messages each holder has from its own on below `end`."""
+        """How many messages of each holder lie between its first held message and `end`."""
         counts = {}
         for one in self.holders:
             queue = store.consume_queues.get(one.topic, one.queue_id)
@@ -80,13 +82,13 @@ NOTHING_HELD: Final = HeldLog()
 
 @dataclass(frozen=True, slots=True)
 class TopicHold:
-    """How one topic holds the log: `holder` is the queue that holds most."""
+    """The hold of one topic on the log; `holder`: its queue that holds most."""
 
     holder: Holder
     byte_count: int
-    """Bytes from its message to the end of the log, of any topic."""
+    """Bytes of all topics from the holder's message to the end of the log."""
     until_ms: EpochMs
-    """When the topic's age limit lets that message go; 0 if its age is not known."""
+    """When the topic's age limit releases that message; 0 if its age is not known."""
 
 
 def topic_hold(
@@ -97,7 +99,7 @@ def topic_hold(
     subscribers: Subscribers,
     now_ms: EpochMs,
 ) -> TopicHold | None:
-    """As it is now; None if the topic holds nothing. StorageError."""
+    """The present hold; None if the topic holds nothing. Raises StorageError."""
     option = store.topics.options(topic)
     if not option.until_acknowledged:
         return None
@@ -116,7 +118,7 @@ def topic_hold(
 def held_log(
     store: MessageStore, model: ConsumerState, age_max_ms: int, subscribers: Subscribers, now_ms: EpochMs
 ) -> HeldLog:
-    """As it is now. StorageError."""
+    """The present holds of all topics. Raises StorageError."""
     steps = held_log_steps(store, model, age_max_ms, subscribers, now_ms)
     while True:
         try:
@@ -168,7 +170,7 @@ def _holders(
 
 
 def _acknowledged(store: MessageStore, model: ConsumerState, group: str, queue: ConsumeQueue) -> QueueOffset:
-    """Everything below is acknowledged by the group; 0 if it has never read the queue."""
+    """The group has acknowledged everything below this offset; 0 if it has never read the queue."""
     stored = store.offsets.get(group, queue.topic, queue.queue_id)
     state = model.delivery.group_topics.state(group, queue.topic, queue.queue_id)
     if state is None:
@@ -193,7 +195,7 @@ def _stored_ms(store: MessageStore, queue: ConsumeQueue, offset: QueueOffset) ->
 
 
 def _lowest_by_age(store: MessageStore, held_topics: Iterable[str]) -> PhysicalOffset:
-    """The first record that goes by its age alone."""
+    """The lowest record that only its age removes."""
     at_once = set(held_topics)
     lowest = NOWHERE
     for topic in store.consume_queues.topics():
@@ -203,7 +205,7 @@ def _lowest_by_age(store: MessageStore, held_topics: Iterable[str]) -> PhysicalO
             if queue.min_offset < queue.max_offset:
                 lowest = min(lowest, queue.physical_before(queue.min_offset))
                 if lowest < store.min_offset + store.settings.commit_log_file_size:
-                    return lowest  # not even the first segment goes at once
+                    return lowest  # not even the first segment may be removed at once
     return lowest
 
 

@@ -1,7 +1,7 @@
-"""The lag of each consumer group, by the offsets that are stored here.
+"""The lag of each consumer group, from the stored offsets.
 
-Messages that wait for their retry count: in the retry topics, of which a group may have read nothing yet, and
-among the delayed messages that are on their way there.
+Messages that wait for their retry count: in retry topics, which a group may not have read yet, and among the
+delayed messages for them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from trovemq_store.index.consume_queue import ConsumeQueue
 from trovemq_store.topics.names import RETRY_PREFIX, retry_topics
 
 PAIRS_STEP: Final = 64
-"""Groups and topics of one step."""
+"""The number of pairs of group and topic in one step."""
 
 
 @dataclass(slots=True)
 class ConsumerLag:
-    """`messages` of all queues; `oldest`: store time of the oldest (epoch ms), None if there is none."""
+    """`messages`: the number in all queues; `oldest`: store time of the oldest (epoch ms), None if there is
+    none."""
 
     messages: int = 0
     oldest: int | None = None
@@ -31,8 +32,8 @@ class ConsumerLag:
 def lag_steps(
     store: MessageStore, entries_max: int, delayed: Callable[[str], int]
 ) -> Steps[dict[tuple[str, str], ConsumerLag]]:
-    """The lags by (group, topic), of at most that many. `delayed`: returns how many messages wait for a
-    topic."""
+    """The lags by (group, topic), of at most that many. `delayed`: topic -> the number of its delayed
+    messages."""
     lags: dict[tuple[str, str], ConsumerLag] = {}
     for number, (group, topic) in enumerate(store.offsets.pairs()[:entries_max], 1):
         lag = lags[group, topic] = ConsumerLag()
@@ -70,7 +71,7 @@ def _add_retries(
 
 
 def _add(store: MessageStore, lag: ConsumerLag, queue: ConsumeQueue, offset: QueueOffset) -> None:
-    """The messages of the queue from there on."""
+    """Adds the messages of the queue from `offset` on."""
     if queue.max_offset <= (first := max(offset, queue.min_offset)):
         return
     lag.messages += queue.max_offset - first

@@ -1,8 +1,8 @@
-"""Which filters match new messages of a queue: which receives to wake.
+"""Finds which filters match new messages of a queue, so that only their receives are woken.
 
-The consume queue's tags codes answer for filters by tag (two tags of one hash count as one: a wake-up too
-many does no harm), the records' properties for SQL. The look is bounded; beyond that every filter counts as
-one that takes something, and who was woken finds out.
+Tag filters are tested on the consume queue's tags codes (two tags with one hash count as one: an unneeded
+wake-up does no harm), SQL filters on the records' properties. The work is bounded; beyond that every filter
+counts as matching, and the woken receives find out.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from trovemq_store.engine.queues import readable_units
 
 UNITS_MAX: Final = 8_192
 RECORDS_MAX: Final = 64
-"""Whose properties one look reads."""
+"""The most records whose properties are read at a time."""
 
 
 class Found(NamedTuple):
-    """The filters that take something; below `end` nothing need be looked at again."""
+    """The filters that match a message; below `end` nothing need be read again."""
 
     takers: list[Filter]
     end: int
 
 
 class NewMessages:
-    """Looks into one store. `next_offset`: (group, topic, queue) -> the first message new to the group."""
+    """Reads one store. `next_offset`: (group, topic, queue) -> the first message that is new to the group."""
 
     def __init__(self, store: MessageStore, next_offset: Callable[[str, str, QueueId], int | None]) -> None:
         self._store = store

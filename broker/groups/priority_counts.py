@@ -1,4 +1,5 @@
-"""How many messages of each priority came into the topics that are received by priority, since the start."""
+"""Counts the messages of each priority that arrived in topics that are received by priority, since the
+start."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from trovemq_store.log.projection import DispatchBatch
 
 
 class PriorityCounts:
-    """Called with every run of records that becomes visible. At most one row for each topic that there is."""
+    """Is called with every run of records that becomes visible. Has at most one row per existing topic."""
 
     def __init__(self, store: MessageStore) -> None:
         self._topics = store.topics

@@ -1,17 +1,16 @@
-"""Who waits for messages of a topic in the name of a consumer group.
+"""Receives that wait for messages of a topic for a consumer group.
 
-A wake-up says "look again", not "this is yours": a woken receive tries, wakes the next one where it got
-something, and waits again where it got nothing. So one new message costs one or two attempts a group, however
-many wait.
+A wake-up promises no message: a woken receive tries again. If it gets messages it wakes the next one, else it
+waits again. So one new message costs one or two attempts per group, however many receives wait.
 
 A receive skips messages that its filter drops, for the whole group. So new messages wake only receives whose
-filters match some of them: while a group's filter is changed member by member, those with the old one sleep
-on, and messages for the new one remain for members who have it.
+filters match some of them: while a group's filter is changed member by member, receives with the old filter
+stay asleep, and messages for the new filter remain for the members that have it.
 
 Invariants
-- Waiters of a pair (group, topic) are woken in the order in which they came, one a wake-up; who got nothing
-  keeps its place.
-- A wake-up is not lost: one whose waiter is gone before it could look is passed on to the next.
+- Waiters of a pair (group, topic) are woken in the order in which they came, one per wake-up; a receive that
+  got nothing keeps its place.
+- A wake-up is not lost: if its waiter ends before it could try, the next one is woken.
 - New messages wake one waiter of each filter that takes some of them.
 - The number of waiters is bounded; a waiter costs one timer, and nothing while it waits.
 """
@@ -33,9 +32,9 @@ from trovemq_store.topics.names import RETRY_PREFIX
 
 WAITERS_MAX: Final = 65_536
 FILTERS_MAX: Final = 64
-"""Different ones of one pair that are distinguished; where there are more, new messages wake one waiter."""
+"""The most filters of one pair that are distinguished; with more of them, new messages wake one waiter."""
 OTHERS_MAX: Final = 8
-"""The number of others' filters that one receive considers."""
+"""The most filters of other receives that one receive considers."""
 
 _FilterKey = tuple[str, str]
 
@@ -44,7 +43,7 @@ GroupTopicKey = tuple[str, str]
 
 
 class Wait:
-    """One poll's wait, over all its attempts."""
+    """The wait of one receive, over all its attempts."""
 
     __slots__ = ("_future", "_waits", "filter", "pair")
 
@@ -56,11 +55,11 @@ class Wait:
 
     @property
     def waiting(self) -> bool:
-        """Whether a wake-up would reach it."""
+        """Whether a wake-up would end its wait."""
         return self._future is not None and not self._future.done()
 
     async def woken(self, until: float) -> bool:
-        """True: look again. False: `until` (the loop's time, in s) has come."""
+        """True: try again. False: `until` (the loop's time, in s) has come."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bool] = loop.create_future()
         self._future = future
@@ -82,14 +81,14 @@ class Wait:
 
 
 class _Line:
-    """Who waits for one pair."""
+    """The waiters of one pair."""
 
     __slots__ = ("filters", "seen", "waiters")
 
     def __init__(self) -> None:
         self.waiters: dict[Wait, None] = {}  # a dict keeps the order of arrival
         self.filters: dict[_FilterKey, tuple[Filter, int]] = {}  # each with the number of its members
-        self.seen: dict[int, int] = {}  # by queue: how far its new messages were looked at
+        self.seen: dict[int, int] = {}  # by queue: up to which offset its new messages were tested
 
     def add(self, wait: Wait) -> None:
         self.waiters[wait] = None
@@ -110,7 +109,7 @@ class _Line:
 
     @property
     def is_sorted(self) -> bool:
-        """Whether new messages are for some who wait, and not for others."""
+        """Whether new messages may match some of the waiting receives and not others."""
         return len(self.filters) <= FILTERS_MAX and not self.takes_all
 
 
@@ -127,7 +126,7 @@ class ReceiveWaits:
         self._by_pair: dict[GroupTopicKey, _Line] = {}
         self._by_topic: dict[
             str, dict[GroupTopicKey, None]
-        ] = {}  # stored topic: whose messages may come from there
+        ] = {}  # by stored topic: the pairs whose messages may be there
         self._count = 0
         self.closed = False
 
@@ -136,7 +135,7 @@ class ReceiveWaits:
 
     @contextmanager
     def enter(self, group: str, topic: str, filter_: Filter = TAKE_ALL) -> Iterator[Wait]:
-        """A place in the line of the pair. Raises TroveError LIMIT_EXCEEDED."""
+        """Enters the queue of the pair's waiters. Raises TroveError LIMIT_EXCEEDED."""
         if self._count >= self._waiters_max:
             raise TroveError(errors.LIMIT_EXCEEDED, f"{self._count} receives are waiting already")
         pair = (group, topic)
@@ -166,19 +165,19 @@ class ReceiveWaits:
                     del self._by_topic[name]
 
     def wake(self, pair: GroupTopicKey) -> None:
-        """The pair may have a message to receive: its first waiter looks."""
+        """Wakes the first waiter of the pair, which may have a message to receive."""
         line = self._by_pair.get(pair)
         if line is not None:
             _wake_first(line.waiters)
 
     def wake_for(self, pair: GroupTopicKey, filter_: Filter) -> None:
-        """The pair has a message that this filter takes: the first waiter who has it looks."""
+        """Wakes the pair's first waiter with this filter, which matches a new message."""
         line, key = self._by_pair.get(pair), _key(filter_)
         if line is not None and key in line.filters:
             _wake_first(wait for wait in line.waiters if _key(wait.filter) == key)
 
     def other_filters(self, pair: GroupTopicKey, filter_: Filter) -> tuple[Filter, ...]:
-        """The filters of others that wait for the pair, where they differ."""
+        """The filters of the pair's waiters that differ from this one."""
         line = self._by_pair.get(pair)
         if line is None:
             return ()
@@ -192,8 +191,8 @@ class ReceiveWaits:
                 self.wake(pair)
 
     def on_messages_available(self, queues: Iterable[tuple[str, QueueId]]) -> None:
-        """These queues (topic, queue id) have new messages: wakes one waiter of each group for each queue,
-        and where filters differ, one for each filter that matches a new message."""
+        """Wakes waiters for new messages of these queues (topic, queue id): one per group and queue, or, if
+        filters differ, one for each filter that matches a new message."""
         if not self._count:
             return
         for topic, queue_id in queues:
@@ -215,12 +214,12 @@ class ReceiveWaits:
             self.wake_for(pair, filter_)
 
     def wake_topic(self, topic: str) -> None:
-        """The topic was deleted or changed: all its waiters look again, and find out."""
+        """Wakes all waiters of a topic that was deleted or changed: they try again, and find out."""
         for pair in self._by_topic.get(topic, ()):
             self._wake_all(pair)
 
     def wake_group(self, group: str) -> None:
-        """The group was deleted or changed."""
+        """Wakes all waiters of a group that was deleted or changed."""
         for pair in self._by_pair:
             if pair[0] == group:
                 self._wake_all(pair)
@@ -231,7 +230,7 @@ class ReceiveWaits:
                 wait.wake()
 
     def close(self) -> None:
-        """The broker is stopping: all waiters answer now, and none waits again."""
+        """Wakes all waiters, because the broker is stopping; none waits again."""
         self.closed = True
         for pair in self._by_pair:
             self._wake_all(pair)

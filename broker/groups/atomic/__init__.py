@@ -1,1 +1,1 @@
-"""Atomic transactions: messages of several topics and acknowledgements, together or not at all."""
+"""Atomic transactions: messages of several topics and acknowledgements, all of them or none."""

@@ -1,14 +1,14 @@
-"""Committing atomic transactions: messages and acknowledgements in one run of the log, or nothing of them.
+"""Commits atomic transactions: messages and acknowledgements in one run of the log, all of them or none.
 
-A run is: the messages in the order in which they were sent, one record of events where messages are
-acknowledged, and the record by which the transaction is remembered (broker.groups.atomic.ends).
+A run has the messages in the order in which they were sent, one record of events if messages are
+acknowledged, and the transaction's end record (broker.groups.atomic.ends).
 
 Invariants
-- A commit that raises has changed nothing, but that events which waited may be in the log now.
-- An id is committed once: a second commit of it gets the answer of the first, and of anything else under
-  that id, which was not stored, an error.
+- A commit that raises has changed nothing, except that events that were pending may be in the log now.
+- An id is committed once: a second commit of the same transaction gets the result of the first; a different
+  transaction with that id gets an error, and is not stored.
 - The acknowledgements are applied in memory and noted as being in the log in the same step, so that a
-  snapshot has both or neither; consumer offsets that rest on them are not stored before the run is on disk.
+  snapshot has both or neither; consumer offsets that depend on them are not stored before the run is on disk.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class AtomicCommits:
         self.run_size_max: Final = run_size_max(store.settings.commit_log_file_size)
 
     def new_run(self, transaction_id: str) -> TransactionRun:
-        """An empty run to add messages to. TroveError TRANSACTION_ILLEGAL."""
+        """An empty run, to which messages are added. TroveError TRANSACTION_ILLEGAL."""
         return TransactionRun(transaction_id, self.run_size_max)
 
     def commit(
@@ -65,8 +65,8 @@ class AtomicCommits:
         """Appends the run: all of it is in the log when this returns, and must be synced up to `end`.
 
         The caller has checked the messages, as for MessageStore.append(). TroveError
-        TRANSACTION_SIZE_EXCEEDED, RECEIPT_HANDLE_ILLEGAL, TRANSACTION_DUPLICATE, TRANSACTION_ILLEGAL (the id
-        is another one's), and the errors of Deduplication.append: nothing was stored.
+        TRANSACTION_SIZE_EXCEEDED, RECEIPT_HANDLE_ILLEGAL, TRANSACTION_DUPLICATE, TRANSACTION_ILLEGAL (another
+        transaction has the id), and the errors of Deduplication.append: nothing was stored.
         """
         if run.transaction_id in self.ends:
             committed = self.ends.committed(run.transaction_id)
@@ -88,7 +88,7 @@ class AtomicCommits:
             self._add_own(run, EVENTS_TOPIC, EVENTS_QUEUE_ID, body, now_ms)
         body = encode_end(run.message_count, len(acknowledgements), now_ms)
         self._add_own(run, ENDS_TOPIC, ENDS_QUEUE_ID, body, now_ms)
-        judged = self._judge(run, queues, now_ms)  # last: its views would keep the run from growing
+        judged = self._judge(run, queues, now_ms)  # last, because the run cannot grow while its views exist
         fault_point("atomic.before_append")
         result = self._store.append_run(run, now_ms)
         fault_point("atomic.after_append")
@@ -109,8 +109,8 @@ class AtomicCommits:
     def _judge(
         self, run: TransactionRun, queues: Sequence[QueueKey], now_ms: EpochMs
     ) -> dict[QueueKey, list[bytes]]:
-        """The ids of the messages of topics with `deduplicate`, by queue. TroveError TRANSACTION_DUPLICATE
-        where one is stored already, or comes twice: a transaction is stored as it is, or not at all."""
+        """The ids of the messages of topics with `deduplicate`, by queue. TroveError TRANSACTION_DUPLICATE if
+        one is already stored, or occurs twice: a transaction is stored unchanged or not at all."""
         judged: dict[QueueKey, list[bytes]] = {}
         seen: set[tuple[str, bytes]] = set()
         for queue in queues:

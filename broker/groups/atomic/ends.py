@@ -1,6 +1,6 @@
-"""The broker's memory of atomic transactions: the last record of each one's run.
+"""The end records of atomic transactions, by which the broker remembers them: the last record of each run.
 
-It is a record of the internal topic `rmq_sys_trovemq_transactions`, queue 0; its properties name the
+An end record is in queue 0 of the internal topic `rmq_sys_trovemq_transactions`; its properties name the
 transaction, and where the run begins (trovemq_proto.records.run_mark). All numbers are little-endian.
 
 | off | width | field                                                     |
@@ -12,10 +12,10 @@ transaction, and where the run begins (trovemq_proto.records.run_mark). All numb
 | 12  | u32   | 0                                                         |
 | 16  | i64   | when it was committed, epoch ms                           |
 
-Between the messages and this record lies a record of events where there are acknowledgements. The result of
-each message is not written down: it is read from the run.
+If there are acknowledgements, a record of events lies between the messages and this record. The results of
+the messages are not stored: they are read from the run.
 
-Invariant: a remembered transaction is whole in the log. Recovery cuts a run that is not; a trimmed one is
+Invariant: a remembered transaction is complete in the log. Recovery cuts an incomplete run; a trimmed one is
 forgotten.
 """
 
@@ -39,7 +39,7 @@ from trovemq_store.engine.transaction_run import RunResult, TransactionRun
 ENDS_TOPIC: Final = "rmq_sys_trovemq_transactions"
 ENDS_QUEUE_ID: Final = QueueId(0)
 REMEMBERED_MAX: Final = 4_096
-"""Transactions that are remembered, the latest ones."""
+"""How many transactions are remembered: the latest ones."""
 FORMAT: Final = 1
 _END: Final = Struct("<B3xII4xq")
 
@@ -56,7 +56,8 @@ class StoredMessage:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A transaction that is whole in the log; once that is on disk up to `end` it is committed for good."""
+    """A transaction that is complete in the log. It is committed durably once the log is on disk up to
+    `end`."""
 
     transaction_id: str
     messages: tuple[StoredMessage, ...]
@@ -84,7 +85,7 @@ def encode_end(message_count: int, acknowledged_count: int, now_ms: EpochMs) -> 
 
 
 def committed_run(run: TransactionRun, result: RunResult, acknowledged_count: int) -> Committed:
-    """The answer to who committed it."""
+    """The result for the client that committed the run."""
     messages: dict[int, StoredMessage] = {}
     for queue, first in result.first_queue_offsets.items():
         part = run.part(queue)
@@ -102,14 +103,14 @@ def committed_run(run: TransactionRun, result: RunResult, acknowledged_count: in
 
 
 class TransactionEnds:
-    """The latest committed transactions of one store, by id; made from the log at a start."""
+    """The latest committed transactions of one store, by id; a start reads them from the log."""
 
     def __init__(self, store: MessageStore, remembered_max: int = REMEMBERED_MAX) -> None:
         self._store = store
         self._remembered_max = remembered_max
         self._ends: OrderedDict[str, _End] = OrderedDict()
         self.forgotten_ms = 0
-        """Transactions that were committed until then may be forgotten; 0: none is."""
+        """Transactions that were committed up to this time may be forgotten; 0: none is."""
         self._load()
 
     def __len__(self) -> int:
@@ -148,7 +149,7 @@ class TransactionEnds:
                     self.forgotten_ms = committed_ms  # of those before it
 
     def committed(self, transaction_id: str) -> Committed:
-        """The answer that its commit had. TroveError TRANSACTION_NOT_FOUND, RECORD_DAMAGED."""
+        """The result that the commit returned. TroveError TRANSACTION_NOT_FOUND, RECORD_DAMAGED."""
         end = self._ends.get(transaction_id)
         if end is not None and end.begin < self._store.min_offset:
             self.forgotten_ms = max(self.forgotten_ms, end.committed_ms)
@@ -178,8 +179,8 @@ class TransactionEnds:
 
 
 def _stored_messages(records: RecordBatch, end: _End) -> tuple[StoredMessage, ...]:
-    """Where the messages of a run lie, without looking at the messages themselves. IndexError if it lacks
-    some."""
+    """Where the messages of a run lie, without reading the messages themselves. Raises IndexError if some are
+    missing."""
     topics = [""] * len(records)
     for topic, indexes in records.topic_groups():
         for index in indexes.tolist():

@@ -1,10 +1,10 @@
-"""Atomic transactions that are open: their messages, kept in memory until the commit.
+"""Open atomic transactions: their messages are in memory until the commit.
 
 Invariants
 - Nothing of an open transaction is in the log.
-- The number of open transactions, and their memory together, is bounded; every end of one frees its memory at
-  once.
-- A transaction ends once: by its commit, its rollback, its time-out, or because another one took its id.
+- The number of open transactions and their memory are bounded; the memory of a transaction is free as soon as
+  it ends.
+- A transaction ends once: by its commit, its rollback, its time-out, or because a new one has its id.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from trovemq_proto.records.run_mark import check_transaction_id
 from trovemq_store.engine.transaction_run import TransactionRun
 
 DEFAULT_TIMEOUT_MS: Final = 60_000
-HANDLE_OVERHEAD: Final = 200  # bytes that an acknowledgement takes beside its text
+HANDLE_OVERHEAD: Final = 200  # bytes of memory of an acknowledgement without its text
 
 
 @dataclass(slots=True)
 class AtomicCounters:
-    """Since the start."""
+    """Counters since the start."""
 
     committed: int = 0
     rolled_back: int = 0
@@ -74,7 +74,7 @@ class OpenTransactions:
         return len(self._open)
 
     def begin(self, transaction_id: str, timeout_ms: int) -> OpenTransaction:
-        """A new transaction; an open one of that id is rolled back: its client has started over.
+        """Opens a transaction. An open one with that id is rolled back, because its client has started over.
 
         TroveError TRANSACTION_ILLEGAL, LIMIT_EXCEEDED, REQUEST_ILLEGAL.
         """
@@ -102,7 +102,7 @@ class OpenTransactions:
         batch: RecordBatch,
         born_host: bytes | None,
     ) -> None:
-        """Keeps messages: a validated batch of that topic and queue.
+        """Adds messages: a validated batch of that topic and queue.
 
         TroveError TRANSACTION_SIZE_EXCEEDED, LIMIT_EXCEEDED, PROPERTIES_SIZE_EXCEEDED, TRANSACTION_ILLEGAL
         (it has ended).
@@ -116,8 +116,7 @@ class OpenTransactions:
     def acknowledge(
         self, transaction: OpenTransaction, group: str, topic: str, receipt_handles: Sequence[str]
     ) -> None:
-        """Keeps acknowledgements; whether their handles are good is seen at the commit. TroveError as
-        add()."""
+        """Adds acknowledgements; the commit checks their handles. TroveError as add()."""
         _run_of(transaction)
         check_acknowledgement_count(len(transaction.acknowledgements) + len(receipt_handles))
         size = sum(len(handle) + HANDLE_OVERHEAD for handle in receipt_handles)
@@ -126,7 +125,7 @@ class OpenTransactions:
         self._count(transaction, size)
 
     def commit(self, transaction: OpenTransaction, now_ms: EpochMs) -> Committed:
-        """Ends it: see AtomicCommits.commit(). Where that raises it is rolled back."""
+        """Commits: see AtomicCommits.commit(). If that raises, the transaction is rolled back."""
         run = _run_of(transaction)
         try:
             if transaction.transaction_id not in self._commits.ends:
@@ -145,20 +144,20 @@ class OpenTransactions:
         return committed
 
     def roll_back(self, transaction: OpenTransaction) -> None:
-        """Ends it where it has not ended: nothing of it was stored."""
+        """Rolls back, unless it has ended: nothing of it was stored."""
         if transaction.run is not None:
             self._end(transaction)
             self.counters.rolled_back += 1
 
     def give_up(self, transaction: OpenTransaction) -> TroveError:
-        """Ends it: its time is over. Returns the client's error."""
+        """Rolls back after the time-out. Returns the client's error."""
         self._end(transaction)
         self.counters.timed_out += 1
         text = f"transaction {transaction.transaction_id} was not ended within {transaction.timeout_ms} ms"
         return TroveError(errors.TRANSACTION_TIMED_OUT, text, timeout_ms=transaction.timeout_ms)
 
     def committed(self, transaction_id: str, now_ms: EpochMs) -> Committed:
-        """The result of a committed transaction. TroveError TRANSACTION_NOT_FOUND (with `remembered_ms` where
+        """The result of a committed transaction. TroveError TRANSACTION_NOT_FOUND (with `remembered_ms` if
         older commits are forgotten), RECORD_DAMAGED, TRANSACTION_ILLEGAL."""
         ends = self._commits.ends
         try:
@@ -171,7 +170,8 @@ class OpenTransactions:
             raise TroveError(error.spec, text, **error.fields, remembered_ms=remembered_ms) from error
 
     def check_not_committed(self, transaction: OpenTransaction) -> None:
-        """TroveError TRANSACTION_ILLEGAL if the id is one that was committed: that cannot be undone."""
+        """TroveError TRANSACTION_ILLEGAL if a transaction with this id was committed: that cannot be
+        undone."""
         if transaction.transaction_id in self._commits.ends:
             text = f"transaction {transaction.transaction_id} was committed; it cannot be rolled back"
             raise TroveError(errors.TRANSACTION_ILLEGAL, text)

@@ -1,1 +1,1 @@
-"""Which messages a subscription takes: tag expressions and SQL-92 conditions."""
+"""Filters of subscriptions: tag expressions and SQL-92 conditions."""

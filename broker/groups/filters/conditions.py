@@ -1,13 +1,13 @@
 """The value of a condition on a message's properties: True, False, or None for unknown.
 
-Conditions are small functions, made once for an expression. A property is text; it is a number or a truth
-value where its context asks for one:
+Conditions are small functions, made once per expression. A property is text; its context may require a number
+or a truth value:
 
-- beside a number, or with `<`, `<=`, `>`, `>=`, it is the decimal number that it spells, unknown if none;
-- beside TRUE, FALSE or a condition, and alone, it is whether it spells `true`.
+- next to a number, or with `<`, `<=`, `>`, `>=`, it is the decimal number that the text spells, or unknown;
+- next to TRUE, FALSE or a condition, and alone, it is true if the text spells `true`, else false.
 
-A property that a message does not have is unknown. RocketMQ agrees, except that it drops a message at once
-(whatever else the expression says) where text spells no number of the literal's own type.
+A property that a message does not have is unknown. RocketMQ differs in one point: if the text does not spell
+a number of the literal's type, it drops the message, whatever the rest of the expression is.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Which messages of a topic a consumer receives: by tag, or by SQL-92 conditions on their properties.
+"""Filters of a topic's messages for a consumer: by tag, or by SQL-92 conditions on their properties.
 
 Invariants
-- A filter never changes, and parsing the same text gives the same filter.
-- Parsed filters are remembered, the least recently used ones are forgotten: at most FILTERS_MAX, and
-  EXPRESSIONS_LENGTH_MAX characters of expressions, since a parsed filter grows with its expression.
+- A filter never changes, and the same text is always parsed to an equal filter.
+- Parsed filters are cached, least recently used ones are evicted: at most FILTERS_MAX filters, with
+  EXPRESSIONS_LENGTH_MAX characters of expressions, because a parsed filter grows with its expression.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _KINDS: Final[dict[str, FilterKind]] = {"": "tag", "tag": "tag", "sql": "sql", "
 
 class Filter(Protocol):
     """`tag_hashes`: the tags codes in a consume queue that may match; None = any may match. `takes_all`:
-    matches() need not be asked."""
+    matches() is always True."""
 
     @property
     def expression(self) -> str: ...
@@ -42,12 +42,12 @@ class Filter(Protocol):
     def takes_all(self) -> bool: ...
 
     def matches(self, properties: Mapping[str, str]) -> bool:
-        """`properties` as they are stored: TAGS, KEYS and those that users gave."""
+        """Whether the filter takes a message with these stored properties: TAGS, KEYS and those of users."""
         ...
 
 
 class FilterCache:
-    """The filters that were parsed last, by kind and expression."""
+    """The filters that were used last, by kind and expression."""
 
     def __init__(
         self, filters_max: int = FILTERS_MAX, expressions_length_max: int = EXPRESSIONS_LENGTH_MAX
@@ -96,4 +96,4 @@ TAKE_ALL: Final[Filter] = TakeAll()
 _CACHE: Final = FilterCache()
 
 parse_filter: Final = _CACHE.parse
-"""FilterCache.parse of the process's one cache."""
+"""FilterCache.parse of the one cache of the process."""

@@ -1,7 +1,7 @@
-"""Filters by RocketMQ's SQL-92 conditions on properties: from text to one function.
+"""Filters by RocketMQ's SQL-92 conditions on properties: translates the text into one function.
 
-Nothing of the text is ever executed: a parser makes small functions (see conditions.py) of it. Its cost is
-bounded: the text's length by the caller, nesting and IN lists here.
+No part of the text is executed: a parser makes small functions of it (see conditions.py). The cost is
+bounded: the length of the text by the caller, nesting and IN lists here.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PARTS: Final[dict[str, Callable[[str, str], bool]]] = {
 
 
 class SqlFilter:
-    """Takes messages for which the condition is true; those for which it is unknown are not taken."""
+    """Takes messages for which the condition is true, not those for which it is unknown."""
 
     kind: Literal["tag", "sql"] = "sql"
     tag_hashes: frozenset[int] | None = None
@@ -101,7 +101,7 @@ class Operand:
 
 
 class _Compiler(Transformer[Token, Operand]):
-    """Makes an Operand of each rule, while the parser continues. Arguments: the rule's parts in order."""
+    """Makes an Operand of each rule during the parsing. The arguments are the rule's parts in order."""
 
     def property(self, parts: list[Token]) -> Operand:
         return Operand(_position(parts[0]), name=str(parts[0]))
@@ -190,7 +190,8 @@ _PARSER: Final = Lark(
 
 
 def parse_sql(expression: str) -> SqlFilter:
-    """TroveError FILTER_ILLEGAL with the position (from 1) and the expected tokens there."""
+    """Parses the expression. Raises TroveError FILTER_ILLEGAL with the position (from 1) and the tokens that
+    were expected there."""
     try:
         whole: Any = _PARSER.parse(expression)
     except UnexpectedInput as error:
@@ -204,8 +205,7 @@ def _is_at_end(error: UnexpectedInput) -> bool:
 
 
 def _equal(left: Operand, right: Operand) -> Condition:
-    """Numbers, truth values and texts are equal among themselves; a property has the type of the other
-    side."""
+    """Compares numbers, truth values or texts with one another; a property has the type of the other side."""
     if left.is_number or right.is_number:
         return conditions.equal(left.number(), right.number())
     if left.is_truth or right.is_truth:

@@ -69,4 +69,4 @@ SPOKEN: Final = {
     "ORDER": "<, <=, > or >=", "SIGN": "a sign", "_OPEN_PAREN": "(", "_CLOSE_PAREN": ")", "_COMMA": ",",
     "$END": "the end",
 }  # fmt: skip
-"""The terminals as messages name them."""
+"""The names of the terminals in error messages."""

@@ -1,4 +1,5 @@
-"""Filters by tag: `*` or nothing takes all, `a || b` takes messages whose tag is exactly one of these."""
+"""Filters by tag: `*` or an empty text takes all messages, `a || b` those whose tag is exactly one of
+these."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ class TagFilter:
 
 
 def parse_tags(expression: str) -> TagFilter | TakeAll:
-    """TroveError FILTER_ILLEGAL if the expression has separators and not one tag."""
+    """Parses the expression. Raises TroveError FILTER_ILLEGAL if it has separators and not one tag."""
     text = expression.strip()
     if text in ("", ALL):
         return TakeAll()

@@ -1,1 +1,2 @@
-"""Delayed messages: the timer wheel's files of RocketMQ, due messages, recalled messages."""
+"""Delayed messages: the table of pending ones, their delivery and recall, and RocketMQ's timer wheel
+files."""

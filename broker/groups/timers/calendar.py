@@ -1,6 +1,6 @@
-"""Waiting messages, in the order of their time: the structure in memory of the timers.
+"""Delayed messages in memory, in the order of their times.
 
-One row is one waiting record:
+One row is one record of a delayed message:
 
 | off | width | field      | notes                                                               |
 |-----|-------|------------|---------------------------------------------------------------------|
@@ -11,14 +11,16 @@ One row is one waiting record:
 | 24  | u16   | source     | number of the queue in which the record lies                        |
 | 26  | u16   | state      | 1 waits, 0 ended                                                    |
 
-A slot is a second of RocketMQ's wheel: slot s has the times (1000 s, 1000 s + 1000]. Rows of far hours lie in
-one array an hour; an hour that has come is spread over its slots; a slot that has come is sorted into a run.
+A slot is a second of RocketMQ's wheel: slot s has the times (1000 s, 1000 s + 1000]. Rows of later hours lie
+in one array per hour. When an hour comes, its rows are distributed over its slots; when a slot comes, its
+rows are sorted into a run.
 
 Invariants
-- take_due() gives no row before its time, whatever the clock did before.
-- A row is in one place: an hour, a slot or a run. It leaves by take_due() only; one that is ended stays as
-  a dead row until its time, and is not returned.
-- `waiting_count` is the number of rows in the state WAITS, `waiting_by_topic` that of each topic's number.
+- take_due() returns no row before its time, however the clock was set before.
+- A row is in one place: an hour, a slot or a run. Only take_due() removes it; an ended row stays until its
+  time, and is not returned.
+- `waiting_count` is the number of rows in the state WAITS, `waiting_by_topic` the same by number of the
+  topic.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ def slot_of(deliver_ms: EpochMs) -> int:
 
 
 class _Bucket:
-    """Rows in the order in which they came; grows by an eighth at a time."""
+    """Rows in the order in which they were added; the array grows by an eighth at a time."""
 
     __slots__ = ("_array", "_count", "_earliest_ms")
 
@@ -128,7 +130,7 @@ class _Level:
 
 
 class Calendar:
-    """Rows by their time. Only end() changes a view from outside."""
+    """Rows by their times. Only end() changes rows of views that callers have."""
 
     def __init__(self) -> None:
         self._hours = _Level()
@@ -139,7 +141,7 @@ class Calendar:
         self.waiting_by_topic: NDArray[np.int64] = np.zeros(0, np.int64)
 
     def add(self, rows: Rows) -> None:
-        """Takes rows that wait."""
+        """Adds rows in the state WAITS."""
         if not len(rows):
             return
         self._count(rows, 1)
@@ -148,14 +150,14 @@ class Calendar:
             if hour <= self._open_hour:
                 self._add_to_slots(members)
             else:
-                self._hours.add(hour, members.copy())  # not a view, which would keep all of `rows`
+                self._hours.add(hour, members.copy())  # a copy: a view would keep all of `rows` in memory
 
     def _add_to_slots(self, rows: Rows) -> None:
         for slot, members in _grouped((rows["deliver_ms"] - 1) // SLOT_MS, rows):
             self._slots.add(slot, members)
 
     def _count(self, rows: Rows, sign: int) -> None:
-        """Counts rows that begin to wait, or (sign -1) have ended."""
+        """Counts rows that were added, or (sign -1) that have ended."""
         if not len(rows):
             return
         self.waiting_count += sign * len(rows)
@@ -173,7 +175,7 @@ class Calendar:
     # --- due messages ---------------------------------------------------------------------------------
     @property
     def next_ms(self) -> int | None:
-        """When the first row is due, or a little earlier where the first rows have ended."""
+        """When the first row is due, or a little earlier if the first rows have ended."""
         times = [int(run[0]["deliver_ms"]) for run in self._runs]
         times += [time for time in (self._slots.earliest_ms, self._hours.earliest_ms) if time is not None]
         return min(times, default=None)
@@ -196,13 +198,13 @@ class Calendar:
         return found
 
     def put_back(self, rows: Rows) -> None:
-        """Rows that take_due() gave and that could not be delivered."""
+        """Returns rows of take_due() that could not be delivered."""
         if len(rows):
             self._count(rows, 1)
             self._add_run(rows)
 
     def _open(self, now_ms: EpochMs, count: int) -> None:
-        """Makes a run of slots that have come, until no slot that is left has rows for the next `count`."""
+        """Makes runs of slots that have come, until the remaining slots have no rows of the next `count`."""
         slot_now = slot_of(now_ms)
         heads = [head for head in self._heads(now_ms, count) if len(head)]
         ready = sum(map(len, heads))
@@ -232,7 +234,7 @@ class Calendar:
             return
         self._runs.append(rows)
         if len(self._runs) > RUNS_MAX:
-            self._runs.sort(key=len, reverse=True)  # the longest stays as it is
+            self._runs.sort(key=len, reverse=True)  # the longest run is not copied
             self._runs[1:] = [_sorted(np.concatenate(self._runs[1:]))]
 
     def _take_from_runs(self, now_ms: EpochMs, count_max: int) -> Rows:
@@ -255,13 +257,13 @@ class Calendar:
         yield from self._runs
 
     def blocks_at(self, slot: int) -> Iterator[Rows]:
-        """Views in which every row of that slot is found, among others."""
+        """Views that have every row of that slot, and others."""
         yield from self._hours.at(slot // HOUR_SLOTS)
         yield from self._slots.at(slot)
         yield from self._runs
 
     def end(self, block: Rows, chosen: Mask) -> Rows:
-        """Ends the waiting rows chosen of one of blocks(); returns copies of them."""
+        """Ends the chosen rows of one of blocks() that are waiting; returns copies of them."""
         chosen = chosen & (block["state"] == WAITS)
         ended = block[chosen]
         block["state"][chosen] = ENDED

@@ -1,6 +1,6 @@
-"""The copy of a waiting record for its real topic, made from the record's bytes.
+"""Makes the copy of a delayed message's record for its real topic from the record's bytes.
 
-The properties that the message had while it waited stay, as RocketMQ leaves them.
+The properties that were added for the wait stay, as with RocketMQ.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BODY_CRC, _FLAG, _PHYSICAL_OFFSET, _BORN_MS, _BORN_HOST, _STORE_MS, _RECONSUME_
 
 
 class Target(NamedTuple):
-    """Where copies go, and how records are written there."""
+    """The topic of copies, and how records are written there."""
 
     topic: str
     magic: int
@@ -43,9 +43,9 @@ class Target(NamedTuple):
 def delivered_copy(
     record: memoryview, physical_offset: PhysicalOffset, target: Target, now_ms: EpochMs, *, annotated: bool
 ) -> tuple[QueueId, bytes] | None:
-    """(queue id, the copy's bytes) of the record that lies there; None if it is damaged.
+    """(queue id, bytes) of the copy of the record at that offset; None if the record is damaged.
 
-    annotated: the copy has the times of its store and of its delivery, where there is space.
+    annotated: the copy gets the times of its storing and of its delivery, if there is space.
     """
     data = bytes(record)
     fields = read_fields(data, 0, len(data))
@@ -58,10 +58,10 @@ def delivered_copy(
         return None
     block = without(block, (PROPERTY_CRC,))
     if len(block) < PROPERTIES_SIZE_MAX:
-        block = terminated(block)  # old clients left the last 0x02 out
+        block = terminated(block)  # old clients omit the last 0x02
     if annotated and block == terminated(block):
         block = _with_times(block, header[_STORE_MS], now_ms)
-    # A record that was stored without the CRC property may have no space for it: its copy goes without.
+    # A record that was stored without the CRC property may have no space for it: then its copy has none.
     append_property_crc = target.append_property_crc and len(block) <= PROPERTIES_SPACE_MAX
     queue = QueueId(int(queue_id) % target.queue_count)
     return queue, encode_record(
@@ -82,7 +82,7 @@ def delivered_copy(
 
 
 def _with_times(block: bytes, stored_ms: int, now_ms: EpochMs) -> bytes:
-    """They inform, and no more: a block without space stays as it is."""
+    """Adds the two times. They are for information only: a block without space stays as it is."""
     changes = {DEQUEUE_MS: str(now_ms)}
     if value_of(block, ENQUEUE_MS) is None:
         changes = {ENQUEUE_MS: str(stored_ms)} | changes

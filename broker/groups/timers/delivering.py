@@ -1,10 +1,9 @@
-"""One turn of deliveries: copies of due messages into their real topics.
+"""One turn of deliveries: copies due messages to their real topics.
 
 Invariants
 - Copies of one real queue are appended in the order of the rows.
 - Each append is one write of the log: either all its rows have ended, or none has.
-- A row ends without a copy only where there is nothing to deliver, or nowhere: its record is gone or damaged,
-  or its topic was deleted.
+- A row ends without a copy only if its record was removed or is damaged, or its topic was deleted.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ TURN_BYTES_MAX: Final = 4 << 20
 
 @dataclass(slots=True)
 class Turn:
-    """The results of the rows, by their index. `error`: why it stopped."""
+    """The results of the rows, by their index. `error`: why the turn stopped."""
 
     ended: list[int] = field(default_factory=list)
     delivered_count: int = 0
@@ -44,7 +43,7 @@ class Turn:
 
 @dataclass(slots=True)
 class _Part:
-    """Copies that go into the log in one write."""
+    """Copies that are appended in one write."""
 
     topic: str
     queue_id: QueueId
@@ -61,8 +60,8 @@ def deliver(
     rows: Rows,
     now_ms: EpochMs,
 ) -> Turn:
-    """Delivers rows from the first on, as many as a turn takes; `topics` by the numbers in the rows. Raises
-    nothing that an append raises."""
+    """Delivers rows from the first on, as many as one turn may; `topics`: by the numbers in the rows. Errors
+    of appends are returned, not raised."""
     turn = Turn()
     for part in _parts(store, writer, sources, topics, rows, now_ms, turn):
         turn.error = _append(writer, part, now_ms, turn)
@@ -72,8 +71,8 @@ def deliver(
 
 
 def _append(writer: RecordWriter, part: _Part, now_ms: EpochMs, turn: Turn) -> TroveError | None:
-    """The refusal, where it may be temporary. A copy that is refused for its content is kept out; the others
-    of its part are then appended one by one."""
+    """Appends the copies. Returns a refusal that may be temporary. A copy that is refused because of its
+    content is left out; the others of its part are then appended one by one."""
     batch = RecordBatch.split(part.data, topic=part.topic)
     try:
         fault_point("timers.before_append")
@@ -146,7 +145,7 @@ def _parts(
 
 
 def _target(store: MessageStore, writer: RecordWriter, topic: str) -> Target | None:
-    """Where messages of the topic go; None if the topic was deleted."""
+    """The target for messages of the topic; None if the topic was deleted."""
     config = store.topics.get(topic)
     if config is None:
         return None

@@ -1,4 +1,4 @@
-"""Queue offsets of records that wait no more, gathered while events are replayed.
+"""Queue offsets of ended timers, which are collected while events are replayed.
 
 Invariant: covers() finds the added offsets and nothing else, whatever the order and the overlaps.
 """

@@ -1,4 +1,4 @@
-"""Looking up waiting messages: all of a real topic, or whether a record still waits."""
+"""Look-ups of delayed messages: all those of a real topic, or whether a record is still pending."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trovemq_proto.records.layout import QUEUE_ID_AT
 
 @dataclass(frozen=True, slots=True)
 class PendingTimer:
-    """A message that waits: when it is delivered (epoch ms), and where its record lies."""
+    """A delayed message: when it is delivered (epoch ms), and where its record lies."""
 
     deliver_ms: EpochMs
     topic: str
@@ -27,7 +27,7 @@ class PendingTimer:
 
 @dataclass(frozen=True, slots=True)
 class DelayedMessage:
-    """A message that waits: its record in a system topic, and when it is delivered (epoch ms)."""
+    """A delayed message: its record in a system topic, and when it is delivered (epoch ms)."""
 
     record: memoryview
     unique_key: str
@@ -35,7 +35,7 @@ class DelayedMessage:
 
 
 def pending_of_topic(table: WaitingTable, topic: str) -> Iterator[PendingTimer]:
-    """Everything that waits for that real topic, in no order."""
+    """The delayed messages for that real topic, in no order."""
     number = table.topic_number(topic)
     for block in table.calendar.blocks() if number is not None else ():
         for row in block[(block["state"] == WAITS) & (block["topic"] == number)]:
@@ -48,7 +48,8 @@ def pending_of_topic(table: WaitingTable, topic: str) -> Iterator[PendingTimer]:
 def waiting_until(
     table: WaitingTable, topic: str, queue_id: QueueId, queue_offset: QueueOffset
 ) -> EpochMs | None:
-    """When the message whose record lies there is delivered (epoch ms); None if none waits there."""
+    """When the delayed message at that queue offset is delivered (epoch ms); None if there is none, or it is
+    not pending."""
     source = source_of(topic, queue_id)
     waiting = table.sources.waiting(source, queue_offset) if source is not None else None
     if source is None or waiting is None or not _waits(table, source, queue_offset, waiting.deliver_ms):
@@ -59,7 +60,7 @@ def waiting_until(
 def waiting_message(
     table: WaitingTable, topic: str, waiting_topic: str, record: memoryview, queue_offset: QueueOffset
 ) -> DelayedMessage | None:
-    """The delayed message; None if it does not wait any more, or waits for another topic."""
+    """The delayed message; None if it is no longer pending, or is for another topic."""
     queue_id = QueueId(int.from_bytes(record[QUEUE_ID_AT : QUEUE_ID_AT + 4], signed=True))
     source = source_of(waiting_topic, queue_id)
     waiting = table.sources.waiting(source, queue_offset) if source is not None else None

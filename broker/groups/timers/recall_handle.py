@@ -1,6 +1,6 @@
-"""The handle with which a delayed message can be recalled before its time.
+"""The handle with which a client recalls a delayed message before its time.
 
-URL-safe base64 (with its padding) of five texts, each separated by one space, as RocketMQ has it:
+URL-safe base64 (with its padding) of five texts, separated by one space each, as in RocketMQ:
 
 | part       | text                                       |
 |------------|--------------------------------------------|

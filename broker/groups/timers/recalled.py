@@ -38,6 +38,6 @@ class RecalledKeys:
                 yield slot, topic, unique_key
 
     def forget_before(self, slot: int) -> None:
-        """Slots below have passed."""
+        """Forgets the slots below `slot`, which have passed."""
         while self._order and self._order[0] < slot:
             self._count -= len(self._keys.pop(heapq.heappop(self._order)))

@@ -1,4 +1,4 @@
-"""RocketMQ's own files about delayed messages: their bytes, and no more. All numbers are big-endian.
+"""Reads and writes RocketMQ's own files about delayed messages. All numbers are big-endian.
 
 `config/timercheck`, 4,096 bytes (zeros after the fields):
 
@@ -6,8 +6,8 @@
 |-----|-------|--------------------------------------------------------------------------------|
 | 0   | i64   | lastReadTimeMs: slots before it were delivered                                 |
 | 8   | i64   | lastTimerLogFlushPos: end of the timer log                                     |
-| 16  | i64   | lastTimerQueueOffset: the wheel topic's next offset to be put into the log     |
-| 24  | i64   | masterTimerQueueOffset: the same of the master; the lower one counts           |
+| 16  | i64   | lastTimerQueueOffset: the wheel topic's next offset to be put into the log |
+| 24  | i64   | masterTimerQueueOffset: the same of the master; the lower one counts |
 | 32  | i64   | dataVersion.stateVersion                                                       |
 | 40  | i64   | dataVersion.timestamp                                                          |
 | 48  | i64   | dataVersion.counter                                                            |
@@ -66,7 +66,7 @@ WHEEL_PATH: Final = "timerwheel"
 DELAY_OFFSET_PATH: Final = "config/delayOffset.json"
 
 _LOG_FILE_NEW: Final = "timerlog.new"
-"""Not in the log's directory, where RocketMQ takes every name for a position."""
+"""Not in the log's directory, where RocketMQ reads every file name as a position."""
 PRECISION_MS: Final = 1_000
 WHEEL_SLOTS: Final = 1_209_600
 MAGIC_DEFAULT: Final = 1
@@ -144,7 +144,8 @@ def log_files(files: FileSystem) -> list[str]:
 
 
 def load_units(files: FileSystem) -> Units:
-    """Every unit up to the first place that has none, as RocketMQ's recovery reads them. StorageError."""
+    """All units up to the first position without one, as RocketMQ's recovery reads them. Raises
+    StorageError."""
     parts: list[Units] = []
     for path in log_files(files):
         units, complete = _units_of(files.read_bytes(path))
@@ -165,8 +166,8 @@ def _units_of(data: bytes) -> tuple[Units, bool]:
 
 
 def log_file_size(files: FileSystem, configured: int) -> int:
-    """That of the files there, where all have one; else the configured one. RocketMQ accepts no other size
-    than its own mappedFileSizeTimerLog. StorageError."""
+    """The size of the existing files if all have the same, else the configured one. RocketMQ accepts only its
+    own mappedFileSizeTimerLog. Raises StorageError."""
     sizes = {files.file_size(path) for path in log_files(files)}
     size = min(sizes, default=0)
     return size if len(sizes) == 1 and size >= LOG_FILE_SIZE_MIN else configured
@@ -221,7 +222,7 @@ def clear_wheel_and_log(files: FileSystem, file_size: int) -> None:
     for path in reversed(paths[1:]):
         files.remove(path)
     files.sync_directory(LOG_DIRECTORY)
-    files.remove(_LOG_FILE_NEW)  # of a stop in between
+    files.remove(_LOG_FILE_NEW)  # left by a stop in between
     file = files.create(_LOG_FILE_NEW, file_size, preallocate=False)
     try:
         file.sync()
@@ -229,14 +230,15 @@ def clear_wheel_and_log(files: FileSystem, file_size: int) -> None:
         file.close()
     files.rename(_LOG_FILE_NEW, f"{LOG_DIRECTORY}/{0:020d}")
     if int(paths[0].rpartition("/")[2]):
-        files.remove(paths[0])  # RocketMQ had removed the log's begin
+        files.remove(paths[0])  # RocketMQ has removed the begin of the log
     files.sync_directory(LOG_DIRECTORY)
     files.sync_directory("")
 
 
 # --- the wheel ----------------------------------------------------------------------------------------
 def save_wheel(files: FileSystem, slots: NDArray[np.void]) -> None:
-    """Writes a wheel of these live slots (SLOT_DTYPE, ascending seconds, within two weeks); there is none.
+    """Writes a wheel with these live slots (SLOT_DTYPE, ascending seconds, within two weeks). No wheel exists
+    before.
 
     Durable when it returns. StorageError.
     """
@@ -259,7 +261,7 @@ class DelayOffsets:
     """config/delayOffset.json."""
 
     def __init__(self, files: FileSystem) -> None:
-        """TroveError STORE_FAILED if it cannot be read."""
+        """Raises TroveError STORE_FAILED if the file cannot be read."""
         self._file = JsonFile(files, DELAY_OFFSET_PATH)
         self._document = self._file.load()
         try:
@@ -269,7 +271,8 @@ class DelayOffsets:
             raise TroveError(errors.STORE_FAILED, f"{DELAY_OFFSET_PATH}: {error}") from error
 
     def save(self, by_level: dict[int, int], now_ms: EpochMs) -> None:
-        """Durable when it returns; not written where nothing changed. TroveError DISK_FULL, STORE_FAILED."""
+        """Durable when it returns; not written if nothing changed. Raises TroveError DISK_FULL,
+        STORE_FAILED."""
         if by_level == self.by_level:
             return
         document: JsonObject = dict(self._document or {})

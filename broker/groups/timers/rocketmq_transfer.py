@@ -1,17 +1,17 @@
-"""From RocketMQ's timers to ours, and back.
+"""Import of RocketMQ's timers, and export to them.
 
-Import: messages that RocketMQ would still deliver wait here. In the wheel's queue that is everything from the
-next offset that it would put into its log, and before that every record with a unit in a slot that it has not
-read. In a schedule queue it is everything from the level's offset on.
+Import: messages that RocketMQ would still deliver become pending here. In the wheel's queue these are all
+records from the next offset that RocketMQ would put into its log, and before it each record with a unit in a
+slot that RocketMQ has not read. In a schedule queue they are all records from the level's offset on.
 
-Export: log and wheel are rewritten with the waiting records alone. RocketMQ continues in the wheel's queue
-after the record of the log's last unit; so where the queue's last record waits no more it has a unit too, in
-a slot that is past and is never read.
+Export: log and wheel are rewritten with the pending records only. RocketMQ continues in the wheel's queue
+after the record of the log's last unit. So the queue's last record has a unit even if it is not pending: in a
+slot of the past, which is never read.
 
 Invariants
-- Files are replaced in an order in which RocketMQ, started after any step, skips nothing that waits: until
-  the last step is done it begins at the first waiting record. (It may then deliver some again.)
-- We never read these files ourselves unless RocketMQ had the store last, so an export may stop anywhere.
+- Files are replaced in such an order that RocketMQ, started after any step, skips no pending message: before
+  the last step it begins at the first pending record. (It may then deliver some again.)
+- This broker reads these files only if RocketMQ used the store last, so an export may stop anywhere.
 """
 
 from __future__ import annotations
@@ -53,23 +53,24 @@ from trovemq_store.files.files import FileSystem
 from trovemq_store.index.consume_queue import ConsumeQueue
 
 ROLL_WINDOW_MS: Final = 172_800_000
-"""timerRollWindowSlot: a message that is further ahead gets a nearer slot, and is put into the wheel again
-there."""
+"""timerRollWindowSlot: a message that is due later than this gets a nearer slot, at which it is put into the
+wheel again."""
 
 Int64s = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class PendingImport:
-    """The waiting messages, by source: `waiting` offsets below `positions`, and everything from there on."""
+    """The pending messages, by source: the `waiting` offsets below `positions`, and everything from there
+    on."""
 
     positions: dict[int, int]
     waiting: dict[int, list[int]]
 
 
 def import_from_rocketmq(store: MessageStore, files: FileSystem) -> PendingImport:
-    """The messages that RocketMQ would still deliver. StorageError; TroveError STORE_FAILED: a file is
-    unreadable."""
+    """The messages that RocketMQ would still deliver. Raises StorageError, and TroveError STORE_FAILED if a
+    file is unreadable."""
     positions: dict[int, int] = {}
     waiting: dict[int, list[int]] = {}
     sources = Sources(store)
@@ -86,7 +87,7 @@ def import_from_rocketmq(store: MessageStore, files: FileSystem) -> PendingImpor
 
 
 def _import_wheel(queue: ConsumeQueue, files: FileSystem) -> tuple[int, list[int]]:
-    """(the next offset to be read, the offsets below it of waiting messages and of delete markers)."""
+    """(the next offset to be read, the offsets below it with pending messages or delete markers)."""
     check = load_check(files) or TimerCheck()
     units = load_units(files)
     offsets = _offsets_of(queue, units["physical_offset"].astype(np.int64))
@@ -98,7 +99,7 @@ def _import_wheel(queue: ConsumeQueue, files: FileSystem) -> tuple[int, list[int
 
 
 def _offsets_of(queue: ConsumeQueue, physical_offsets: Int64s) -> Int64s:
-    """The queue offset of the record at each place; -1 where the queue has none there."""
+    """The queue offset of the record at each physical offset; -1 where the queue has none."""
     if not len(physical_offsets):
         return physical_offsets
     first = max(queue.lower_bound(PhysicalOffset(int(physical_offsets.min()))), queue.min_offset)
@@ -125,8 +126,8 @@ def export_to_rocketmq(
     now_ms: EpochMs,
     log_file_size_configured: int,
 ) -> None:
-    """Writes RocketMQ's files: rows wait (sorted by source and offset), and so does everything after
-    `positions`. The configured size counts where there is no log yet.
+    """Writes RocketMQ's files. Pending are the rows (sorted by source and offset) and everything after
+    `positions`. The configured size counts if there is no log yet.
 
     Blocks. StorageError; TroveError DISK_FULL, STORE_FAILED.
     """
@@ -171,7 +172,7 @@ def export_to_rocketmq(
 
 
 def _waiting_units(queue: ConsumeQueue, rows: Rows, topics: list[str], read_ms: int) -> Units:
-    """The unit of each waiting record, in queue order; `previous` is still to be filled in."""
+    """The unit of each pending record, in queue order; _chain() fills in `previous`."""
     places = _places(queue, rows["offset"])
     out_ms = (rows["deliver_ms"] - 1) // PRECISION_MS * PRECISION_MS
     slot_ms = np.maximum(out_ms, read_ms)
@@ -190,14 +191,14 @@ def _waiting_units(queue: ConsumeQueue, rows: Rows, topics: list[str], read_ms: 
 
 
 def _past_unit(queue: ConsumeQueue, position: int, read_ms: int) -> Units:
-    """A unit for the queue's last record that can be found, in the slot before the first that is read."""
+    """A unit for the queue's last record that can be found, in the slot before the first one that is read."""
     physical_offset, size, _ = queue.unit(queue.written_before(QueueOffset(position - 1)))
     unit = (UNIT_SIZE, -1, MAGIC_DEFAULT, read_ms - PRECISION_MS, 0, physical_offset, size, 0, 0)
     return np.array([unit], UNIT_DTYPE)
 
 
 def _places(queue: ConsumeQueue, offsets: Int64s) -> NDArray[np.void]:
-    """The consume queue's unit of each offset; the offsets rise."""
+    """The consume queue's unit of each offset; the offsets are ascending."""
     parts = [_units(queue, 0, 0)]
     begin = 0
     while begin < len(offsets):
@@ -210,7 +211,7 @@ def _places(queue: ConsumeQueue, offsets: Int64s) -> NDArray[np.void]:
 
 
 def _chain(units: Units, positions: Int64s) -> NDArray[np.void]:
-    """Fills in `previous` of the units; returns the slots (SLOT_DTYPE) of those that are to be read."""
+    """Fills in `previous` of the units; returns the slots (SLOT_DTYPE) of the units that are to be read."""
     seconds = (units["write_ms"] + units["delay_ms"].astype(np.int64)) // PRECISION_MS
     order = np.argsort(seconds, kind="stable")
     ordered, places = seconds[order], positions[order]

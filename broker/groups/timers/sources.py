@@ -1,4 +1,4 @@
-"""The queues in which messages wait, each with a number: 0 is the wheel's queue, 1 + n is queue n of
+"""The queues of delayed messages, each with a number: 0 is the wheel's queue, 1 + n is queue n of
 `SCHEDULE_TOPIC_XXXX` (delay level n + 1)."""
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def queue_of(source: int) -> tuple[str, QueueId]:
 
 
 def source_of(topic: str, queue_id: QueueId) -> int | None:
-    """The number of the queue as a source; None if no messages wait in that queue."""
+    """The number of the queue as a source; None if it is not a queue of delayed messages."""
     if topic == WHEEL_TOPIC and queue_id == WHEEL_QUEUE_ID:
         return WHEEL_SOURCE
     if topic == SCHEDULE_TOPIC and 0 <= queue_id < SCHEDULE_QUEUES_MAX:
@@ -45,7 +45,7 @@ def source_of(topic: str, queue_id: QueueId) -> int | None:
 
 
 class Sources:
-    """Reads the waiting records of one store. A record that is gone or damaged is None."""
+    """Reads the records of delayed messages in one store. A record that was removed or is damaged is None."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
@@ -63,7 +63,8 @@ class Sources:
         return self._store.consume_queues.get(*queue_of(source))
 
     def unit(self, source: int, offset: int) -> tuple[PhysicalOffset, int, int] | None:
-        """(physical offset, size, tags code) of a message that is still in its queue, and can be read."""
+        """(physical offset, size, tags code) of a message; None if it is no longer in its queue, or its unit
+        cannot be read."""
         queue = self.queue(source)
         if queue is None or not queue.min_offset <= offset < queue.max_offset:
             return None
@@ -96,7 +97,7 @@ class Sources:
         return physical, sizes
 
     def record(self, source: int, offset: int) -> WaitingRecord | None:
-        """The whole record, checked against its CRC; None also if it is not a waiting message."""
+        """The whole record, checked against its CRC; None also if it is not a delayed message."""
         unit = self.unit(source, offset)
         try:
             record = self._store.record_at(unit[0], check=False) if unit is not None else None
@@ -107,7 +108,7 @@ class Sources:
         return read_record(record, None if source == WHEEL_SOURCE else unit[2])
 
     def waiting_at(self, source: int, physical_offset: PhysicalOffset, tags_code: int) -> Waiting | None:
-        """The waiting message in the record there; None also if it is not one."""
+        """The delayed message in the record at that offset; None also if it is not one."""
         try:
             record = self._store.record_at(physical_offset, check=False)
         except TroveError:

@@ -1,13 +1,13 @@
-"""Delayed messages: they wait in `rmq_sys_wheel_timer` (or a level of `SCHEDULE_TOPIC_XXXX`), then are copied
-to their real topics.
+"""Delayed messages: they wait in `rmq_sys_wheel_timer` (or a level of `SCHEDULE_TOPIC_XXXX`), and are copied
+to their real topics at their time.
 
-The records are the truth; catch_up() makes the waiting messages from them. An event, a delete marker in the
-wheel topic, or the same message appended again says that a record waits no more.
+catch_up() builds the table of pending messages from the records. A record ends by an event, by a delete
+marker in the wheel topic, or by being appended again.
 
 Invariants
-- A copy is appended not before its time, and before the event that says so: a lost event means a second copy,
+- A copy is appended not before its time, and before its event: if the event is lost there is a second copy,
   never none.
-- A refused append ends no row: the message is delivered by a later turn.
+- A refused append ends no row: a later turn delivers the message.
 """
 
 from __future__ import annotations
@@ -71,34 +71,34 @@ class Timers:
         self._ended = EndedOffsets()
         self._wheel_end = 0
         self.enqueued: Counter[str] = Counter()
-        """Since the start, by real topic: messages that schedule() took to wait."""
+        """Since the start, by real topic: messages that schedule() stored."""
         self.dequeued: Counter[str] = Counter()
-        """Since the start, by real topic: messages that wait no more because their time came."""
+        """Since the start, by real topic: messages that ended because their time came."""
         self.recalled_count = 0
         self.delivered_count = 0
         """Since the start."""
         self.dropped_count = 0
-        """Since the start: their topic was deleted."""
+        """Since the start: messages whose topic was deleted."""
         self.lost_count = 0
-        """Since the start: their record was gone or damaged when its time came."""
+        """Since the start: messages whose record was missing or damaged when their time came."""
 
     @property
     def pending_count(self) -> int:
         return self._table.calendar.waiting_count
 
     def pending_by_topic(self) -> dict[str, int]:
-        """How many messages wait for each real topic, also 0 for those that had some."""
+        """The number of delayed messages for each real topic; 0 for topics that had some before."""
         return dict(zip(self._table.topics, self._table.calendar.waiting_by_topic.tolist(), strict=False))
 
     def pending_of(self, topic: str) -> int:
-        """How many messages wait for that real topic."""
+        """The number of delayed messages for that real topic."""
         number = self._table.topic_number(topic)
         return 0 if number is None else self._table.calendar.waiting_of(number)
 
     # --- sending and recalling ------------------------------------------------------------------------
     def schedule(self, record: NewRecord, deliver_ms: EpochMs, now_ms: EpochMs) -> AppendResult:
-        """Stores the record to be delivered at deliver_ms (epoch ms) to its topic and queue; straight there
-        where that time has come.
+        """Stores the record to be delivered at deliver_ms (epoch ms) to its topic and queue; directly there
+        if that time has come.
 
         TroveError DELIVERY_TIME_ILLEGAL, LIMIT_EXCEEDED, and as MessageStore.append.
         """
@@ -110,7 +110,7 @@ class Timers:
             )
             return result
         longest_ms = self._settings.delivery_delay_max_ms
-        if deliver_ms <= 0:  # the clock is before the epoch: the wheel's records cannot say such a time
+        if deliver_ms <= 0:  # the clock is before the epoch: the wheel's records cannot have such a time
             raise TroveError(
                 errors.DELIVERY_TIME_ILLEGAL, "the delivery time is before 1970", field="delivery_timestamp"
             )
@@ -146,10 +146,11 @@ class Timers:
     def recall(
         self, topic: str, deliver_ms: EpochMs, unique_key: str, now_ms: EpochMs
     ) -> AppendResult | None:
-        """The waiting message is not delivered. None if it was recalled before, else the place of the
-        delete marker: the recall is durable when the log is synced up to its end.
+        """Ends the delayed message without a delivery. None if it was recalled before, else the result for
+        the delete marker: the recall is durable when the log is synced up to its end.
 
-        TroveError RECALL_HANDLE_ILLEGAL (time passed, or none waits), LIMIT_EXCEEDED, or as an append.
+        TroveError RECALL_HANDLE_ILLEGAL (its time has passed, or there is no such message), LIMIT_EXCEEDED,
+        or as an append.
         """
         if deliver_ms <= now_ms:
             raise _not_recallable("the message's time has passed")
@@ -172,24 +173,25 @@ class Timers:
         return result
 
     def due_ms_at(self, physical_offset: PhysicalOffset) -> EpochMs | None:
-        """When the message is to be delivered that waits (or has waited) in the record there, which may not
-        be synced yet; None if no such record is. StorageError."""
+        """The delivery time of the delayed message, pending or ended, in the record at that offset, which may
+        not be synced yet; None if there is no such record. Raises StorageError."""
         size = int.from_bytes(self._store.read(physical_offset, 4))
         waiting = read_waiting(self._store.read(physical_offset, size))
         return None if waiting is None else waiting.deliver_ms
 
     # --- delivering -----------------------------------------------------------------------------------
     def catch_up(self) -> None:
-        """Reads new visible records in the wheel topic and the schedule topic. Call when they grew."""
+        """Reads new visible records in the wheel topic and the schedule topic. To be called when they
+        grew."""
         self._table.catch_up()
 
     def next_due_ms(self) -> int | None:
-        """When deliver_due() has something to do next, or a little earlier; None while nothing waits."""
+        """When deliver_due() has something to do next, or a little earlier; None if no message is pending."""
         return self._table.calendar.next_ms if self.pending_count else None
 
     def deliver_due(self, now_ms: EpochMs) -> int:
-        """Delivers due messages, up to timer_batch_max, in the order of their times; returns how many are
-        finished. More may be due.
+        """Delivers due messages, up to timer_batch_max, in the order of their times; returns how many have
+        ended. More may be due.
 
         TroveError as an append that was refused (a full disk) before anything was done; call again later.
         """
@@ -214,7 +216,7 @@ class Timers:
         return len(turn.ended)
 
     def _say_ended(self, rows: Rows, now_ms: EpochMs) -> None:
-        """Events for these rows, one for each run of offsets."""
+        """Adds events for these rows, one per run of offsets."""
         rows = rows[np.lexsort((rows["offset"], rows["source"]))]
         for source, begin, end in _runs(zip(rows["source"].tolist(), rows["offset"].tolist(), strict=True)):
             self._say_range_ended(source, begin, end, now_ms)
@@ -227,22 +229,23 @@ class Timers:
         self._events.add(event)
 
     def pending(self, topic: str) -> Iterator[PendingTimer]:
-        """The messages that wait for that real topic, in no order."""
+        """The delayed messages for that real topic, in no order."""
         return pending_of_topic(self._table, topic)
 
     def waiting_message(
         self, topic: str, waiting_topic: str, record: memoryview, queue_offset: QueueOffset
     ) -> DelayedMessage | None:
-        """The record of the wheel topic or a schedule queue, if it waits, and for that real topic."""
+        """The delayed message in this record of the wheel topic or a schedule queue, if it is pending and for
+        that real topic."""
         return waiting_message(self._table, topic, waiting_topic, record, queue_offset)
 
     def status_of(self, topic: str, queue_id: QueueId, queue_offset: QueueOffset) -> int | None:
-        """When the message whose record lies there (in the wheel topic or a schedule queue) is delivered
-        (epoch ms); None if none waits there."""
+        """When the delayed message at that offset of the wheel topic or a schedule queue is delivered (epoch
+        ms); None if none is pending there."""
         return waiting_until(self._table, topic, queue_id, queue_offset)
 
     def forget_topic(self, topic: str, now_ms: EpochMs) -> int:
-        """Messages that wait for a topic that was deleted are not delivered; how many."""
+        """Ends the delayed messages for a deleted topic without a delivery; returns how many."""
         number = self._table.topic_number(topic)
         count = 0
         for block in self._table.calendar.blocks() if number is not None else ():
@@ -254,7 +257,7 @@ class Timers:
 
     # --- pending messages of old records ------------------------------------------------------------------
     def lowest_live_record(self) -> PhysicalOffset | None:
-        """The lowest physical offset of a record that waits."""
+        """The lowest physical offset of a pending record."""
         lowest: dict[int, int] = {}
         for block in self._table.calendar.blocks():
             waiting = block[block["state"] == WAITS]
@@ -265,8 +268,9 @@ class Timers:
         return min((unit[0] for unit in units if unit is not None), default=None)
 
     def reappend_live_records_before(self, physical_offset: PhysicalOffset, now_ms: EpochMs) -> int:
-        """Appends every waiting message whose record lies below once more to the wheel topic, as RocketMQ
-        rolls its timers; how many. TroveError as an append: those before it are carried."""
+        """Appends every delayed message whose record lies below that offset to the wheel topic again, as
+        RocketMQ rolls its timers; returns how many. TroveError as an append: messages before the failed one
+        are copied."""
         bounds = self._bounds(physical_offset)
         count = 0
         for block in self._table.calendar.blocks():
@@ -276,7 +280,7 @@ class Timers:
         return count
 
     def live_records_before(self, physical_offset: PhysicalOffset) -> Iterator[PhysicalOffset]:
-        """The physical offsets of the waiting messages below."""
+        """The physical offsets of the pending records below that offset."""
         bounds = self._bounds(physical_offset)
         for block in self._table.calendar.blocks():
             rows = block[_below(block, bounds)]
@@ -306,21 +310,21 @@ class Timers:
 
     # --- start and stop -------------------------------------------------------------------------------
     def apply(self, event: Event) -> None:
-        """Replays a TIMER_ENDED; settle() comes after the last."""
+        """Replays a TIMER_ENDED event; settle() is to be called after the last one."""
         source = source_of(event.topic, event.queue_id)
         if source is not None:
             self._ended.add(source, event.offset, event.offset + event.count)
 
     def snapshot(self) -> TimersState:
-        """The state from which restore() continues; with the events that were added before."""
+        """The state for restore(), with the events that were added before."""
         return self._table.snapshot()
 
     def restore(self, state: TimersState) -> None:
-        """Before anything else."""
+        """To be called before anything else."""
         self._table.restore(state)
 
     def settle(self) -> None:
-        """After the replay: the waiting messages are those of the log."""
+        """Completes the replay with the records in the log."""
         self.catch_up()
         if not self._ended:
             return
@@ -331,7 +335,7 @@ class Timers:
         self._ended = EndedOffsets()
 
     def import_from_rocketmq(self, files: FileSystem, now_ms: EpochMs) -> None:
-        """Continues where RocketMQ stopped, by its files. Instead of restore(). StorageError; TroveError
+        """Continues from RocketMQ's files, instead of restore(). Raises StorageError, and TroveError
         STORE_FAILED."""
         outstanding = rocketmq_transfer.import_from_rocketmq(self._store, files)
         for source, position in outstanding.positions.items():
@@ -344,8 +348,8 @@ class Timers:
         self.catch_up()
 
     def export_to_rocketmq(self, files: FileSystem, now_ms: EpochMs) -> None:
-        """Writes RocketMQ's files, so that it continues where we stop. Blocks. StorageError; TroveError
-        DISK_FULL, STORE_FAILED."""
+        """Writes RocketMQ's files, so that RocketMQ continues where this broker stops. Blocks. Raises
+        StorageError, and TroveError DISK_FULL, STORE_FAILED."""
         self.catch_up()
         table = self._table
         rocketmq_transfer.export_to_rocketmq(
@@ -373,7 +377,7 @@ def _below(block: Rows, bounds: dict[int, int]) -> Mask:
 
 
 def _runs(places: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
-    """(source, begin, end) of each run of neighbouring offsets; the places are sorted."""
+    """(source, begin, end) of each run of adjacent offsets; the places are sorted."""
     run: tuple[int, int, int] | None = None
     for source, offset in places:
         if run is not None and run[0] == source and run[2] == offset:

@@ -1,8 +1,8 @@
-"""The waiting messages, made from the records of the queues in which messages wait, in queue order.
+"""The table of pending delayed messages, built from the records of their queues, in queue order.
 
 Invariants
-- A row of the calendar is a visible record; `positions` has the first offset of each source that is not read.
-- A delete marker ends the waiting rows of its slot, topic and key, and keeps copies that come later away
+- A row of the calendar is a visible record; `positions` has the first unread offset of each source.
+- A delete marker ends the waiting rows of its slot, topic and key; later copies of the message are ignored
   until the slot has passed.
 - A record that was appended again (TIMER_ROLL_TIMES) ends the earlier rows of its slot, topic and key.
 """
@@ -27,7 +27,7 @@ _Row = tuple[int, int, int, int, int, int]
 
 
 class TimersState(msgspec.Struct, array_like=True):
-    """The timers' part of a snapshot: rows are ROW_DTYPE, topics the names after their numbers, recalled
+    """The timers' part of a snapshot. `rows` are of ROW_DTYPE, `topics` are names by number, `recalled` are
     (slot, topic, unique key)."""
 
     positions: dict[int, int] = {}
@@ -37,7 +37,7 @@ class TimersState(msgspec.Struct, array_like=True):
 
 
 class WaitingTable:
-    """The waiting messages of one store."""
+    """The pending delayed messages of one store."""
 
     def __init__(self, store: MessageStore) -> None:
         self.sources = Sources(store)
@@ -61,7 +61,7 @@ class WaitingTable:
 
     # --- reading --------------------------------------------------------------------------------------
     def catch_up(self) -> None:
-        """Reads every visible record that is new; those that the disk does not give are skipped."""
+        """Reads all new visible records; unreadable ones are skipped."""
         for source, queue in self.sources.queues():
             offset = max(self.positions.get(source, 0), queue.min_offset)
             while offset < queue.max_offset:
@@ -71,7 +71,7 @@ class WaitingTable:
             self.positions[source] = offset
 
     def read_again(self, source: int, offsets: Sequence[int]) -> None:
-        """Adds these records again, which lie below the position."""
+        """Adds records below the source's position again."""
         queue = self.sources.queue(source)
         if queue is None:
             return
@@ -98,7 +98,7 @@ class WaitingTable:
         self._add(rows)
 
     def _is_new(self, waiting: Waiting) -> bool:
-        """Whether the record waits, after its effect on others is applied."""
+        """Applies the record's effect on others. Returns whether the record itself is pending."""
         slot = slot_of(waiting.deliver_ms)
         if waiting.deleted_unique_key:
             # RocketMQ may put the topic before the key.

@@ -1,15 +1,15 @@
-"""A delayed message's record: how RocketMQ lets a message wait in `rmq_sys_wheel_timer`.
+"""The record of a delayed message, as RocketMQ stores it in `rmq_sys_wheel_timer`.
 
 (docs/store-format.md, "Timer messages", and docs/store-format.md, "Properties that stay on disk")
 
-A waiting message is stored under the wheel topic, queue 0, with these properties besides its own:
+A delayed message is stored in queue 0 of the wheel topic, with these properties besides its own:
 
 | property           | value                                                                             |
 |--------------------|-----------------------------------------------------------------------------------|
 | REAL_TOPIC         | the topic to which it will be delivered                                           |
 | REAL_QID           | the queue of that topic                                                           |
-| TIMER_DELIVER_MS   | when, epoch ms, to the millisecond                                                |
-| TIMER_OUT_MS       | the same as RocketMQ has it: the second before, so that its wheel is never early  |
+| TIMER_DELIVER_MS   | the delivery time, epoch ms, to the millisecond                                   |
+| TIMER_OUT_MS       | the same for RocketMQ: the second before, so that its wheel is never early        |
 | TIMER_ROLL_TIMES   | how often the record was appended again; it then replaces the earlier one         |
 | TIMER_ENQUEUE_MS   | of a copy: when it was stored to wait                                             |
 | TIMER_DEQUEUE_MS   | of a delivered copy: when it was delivered                                        |
@@ -55,15 +55,15 @@ RECALL_TAG: Final = "_RECALL_TAG_"
 PRECISION_MS: Final = 1_000
 """The precision of RocketMQ's wheel (timerPrecisionMs)."""
 TIME_MAX: Final = EpochMs((1 << 53) - 1)
-"""A later time in a record is not believed."""
+"""A later time in a record is ignored."""
 _MARKER_BODY: Final = b"0"
 PROPERTIES_SPACE_MAX: Final = PROPERTIES_SIZE_MAX - CRC_PROPERTY_SIZE
-"""Bytes of a property block that leave space for the CRC property."""
+"""The most bytes of a property block with space left for the CRC property."""
 NOT_COPIED_FLAGS: Final = SYS_FLAG_BORN_HOST_IPV6 | SYS_FLAG_STORE_HOST_IPV6 | SYS_FLAG_TRANSACTION_MASK
 
 
 class Waiting(NamedTuple):
-    """The delivery of a record in the wheel topic or a schedule queue."""
+    """The delivery that a record in the wheel topic or a schedule queue names."""
 
     topic: str
     queue_id: QueueId
@@ -74,7 +74,7 @@ class Waiting(NamedTuple):
 
 
 def wheel_out_ms(deliver_ms: EpochMs) -> int:
-    """TIMER_OUT_MS of a message that is to be delivered not before deliver_ms: the last second before it.
+    """TIMER_OUT_MS of a message for deliver_ms: the last whole second before it.
 
     RocketMQ empties the slot of a second when that second is over.
     """
@@ -82,7 +82,7 @@ def wheel_out_ms(deliver_ms: EpochMs) -> int:
 
 
 def delayed_record(record: NewRecord, deliver_ms: EpochMs, now_ms: EpochMs) -> NewRecord:
-    """The record as it waits in the wheel topic; delivered at deliver_ms (epoch ms) to record.topic and
+    """The record for the wheel topic, to be delivered at deliver_ms (epoch ms) to record.topic and
     record.queue_id. A time before now_ms counts as now_ms."""
     deliver_ms = max(deliver_ms, now_ms)
     waiting = record.with_properties(
@@ -99,8 +99,8 @@ def delayed_record(record: NewRecord, deliver_ms: EpochMs, now_ms: EpochMs) -> N
 def delete_marker(
     topic: str, queue_id: QueueId, deliver_ms: EpochMs, unique_key: str, now_ms: EpochMs
 ) -> NewRecord:
-    """The record by which RocketMQ (and we, after a start) know that a message of that slot is not to be
-    delivered."""
+    """The record that cancels the delivery of a message in that slot, for RocketMQ and for a start of this
+    broker."""
     properties = {
         PROPERTY_UNIQ_KEY: unique_key,
         PROPERTY_TAGS: RECALL_TAG,
@@ -111,7 +111,7 @@ def delete_marker(
 
 
 class WaitingRecord(NamedTuple):
-    """A whole waiting record, checked against its CRC."""
+    """The whole record of a delayed message, checked against its CRC."""
 
     waiting: Waiting
     body: bytes
@@ -127,7 +127,8 @@ class WaitingRecord(NamedTuple):
     record: bytes
 
     def rolled(self) -> NewRecord:
-        """The waiting message appended again: it replaces this record, and is due at the same time."""
+        """The record that replaces this one when the message is appended again; it is due at the same
+        time."""
         changes = {ROLL_TIMES: str(self.waiting.roll_times + 1), ENQUEUE_MS: str(self.store_timestamp)}
         added = sum(len(name) + len(value) + 2 for name, value in changes.items())
         copy = NewRecord(
@@ -142,14 +143,14 @@ class WaitingRecord(NamedTuple):
             self.reconsume_times,
             block=self.block,
         )
-        if self.property_size + added <= PROPERTIES_SPACE_MAX:  # they inform, and no more
+        if self.property_size + added <= PROPERTIES_SPACE_MAX:  # they are for information only
             copy = copy.with_properties(changes)
         return delayed_record(copy, self.waiting.deliver_ms, EpochMs(0))
 
 
 def read_record(record: memoryview, schedule_ms: int | None = None) -> WaitingRecord | None:
-    """None if the record is damaged or no waiting message. `schedule_ms`: the delivery time of a record of
-    a schedule queue, which its unit has (docs/store-format.md, "Delay levels")."""
+    """The record of a delayed message; None if it is damaged or is not one. `schedule_ms`: the delivery time
+    of a record in a schedule queue, which is in its unit (docs/store-format.md, "Delay levels")."""
     data = bytes(record)
     fields = read_fields(data, 0, len(data))
     if fields is None or not crc_matches(data, fields):
@@ -177,8 +178,8 @@ def read_record(record: memoryview, schedule_ms: int | None = None) -> WaitingRe
 
 
 def read_waiting(record: memoryview, schedule_ms: int | None = None) -> Waiting | None:
-    """The delivery that a record names, unchecked. None if it is neither a waiting message nor a
-    marker."""
+    """The delivery that a record names, without a check of its CRC. None if it is neither a delayed message
+    nor a delete marker."""
     fields = read_fields(record, 0, len(record))
     if fields is None:
         return None
@@ -204,8 +205,8 @@ def waiting_of(properties: Mapping[str, str], schedule_ms: int | None = None) ->
 
 
 def _deliver_ms(properties: Mapping[str, str]) -> int | None:
-    """The exact time where the record has it; else (RocketMQ keeps no exact one for a delay that was given in
-    seconds) the end of the second that it was rounded to."""
+    """The exact time if the record has it, else the end of the second to which it was rounded: RocketMQ
+    stores no exact time for a delay that was given in seconds."""
     out_ms = _integer(properties, PROPERTY_TIMER_OUT_MS)
     if out_ms is None:
         return None

@@ -1,9 +1,9 @@
-"""After a crash: which open half messages were ended in the log without an op record.
+"""Finds, after a crash, open half messages that were ended in the log without an op record.
 
 The commit record is looked up by its unique key in the real topic: it has type commit, and its
-PREPAREDTRANSACTIONOFFSET points to the half. A half that was moved is found by the place it had before, too.
-A half that has had its last check may have been given up: then TRANS_CHECK_MAX_TIME_TOPIC has it. Without a
-key index the queues are read instead, from where the oldest of these halves lies.
+PREPAREDTRANSACTIONOFFSET points to the half. A moved half is also found by its earlier physical offset. A
+half after its last check may have been given up: then it is in TRANS_CHECK_MAX_TIME_TOPIC. Without a key
+index the queues are read instead, from the oldest of these halves on.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from trovemq_store.engine.unique_key_lookup import records_with_unique_key
 
 
 def find_ended(store: MessageStore, halves: Sequence[HalfMessage], *, checks_max: int) -> list[HalfMessage]:
-    """Those of the halves that have ended: they have a commit record, or a give-up record after checks_max
-    checks."""
+    """The halves that have ended: they have a commit record, or a give-up record after checks_max checks."""
     last_checked = [half for half in halves if half.checks >= checks_max]
     if store.key_index is None:
         ended = _committed_by_reading(store, halves) | _given_up_by_reading(store, last_checked)
@@ -49,7 +48,7 @@ def _found(store: MessageStore, half: HalfMessage, topic: str) -> Iterator[Messa
     try:
         queue_ids(store, topic)
     except TroveError:
-        return  # the topic does not exist, or not any more
+        return  # the topic does not exist, or was deleted
     begin = LOG_ORIGIN if half.is_copy else half.physical_offset
     yield from map(decode_stored, records_with_unique_key(store, topic, half.transaction_id, begin))
 
@@ -81,7 +80,7 @@ def _given_up_by_reading(store: MessageStore, halves: Sequence[HalfMessage]) -> 
 def _written_since(
     store: MessageStore, topic: str, queue_id: QueueId, halves: Iterable[HalfMessage]
 ) -> Iterator[Message]:
-    """The queue's messages that lie after the oldest of the halves; all of them where one was moved."""
+    """The queue's messages after the oldest of the halves; all messages if one half was moved."""
     queue = store.consume_queues.get(topic, queue_id)
     begin = min((LOG_ORIGIN if half.is_copy else half.physical_offset for half in halves), default=None)
     if queue is None or begin is None:

@@ -1,10 +1,9 @@
-"""The half messages that are open: by queue offset, by transaction, and by when they are to be checked next.
+"""The open half messages: by queue offset, by transaction, and by the time of the next check.
 
 Invariants
 - Half messages are added in the order of their queue offsets, which is that of the log.
-- One open half to a topic and transaction id: a later one takes the place of the one before.
-- Lists that are cleaned of ended halves only now and then have at most twice as many entries as halves are
-  open, and ENDED_KEPT_MAX.
+- A topic and transaction id have one open half: a later one replaces it.
+- Lists with ended halves have at most two entries per open half, and ENDED_KEPT_MAX more.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class OpenHalves:
         """How many are open, by topic."""
         self._by_offset: dict[int, HalfMessage] = {}
         self._by_id: dict[tuple[str, str], HalfMessage] = {}
-        self._in_order: deque[HalfMessage] = deque()  # ended ones are dropped from the left
+        self._in_order: deque[HalfMessage] = deque()  # ended halves are dropped from the left
         self._due: list[tuple[int, int]] = []  # heap of (time of the next check, queue offset)
 
     def __len__(self) -> int:
@@ -42,17 +41,17 @@ class OpenHalves:
         return self._by_id.get((topic, transaction_id))
 
     def all(self) -> list[HalfMessage]:
-        """All of them, in the order of the queue."""
+        """All open halves, in the order of the queue."""
         return sorted(self._by_offset.values(), key=lambda half: half.offset)
 
     def lowest(self) -> HalfMessage | None:
-        """The one with the lowest queue offset, and so the lowest physical offset."""
+        """The half with the lowest queue offset, and so the lowest physical offset."""
         while self._in_order and self._in_order[0].offset not in self._by_offset:
             self._in_order.popleft()
         return self._in_order[0] if self._in_order else None
 
     def add(self, half: HalfMessage) -> HalfMessage | None:
-        """Returns the half whose place this one takes, which is not open any more."""
+        """Returns the half that this one replaces, which is no longer open."""
         assert not self._in_order or self._in_order[-1].offset < half.offset, "halves come in order"
         key = (half.topic, half.transaction_id)
         replaced = self._by_id.get(key)
@@ -105,7 +104,7 @@ class OpenHalves:
         return None
 
     def take_due(self, now_ms: EpochMs) -> HalfMessage | None:
-        """The one whose check is due longest; it must be scheduled again, or removed."""
+        """The half whose check has been due longest; the caller must schedule it again, or remove it."""
         due_ms = self.next_due_ms()
         if due_ms is None or due_ms > now_ms:
             return None

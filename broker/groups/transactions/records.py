@@ -14,8 +14,8 @@
 |          |                                   | its UNIQ_KEY, TROVEMQ_WITHDRAWN_TOPIC = its topic        |
 | given up | TRANS_CHECK_MAX_TIME_TOPIC, 0     | the half with TRANSACTION_CHECK_TIMES                    |
 
-A half that is moved to the end of its topic (before its segment goes; RocketMQ does so at each check) is the
-same message again with TRANSACTION_CHECK_TIMES.
+A half that is moved to the end of its topic is the same message with TRANSACTION_CHECK_TIMES. That happens
+before its segment is removed; RocketMQ does it at each check, too.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ _IMMUNITY_SECONDS_MAX: Final = 365 * 86_400
 
 
 class HalfMessage(msgspec.Struct, array_like=True):
-    """The remembered part of one half message; the rest is read from its record.
+    """The part of one half message that is in memory; the rest is read from its record.
 
-    `offset` is its queue offset, `op_offset` the op queue's end when it was read or written: no op record
-    below names it. `checks` have been made so far, the last one at `checked_ms`. `is_copy`: it was in the
-    half topic before, so its commit record may point to its old place.
+    `offset`: its queue offset; `op_offset`: the end of the op queue when the half was read or written, so
+    that no op record below names it; `checks`: the number of checks so far, the last one at `checked_ms`;
+    `is_copy`: it was moved, so its commit record may point to its earlier place.
     """
 
     offset: QueueOffset
@@ -90,7 +90,7 @@ class HalfMessage(msgspec.Struct, array_like=True):
 
 
 def half_record(record: NewRecord, immunity_ms: int) -> NewRecord:
-    """The half message of a record that is to be stored in a transaction; it has a UNIQ_KEY."""
+    """The half message of a record that is to be stored in a transaction; the record has a UNIQ_KEY."""
     immunity = str(-(-immunity_ms // 1_000)) if immunity_ms > 0 else None
     half = record.with_properties(
         {
@@ -154,7 +154,7 @@ def commit_record(half: Message) -> NewRecord:
 
 
 def moved_record(half: Message, checks: int) -> NewRecord:
-    """The half message once more, for the end of its topic."""
+    """The copy of the half message for the end of its topic."""
     return _checked(half, HALF_TOPIC, checks)
 
 
@@ -170,8 +170,8 @@ def _checked(half: Message, topic: str, checks: int) -> NewRecord:
 def op_records(
     halves: Iterable[HalfMessage], now_ms: EpochMs, withdrawn: Container[int] = frozenset()
 ) -> Iterator[tuple[NewRecord, list[HalfMessage]]]:
-    """Op records that name these halves, each with those it names, in order. Of the queue offsets
-    `withdrawn` each has a record of its own, which says whose id is free again."""
+    """Op records that name these halves, each with its halves, in order. Each half in `withdrawn` (queue
+    offsets) has a record of its own, which names the id that is free again."""
     body = bytearray()
     named: list[HalfMessage] = []
     for half in halves:

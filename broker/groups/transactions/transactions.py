@@ -1,12 +1,12 @@
-"""Transactions that are open: half messages, their ends, and the checks that ask their producers.
+"""Open transactions: half messages, their ends, and the checks that ask their producers.
 
-Everything is made from the log: halves and op records from their two queues, checks from the events. The
-positions of RocketMQ's own group CID_RMQ_SYS_TRANS on both queues say from where on these must be read, for
-us after a crash as for RocketMQ at any time.
+The state comes from the log: halves and op records from their two queues, checks from the events. The offsets
+of RocketMQ's group CID_RMQ_SYS_TRANS in both queues are the positions from which they must be read: by this
+broker after a crash, by RocketMQ at any time.
 
 Invariants
 - A half message is open from its append until a commit record, an op record or a give-up record ends it.
-- The commit record is appended before the op record; where a crash comes in between, settle() finds it. So a
+- The commit record is appended before the op record; after a crash in between, settle() finds it. So a
   transaction is committed once.
 - The stored position of the half topic never passes a half whose op record is not on disk; the stored
   position of the op topic never passes an op record that may name a half from there on.
@@ -58,8 +58,8 @@ CHECKS_PER_TURN_MAX: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """One to be asked about now. `message` is the half as its producer sent it (real topic and queue);
-    `client_id` is that of the producer, "" if it is not known any more."""
+    """A transaction whose producer is to be asked now. `message`: the half as its producer sent it (real
+    topic and queue); `client_id`: that of the producer, "" if it is no longer known."""
 
     topic: str
     transaction_id: str
@@ -68,8 +68,8 @@ class OpenTransaction:
 
 
 class TransactionsState(msgspec.Struct):
-    """All that was open when the queues had been read up to half_next and op_next; `unnamed` have ended, and
-    no op record names them yet."""
+    """The open halves when the queues had been read up to half_next and op_next; `unnamed`: ended halves that
+    no op record names yet."""
 
     half_next: int
     op_next: int
@@ -79,7 +79,7 @@ class TransactionsState(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class _Op:
-    """An op record that was read: its place, and the queue offsets of the halves that it names."""
+    """An op record: its position, and the queue offsets of the halves that it names."""
 
     offset: QueueOffset
     physical_offset: PhysicalOffset
@@ -98,9 +98,9 @@ class Transactions:
         self._settings = settings
         self._open = OpenHalves(settings)
         self._unnamed: list[HalfMessage] = []  # ended, and no op record names them yet
-        self._withdrawn: set[int] = set()  # those of them whose message will never be delivered
+        self._withdrawn: set[int] = set()  # the offsets of those whose message will never be delivered
         self._unsynced: deque[tuple[PhysicalOffset, list[HalfMessage]]] = deque()
-        """(end of the op record, its halves)"""
+        """(end of an op record, its halves), for op records that are not synced yet"""
         self._checks: dict[int, tuple[int, int]] = {}  # replayed before their halves were read
         self._half_next = self._stored_position(HALF_TOPIC)
         self._op_next = self._stored_position(OP_TOPIC)
@@ -108,7 +108,7 @@ class Transactions:
         self._saved_at = -1  # the log's synced end when the positions were saved last
         self.committed: Counter[str] = Counter()
         self.rolled_back: Counter[str] = Counter()
-        """Since the start, by topic."""
+        """Rolled-back transactions since the start, by topic."""
         self.given_up_count = 0
         """Since the start: transactions whose last check had no answer."""
 
@@ -121,12 +121,12 @@ class Transactions:
         return self._open.by_topic
 
     def status_of(self, queue_offset: QueueOffset) -> HalfMessage | None:
-        """The open transaction whose half message lies at that offset of the half topic; None if none
-        does. To be read only."""
+        """The open transaction whose half message lies at that offset of the half topic, if there is one. The
+        caller must not change it."""
         return self._open.at(queue_offset)
 
     def forget_topic(self, topic: str) -> None:
-        """The topic was deleted: its figures go. Its open transactions can only be rolled back."""
+        """Forgets the counts of a deleted topic. Its open transactions can only be rolled back."""
         del self.committed[topic], self.rolled_back[topic]
 
     def lowest_live_record(self) -> PhysicalOffset | None:
@@ -139,10 +139,10 @@ class Transactions:
         self, record: NewRecord, now_ms: EpochMs, *, client_id: str = "", immunity_ms: int = 0
     ) -> AppendResult:
         """Stores the record as a half message, invisible before end(); its UNIQ_KEY is the transaction id. A
-        second one of the same topic and id takes the first one's place.
+        second half of the same topic and id replaces the first one.
 
-        It is first checked after `immunity_ms`; 0: after the setting's time. TroveError TRANSACTION_ILLEGAL
-        (no UNIQ_KEY), LIMIT_EXCEEDED, and as MessageStore.append.
+        Its first check is after `immunity_ms`; 0: after the time in the settings. TroveError
+        TRANSACTION_ILLEGAL (no UNIQ_KEY), LIMIT_EXCEEDED, and as MessageStore.append.
         """
         if not record.properties.get(PROPERTY_UNIQ_KEY):
             raise TroveError(
@@ -176,10 +176,10 @@ class Transactions:
         return result
 
     def end(self, transaction_id: str, topic: str, commit: bool, now_ms: EpochMs) -> AppendResult | None:
-        """Commits or rolls back. The result is that of the committed message, None of a rollback.
+        """Commits or rolls back. Returns the result for the committed message, None for a rollback.
 
-        TroveError TRANSACTION_ILLEGAL (unknown, or ended before), TOPIC_NOT_FOUND (deleted meanwhile), and
-        as MessageStore.append; then the transaction is still open.
+        TroveError TRANSACTION_ILLEGAL (unknown, or ended before), TOPIC_NOT_FOUND (the topic was deleted),
+        and as MessageStore.append; then the transaction is still open.
         """
         half = self._open.of(topic, transaction_id)
         if half is None:
@@ -210,7 +210,7 @@ class Transactions:
 
     def _message(self, half: HalfMessage) -> Message:
         record = self._store.record_at(half.physical_offset)
-        if record is None:  # not visible yet: its sync is under way
+        if record is None:  # not visible yet: its sync is running
             record = self._store.read(half.physical_offset, half.size)
         return decode_stored(record)
 
@@ -220,8 +220,8 @@ class Transactions:
         self._name(halves, now_ms)
 
     def _name(self, halves: list[HalfMessage], now_ms: EpochMs) -> None:
-        """Ended halves go into op records. Transactions that cannot be written now are written with the next
-        one: they have ended all the same, and must not end twice."""
+        """Writes op records for ended halves. Those that cannot be written now are written with the next
+        ones: they have ended, and must not end twice."""
         self._unnamed += halves
         try:
             self._store.topics.ensure_internal(OP_TOPIC, 1, now_ms=now_ms)
@@ -244,10 +244,12 @@ class Transactions:
         return self._open.next_due_ms()
 
     def due_checks(self, now_ms: EpochMs) -> list[OpenTransaction]:
-        """The transactions to be asked about now, the longest due first, each counted as checked.
+        """The transactions whose producers are to be asked now, the longest due first. Each is counted as
+        checked.
 
-        At most CHECKS_PER_TURN_MAX a call: next_check_ms() then is not in the future. Those that have been
-        asked about transaction_check_max times are given up instead: moved to TRANS_CHECK_MAX_TIME_TOPIC.
+        At most CHECKS_PER_TURN_MAX per call: if more are due, next_check_ms() is not in the future.
+        Transactions that had transaction_check_max checks are given up instead: moved to
+        TRANS_CHECK_MAX_TIME_TOPIC.
         """
         self.save_positions()
         asked: list[OpenTransaction] = []
@@ -276,14 +278,14 @@ class Transactions:
         try:
             message = real_message(self._message(half))
         except TroveError:
-            return None  # damaged, as scrub reports: it cannot be asked about, only given up
+            return None  # damaged: its producer cannot be asked, it can only be given up
         return OpenTransaction(half.topic, half.transaction_id, half.client_id, message)
 
     def _give_up(self, half: HalfMessage, now_ms: EpochMs) -> None:
         try:
             message = self._message(half)
         except TroveError:
-            self._end([half], now_ms)  # damaged: nothing is left that could be moved
+            self._end([half], now_ms)  # damaged: there is nothing to move
             self.given_up_count += 1
             return
         try:
@@ -292,7 +294,7 @@ class Transactions:
                 self._store.topics.ensure_internal(GIVEN_UP_TOPIC, 1, now_ms=now_ms)
                 fault_point("transactions.before_giving_up")
                 self._append(copy, now_ms)
-        except TroveError:  # the disk is full, perhaps: once more after the next interval
+        except TroveError:  # the disk may be full: tried again after the next interval
             self._open.count_check(half, half.checks, now_ms)
             return
         self._withdrawn.add(half.offset)
@@ -302,14 +304,14 @@ class Transactions:
     def _copied(
         self, purpose: str, message: Message, make: Callable[[Message, int], NewRecord], checks: int
     ) -> NewRecord | None:
-        """The half message as make() gives it; None if it cannot be copied."""
+        """The copy of the half message that make() returns; None if it cannot be copied."""
         failures, writer = self._writer.copy_failures, self._writer
         return failures.copied(purpose, message.record, lambda: writer.checked(make(message, checks)))
 
     # --- reading the queues -------------------------------------------------------------------------
     def catch_up(self) -> None:
-        """Reads halves and op records that are visible and not known yet, in the order of the log, and saves
-        the positions where more of it is on disk by now. To be called when one of the two queues grew."""
+        """Reads new visible halves and op records, in the order of the log, and saves the positions if more
+        of the log is on disk. To be called when one of the two queues grew."""
         if self._is_appending:
             return
         self._read_new()
@@ -336,7 +338,7 @@ class Transactions:
         self._op_next = max(self._op_next, op_end)
 
     def _read_halves(self, ops: list[_Op]) -> list[HalfMessage]:
-        """Returns those whose place a later one took."""
+        """Reads new halves. Returns those that a later one replaced."""
         replaced: list[HalfMessage] = []
         op_offset = self._op_next
         waiting = deque(ops)
@@ -373,7 +375,8 @@ class Transactions:
             self._open.add(half)
 
     def snapshot(self) -> TransactionsState:
-        """To be encoded before anything else happens: it shares its halves with the live state."""
+        """The state. It must be encoded before anything else happens, because it shares its halves with the
+        live state."""
         return TransactionsState(self._half_next, self._op_next, self._open.all(), list(self._unnamed))
 
     def apply(self, event: Event) -> None:
@@ -398,13 +401,14 @@ class Transactions:
         self.save_positions()
 
     def import_from_rocketmq(self) -> None:
-        """At the start on a store that RocketMQ used last: its positions show which transactions are open."""
+        """Opens the state of a store that RocketMQ used last: RocketMQ's positions show which transactions
+        are open."""
         self.restore(None)
         self.settle()
 
     def export_to_rocketmq(self, now_ms: EpochMs) -> None:
-        """Before a clean stop: the positions from which RocketMQ continues. They may be below transactions
-        that have ended; the op records from there on name those."""
+        """Saves, before a clean stop, the positions from which RocketMQ continues. They may be below
+        transactions that have ended; op records above them name those."""
         if self._unnamed:
             self._name([], now_ms)
         self.save_positions()
@@ -423,7 +427,7 @@ class Transactions:
 
     def _save_position(self, topic: str, position: QueueOffset) -> None:
         if position > self._stored_position(topic):
-            with suppress(TroveError):  # no space for another group: the next start reads more, that is all
+            with suppress(TroveError):  # no space for another group: then the next start only reads more
                 self._store.offsets.commit(TRANSACTION_GROUP, topic, TRANSACTION_QUEUE_ID, position)
 
     def _stored_position(self, topic: str) -> QueueOffset:
@@ -431,13 +435,13 @@ class Transactions:
 
     # --- retention ----------------------------------------------------------------------------------
     def live_records_before(self, physical_offset: PhysicalOffset) -> Iterator[PhysicalOffset]:
-        """The physical offsets of the open halves below."""
+        """The physical offsets of the open halves below that offset."""
         return (half.physical_offset for half in self._open.all() if half.physical_offset < physical_offset)
 
     def reappend_live_records_before(self, physical_offset: PhysicalOffset, now_ms: EpochMs) -> int:
-        """Appends open halves that lie below again, at the end of their topic. Returns how many.
+        """Appends open halves below that offset again, at the end of their topic. Returns how many.
 
-        TroveError as MessageStore.append; those carried before it are carried.
+        TroveError as MessageStore.append; halves before the failed one are copied.
         """
         assert physical_offset <= self._store.end_offset, (
             "else the carried records would have to be carried again"
@@ -453,7 +457,7 @@ class Transactions:
         try:
             message = self._message(half)
         except TroveError:
-            self._end([half], now_ms)  # damaged: nothing is left that could be carried
+            self._end([half], now_ms)  # damaged: there is nothing to copy
             return
         copy = self._copied("retention", message, moved_record, half.checks)
         if copy is None:
