@@ -1,17 +1,17 @@
-"""How far one group has come in one queue that is received by priority.
+"""The progress of one group in one queue that is received by priority.
 
-Beside QueueState, which has the messages in flight, there is one cursor a priority: a message of priority p
-that is not in flight was delivered or skipped if its offset lies below cursors[p], and waits if not. So the
-state has the same size however many messages wait.
+QueueState has the messages in flight; this adds one cursor per priority: a message of priority p that is not
+in flight was delivered or skipped if its offset lies below cursors[p], and waits if not. So the size of the
+state does not depend on the number of waiting messages.
 
 Invariants
-- Everything below `waiting_from` was delivered or skipped, of whatever priority; it never passes a message
+- All messages below `waiting_from`, of any priority, were delivered or skipped. It never passes a message
   that waits nor the state's next_offset, and the group's committed offset never passes it.
 - Cursors and waiting_from go up only, except by reset_to() and cut().
-- Each offset that is open and whose lease has ended is once in `came_back` or `ended`, or in the state's
-  `ready` where it is loose.
-- `came_back`, `ended`, `was_skipped` and `counted` are of this process alone: after a start the first two are
-  made from the leases, the others begin at 0.
+- Each open offset whose lease has ended is once in `came_back` or `ended`, or in the state's `ready` if it is
+  loose.
+- `came_back`, `ended`, `was_skipped` and `counted` are not stored: after a start the first two are built from
+  the leases, the others begin at 0.
 """
 
 from __future__ import annotations
@@ -38,16 +38,17 @@ class ByPriority:
         self.cursors = [offset] * PRIORITY_COUNT
         self.waiting_from = offset
         self.came_back = [OffsetHeap() for _ in range(PRIORITY_COUNT)]
-        """Offsets whose lease has ended (some are settled since)."""
+        """By priority: offsets whose lease has ended (some have been settled since)."""
         self.ended = array("q")
-        """Such offsets that are packed and whose priority has not been read yet."""
+        """Packed offsets whose lease has ended and whose priority has not been read yet."""
         self.was_skipped = [0] * PRIORITY_COUNT
-        """Messages of other priorities that were delivered since one of this priority was, while it
-        waited."""
+        """By priority: the messages of other priorities that were delivered while one of this priority
+        waited, since the last delivery of this priority."""
         self.counted = [Counted() for _ in range(PRIORITY_COUNT)]
-        """The waiting messages of each priority, as far as they were counted for the metric."""
+        """By priority: the waiting messages, as far as they were counted for the metric."""
         self.waiting_count: int | None = 0
-        """Messages that wait below the state's next_offset; None if they must be counted again."""
+        """The number of messages that wait below the state's next_offset; None if they must be counted
+        again."""
 
     def next_from(self, priority: int) -> int:
         """The first offset at which a message of that priority may wait."""
@@ -58,28 +59,29 @@ class ByPriority:
         return list(self.cursors), self.waiting_from, -1 if self.waiting_count is None else self.waiting_count
 
     def restore(self, cursors: list[int], waiting_count: int) -> None:
-        """The result of save(), into an object that was made at waiting_from."""
+        """Restores the result of save() into an object that was created at waiting_from."""
         self.cursors = list(cursors)
         self.waiting_count = None if waiting_count < 0 else waiting_count
 
     def reset_to(self, offset: int) -> None:
-        """The group reads on at `offset`, whatever was before."""
+        """The group continues at `offset`; everything else is forgotten."""
         self.__init__(offset)  # type: ignore[misc]
 
     def drop_below(self, offset: int) -> None:
-        """Everything below is consumed, by whatever the group did elsewhere."""
+        """Everything below `offset` counts as consumed, because the stored offset of the group is higher."""
         self.cursors = [max(cursor, offset) for cursor in self.cursors]
         self.waiting_from = max(self.waiting_from, offset)
         self.waiting_count = None
 
     def cut(self, end: int) -> None:
-        """The queue ends earlier than known."""
+        """The queue ends at `end`, earlier than known."""
         self.cursors = [min(cursor, end) for cursor in self.cursors]
         self.waiting_from = min(self.waiting_from, end)
         self.waiting_count = None
 
     def passed(self, priority: int, cursor: int, waiting_from: int, waiting_count: int) -> None:
-        """The messages of one priority that a receive delivered or skipped; waiting_count: -1 for None."""
+        """A receive delivered or skipped the messages of one priority below `cursor`; waiting_count: -1 for
+        None."""
         self.waiting_count = None if waiting_count < 0 else waiting_count
         self.cursors[priority] = max(self.cursors[priority], cursor)
         self.waiting_from = max(self.waiting_from, waiting_from)

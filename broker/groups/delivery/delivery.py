@@ -1,12 +1,12 @@
-"""The delivery engine: the messages in flight of consumer groups, and their pending messages.
+"""The delivery engine: the messages in flight and the pending messages of consumer groups.
 
-The state of a (group, topic, queue) is made from events (store: events/): a change is applied at once and its
-event added to the log, which is flushed within 100 ms. A tail of events that is lost means that messages are
-delivered again, never that one is lost.
+The state of a (group, topic, queue) is built from events (store: events/): a change is applied at once and
+its event is added to the event log, which is flushed within 100 ms. If the last events are lost, messages are
+delivered again; no message is lost.
 
 Invariants
-- A message that is not consumed is delivered again when its time is over, with an attempt one higher.
-- A consumed message is not delivered again, unless the event that says so was lost.
+- A message that is not consumed is delivered again when its lease ends, with an attempt number one higher.
+- A consumed message is not delivered again, unless its event was lost.
 - The group's offset (consumerOffset.json) never passes a message that is in flight or held.
 """
 
@@ -63,14 +63,14 @@ __all__ = ["Delivered", "Delivery", "DeliveryState", "QueueProgress", "ReceiveRe
 
 RECEIVE_UNITS_MAX: Final = 16_384
 RECEIVE_READS_MAX: Final = 2_048
-"""Units and records that one receive reads to find messages for its filter; due_pairs() then asks for another
-receive."""
+"""The most units and records that one receive reads to find messages for its filter; due_pairs() then asks
+for another receive."""
 RETRY_FIRST_EVERY: Final = 5
 """One receive in this many reads the retry topics first (RocketMQ: 20 %)."""
 RENEW_BEFORE_MS: Final = 10_000
-"""A renewed lease is extended when it would end within this."""
+"""A renewed lease is extended when it would end within this time."""
 RENEWED_STEP: Final = 1_024
-"""How many leases one step extends or releases."""
+"""The most leases that one step extends or releases."""
 CONFIRMED_MS: Final = 2_000
 """The time from the confirmation of a message to the first renewal of its lease."""
 
@@ -94,13 +94,13 @@ class Delivery(Settling):
 
     # --- receive ---------------------------------------------------------------------------------------
     def receive(self, request: ReceiveRequest) -> list[Delivered]:
-        """As receive_runs(), with each message by itself; at most receive_count_max of them."""
+        """As receive_runs(), but message by message; at most receive_count_max of them."""
         count_max = min(request.count_max, self._settings.receive_count_max)
         return messages_of(self.receive_runs(replace(request, count_max=count_max)))
 
     def receive_runs(self, request: ReceiveRequest) -> list[DeliveredRun]:
-        """Up to count_max messages, at once; none if there is nothing now. Views of the log: use them at
-        once.
+        """Up to count_max messages, without a wait; none if there are none now. They are views of the log:
+        use them at once.
 
         TroveError REQUEST_ILLEGAL, INVISIBLE_DURATION_ILLEGAL, TOPIC_NOT_FOUND, QUEUE_NOT_FOUND,
         LIMIT_EXCEEDED.
@@ -157,7 +157,7 @@ class Delivery(Settling):
             raise illegal_duration(request.invisible_ms, low, high)
 
     def _in_turn(self, pair: GroupTopic, request: ReceiveRequest) -> Sequence[QueueState]:
-        """The queues in the order in which this receive looks at them."""
+        """The queues in the order in which this receive reads them."""
         queues: Sequence[QueueState] = pair.queues
         if request.queue_id != ANY_QUEUE:
             chosen = pair.sources.get((SourceKind.TOPIC, request.queue_id))
@@ -179,23 +179,23 @@ class Delivery(Settling):
 
     # --- time --------------------------------------------------------------------------------------------
     def next_visible_ms(self, group: str, topic: str) -> int | None:
-        """When the earliest invisible message (of those not renewed) comes back; 0 if it is worth to ask
-        now."""
+        """When the next invisible message, except those of renewed leases, can be received again; 0 if a
+        receive may find messages now."""
         pair = self.group_topics.get(group, topic)
         if pair is None:
             return None
         return 0 if pair in self.context.woken else pair.leases.earliest_ms()
 
     def next_due_ms(self) -> int | None:
-        """When due_pairs() will have something; 0 if it has now."""
+        """When due_pairs() will return something; 0 if it does now."""
         if self.context.woken or self._exhausted_pairs:
             return 0
         times = [until for pair in self.context.timed if (until := pair.leases.earliest_ms()) is not None]
         return min(times, default=None)
 
     def due_pairs(self, now_ms: EpochMs) -> list[tuple[str, str]]:
-        """(group, topic) of pairs with messages to deliver since the last call: leases ended, held messages
-        are free, or a receive stopped before the end of its queues."""
+        """(group, topic) of pairs that have messages to deliver since the last call: leases ended, held
+        messages became free, or a receive stopped before the end of its queues."""
         now_ms = self.context.lease_time.at(now_ms)
         due = self.context.woken
         self.context.woken = set()
@@ -210,7 +210,7 @@ class Delivery(Settling):
         return sorted((pair.group, pair.topic) for pair in due)
 
     def make_dead_letters(self, now_ms: EpochMs) -> None:
-        """Messages whose last attempt is over become dead letters; a bounded number, see exhausted.py."""
+        """Makes messages whose last attempt has ended dead letters; a bounded number, see exhausted.py."""
         self._exhausted.make_dead_letters(self._exhausted_pairs, now_ms)
 
     def _dead_lettered(
@@ -225,7 +225,7 @@ class Delivery(Settling):
 
     def renew(self, now_ms: EpochMs, is_alive: Callable[[str], bool]) -> bool:
         """Extends renewed leases that would end within 10 s; releases those of clients that are gone, and
-        those that are older than renewed_total_max_ms. One step of it; True if there is more to do."""
+        those that are older than renewed_total_max_ms. Runs one step; True if there is more to do."""
         self._release_dropped(now_ms)
         renewals = self.context.renewals
         for entry in renewals.due(now_ms + self._renew_before_ms, RENEWED_STEP):
@@ -241,14 +241,14 @@ class Delivery(Settling):
         return renewals.has_dropped or (next_ms is not None and next_ms <= now_ms + self._renew_before_ms)
 
     def release_client(self, client_id: str, now_ms: EpochMs, gone_ms: EpochMs | None = None) -> None:
-        """The client is gone, since gone_ms (None: now): its messages under renewed leases come back
-        released_after_ms later. Of a client with many, renew() releases the rest: see is_releasing."""
+        """The client is gone since gone_ms (None: now): its messages under renewed leases can be received
+        again released_after_ms later. If it has many, renew() releases the rest: see is_releasing."""
         self.context.renewals.drop_client(client_id, now_ms if gone_ms is None else gone_ms)
         self._release_dropped(now_ms)
 
     @property
     def is_releasing(self) -> bool:
-        """Whether renew() has leases of clients to release that are gone."""
+        """Whether renew() has leases of gone clients to release."""
         return self.context.renewals.has_dropped
 
     def _release_dropped(self, now_ms: EpochMs) -> None:
@@ -267,7 +267,7 @@ class Delivery(Settling):
     def release_run(
         self, group: str, topic: str, receipt: str, offsets: range, now_ms: EpochMs, *, counted: bool
     ) -> None:
-        """release_handles() for messages under one receipt."""
+        """As release_handles(), for messages under one receipt."""
         self._release_leases(self._leases_of(group, topic, receipt, offsets, now_ms), now_ms, counted)
 
     def _leases_of(
@@ -327,7 +327,7 @@ class Delivery(Settling):
         self, group: str, topic: str, offsets: Mapping[QueueId, int], now_ms: EpochMs
     ) -> dict[QueueId, int]:
         """The group continues at these offsets (queue -> offset). Returns how many messages in flight each
-        queue forgets. Queues of which the group has no state are left alone. Does not set the stored
+        queue forgets. Queues without a state of the group are not changed. Does not set the stored
         offsets."""
         forgotten = {}
         for queue_id, offset in offsets.items():
@@ -345,15 +345,15 @@ class Delivery(Settling):
         return forgotten
 
     def forget_group(self, group: str, now_ms: EpochMs) -> None:
-        """The group was deleted; its stored offsets are not touched. The log has that before the first
-        delivery to a group that is recreated under its name, as in forget_topic()."""
+        """Forgets a deleted group, without its stored offsets. The event is in the log before the first
+        delivery to a new group of that name, as in forget_topic()."""
         if self.group_topics.forget(group, None):
             self.context.add(Event(EventKind.FORGOTTEN, now_ms, group))
             self._flush_events(now_ms)
 
     def forget_topic(self, topic: str, now_ms: EpochMs) -> None:
-        """The topic was deleted, for every group. The log has that before the first message of a topic that
-        is recreated under its name: else a start would take those for messages that the groups had."""
+        """Forgets a deleted topic for all groups. The event is in the log before the first message of a new
+        topic of that name: otherwise a start would take new messages for consumed ones."""
         forgotten = [group for group in self.group_topics.groups() if self.group_topics.forget(group, topic)]
         for group in forgotten:
             self.context.add(Event(EventKind.FORGOTTEN, now_ms, group, topic))
@@ -361,11 +361,12 @@ class Delivery(Settling):
             self._flush_events(now_ms)
 
     def _flush_events(self, now_ms: EpochMs) -> None:
-        with suppress(TroveError):  # they still wait then
+        with suppress(TroveError):  # the events are still pending then
             self.context.events.flush(now_ms)
 
     def progress(self, group: str, topic: str, now_ms: EpochMs) -> list[QueueProgress]:
-        """Each queue of the topic (which may be a retry topic). TroveError TOPIC_NOT_FOUND."""
+        """The progress in each queue of the topic (which may be a retry topic). TroveError
+        TOPIC_NOT_FOUND."""
         found = []
         for queue_id in queue_ids(self.context.store, topic):
             state = self.group_topics.state(group, topic, queue_id)
@@ -386,7 +387,8 @@ class Delivery(Settling):
         return found
 
     def next_offset(self, group: str, topic: str, queue_id: QueueId) -> int | None:
-        """The first message of the queue that is new to the group; None if it has no state of it."""
+        """The offset of the queue's first message that is new to the group; None if the group has no state of
+        the queue."""
         state = self.group_topics.state(group, topic, queue_id)
         return None if state is None else state.next_offset
 
@@ -401,15 +403,15 @@ class Delivery(Settling):
         priority: int,
         now_ms: EpochMs,
     ) -> MessageStatus | None:
-        """The status of one message in the group; `topic` is where it lies, perhaps a retry topic. None if
-        the group has no state of that queue."""
+        """The status of one message in the group; `topic` is the one in which it lies, perhaps a retry topic.
+        None if the group has no state of that queue."""
         state = self.group_topics.state(group, topic, queue_id)
         if state is None:
             return None
         return message_status(self.context, state, offset, message_group, priority, now_ms)
 
     def held_by(self, client_id: str) -> int:
-        """Messages that the client has under renewed leases."""
+        """The number of messages that the client has under renewed leases."""
         return self.context.renewals.held_by(client_id)
 
     @property
@@ -418,7 +420,7 @@ class Delivery(Settling):
 
     @property
     def damaged_count(self) -> int:
-        """Messages that were skipped because their record cannot be read."""
+        """The number of messages that were skipped because their record cannot be read."""
         return self.context.damaged_count
 
     @property
@@ -430,12 +432,12 @@ class Delivery(Settling):
         return self.context.dead_letter_failures
 
     def pairs(self) -> list[tuple[str, str]]:
-        """(group, original topic) with state, sorted."""
+        """The pairs (group, original topic) with a state, sorted."""
         return self.group_topics.names()
 
     # --- start and stop ------------------------------------------------------------------------------------
     def apply(self, event: Event) -> None:
-        """Applies one event of the log, in log order; afterwards call settle()."""
+        """Applies one event; events come in log order, then settle() is to be called."""
         replaying.apply(self.group_topics, event)
 
     def snapshot(self) -> DeliveryState:
@@ -443,26 +445,26 @@ class Delivery(Settling):
         return snapshotting.snapshot(self.group_topics)
 
     def restore(self, state: DeliveryState) -> None:
-        """Restores the state of an engine that is empty; afterwards apply() the later events, then
+        """Restores the state of an empty engine; then apply() is to be called for later events, then
         settle()."""
         snapshotting.restore(self.group_topics, state)
 
     def settle(self) -> None:
-        """After replay: stored offsets that are further win, queue ends bound everything, leases are known
-        again."""
+        """Completes the replay: higher stored offsets count, offsets after a queue's end are cut, and the
+        pairs get their leases."""
         replaying.settle(self.context, self.group_topics)
 
     def export_to_rocketmq(self, now_ms: EpochMs, files: FileSystem) -> None:
-        """At a clean stop: leaves the store as RocketMQ expects it. Blocks. Raises as appends do."""
+        """Prepares the store for RocketMQ at a clean stop. Blocks. Raises as appends do."""
         rocketmq_export.export_to_rocketmq(self.context, self.group_topics, files, now_ms)
 
     def reappend_live_records_before(self, physical_offset: PhysicalOffset, now_ms: EpochMs) -> int:
-        """Appends again each unconsumed message below; returns how many. Raises as appends do."""
+        """Appends each unconsumed message below that offset again; returns how many. Raises as appends do."""
         table = self.group_topics
         return reappending.reappend_live_records_before(self.context, table, physical_offset, now_ms)
 
     def live_records_before(self, physical_offset: PhysicalOffset) -> Iterator[PhysicalOffset]:
-        """The physical offsets of the unconsumed messages below."""
+        """The physical offsets of the unconsumed messages below that offset."""
         return reappending.live_records_before(self.context, self.group_topics, physical_offset)
 
     def lowest_live_record(self) -> PhysicalOffset | None:

@@ -1,9 +1,9 @@
-"""One (group, topic): its queues, its retry queues, its leases in the order in which they end.
+"""The state of one (group, topic): its queues, its retry queues, its leases in the order of their ends.
 
 Invariants
 - Each queue state belongs to one pair, except those of a classic retry topic, which all pairs of the group
   share.
-- A pair's heap has every live lease of its messages that is not renewed; `renewed` has those that are.
+- A pair's heap has all live leases of its messages that are not renewed; `renewed` has the others.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from trovemq_store.topics.topics import TopicConfig
 
 ATTEMPTS_KEPT_MAX: Final = 1_024
 LOOSE_PAIR_MAX: Final = 16_384
-"""Messages of all its queues that are not packed, or LOOSE_MIN a queue where those are more."""
+"""The most messages of all its queues that are not packed; LOOSE_MIN per queue if that is more."""
 LOOSE_MIN: Final = 64
 ENDED_STEP: Final = 2_048
-"""Leases that one call ends."""
+"""The most leases that one call ends."""
 
 
 class GroupTopic:
@@ -35,21 +35,21 @@ class GroupTopic:
         self.handles = HandleReader(self.seed)
         self.leases: LeaseHeap[QueueState] = LeaseHeap()
         self.exhausted: deque[tuple[QueueState, Lease]] = deque()
-        """Leases that have ended, of messages that were delivered as often as the group allows."""
+        """Ended leases of messages that were delivered as often as the group allows."""
         self.turn = 0
-        """Receives so far: where the next one begins."""
+        """The number of receives so far, which determines the queue with which the next one begins."""
         self.sources: dict[tuple[SourceKind, int], QueueState] = {}
         self.queues: list[QueueState] = []
         self.retry_queues: list[QueueState] = []
         self.seen: dict[SourceKind, TopicConfig | None] = {}
-        """The configuration by which the queues of a source were found."""
+        """By source: the topic's configuration by which its queues were found."""
         self.retry_topics = [source_topic(kind, group, topic) for kind in RETRY_KINDS]
         self.redelivered_count = 0
         """Since the start: deliveries of messages that had been delivered before."""
         self.dead_letter_count = 0
         """Since the start."""
         self.keyed = False
-        """The states' keys are the message groups: the group is orderly."""
+        """Whether the states' keys are the message groups, because the group is orderly."""
         self._attempts: OrderedDict[str, list[tuple[QueueState, Lease]]] = OrderedDict()
 
     def add(self, state: QueueState) -> None:
@@ -70,7 +70,7 @@ class GroupTopic:
             self.seen.pop(state.kind, None)
 
     def drop_keys(self) -> None:
-        """The group is orderly no more."""
+        """Forgets the message groups: the group is no longer orderly."""
         for state in self.queues:
             state.keys.clear()
             if state.order is None:  # else `order` knows them
@@ -78,8 +78,8 @@ class GroupTopic:
         self.keyed = False
 
     def end_leases(self, now_ms: EpochMs, max_attempts: int) -> bool:
-        """Makes the messages visible whose time is over, of so many leases as one step ends: `leases` has the
-        others. True if there are some."""
+        """Ends the leases whose time is over, at most ENDED_STEP of them; the others stay in `leases`. True
+        if messages became visible."""
         some = False
         for lease, state in self.leases.pop_until(now_ms, ENDED_STEP):
             some |= state.end_due(lease, now_ms)
@@ -88,16 +88,16 @@ class GroupTopic:
         return some
 
     def note_attempt(self, attempt_id: str, state: QueueState, lease: Lease) -> None:
-        """Remembers the messages of a receive with that attempt id, for its repetition."""
+        """Stores the messages of a receive with that attempt id, for its repetition."""
         self._attempts.setdefault(attempt_id, []).append((state, lease))
         while len(self._attempts) > ATTEMPTS_KEPT_MAX:
             self._attempts.popitem(last=False)
 
     def repeat_attempt(self, attempt_id: str) -> None:
-        """The messages that the receive of that id still has may be delivered again: its answer was lost."""
+        """Makes messages in flight of the receive with that id visible again: its reply was lost."""
         for state, lease in self._attempts.pop(attempt_id, ()):
             if lease.ended:
                 continue
-            if lease.attempt_id:  # else it was returned, and counts no more
-                lease.attempt -= 1  # the answer did not arrive: no delivery
+            if lease.attempt_id:  # otherwise it was returned, and no longer counts
+                lease.attempt -= 1  # the reply did not arrive: it was no delivery
             state.end_lease(lease)

@@ -1,9 +1,9 @@
-"""Every queue state, found by its stored name, and by (group, topic) for receives.
+"""The table of all queue states, by stored topic, and by (group, topic) for receives.
 
 Invariants
-- A queue state that a receive uses was begun by a STARTED event, and the group has a stored offset for it.
-- A topic's queues are begun all at once, when the group first receives from it: a message that is sent after
-  that is new to the group, whatever queue it goes to.
+- A queue state that a receive uses began with a STARTED event, and the group has a stored offset for it.
+- The states of all queues of a topic begin together, when the group first receives from it: messages that are
+  sent later, to any queue, are new to the group.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class GroupTopicTable:
         return state
 
     def pair(self, group: str, topic: str) -> GroupTopic:
-        """The pair, made where it is missing, with every state that there is for it."""
+        """The pair, which is created if it is missing, with all its existing states."""
         pair = self._pairs.get((group, topic))
         if pair is None:
             pair = self._pairs[group, topic] = GroupTopic(group, topic)
@@ -85,7 +85,7 @@ class GroupTopicTable:
         return pair
 
     def for_receive(self, group: SubscriptionGroup, topic: str, now_ms: EpochMs) -> GroupTopic:
-        """The pair with a state for every queue there is now. TroveError TOPIC_NOT_FOUND, TOPIC_ILLEGAL,
+        """The pair with a state for every existing queue. TroveError TOPIC_NOT_FOUND, TOPIC_ILLEGAL,
         LIMIT_EXCEEDED."""
         pair = self._pairs.get((group.name, topic))
         if pair is None:
@@ -111,17 +111,17 @@ class GroupTopicTable:
         return pair
 
     def _begin(self, group: str, topic: str, now_ms: EpochMs) -> GroupTopic:
-        queue_ids(self._context.store, topic)  # TOPIC_NOT_FOUND before anything is made
+        queue_ids(self._context.store, topic)  # raises TOPIC_NOT_FOUND before anything is created
         pair = self.pair(group, topic)
         try:
             self._see_source(pair, SourceKind.TOPIC, topic, now_ms)
         except TroveError:
-            del self._pairs[group, topic]  # the states that it has begun are found again
+            del self._pairs[group, topic]  # the states that it has created are found again
             raise
         return pair
 
     def _see_source(self, pair: GroupTopic, kind: SourceKind, name: str, now_ms: EpochMs) -> None:
-        """Begins the queues of a source that the pair does not have yet."""
+        """Creates the states of a source's queues that the pair does not have yet."""
         config = self._context.store.topics.get(name)
         if kind in pair.seen and pair.seen[kind] is config:
             return
@@ -148,7 +148,7 @@ class GroupTopicTable:
 
     # --- keys -------------------------------------------------------------------------------------------
     def fill_keys(self, pair: GroupTopic) -> None:
-        """The message groups of the pending messages, read from the records."""
+        """Reads the message groups of the pending messages from the records."""
         for state in pair.queues:
             state.open.loosen_all()
             for offset in state.outstanding_offsets():
@@ -157,7 +157,7 @@ class GroupTopicTable:
         pair.keyed = True
 
     def fill_topics(self, state: QueueState) -> None:
-        """The original topics of pending messages of a classic retry topic, read from the records."""
+        """Reads the original topics of pending messages in a classic retry topic from the records."""
         for offset in state.outstanding_offsets():
             record = self._context.record_of(state, offset)
             if record is not None:
@@ -175,7 +175,7 @@ class GroupTopicTable:
         ]
         for key in gone:
             for state in self._states.pop(key).values():
-                state.reset_to(state.committed)  # its leases mean nothing any more
+                state.reset_to(state.committed)  # its leases are void
                 for pair in self.of_state(state):
                     pair.remove(state)
         empty = [name for name, pair in self._pairs.items() if name[0] == group and not pair.queues]

@@ -1,17 +1,16 @@
 """The time by which leases end: the clock, except for a while after a pause of the broker itself.
 
-While the process is stopped (SIGSTOP, a laptop that sleeps, a frozen virtual machine) nobody can renew a
-lease or acknowledge a message. When it continues, all leases would have ended before the first of the
-requests that wait is read. So the first call after such a pause stops the time of leases where the pause
-began. It continues, at the clock's time, after the same duration again: clients have that long to renew and
-to acknowledge.
+While the process is stopped (SIGSTOP, a sleeping laptop, a frozen virtual machine) no client can renew a
+lease or acknowledge a message. When it continues, all leases would end before the first waiting request is
+read. So the first call after such a pause stops the time of leases at the begin of the pause. After the
+duration of the pause it continues at the clock's time: until then clients can renew and acknowledge.
 
-A pause is found by the clock: `tick` is called again and again while the process runs, and the time since the
+A pause is detected by the clock: `tick` is called regularly while the process runs, and the time since the
 last call was too long. A clock that was set forward looks the same, and is treated the same.
 
 Invariants
 - `at(now)` is never above `now`, and is `now` outside of the time after a pause.
-- Without a first `tick` there are no pauses: a caller that drives the engine by hand has a clock of its own.
+- Without a first `tick` there are no pauses: a caller that does not call it has a clock of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Final
 from trovemq_proto.positions import EpochMs
 
 PAUSE_MIN_MS: Final = 2_000
-"""A busy loop is late by less."""
+"""A busy event loop is late by less."""
 GRACE_MAX_MS: Final = 60_000
 
 
@@ -40,7 +39,7 @@ class LeaseTime:
         """The longest pause."""
 
     def tick(self, now_ms: EpochMs) -> None:
-        """The process runs; to be called each tick_interval_ms, and PAUSE_MIN_MS later at the latest."""
+        """Reports that the process runs; to be called every tick_interval_ms, at most PAUSE_MIN_MS late."""
         self._look(now_ms if self._seen_ms is None else self._seen_ms, now_ms)
 
     def at(self, now_ms: EpochMs) -> EpochMs:
@@ -52,7 +51,7 @@ class LeaseTime:
     def _look(self, seen_ms: EpochMs, now_ms: EpochMs) -> None:
         paused_ms = now_ms - seen_ms
         if paused_ms > self._pause_min_ms:
-            if seen_ms >= self._thaw_ms:  # else it paused again before all clients could renew
+            if seen_ms >= self._thaw_ms:  # otherwise it paused again before all clients could renew
                 self._frozen_ms = seen_ms
             self._thaw_ms = now_ms + min(paused_ms, GRACE_MAX_MS)
             self.pause_count += 1

@@ -1,12 +1,12 @@
-"""Leases: which client has a message, and until when no other client gets it.
+"""Leases: which client has a message, and until when no other client receives it.
 
-One lease covers adjacent messages of one queue that one receive delivered. A message leaves it by its
-acknowledgement, or by a change of its invisible time, which gives it a lease of its own.
+One lease covers adjacent messages of one queue that one receive delivered. A message leaves the lease when it
+is acknowledged, or when its invisible time is changed, which creates a lease for it.
 
 Invariants
 - `live` is the number of offsets that are open under the lease; a lease without any has no effect.
 - A lease that is renewed by the broker ends only when it is released; any other ends at `until_ms`.
-- A lease has ended for good: its messages are delivered again under another one.
+- A lease that has ended stays so: its messages are delivered again under another one.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ class Lease:
         attempt_id: str = "",
     ) -> None:
         self.number = number
-        self.attempt = attempt  # deliveries so far, this one included
+        self.attempt = attempt  # deliveries so far, including this one
         self.first = first
         self.end = end
         self.until_ms = until_ms
-        self.granted_until_ms = until_ms  # as the receipt handles say it
+        self.granted_until_ms = until_ms  # the end that the receipt handles name
         self.received_ms = received_ms
         self.client_id = client_id
         self.renewed = renewed
-        self.attempt_id = attempt_id  # of the receive; empty once it counts as no attempt
+        self.attempt_id = attempt_id  # of the receive; empty when the delivery no longer counts as an attempt
         self.ended = False
         self.live = 0
 
@@ -79,7 +79,7 @@ class LeaseHeap(Generic[Owner]):
         self._compact_at = _COMPACT_MIN
 
     def __len__(self) -> int:
-        """Entries, stale ones too."""
+        """The number of entries, including stale ones."""
         return len(self._heap)
 
     def push(self, lease: Lease, owner: Owner) -> None:
@@ -92,7 +92,7 @@ class LeaseHeap(Generic[Owner]):
             self._compact_at = max(_COMPACT_MIN, _ENTRIES_A_LIVE_LEASE * len(self._heap))
 
     def earliest_ms(self) -> EpochMs | None:
-        """When the first one ends."""
+        """When the first lease ends."""
         heap = self._heap
         while heap:
             if not _stale(heap[0][0], heap[0][2]):
@@ -101,7 +101,7 @@ class LeaseHeap(Generic[Owner]):
         return None
 
     def pop_until(self, now_ms: EpochMs, count_max: int) -> list[tuple[Lease, Owner]]:
-        """Takes those that end at or before now_ms, earliest first; so many at most."""
+        """Removes and returns leases that end at or before now_ms, earliest first; at most count_max."""
         heap = self._heap
         taken: list[tuple[Lease, Owner]] = []
         while heap and heap[0][0] <= now_ms and len(taken) < count_max:

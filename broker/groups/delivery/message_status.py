@@ -15,19 +15,19 @@ from trovemq_proto.positions import EpochMs
 from trovemq_proto.records.priorities import PRIORITY_COUNT
 
 PRIORITIES_READ_MAX: Final = 65_536
-"""Units that one answer reads on, where priorities of waiting messages are not known yet."""
+"""The most further units that one answer reads, if priorities of waiting messages are not known yet."""
 
 
 class MessagePhase(Enum):
-    OPEN = "open"  # delivered; `lease` has the end of its time
-    HELD = "held"  # looked at, and waits
+    OPEN = "open"  # delivered; `lease` has its end
+    HELD = "held"  # examined, and waits
     CONSUMED = "consumed"
-    NEW = "new"  # not looked at
+    NEW = "new"  # not examined
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseView:
-    """A lease as it is now. `over`: its messages may be delivered again."""
+    """A copy of a lease. `over`: its messages may be delivered again."""
 
     offset: int
     number: int
@@ -41,9 +41,9 @@ class LeaseView:
 
 @dataclass(frozen=True, slots=True)
 class MessageStatus:
-    """`lock`: the message in flight of the same message group of an orderly group that blocks this one.
-    `ahead`: of a queue that is received by priority, messages that come first; None if it is not, or where
-    that is not known yet."""
+    """`lock`: in an orderly group, the message in flight of the same message group that blocks this one.
+    `ahead`: in a queue that is received by priority, the number of messages before this one; None in other
+    queues, or if that is not known yet."""
 
     phase: MessagePhase
     committed: int
@@ -56,7 +56,7 @@ class MessageStatus:
 def message_status(
     context: Context, state: QueueState, offset: int, message_group: str, priority: int, now_ms: EpochMs
 ) -> MessageStatus:
-    """`message_group` and `priority`: those of the message."""
+    """The status of the message at that offset; `message_group` and `priority` are those of the message."""
     lease = state.open.get(offset)
     if lease is not None:
         phase = MessagePhase.OPEN
@@ -93,8 +93,8 @@ def _ahead(context: Context, state: QueueState, offset: int, priority: int) -> i
 def _lock(
     context: Context, state: QueueState, offset: int, message_group: str, now_ms: EpochMs
 ) -> LeaseView | None:
-    """The message with the lowest offset among those in flight of the message group. An orderly group has at
-    most `ordered_window_max` messages to look at; after a start, their message groups are read from the
+    """The message with the lowest offset among those in flight of the message group. In an orderly group at
+    most `ordered_window_max` messages are examined; after a start, their message groups are read from the
     log."""
     for other in state.outstanding_offsets():
         lease = state.open.get(other)

@@ -1,7 +1,7 @@
-"""Offsets, the lowest first, at 8 bytes each: a sorted array that is taken from its front, and a small heap
-of later ones.
+"""A heap of offsets, at 8 bytes each: a sorted array whose elements are taken from the front, and a small
+heap of offsets that were added later.
 
-Invariant: array[at:] rises, and has nothing that was taken.
+Invariant: array[at:] is ascending, and has no offset that was taken.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 NEW_MIN: Final = 1_024
 _NEW_SHARE: Final = 16
-"""The heap is sorted into the array when it has more than this part of it."""
+"""The heap is merged into the array when it has more than 1/16 of its size."""
 
 
 class OffsetHeap:
@@ -30,12 +30,12 @@ class OffsetHeap:
         return len(self._sorted) - self._at + len(self._new)
 
     def __iter__(self) -> Iterator[int]:
-        """In no order; nothing may change meanwhile."""
+        """All offsets, in no order; the heap must not change meanwhile."""
         yield from self._sorted[self._at :]
         yield from self._new
 
     def first(self) -> int:
-        """The lowest. Only where there is one."""
+        """The lowest offset. The heap must not be empty."""
         if self._at == len(self._sorted):
             return self._new[0]
         first = self._sorted[self._at]
@@ -47,7 +47,7 @@ class OffsetHeap:
             self._sort()
 
     def pop(self) -> int:
-        """Takes the lowest. Only where there is one."""
+        """Removes and returns the lowest offset. The heap must not be empty."""
         if self._new and (self._at == len(self._sorted) or self._new[0] < self._sorted[self._at]):
             return heappop(self._new)
         offset = self._sorted[self._at]
@@ -59,7 +59,7 @@ class OffsetHeap:
 
     def _sort(self) -> None:
         both = np.array(self._sorted[self._at :] + array("q", self._new), np.int64)
-        both.sort(kind="stable")  # two runs: it is a merge
+        both.sort(kind="stable")  # a merge, because there are two sorted runs
         self._sorted = array("q")
         self._sorted.frombytes(both.tobytes())
         self._at = 0

@@ -1,13 +1,13 @@
-"""The open messages of a group in one queue, by offset: the newest ones each with its Lease, the others
+"""The open messages of a group in one queue, by offset: the newest ones with their Lease objects, the others
 packed.
 
-A look-up of a packed message unpacks its Lease; the caller may keep and change that until the next hand_out()
-or settling of its queue state: then leases may be packed again.
+A look-up of a packed message unpacks its Lease. The caller may use and change it until the next hand_out() or
+settle() of the queue state, which may pack leases again.
 
 Invariants
-- An offset is here once: either loose or packed.
-- A lease that is loose, not ended, and was unpacked is in `heap` where there is one (else the opening of the
-  state puts all loose leases there: see replaying.settle()). So is the packed ones' clock.
+- An offset is in here once: either loose or packed.
+- An unpacked lease that has not ended is in `heap`, if there is a heap (before that, replaying.settle() puts
+  all loose leases there). So is the clock of the packed ones.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from broker.groups.delivery.packed_leases import PackedLeases, Taken, can_pack
 from trovemq_proto.positions import EpochMs
 
 LOOSE_MAX: Final = 16_384
-"""Messages of one queue state that are not packed."""
+"""The most messages of one queue state that are not packed."""
 
 
 class Owner(Protocol):
-    """The queue state: where it notes messages whose lease has ended."""
+    """The part of the queue state that is needed here: its lists of messages whose lease has ended."""
 
     ready: list[int]
     order: ByPriority | None
@@ -48,7 +48,7 @@ class OpenMessages(Generic[State]):
         self.heap: LeaseHeap[State] | None = None
         self.loose_max = LOOSE_MAX
         self.pack_at = LOOSE_MAX
-        """The number of loose messages from which on pack() should be called."""
+        """With more loose messages than this, pack() should be called."""
 
     def __len__(self) -> int:
         return len(self.loose) + self.packed.count
@@ -57,7 +57,7 @@ class OpenMessages(Generic[State]):
         return offset in self.loose or (self.packed.count > 0 and offset in self.packed)
 
     def __iter__(self) -> Iterator[int]:
-        """Rising; nothing may change meanwhile."""
+        """All offsets, ascending; nothing may change meanwhile."""
         loose = iter(sorted(self.loose))
         return merge(loose, self.packed.offsets()) if self.packed.count else loose
 
@@ -69,7 +69,7 @@ class OpenMessages(Generic[State]):
         return None if taken is None else self._loosen(taken)
 
     def has_ended(self, offset: int) -> bool:
-        """Whether it is open, and its lease has ended; a packed one stays packed."""
+        """Whether the message is open and its lease has ended; a packed one stays packed."""
         lease = self.loose.get(offset)
         return lease.ended if lease is not None else self.packed.has_ended(offset)
 
@@ -81,7 +81,7 @@ class OpenMessages(Generic[State]):
         return lease
 
     def items(self) -> Iterable[tuple[int, Lease]]:
-        """All of them; none is packed afterwards."""
+        """All messages with their leases; none is packed afterwards."""
         self.loosen_all()
         return self.loose.items()
 
@@ -94,23 +94,23 @@ class OpenMessages(Generic[State]):
         self.pack_at = self.loose_max
 
     def lowest_packed(self, otherwise: int) -> int:
-        """The lowest offset that is packed."""
+        """The lowest packed offset."""
         lowest = self.packed.lowest() if self.packed.count else None
         return otherwise if lowest is None else lowest
 
     def in_flight_count(self, now_ms: EpochMs) -> int:
-        """How many could not be delivered again now."""
+        """How many messages may not be delivered again now."""
         leases = set(self.loose.values())
         loose = sum(lease.live for lease in leases if not lease.over(now_ms))
         return loose + self.packed.count - (self.packed.ended_count(now_ms) if self.packed.count else 0)
 
     # --- packing -------------------------------------------------------------------------------------
     def limit(self, loose_max: int) -> None:
-        """This many messages stay loose from now on."""
+        """From now on at most this many messages stay loose."""
         self.loose_max = self.pack_at = loose_max
 
     def pack(self, kept: Lease | None = None) -> None:
-        """The older half becomes packed, except `kept` and those that cannot be."""
+        """Packs the older half, except `kept` and leases that cannot be packed."""
         loose = self.loose
         wanted = len(loose) - self.loose_max // 2
         leases = {id(lease): lease for lease in islice(loose.values(), wanted)}
@@ -121,7 +121,7 @@ class OpenMessages(Generic[State]):
             offsets = [offset for offset in range(lease.first, lease.end) if loose.get(offset) is lease]
             for offset in offsets:
                 del loose[offset]
-            lease.live = 0  # its entries in a heap are stale
+            lease.live = 0  # makes its entries in a heap stale
             rows.append((lease, offsets))
         self.pack_at = max(self.loose_max, 2 * len(loose))
         if not rows:
@@ -132,7 +132,7 @@ class OpenMessages(Generic[State]):
         self.push_clock()
 
     def _forget_ready(self) -> None:
-        """Packed messages are not in `ready`: `order`, or loosen_ended(), finds them."""
+        """Removes packed messages from `ready`: `order` or loosen_ended() finds them."""
         state = self.state
         if state.order is not None:
             state.order.ended.extend(offset for offset in state.ready if offset not in self.loose)
@@ -140,7 +140,7 @@ class OpenMessages(Generic[State]):
         heapify(state.ready)
 
     def push_clock(self) -> None:
-        """The heap knows when the first packed lease ends."""
+        """Puts the end of the first packed lease into the heap."""
         if self.heap is not None and self.packed.clock.live:
             self.heap.push(self.packed.clock, self.state)
 
@@ -157,7 +157,7 @@ class OpenMessages(Generic[State]):
         lease, offsets = taken
         self.loose.update(dict.fromkeys(offsets, lease))
         if lease.ended:
-            for offset in offsets if self.state.order is None else ():  # `order` knows it already
+            for offset in offsets if self.state.order is None else ():  # `order` has it already
                 heappush(self.state.ready, offset)
         elif self.heap is not None:
             self.heap.push(lease, self.state)

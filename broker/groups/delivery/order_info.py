@@ -1,4 +1,4 @@
-"""`config/consumerOrderInfo.json`: the messages in flight of orderly groups, in RocketMQ's shape.
+"""`config/consumerOrderInfo.json`: the messages in flight of orderly groups, in RocketMQ's format.
 
 (docs/store-format.md, "Ordered consumption")
 
@@ -6,7 +6,7 @@
         "o": [first offset, distance from it, …], "ot": {"offset": visible again at ms},
         "oc": {"offset": redeliveries}, "l": ms, "cm": bits of consumed ones, "a": "attempt id"}}}}
 
-Bit n of `cm` is for the n-th offset of `o`, so that an entry has 64 offsets at most.
+Bit n of `cm` stands for offset n of `o`, so an entry has at most 64 offsets.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DELIVERIES_MAX: Final = 1 << 31
 
 
 class OrderInfo(msgspec.Struct):
-    """One queue of one group. RocketMQ's names are short; see the top."""
+    """The entry of one queue of one group. The short names are RocketMQ's; see the top."""
 
     popTime: int = 0  # noqa: N815
     i: int = 0
@@ -43,12 +43,13 @@ class OrderInfo(msgspec.Struct):
 
     @property
     def offsets(self) -> list[int]:
-        """Every offset that it says of, consumed or not."""
+        """All offsets of the entry, consumed or not."""
         return [self.o[0], *(self.o[0] + distance for distance in self.o[1:])] if self.o else []
 
     @property
     def is_plausible(self) -> bool:
-        """Whether an event can say it: rising offsets, numbers of a size that times and counts have."""
+        """Whether events can represent it: ascending offsets, and numbers in the range of times and
+        counts."""
         offsets = self.offsets
         rising = all(before < after for before, after in pairwise([-1, *offsets]))
         return rising and all(
@@ -90,7 +91,7 @@ def load_order_info(files: FileSystem) -> OrderTable:
 
 
 def save_order_info(files: FileSystem, table: OrderTable) -> None:
-    """Durable when it returns. TroveError DISK_FULL, STORE_FAILED."""
+    """Writes the file; it is durable when this returns. Raises TroveError DISK_FULL, STORE_FAILED."""
     file = JsonFile(files, ORDER_INFO_PATH)
     before = file.load()
     if before is None and not table:

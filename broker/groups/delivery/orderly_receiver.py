@@ -1,11 +1,11 @@
-"""Takes messages from one queue for an orderly group: one client at a time has messages of a message group.
+"""Receives from one queue for an orderly group: one client at a time has messages of a message group.
 
-The lock is on (queue, message group); messages without a message group are one group of their queue.
+The lock is on (queue, message group); the messages of a queue without a message group form one group.
 
 Invariants
 - While a message of a message group is invisible, no other message of that group is delivered.
-- Of a message group, no message is delivered before an earlier one that is not consumed, except after it in
-  the same receive.
+- No message of a message group is delivered while an earlier one is unconsumed, except after that one in the
+  same receive.
 - At most `ordered_window_max` offsets lie between committed and next_offset.
 """
 
@@ -22,12 +22,12 @@ from trovemq_store.engine.queues import BLANK_UNIT_SIZE, readable_units
 
 
 def message_group_of(record: memoryview | None) -> str:
-    """ "" if it has none."""
+    """The message group of the record; "" if it has none."""
     return properties_of(record).get(PROPERTY_SHARDING_KEY, "") if record is not None else ""
 
 
 class OrderlyReceiver:
-    """Takes from one queue for one receive."""
+    """Receives from one queue for one receive."""
 
     def __init__(self, context: Context, pair: GroupTopic, state: QueueState, batch: Batch) -> None:
         self._context = context
@@ -37,11 +37,11 @@ class OrderlyReceiver:
         self._blocked: set[str] = set()
         """Message groups of which no later message may be delivered now."""
         self._postponed = False
-        """Something could be done that was not: the next receive must try again."""
+        """Whether a message could not be handled now: the next receive must try again."""
         self._lease_writer = LeaseWriter(context, pair, state, batch)
 
     def take(self) -> None:
-        """As many as the batch still needs, and order allows."""
+        """Delivers as many messages as the batch still needs and the order allows."""
         state, batch = self._state, self._batch
         if not state.unblocked and not self._has_new():
             return
@@ -49,7 +49,7 @@ class OrderlyReceiver:
             state.keys.get(offset, "") for offset, lease in state.open.items() if not lease.ended
         }
         looked_at_all = self._take_outstanding()
-        state.ready.clear()  # the leases themselves have the messages that are visible again
+        state.ready.clear()  # the leases show which messages are visible again
         looked_to = None
         if looked_at_all and not batch.full:
             state.unblocked = self._postponed
@@ -62,8 +62,8 @@ class OrderlyReceiver:
         return queue is not None and state.next_offset < queue.max_offset
 
     def _take_outstanding(self) -> bool:
-        """Returned and held messages, in order. False if it stopped before the last one: then no new one
-        may be delivered."""
+        """Delivers returned and held messages, in order. False if it stopped before the last one: then no new
+        one may be delivered."""
         state, changed = self._state, False
         for offset in state.outstanding_offsets():
             if self._batch.full:
@@ -121,14 +121,14 @@ class OrderlyReceiver:
                 batch.unfinished = True
                 return offset
             if not self._look_at(offset, physical_offset, size):
-                state.unblocked = True  # it is for another member, who is woken
+                state.unblocked = True  # it is for another member, which is woken
                 return offset
         if end < queue.max_offset and state.committed == state.next_offset:
-            batch.unfinished = True  # the filter took nothing of the window: it may slide at once
+            batch.unfinished = True  # the filter took no message of the window: it may move on at once
         return end
 
     def _look_at(self, offset: int, physical_offset: PhysicalOffset, size: int) -> bool:
-        """One new message: delivered, held, or consumed. False if it is left for another member."""
+        """Delivers, holds or consumes one new message. False if it is left for another member."""
         if size == BLANK_UNIT_SIZE:
             return True
         self._batch.reads_left -= 1

@@ -1,7 +1,7 @@
-"""Leases of many messages, packed: messages that a group has had for long take 40 bytes a lease, and no
-object.
+"""Packed leases: messages that a group has had for long take 40 bytes per lease, and no Python object.
 
-A row is one lease's messages within one block of 32 neighbouring offsets. Rows lie in leaves, by block:
+A row has the messages of one lease within one block of 32 adjacent offsets. Rows are sorted by block, in
+leaves:
 
 | column   | type | content                                                  |
 |----------|------|----------------------------------------------------------|
@@ -13,7 +13,7 @@ A row is one lease's messages within one block of 32 neighbouring offsets. Rows 
 | attempt  | u32  | deliveries so far; the highest bit: the lease has ended  |
 | client   | u32  | number of a client id                                    |
 
-In a snapshot a leaf's columns follow each other, little-endian.
+In a snapshot a leaf is its columns one after the other, little-endian.
 
 Invariants
 - Masks of the rows of one block have no bit in common.
@@ -63,14 +63,14 @@ Row = tuple[int, int, int, int, int, int, int]
 
 
 class Taken(NamedTuple):
-    """A lease that was unpacked, and its open offsets."""
+    """An unpacked lease, and its open offsets."""
 
     lease: Lease
     offsets: list[int]
 
 
 class _Leaf:
-    """Rows in the order of their blocks. Blocks and masks lie apart, to be searched."""
+    """Rows in the order of their blocks. Blocks and masks are arrays of their own, to be searched."""
 
     __slots__ = ("blocks", "ended", "facts", "masks", "until_ms", "void")
 
@@ -95,7 +95,7 @@ class _Leaf:
         return rows
 
     def look(self) -> None:
-        """Finds again when the first of its leases ends, and how many rows have ended."""
+        """Computes again when the first of its leases ends, and how many rows have ended."""
         there = self.masks != 0
         ended = (self.facts["attempt"] & _ENDED != 0) & there
         self.ended = int(ended.sum())
@@ -113,13 +113,13 @@ class PackedLeases:
         self._names: list[str] = []
         self._clients: dict[str, int] = {}
         self.count = 0
-        """Messages."""
+        """The number of messages."""
         self.clock = Lease(0, 0, 0, 0, NEVER, EpochMs(0), "", renewed=False)
-        """The entry that stands in a LeaseHeap for all leases here that have not ended."""
+        """The entry in a LeaseHeap that represents all leases here that have not ended."""
 
     # --- in ------------------------------------------------------------------------------------------
     def add(self, leases: Sequence[tuple[Lease, Sequence[int]]]) -> None:
-        """Each lease with its open offsets, rising. See can_pack()."""
+        """Adds leases with their open offsets, ascending. See can_pack()."""
         rows: list[Row] = []
         for lease, offsets in leases:
             client = self._clients.setdefault(lease.client_id, len(self._names))
@@ -147,7 +147,9 @@ class PackedLeases:
                 end = int(blocks.searchsorted(self._firsts[index + 1]))
             leaf = self._leaves[index]
             if leaf.blocks[-1] < blocks[at] and len(leaf.blocks) >= LEAF_ROWS_MAX:
-                self._put(index + 1, index + 1, rows[at:end])  # after a full one: as a queue is read
+                self._put(
+                    index + 1, index + 1, rows[at:end]
+                )  # after a full leaf, as for a queue that is read in order
             else:
                 joined = np.concatenate([leaf.rows(), rows[at:end]])
                 self._put(index, index + 1, joined[np.argsort(joined["block"], kind="stable")])
@@ -167,7 +169,7 @@ class PackedLeases:
         self._firsts[low:high] = [int(leaf.blocks[0]) for leaf in leaves]
 
     def _forget_clients(self) -> None:
-        """The names of clients that have nothing any more go, when they are many."""
+        """Removes the names of clients without leases, when they are many."""
         if len(self._names) <= max(_CLIENTS_MIN, 2 * sum(len(leaf.blocks) for leaf in self._leaves)):
             return
         used = np.unique(np.concatenate([leaf.facts["client"] for leaf in self._leaves]))
@@ -181,12 +183,13 @@ class PackedLeases:
         return self._find(offset) is not None
 
     def take(self, offset: int) -> Taken | None:
-        """The lease of that message with its neighbours in the row: they are not here any more."""
+        """Removes the message's row; returns its lease with all messages of the row."""
         found = self._find(offset)
         return None if found is None else self._take_row(*found)
 
     def take_ended(self, count: int) -> list[Taken]:
-        """The lowest messages whose leases have ended, at least `count` of them if there are as many."""
+        """Removes and returns the lowest messages whose leases have ended: at least `count`, if there are as
+        many."""
         taken: list[Taken] = []
         if not any(leaf.ended for leaf in self._leaves):
             return taken
@@ -197,7 +200,7 @@ class PackedLeases:
                 rows = np.flatnonzero((leaf.facts["attempt"] & _ENDED != 0) & (leaf.masks != 0))
                 block = -1
                 for row in rows.tolist():
-                    if count <= 0 and leaf.blocks.item(row) != block:  # those of one block have no order
+                    if count <= 0 and leaf.blocks.item(row) != block:  # the rows of one block have no order
                         break
                     block = leaf.blocks.item(row)
                     taken.append(self._unpack(leaf, row))
@@ -208,7 +211,7 @@ class PackedLeases:
         return taken
 
     def take_all(self) -> list[Taken]:
-        """Everything, in order."""
+        """Removes and returns everything, in order."""
         taken = [
             self._unpack(leaf, row) for leaf in self._leaves for row in np.flatnonzero(leaf.masks).tolist()
         ]
@@ -268,7 +271,7 @@ class PackedLeases:
         return Taken(lease, offsets)
 
     def _tidy(self, index: int) -> bool:
-        """Void rows go where they are many. True if the leaf went."""
+        """Removes void rows, if they are many. True if the leaf was removed."""
         leaf = self._leaves[index]
         if 2 * leaf.void <= len(leaf.blocks):
             return False
@@ -280,8 +283,8 @@ class PackedLeases:
 
     # --- time ----------------------------------------------------------------------------------------
     def end_until(self, now_ms: EpochMs, ended: array[int] | None = None) -> bool:
-        """The leases that end at or before now_ms have ended; their offsets are added to `ended`. True if
-        there are some."""
+        """Marks the leases that end at or before now_ms as ended; adds their offsets to `ended`. True if
+        there are any."""
         some = False
         for leaf in self._leaves:
             if leaf.until_ms <= now_ms:
@@ -315,12 +318,12 @@ class PackedLeases:
         return None
 
     def offsets(self) -> Iterator[int]:
-        """All, rising; nothing may change meanwhile."""
+        """All offsets, ascending; nothing may change meanwhile."""
         for block, mask in self.blocks():
             yield from _offsets(block, mask)
 
     def blocks(self) -> Iterator[tuple[int, int]]:
-        """(block, mask of the open messages), rising."""
+        """(block, mask of the open messages), ascending."""
         for leaf in self._leaves:
             if leaf.void == len(leaf.blocks):
                 continue
@@ -339,12 +342,12 @@ class PackedLeases:
         return found
 
     def has_ended(self, offset: int) -> bool:
-        """Whether it is here, and its lease has ended."""
+        """Whether the message is packed here and its lease has ended."""
         found = self._find(offset)
         return found is not None and bool(self._leaves[found[0]].facts["attempt"].item(found[1]) & _ENDED)
 
     def ended_count(self, now_ms: EpochMs) -> int:
-        """How many messages could be delivered again."""
+        """How many messages may be delivered again."""
         count = 0
         for leaf in self._leaves:
             over = (leaf.facts["attempt"] & _ENDED != 0) | (leaf.facts["until"] <= now_ms)
@@ -362,7 +365,7 @@ class PackedLeases:
         return list(self._names), [leaf.rows().tobytes() for leaf in self._leaves if len(leaf.rows())]
 
     def restore(self, names: list[str], leaves: list[bytes]) -> None:
-        """Restores the result of save(); there must be no leases yet. Raises ValueError for anything else."""
+        """Restores the result of save() into an empty object. Raises ValueError for other data."""
         rows = np.frombuffer(b"".join(leaves), ROW_DTYPE)
         if not len(rows):
             return
@@ -375,7 +378,7 @@ class PackedLeases:
 
 
 def can_pack(lease: Lease) -> bool:
-    """Whether a row can say all of it."""
+    """Whether rows can represent the lease."""
     return (
         not lease.renewed
         and lease.granted_until_ms == lease.until_ms
@@ -385,7 +388,7 @@ def can_pack(lease: Lease) -> bool:
 
 
 def _masks(offsets: Sequence[int]) -> list[tuple[int, int]]:
-    """(block, mask) of rising offsets."""
+    """(block, mask) of ascending offsets."""
     found: list[tuple[int, int]] = []
     block, mask = offsets[0] >> BLOCK_BITS, 0
     for offset in offsets:

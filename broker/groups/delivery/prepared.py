@@ -1,4 +1,5 @@
-"""Acknowledgements as events, and those of an atomic transaction between their check and its commit."""
+"""Events of acknowledgements, and the acknowledgements of an atomic transaction between their check and its
+commit."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ class PreparedAcknowledgement(NamedTuple):
 
 
 def settled_event(kind: EventKind, state: QueueState, lease: Lease, offsets: range, now_ms: EpochMs) -> Event:
-    """Messages that were open under the lease are consumed, in the way that `kind` says."""
+    """The event that messages, which were open under the lease, are consumed; `kind` says how."""
     return Event(
         kind,
         now_ms,

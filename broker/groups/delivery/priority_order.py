@@ -1,20 +1,21 @@
-"""Where the messages of each priority lie in a queue: the order in which a topic of `order = priority` is
-received.
+"""The offsets of the messages of each priority in a queue: the order in which a topic with `order = priority`
+is received.
 
-The receiving side uses `PriorityOrder`. `PriorityQueues` answers it: below an offset `begin` from the tree
-`order` (index/trees/order_tree.py) where the store has its trees, from there on from memory, eight bytes a
-message, in ten ascending arrays a queue. So memory holds the messages that the tree does not have yet, and a
-start reads no record that the tree has. Without trees all is in memory, for the queues that have receivers.
+Receivers use the protocol `PriorityOrder`. `PriorityQueues` implements it: below an offset `begin` with the
+tree `order` (index/trees/order_tree.py), if the store has trees; from there on in memory, with eight bytes
+per message, in ten ascending arrays per queue. So only messages that the tree does not have yet are in
+memory, and a start reads no record that the tree has. Without trees all messages are in memory, for queues
+with receivers.
 
 New messages of a queue are read when a caller needs them (from the log's visible part, many records at once),
-so that nobody has to report them: a queue that was trimmed, deleted and rebuilt, or cut by recovery is
+so that no other part has to report them. A queue that was trimmed, deleted and rebuilt, or cut by recovery is
 recognised by its content.
 
 Invariants
-- A queue's arrays cover its offsets [begin, end); each lies in one of them, those too that cannot be read:
-  these are of priority 4, so that a receive meets them and counts them.
-- An offset below `begin` is needed only where the tree has all of [that offset, begin); else the arrays are
-  rebuilt, from that offset on.
+- A queue's arrays cover its offsets [begin, end); each offset is in one of them. Unreadable messages have
+  priority 4, so that a receive finds and counts them.
+- An offset below `begin` is read only if the tree has all of [that offset, begin); else the arrays are
+  rebuilt from that offset on.
 """
 
 from __future__ import annotations
@@ -38,42 +39,43 @@ from trovemq_store.files.files import StorageError
 from trovemq_store.index.consume_queue import ConsumeQueue
 
 CHUNK_MAX: Final = 256
-"""Offsets that are read from the tree at once."""
+"""How many offsets are read from the tree in one step."""
 STEP_MAX: Final = 8_192
-"""Units that are read at once."""
+"""How many units are read in one step."""
 _FEW: Final = 8
-"""So few records are read one by one."""
+"""Up to this many records are read one by one."""
 _TRIM_MIN: Final = 65_536
 _SPAN_MAX: Final = 4 << 20
 _SPARSE: Final = 4
-"""Records are read at once where they make up so much of the log between the first and the last."""
+"""Records are read in one piece if they are at least 1/4 of the log between the first and the last."""
 
 Int64s = NDArray[np.int64]
 Priorities = NDArray[np.uint8]
 
 
 class PriorityOrder(Protocol):
-    """Offsets of one queue by priority. Call catch_up() first: it says whether the answers are whole."""
+    """Offsets of one queue by priority. catch_up() must be called first: it returns whether the answers are
+    complete."""
 
     units_read: int
-    """Since the start, by catch_up()."""
+    """Units that catch_up() has read since the start."""
 
     def catch_up(self, topic: str, queue_id: QueueId, from_offset: int, units_max: int) -> bool:
-        """Whether everything visible from from_offset on is known; reads on in the queue, by about
-        units_max."""
+        """Reads about units_max further units of the queue. Returns whether all visible messages from
+        from_offset on are known."""
         ...
 
     def next_offset(self, topic: str, queue_id: QueueId, priority: int, from_offset: int) -> int | None:
-        """The first queue offset >= from_offset of a visible message of that priority."""
+        """The first queue offset >= from_offset of a visible message with that priority."""
         ...
 
     def count(self, topic: str, queue_id: QueueId, priority: int, begin: int, end: int) -> int:
-        """Visible messages of that priority with begin <= offset < end."""
+        """The number of visible messages with that priority and begin <= offset < end."""
         ...
 
 
 _Range = tuple[ConsumeQueue, tuple[PhysicalOffset, PhysicalOffset], tuple[int, int]]
-"""A queue, the part of the log of which the tree has it, and the queue offsets of that part."""
+"""A queue, the part of the log that the tree covers, and the queue offsets in that part."""
 
 
 class _Chunk(NamedTuple):
@@ -94,10 +96,10 @@ class _Queue:
         self.begin = self.end = begin
         self.arrays = [array("q") for _ in range(PRIORITY_COUNT)]
         self.chunks = [_Chunk(0, [], 0) for _ in range(PRIORITY_COUNT)]
-        """The rows read last from the tree, of each priority."""
+        """By priority: the offsets that were read last from the tree."""
 
     def trim(self, offset: int) -> None:
-        """Offsets below are gone, or the tree has them."""
+        """Removes offsets below `offset`, which were trimmed or are in the tree."""
         for priority, entries in enumerate(self.arrays):
             gone = bisect_left(entries, offset)
             if gone:
@@ -118,7 +120,7 @@ class PriorityQueues:
 
     @property
     def entry_count(self) -> int:
-        """Messages that are in memory, of all queues."""
+        """The number of messages in memory, of all queues."""
         return sum(len(entries) for queue in self._queues.values() for entries in queue.arrays)
 
     def catch_up(self, topic: str, queue_id: QueueId, from_offset: int, units_max: int) -> bool:
@@ -174,7 +176,7 @@ class PriorityQueues:
         return count + max(0, bisect_left(entries, end) - bisect_left(entries, begin))
 
     def _in_tree(self, queue: ConsumeQueue) -> tuple[int, int]:
-        """[first, end): offsets of the queue that the tree has; never later ones."""
+        """[first, end): the offsets of the queue that the tree has, and no later ones."""
         if self._tree is None:
             return queue.max_offset + 1, 0
         begin, end = self._tree.covered(queue.topic)
@@ -188,7 +190,7 @@ class PriorityQueues:
         return found[2]
 
     def _chunk(self, known: _Queue, priority: int, begin: int) -> _Chunk:
-        """The next ones of the tree, from `begin` on and below known.begin."""
+        """The next offsets from the tree, from `begin` on and below known.begin."""
         assert self._tree is not None, "without a tree all is in memory"
         assert begin < known.begin, "later offsets are in memory"
         queue = known.queue
@@ -196,7 +198,7 @@ class PriorityQueues:
         return _Chunk(begin, offsets, known.begin if len(offsets) < CHUNK_MAX else offsets[-1] + 1)
 
     def _read_on(self, known: _Queue, count: int) -> int:
-        """Returns how many units were read."""
+        """Reads further units into memory. Returns how many."""
         begin = max(known.end, known.queue.min_offset)
         units = readable_units(known.queue, QueueOffset(begin), count)
         sizes = units["size"]
@@ -230,7 +232,7 @@ class PriorityQueues:
 
     def _side_by_side(self, physical_offsets: Int64s, sizes: Int64s) -> Priorities | None:
         """The priorities of records that lie close together in one segment, read as one piece; None if they
-        do not, or one of them cannot be read."""
+        lie farther apart, or one of them cannot be read."""
         first = PhysicalOffset(int(physical_offsets[0]))
         end = int(physical_offsets[-1] + sizes[-1])
         if first < 0 or end - first > _SPAN_MAX or end - first > _SPARSE * int(sizes.sum()):

@@ -1,23 +1,23 @@
-"""Takes messages from one queue of a topic of `order = priority`, for a group without order.
+"""Receives from one queue of a topic with `order = priority`, for a group that is not orderly.
 
-The next message is the one of the highest priority, and among those the one with the lowest queue offset; a
-returned message (its lease has ended) has the place of its priority and offset. A message that the filter
-drops is consumed when its turn comes, as everywhere.
+The next message is the one with the highest priority, and among those the one with the lowest queue offset; a
+returned message (whose lease has ended) has the place of its priority and offset. A message that the filter
+drops is consumed when its turn comes, as in other queues.
 
-`priority_starvation_max` (n) bounds how long a lower priority waits. While a message waits, the messages of
-other priorities are counted that are delivered from this queue to this group since one of its own priority
-was; the priority whose count has reached n is next, the one that waits longest first. So the first message
-of a priority is delivered after at most n + 8 messages of others (8: the other priorities that may be due
-as well). Messages that the group may not have yet, because as many are in flight as it may have, wait
-without being skipped. n = 0: no bound, higher ones always go first. The counts begin at 0 when the
-broker starts.
+`priority_starvation_max` (n) bounds how long a lower priority waits. While a message waits, its priority's
+count is the number of messages of other priorities that this queue has delivered to this group since the last
+one of its own priority. A priority whose count has reached n is next, the one with the highest count first.
+So the first message of a priority is delivered after at most n + 8 messages of others (8: the other
+priorities that may be due as well). While the group has as many messages in flight as it may have, waiting
+messages are not counted as skipped. n = 0: no bound, higher priorities always come first. The counts begin at
+0 when the broker starts.
 
-Orderly groups are not served here: they get every queue in the order of sending.
+Orderly groups do not use this: they receive every queue in the order of sending.
 
 Invariants
-- A message is passed by its priority's cursor when it was delivered, or is consumed (filtered, unreadable).
-- RECEIVED events come before their PASSED events: where the latter are lost, the message is in flight and is
-  not delivered again as a new one.
+- The cursor of a priority passes a message when it was delivered, or is consumed (filtered, unreadable).
+- RECEIVED events come before their PASSED events: if the latter are lost, the message is in flight and is not
+  delivered again as a new one.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from trovemq_store.events.codec import Event, EventKind
 _NONE: Final = -1
 _STEP: Final = 1 << 20
 SORTED_MAX: Final = 2_048
-"""One receive reads the priority of at most so many returned records."""
+"""The most returned records whose priority one receive reads."""
 _COUNTED_MAX: Final = 65_536
-"""Offsets among which a receive counts the waiting messages, where their number is unknown."""
+"""If the number of waiting messages is unknown, a receive counts them among at most this many offsets."""
 
 
 class PriorityReceiver(QueueReceiver):
-    """Takes from one queue for one receive."""
+    """Receives from one queue for one receive."""
 
     def __init__(self, context: Context, pair: GroupTopic, state: QueueState, batch: Batch) -> None:
         super().__init__(context, pair, state, batch)
@@ -56,24 +56,24 @@ class PriorityReceiver(QueueReceiver):
         self._order = _order_of(context, state, batch.request.now_ms)
         self._before = list(self._order.cursors)
         self._new: list[int] = [_NONE] * PRIORITY_COUNT
-        """The next new message of each priority."""
+        """By priority: the offset of the next new message."""
         self._new_left = context.settings.in_flight_max - len(state.open)
         self._known = False
-        """The places of all new messages are known."""
+        """Whether the offsets of all new messages are known."""
         self._passed = 0
-        """New messages that cursors have passed."""
+        """The number of new messages that cursors have passed."""
         queue = context.store.consume_queues.get(state.topic, state.queue_id)
         first, self._end = (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
         if first > self._order.waiting_from:
-            self._order.waiting_count = None  # retention has taken some of them
+            self._order.waiting_count = None  # retention has removed some of them
         self._next_before = state.next_offset
         self._set_aside: list[tuple[int, int]] = []
 
     def take(self) -> None:
-        """As many as the batch still needs."""
+        """Delivers as many messages as the batch still needs."""
         batch, state = self._batch, self._state
         if not self._sort_what_came_back():
-            batch.unfinished = True  # it is sorted on at the next call
+            batch.unfinished = True  # the next call sorts further ones
             self._finish()
             return
         if state.held:
@@ -89,7 +89,7 @@ class PriorityReceiver(QueueReceiver):
                     break
                 self._take_one(priority)
         else:
-            batch.unfinished = True  # it is read on at the next call
+            batch.unfinished = True  # the next call reads further ones
         for priority, offset in self._set_aside:
             self._order.came_back[priority].push(offset)
         self._finish()
@@ -111,7 +111,7 @@ class PriorityReceiver(QueueReceiver):
         return can[-1]
 
     def _delivered(self, priority: int) -> None:
-        """A message of that priority was: the others that wait were skipped."""
+        """Counts a delivery of that priority: the waiting messages of the others were skipped."""
         order = self._order
         for other in range(PRIORITY_COUNT):
             waits = other != priority and (self._new[other] != _NONE or order.came_back[other])
@@ -141,7 +141,7 @@ class PriorityReceiver(QueueReceiver):
         self._passed += 1
         self._find_new(priority)
         if offset in self._state.open or offset in self._state.held:
-            return  # the event that says that it was passed has been lost
+            return  # its PASSED event was lost
         record = self._new_record(offset)
         if record is not None and self._batch.passes(record):
             self._new_left -= 1
@@ -169,7 +169,7 @@ class PriorityReceiver(QueueReceiver):
         self._new[priority] = _NONE if found is None else found
 
     def _sort_what_came_back(self) -> bool:
-        """False if there is too much of it for one receive."""
+        """Finds the priorities of returned messages. False if there are too many for one receive."""
         state, order = self._state, self._order
         for _ in range(SORTED_MAX):
             if state.ready:
@@ -201,7 +201,7 @@ class PriorityReceiver(QueueReceiver):
             context.commit(state)
 
     def _count_waiting(self) -> None:
-        """Messages that next_offset has passed, and no cursor, wait below it now, too."""
+        """Adds to waiting_count the messages that next_offset has passed and no cursor."""
         state, order = self._state, self._order
         if order.waiting_from >= state.next_offset:
             order.waiting_count = 0
@@ -212,7 +212,7 @@ class PriorityReceiver(QueueReceiver):
 
 
 def _order_of(context: Context, state: QueueState, now_ms: EpochMs) -> ByPriority:
-    """The state's order, begun now where the queue was not received by priority before."""
+    """The state's order; created now if the queue was not received by priority before."""
     if state.order is None:
         state.order = ByPriority(state.next_offset)
         state.order.ended = state.open.packed.ended_offsets()
@@ -239,7 +239,7 @@ def _record_passed(context: Context, state: QueueState, priority: int, now_ms: E
 
 
 def waiting_count(places: PriorityOrder, state: QueueState) -> int:
-    """Messages below next_offset that wait. `places` has caught up."""
+    """The number of messages below next_offset that wait. `places` has caught up."""
     order = state.order
     if order is None:
         return 0
@@ -259,7 +259,7 @@ def was_skipped(context: Context, state: QueueState, offset: int) -> bool:
 
 
 def waiting_of(places: PriorityOrder, state: QueueState) -> int:
-    """waiting_count(), reading on where needed."""
+    """As waiting_count(); reads further units if needed."""
     order = state.order
     if order is None or order.waiting_from >= state.next_offset:
         return 0
@@ -271,8 +271,9 @@ def waiting_of(places: PriorityOrder, state: QueueState) -> int:
 
 
 def receive_in_log_order(context: Context, state: QueueState, now_ms: EpochMs) -> None:
-    """The topic is not of `order = priority` any more, or the group has become orderly: messages that wait
-    below next_offset are held, and go first; later ones are received in the queue's own order."""
+    """Ends the receiving by priority, because the topic no longer has `order = priority` or the group has
+    become orderly: messages that wait below next_offset are held, and delivered first; later ones are
+    received in the queue's own order."""
     order, places = state.order, context.priority_order
     assert order is not None, "the queue was received by priority"
     assert order.waiting_from <= state.next_offset, "messages that were passed were examined"

@@ -1,11 +1,11 @@
-"""How many messages wait of each priority, for a metric: counted on, from the last time.
+"""Counts the waiting messages of each priority for a metric, incrementally.
 
-Of each priority of a queue state the last count is kept with the offsets [begin, end) that it is of. Messages
+For each priority of a queue state the last count is stored, with its range of offsets [begin, end). Messages
 that the cursor has passed since are subtracted, new ones are added, so that a million waiting messages are
-counted once, and over several rounds: a round reads a bounded number of messages.
+counted only once, and over several rounds: a round reads a bounded number of messages.
 
-Invariant: a `Counted` is exact for the offsets that it is of; whatever may have changed among them otherwise
-(a cursor that went back, a queue that was cut or trimmed beyond `begin`) begins it again.
+Invariant: a `Counted` is exact for its range. If the range may have changed in another way (a cursor that
+went back, a queue that was cut or trimmed beyond `begin`), it is counted again.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from trovemq_proto.records.priorities import PRIORITY_COUNT
 from trovemq_store.engine.steps import Steps
 
 MESSAGES_MAX: Final = 32_768
-"""That one round looks at, about."""
+"""About how many messages one round reads."""
 STATES_STEP: Final = 1_024
-"""Queue states of one step, where none has an order."""
+"""The number of queue states in one step, if none has an order."""
 _STEP: Final = 16_384
-"""Offsets of which one priority's messages are counted at once."""
+"""The number of offsets whose messages of one priority are counted in one step."""
 
 
 def waiting_steps(
@@ -69,7 +69,7 @@ def _begins(order: ByPriority, low: int) -> list[int]:
 
 
 def _count_on(context: Context, state: QueueState, order: ByPriority, left: int) -> int:
-    """Returns how many messages may still be looked at."""
+    """Continues the counts of one state. Returns how many messages may still be read."""
     places = context.priority_order
     low, end = _bounds(context, state)
     read_before = places.units_read

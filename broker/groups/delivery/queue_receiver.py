@@ -1,11 +1,11 @@
-"""Takes messages from one queue for a group without order.
+"""Receives from one queue for a group that is not orderly.
 
-Returned messages go first, then new ones. A message that the filter does not take is consumed, one that
-cannot be read as well (and counted); one whose attempts are over becomes a dead letter.
+Returned messages come first, then new ones. A message that the filter does not take is consumed; so is an
+unreadable one, which is counted. A message without further attempts becomes a dead letter.
 
-A batch of new messages that lie side by side, for a group that takes all, costs next to no Python a message:
-the consume queue's units are read at once, the records are slices of one piece of the log, one lease and one
-event cover them. Whatever is not so simple goes one message at a time.
+A batch of adjacent new messages, for a group that takes all, needs almost no Python code per message: the
+consume queue's units are read in one step, the records are slices of one piece of the log, and one lease and
+one event cover them. In all other cases messages are handled one by one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ UNITS_STEP: Final = 512
 
 
 class QueueReceiver:
-    """Takes from one queue for one receive."""
+    """Receives from one queue for one receive."""
 
     def __init__(self, context: Context, pair: GroupTopic, state: QueueState, batch: Batch) -> None:
         self._context = context
@@ -42,7 +42,7 @@ class QueueReceiver:
         self.lease_writer = LeaseWriter(context, pair, state, batch)
 
     def take(self) -> None:
-        """As many as the batch still needs."""
+        """Delivers as many messages as the batch still needs."""
         state = self._state
         looked_to = None
         if state.open.packed.count:
@@ -81,15 +81,16 @@ class QueueReceiver:
                 changed |= self._offer(offset, 0)
 
     def _out_of_reads(self, changed: bool) -> bool:
-        """Whether this receive stops here. Where nothing was `changed`, another one would do no better: what
-        is left is for other members, or waits."""
+        """Whether this receive stops here. If nothing was `changed`, another one would find nothing, either:
+        the remaining messages are for other members, or wait."""
         if self._batch.reads_left > 0:
             return False
         self._batch.unfinished |= changed
         return True
 
     def _is_mine(self, offset: int) -> bool:
-        """In a classic retry topic: whether the message is of the pair's topic, or its topic is unknown."""
+        """In a classic retry topic: whether the message belongs to the pair's topic, or its topic is
+        unknown."""
         state = self._state
         if state.kind is not SourceKind.CLASSIC_RETRY:
             return True
@@ -126,7 +127,8 @@ class QueueReceiver:
 
     # --- new messages ----------------------------------------------------------------------------------
     def _take_new(self) -> int | None:
-        """Returns the offset up to which messages were examined, where that is beyond the delivered ones."""
+        """Delivers new messages. Returns the offset up to which messages were examined, if that is after the
+        delivered ones."""
         state = self._state
         queue = self._context.store.consume_queues.get(state.topic, state.queue_id)
         if queue is None or state.next_offset >= queue.max_offset:
@@ -137,7 +139,7 @@ class QueueReceiver:
         return self._take_each(queue, begin)
 
     def _take_run(self, queue: ConsumeQueue, begin: int) -> bool:
-        """False if the messages must be looked at one by one."""
+        """Delivers a run of messages. False if they must be examined one by one."""
         batch = self._batch
         count = min(batch.wanted, self._context.settings.in_flight_max - len(self._state.open))
         units = readable_units(queue, QueueOffset(begin), count)
@@ -195,7 +197,7 @@ class QueueReceiver:
         )
 
     def _look_at(self, offset: int, physical_offset: PhysicalOffset, size: int) -> bool:
-        """Looks at one new message. False if the queue cannot be read any further."""
+        """Examines one new message. False if the queue cannot be read any further."""
         context, batch, state = self._context, self._batch, self._state
         batch.reads_left -= 1
         record = context.records.read(physical_offset, size)
@@ -226,6 +228,6 @@ def first_attempt(state: QueueState, record: memoryview) -> int:
 
 
 def _fitting(sizes: list[int], space: int, *, at_least: bool) -> list[int]:
-    """The first ones that fit; one at least where at_least is given."""
+    """The first sizes that fit; at least one with `at_least`."""
     count = bisect_right(list(accumulate(sizes)), space)
     return sizes[: max(count, 1 if at_least else 0)]

@@ -1,4 +1,4 @@
-"""The state of one group in one queue: messages in flight, waiting messages, and its progress.
+"""The state of one group in one queue: messages in flight, waiting messages, progress.
 
 Every offset of the queue is one of these:
 
@@ -7,22 +7,22 @@ Every offset of the queue is one of these:
 | in `open`                  | delivered and not settled: invisible, or ready again when its lease ended |
 | in `held`                  | examined and not delivered yet                                            |
 | other, below `next_offset` | consumed                                                                  |
-| from `next_offset` on      | not looked at                                                             |
+| from `next_offset` on      | not examined                                                              |
 
 Invariants
-- committed <= every offset of open and held < next_offset; committed == next_offset where both are empty.
+- committed <= every offset of open and held < next_offset; committed == next_offset if both are empty.
 - `open` and `held` have no offset in common.
-- `ready` has every loose offset of `open` whose lease has ended (and perhaps offsets that are settled since);
-  those that are packed become loose by make_ready().
-- Messages that were acknowledged out of order are not stored: they are the rest, neither `open` nor `held`,
-  between committed and next_offset. So they take no space, and consumed() computes their ranges from the
-  pending messages.
-- Lease numbers rise: none is used twice.
+- `ready` has every loose offset of `open` whose lease has ended (and perhaps offsets that were settled
+  since); make_ready() adds packed ones.
+- Messages that were acknowledged out of order are not stored: they are the offsets between committed and
+  next_offset that are neither in `open` nor in `held`. So they take no space, and consumed() computes their
+  ranges from the pending messages.
+- Lease numbers are ascending: none is used twice.
 
-In a queue that is received by priority, `order` has the waiting messages (by_priority.py): of the offsets
-between order.waiting_from and next_offset, those too that are neither open nor held may wait. committed never
-passes waiting_from. Packed messages of such a state whose lease has ended stay packed until their turn;
-`order` knows them.
+In a queue that is received by priority, `order` has the waiting messages (by_priority.py): offsets between
+order.waiting_from and next_offset may wait even if they are neither open nor held. committed never passes
+waiting_from. Packed messages of such a state whose lease has ended stay packed until their turn; `order` has
+their offsets.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from trovemq_store.events.receipt_handle import SourceKind
 
 
 class QueueState:
-    """One (group, topic, queue). `topic` is where the messages lie, perhaps a retry topic."""
+    """The state of one (group, topic, queue). `topic` is the one in which the messages lie, perhaps a retry
+    topic."""
 
     __slots__ = (
         "committed",
@@ -74,13 +75,14 @@ class QueueState:
         self.held = SequenceSet()
         self.ready: list[int] = []
         self.moved: dict[int, PhysicalOffset] = {}
-        """The present place of an offset's record, where it differs from the consume queue's unit."""
+        """By offset: the physical offset of the record, if it differs from that in the consume queue."""
         self.keys: dict[int, str] = {}
-        """The key that separates messages: their message group, or the original topic of a classic retry."""
+        """By offset: the key that separates messages: the message group, or the original topic of a classic
+        retry."""
         self.order: ByPriority | None = None
-        """How far the group has come of each priority; None if the queue is received in its own order."""
+        """The group's progress by priority; None if the queue is received in its own order."""
         self.unblocked = True
-        """Something was settled, or came back, since held messages were last looked at."""
+        """Whether a message was settled or returned since held messages were last examined."""
 
     # --- the changes -----------------------------------------------------------------------------------
     def take_lease_number(self) -> int:
@@ -89,7 +91,7 @@ class QueueState:
         return number
 
     def hand_out(self, lease: Lease, offsets: range) -> None:
-        """The offsets (of the lease's range) are open under the lease; new ones move next_offset."""
+        """Makes the offsets open under the lease, in whose range they are; new ones move next_offset."""
         assert lease.first <= offsets.start <= offsets.stop <= lease.end, "the lease covers its messages"
         if offsets.stop <= self.next_offset:
             for offset in offsets:
@@ -107,7 +109,7 @@ class QueueState:
             self._pack(lease)
 
     def hold(self, offset: int) -> None:
-        """A new message waits."""
+        """Adds a new message that waits."""
         assert offset >= self.next_offset, "old messages are held already, open or consumed"
         assert self.order is None, "in a queue received by priority new messages wait without being held"
         self._advance_to(offset)
@@ -115,12 +117,12 @@ class QueueState:
         self.next_offset = offset + 1
 
     def look_past(self, offset: int) -> None:
-        """Everything below `offset` was examined; messages there that are neither open nor held are
+        """Marks everything below `offset` as examined; messages there that are neither open nor held are
         consumed."""
         self._advance_to(max(offset, self.next_offset))
 
     def settle(self, offset: int) -> bool:
-        """The message is consumed. True if committed moved."""
+        """Marks the message as consumed. True if committed moved."""
         lease = self.open.pop(offset)
         if lease is not None:
             lease.live -= 1
@@ -136,9 +138,9 @@ class QueueState:
         return offset == self.committed and self.advance()
 
     def settle_run(self, lease: Lease, offsets: range) -> bool:
-        """Messages that are open under the lease are consumed. True if committed moved."""
+        """Marks messages that are open under the lease as consumed. True if committed moved."""
         loose = self.open.loose
-        if self.moved or self.keys or lease.live < len(offsets):  # the last: it was packed since it was found
+        if self.moved or self.keys or lease.live < len(offsets):  # live is less if it was packed meanwhile
             return max([self.settle(offset) for offset in offsets])
         for offset in offsets:
             del loose[offset]
@@ -168,11 +170,12 @@ class QueueState:
         return some
 
     def make_ready(self, count: int) -> None:
-        """`ready` has the lowest `count` messages that may be delivered again, packed ones too."""
+        """Adds packed messages, so that `ready` has the lowest `count` messages that may be delivered
+        again."""
         self.open.loosen_ended(count)
 
     def reset_to(self, offset: int) -> int:
-        """Forgets open and held messages. Returns how many messages were open."""
+        """Continues at `offset`; forgets open and held messages. Returns how many messages were open."""
         count = len(self.open)
         self.open.clear()
         self.held.clear()
@@ -204,7 +207,7 @@ class QueueState:
         return at != before
 
     def drop_below(self, offset: int) -> None:
-        """Everything below is consumed, by whatever the group did elsewhere."""
+        """Marks everything below `offset` as consumed, because the stored offset of the group is higher."""
         for outstanding in self.outstanding_before(offset):
             self.settle(outstanding)
         self.next_offset = max(self.next_offset, offset)
@@ -218,7 +221,7 @@ class QueueState:
         return list(self.each_outstanding())
 
     def each_outstanding(self) -> Iterator[int]:
-        """outstanding_offsets(), without a list of them; nothing may change meanwhile."""
+        """As outstanding_offsets(), without a list; nothing may change meanwhile."""
         return merge(self.open, self.held) if self.held else iter(self.open)
 
     def outstanding_before(self, offset: int) -> list[int]:
@@ -252,11 +255,11 @@ class QueueState:
         return found
 
     def _pack(self, kept: Lease | None = None) -> None:
-        if not self.keys and self.kind is not SourceKind.CLASSIC_RETRY:  # those have keys, or will have
+        if not self.keys and self.kind is not SourceKind.CLASSIC_RETRY:  # these have keys, or will have
             self.open.pack(kept)
 
     def _advance_to(self, offset: int) -> None:
-        """next_offset moves to `offset`; committed follows where nothing is pending."""
+        """Moves next_offset to `offset`; committed follows if nothing is pending."""
         if self.committed == self.next_offset and self.order is None:
             self.committed = offset
         self.next_offset = offset

@@ -1,10 +1,10 @@
-"""Retention never takes a record that is still pending: it is appended again before its segment goes.
+"""Appends pending records again before retention removes their segment, so that none is lost.
 
-The copy lies in a topic of our own that nobody reads; the message stays in its queue, under its lease, and
+The copy lies in an internal topic that no group reads; the message stays in its queue, under its lease, and
 its receipt handle stays valid.
 
-Invariant: until the copy can be read, the old record is the one that counts. One that cannot be copied
-(store/trovemq_store/engine/copy_failures.py) goes with its segment.
+Invariant: until the copy can be read, the old record counts. A record that cannot be copied
+(store/trovemq_store/engine/copy_failures.py) is removed with its segment.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _BATCH: Final = 64
 def reappend_live_records_before(
     context: Context, pairs: GroupTopicTable, physical_offset: PhysicalOffset, now_ms: EpochMs
 ) -> int:
-    """Appends again every pending record below physical_offset; returns how many. Raises as appends do;
-    records that were carried by then stay carried."""
+    """Appends every pending record below physical_offset again; returns how many. Raises as appends do;
+    records before the failed one are copied."""
     count = 0
     for state in list(pairs.states()):
         below = [offset for offset, _ in _outstanding_records(context, state, physical_offset)]
@@ -41,21 +41,22 @@ def reappend_live_records_before(
 def live_records_before(
     context: Context, pairs: GroupTopicTable, physical_offset: PhysicalOffset
 ) -> Iterator[PhysicalOffset]:
-    """Where the pending records below physical_offset lie."""
+    """The physical offsets of the pending records below physical_offset."""
     for state in list(pairs.states()):
         yield from (at for _, at in _outstanding_records(context, state, physical_offset))
     yield from unread_before(context, pairs, physical_offset)
 
 
 def lowest_live_record(context: Context, pairs: GroupTopicTable) -> PhysicalOffset | None:
-    """The lowest physical offset of a record that is open or held, or an unread retry."""
+    """The lowest physical offset of a record that is open, held, or an unread retry."""
     lowest = [low for state in pairs.states() if (low := _lowest_of(context, state)) is not None]
     unread = lowest_unread(context, pairs)
     return min(lowest if unread is None else [*lowest, unread], default=None)
 
 
 def _lowest_of(context: Context, state: QueueState) -> PhysicalOffset | None:
-    """Records lie in the order of their offsets, except moved ones."""
+    """The lowest pending record of one state. Records lie in the order of their offsets, except moved
+    ones."""
     moved = [state.moved[offset] for offset in state.moved]
     for offset in state.each_outstanding():
         if offset not in state.moved:
@@ -69,8 +70,8 @@ def _lowest_of(context: Context, state: QueueState) -> PhysicalOffset | None:
 def _outstanding_records(
     context: Context, state: QueueState, physical_offset: PhysicalOffset
 ) -> list[tuple[int, PhysicalOffset]]:
-    """(offset, physical offset) of those whose record lies below. Records lie in the order of their offsets,
-    except moved ones: so only some of the pending ones are read."""
+    """(offset, physical offset) of the pending messages whose record lies below physical_offset. Records lie
+    in the order of their offsets, except moved ones: so only some of the pending ones are examined."""
     queue = context.store.consume_queues.get(state.topic, state.queue_id)
     end = queue.lower_bound(physical_offset) if queue is not None else 0
     found = []

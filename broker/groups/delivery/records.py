@@ -1,7 +1,7 @@
-"""Reads the delivered records: straight from the log, with as little work a message as possible.
+"""Reads the records to be delivered directly from the log, with as little work per message as possible.
 
-A record that this process appended was checked then: only its size and PHYSICALOFFSET are compared. One that
-was in the log when it was opened is checked whole, with its CRC.
+A record that this process appended was checked then: only its size and PHYSICALOFFSET are compared. A record
+that was in the log when this process opened it is checked completely, with its CRC.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _INT: Final = Struct(">i")
 
 
 class RecordReader:
-    """Reads from one store. `None` means a record that cannot be read (damaged, gone, or the disk does not
-    return it)."""
+    """Reads from one store. None: a record that cannot be read (damaged, removed, or not returned by the
+    disk)."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
@@ -38,7 +38,7 @@ class RecordReader:
         self._file_size = store.settings.commit_log_file_size
 
     def read_run(self, physical_offsets: list[PhysicalOffset], sizes: list[int]) -> list[memoryview] | None:
-        """The records that neighbouring consume-queue units name, in their order (which is the log's).
+        """The records of adjacent consume-queue units, in their order (which is that of the log).
 
         None if one of them cannot be read, or they must be read one by one.
         """
@@ -77,7 +77,7 @@ class RecordReader:
         return record
 
     def read_at(self, physical_offset: PhysicalOffset) -> memoryview | None:
-        """The record that begins there, checked whole."""
+        """The record that begins at that offset, checked completely."""
         try:
             return self._store.record_at(physical_offset)
         except TroveError:
@@ -98,6 +98,6 @@ def properties_of(record: memoryview) -> dict[str, str]:
 def reconsume_times_of(record: memoryview) -> int:
     """RECONSUMETIMES: how often a copy in a retry topic was delivered before."""
     (sys_flag,) = _INT.unpack_from(record, SYS_FLAG_AT)
-    # the field follows both hosts, header_shift() says how far they move it
+    # the field follows both hosts; header_shift() is the space that they take more
     (times,) = _INT.unpack_from(record, RECONSUME_TIMES_AT + header_shift(sys_flag))
     return max(0, int(times))

@@ -1,13 +1,13 @@
-"""Messages that a receive delivered and its client perhaps did not get: they are delivered again, and no
+"""Returns messages that a receive delivered and its client may not have got: they are delivered again, and no
 attempt is counted.
 
-| of a receive that broke off          | delivered again           | its receipt handle      |
+| message of an interrupted receive    | delivered again           | its receipt handle      |
 |--------------------------------------|---------------------------|-------------------------|
 | not written to the client            | at once                   | is void                 |
 | written: the client may have got it  | after `released_after_ms` | acknowledges until then |
 | settled, or received again meanwhile | as before                 | as before               |
 
-So an acknowledgement that is on its way while its receive is cancelled counts.
+So an acknowledgement counts if it was sent before its receive was cancelled.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from trovemq_proto.positions import EpochMs
 def return_messages(
     delivery: Delivery, group: str, topic: str, delivered: Sequence[Delivered], written: int, now_ms: EpochMs
 ) -> None:
-    """`delivered` are the messages of one receive, the first `written` of which went to the client."""
+    """Returns the messages of one receive; the first `written` of them were sent to the client."""
     for one in delivered[written:]:
         try:
             delivery.change_invisible(group, topic, one.receipt_handle, 0, now_ms, suspend=True)
         except TroveError:
-            continue  # its time is over already
+            continue  # its lease has ended already
     delivery.release_handles(group, topic, [one.receipt_handle for one in delivered[:written]], now_ms)

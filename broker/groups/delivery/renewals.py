@@ -1,6 +1,6 @@
-"""Leases that the broker renews while their client lives.
+"""Leases that the broker renews while their client is alive.
 
-Invariant: a lease is here from its grant until it is released or has no live message.
+Invariant: a lease is in here from its start until it is released or has no live message.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Renewals:
         self._idle_at = _CLIENTS_MIN
 
     def add(self, pair: GroupTopic, state: QueueState, lease: Lease) -> None:
-        """A new lease."""
+        """Adds a new lease."""
         entry = Renewed(pair, state, lease)
         self._heap.push(lease, entry)
         entries = self._clients.setdefault(lease.client_id, [])
@@ -43,26 +43,27 @@ class Renewals:
             self._prune_at[lease.client_id] = max(64, 2 * len(entries))
 
     def extend(self, entry: Renewed, until_ms: EpochMs) -> None:
-        """The lease lasts longer; its receipt handles stay as they are."""
+        """Sets a later end of the lease; its receipt handles do not change."""
         entry.lease.until_ms = until_ms
         self._heap.push(entry.lease, entry)
 
     def due(self, until_ms: EpochMs, count_max: int) -> list[Renewed]:
-        """Takes those that would end at or before until_ms, so many at most: each is to be extended or
-        released."""
+        """Removes and returns leases that would end at or before until_ms, at most count_max: each is to be
+        extended or released."""
         return [entry for _, entry in self._heap.pop_until(until_ms, count_max) if entry.lease.renewed]
 
     def earliest_ms(self) -> EpochMs | None:
-        """When the first one would end."""
+        """When the first lease would end."""
         return self._heap.earliest_ms()
 
     def drop_client(self, client_id: str, gone_ms: EpochMs) -> None:
-        """The client is gone since then: take_dropped() has its leases."""
+        """Marks the client as gone since gone_ms: take_dropped() returns its leases."""
         self._prune_at.pop(client_id, None)
         self._dropped.extend((entry, gone_ms) for entry in self._clients.pop(client_id, ()))
 
     def take_dropped(self, count_max: int) -> list[tuple[Renewed, EpochMs]]:
-        """Leases of clients that are gone, so many at most, and since when; they are to be released."""
+        """Removes and returns leases of gone clients, at most count_max, each with the time since when the
+        client is gone; they are to be released."""
         taken = [self._dropped.popleft() for _ in range(min(count_max, len(self._dropped)))]
         return [(entry, gone_ms) for entry, gone_ms in taken if _alive(entry.lease)]
 
@@ -75,7 +76,7 @@ class Renewals:
         return sum(entry.lease.live for entry in self._clients.get(client_id, ()) if _alive(entry.lease))
 
     def forget_idle(self) -> None:
-        """Drops clients that have nothing any more, when there are many."""
+        """Forgets clients without leases, when there are many."""
         if len(self._clients) <= self._idle_at:
             return
         for client_id in [name for name, entries in self._clients.items() if not any(map(_live, entries))]:

@@ -1,7 +1,7 @@
-"""The state from its events, at a start.
+"""Builds the state from its events, at a start.
 
 Invariant: apply() changes a state exactly as the live operation did when it added the event; the order of the
-log is the order of the operations. Leases get to their pairs in settle() only.
+log is the order of the operations. Only settle() adds leases to their pairs.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _receive(state: QueueState, event: Event) -> None:
     if first < known_end:
         state.hand_out(lease, range(first, known_end))
     if known_end < end and state.order is not None:
-        state.order.waiting_count = None  # until PASSED says it
+        state.order.waiting_count = None  # until the PASSED event
     if known_end < end:
         state.hand_out(lease, range(max(first, known_end), end))
 
@@ -102,7 +102,7 @@ def _consume(state: QueueState, event: Event) -> None:
 
 
 def _change(state: QueueState, event: Event) -> None:
-    """Another end of the same lease, or a lease of its own for one message."""
+    """Applies another end of the same lease, or a lease of its own for one message."""
     offsets = range(event.offset, event.offset + event.count)
     leases = {id(lease): lease for offset in offsets if (lease := state.open.get(offset)) is not None}
     same = [lease for lease in leases.values() if lease.number == event.lease]
@@ -114,7 +114,7 @@ def _change(state: QueueState, event: Event) -> None:
 
 
 def settle(context: Context, pairs: GroupTopicTable) -> None:
-    """Call once, when every event was applied."""
+    """Completes the replay; to be called once, after all events."""
     for state in list(pairs.states()):
         _settle_one(context, state)
     for state in list(pairs.states()):
@@ -140,7 +140,7 @@ def _settle_one(context: Context, state: QueueState) -> None:
 
 
 def _cut(state: QueueState, end: int) -> None:
-    """The queue ends earlier than the state knows: a power cut removed its tail."""
+    """Cuts the state to the queue, which ends earlier because a power cut removed its tail."""
     for offset in state.outstanding_offsets():
         if offset >= end:
             state.settle(offset)
@@ -165,12 +165,12 @@ def _know_leases(context: Context, pairs: GroupTopicTable, state: QueueState) ->
         kind, topic = kind_of(state.group, state.topic)
         if kind is SourceKind.CLASSIC_RETRY:
             topic = state.keys.get(offset, "")
-        if lease.ended or not topic:  # without a topic: nothing of it can be read, the next receive skips it
+        if lease.ended or not topic:  # without a topic no record of it can be read: the next receive skips it
             state.end_lease(lease)
         else:
             context.note_lease(pairs.pair(state.group, topic), state, lease)
 
 
 def _readable_first(state: QueueState) -> list[tuple[int, Lease]]:
-    """The open messages, those whose record can be read first."""
+    """The open messages, first those whose record can be read."""
     return sorted(state.open.loose.items(), key=lambda item: (item[0] in state.keys, item[0]))

@@ -21,8 +21,8 @@ RECEIVE_BYTES_MAX: Final = 4 << 20
 class ReceiveRequest:
     """A group's receive from a topic.
 
-    `renewed`: the broker renews the lease while the client lives; `invisible_ms` is then not looked at.
-    `attempt_id` names the call (orderly groups): the same one again gets the same messages again.
+    `renewed`: the broker renews the lease while the client is alive; `invisible_ms` is then ignored.
+    `attempt_id` names the call (orderly groups): a call with the same id receives the same messages again.
     """
 
     group: SubscriptionGroup
@@ -35,22 +35,22 @@ class ReceiveRequest:
     client_id: str = ""
     renewed: bool = False
     confirmed: bool = True
-    """False: the lease is short until confirm_run(), and renewed only from then on. So messages that never
-    reached a living client are soon delivered to others."""
+    """False: the lease is short until confirm_run(), and renewed only from then on. So messages that did not
+    reach a client are soon delivered to others."""
     attempt_id: str = ""
     bytes_max: int = RECEIVE_BYTES_MAX
     others: tuple[Filter, ...] = ()
-    """The filters of other members that wait: messages for them are not skipped."""
+    """The filters of other waiting members: messages for them are not skipped."""
     left: list[Filter] = field(default_factory=list)
-    """The engine's: of `others`, those for whom something was left."""
+    """Set by the engine: the filters of `others` for which messages were left."""
 
 
 class Delivered(NamedTuple):
     """One delivered message.
 
     `record` is the stored record, perhaps that of a copy in a retry topic (a view of the log: use it at
-    once); `topic` the original topic; queue id and offset say where the record lies now; `attempt` counts
-    from 1.
+    once); `topic` is the original topic; queue id and offset are the present place of the record; `attempt`
+    counts from 1.
     """
 
     record: memoryview
@@ -63,7 +63,7 @@ class Delivered(NamedTuple):
 
 
 _new_delivered = partial(tuple.__new__, Delivered)
-"""Makes a Delivered of a tuple of its members, without a Python call per message."""
+"""Makes a Delivered of a tuple of its fields, without a Python call per message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class DeliveredRun:
 
     records: list[memoryview]
     size: int
-    """Bytes of the records."""
+    """The sum of the records' bytes."""
     topic: str
     queue_id: QueueId
     first_offset: QueueOffset
@@ -107,16 +107,17 @@ def messages_of(runs: Sequence[DeliveredRun]) -> list[Delivered]:
 
 @dataclass(frozen=True, slots=True)
 class QueueProgress:
-    """How far a group has come in one queue. `committed`: everything below is consumed (None: it never read
-    the queue); `next_offset`: the next message that is new to it; in_flight_count: delivered, not settled."""
+    """The progress of a group in one queue. `committed`: everything below is consumed (None: it never read
+    the queue); `next_offset`: the next message that is new to the group; in_flight_count: messages that are
+    delivered and not settled."""
 
     queue_id: QueueId
     committed: QueueOffset | None
     next_offset: QueueOffset
     in_flight_count: int
     held_count: int = 0
-    """Below next_offset, not delivered: of an orderly group, after a message in flight of their message
-    group; of a queue that is received by priority, skipped by higher ones."""
+    """Messages below next_offset that are not delivered: in an orderly group those after a message in flight
+    of their message group; in a queue that is received by priority those that higher ones have passed."""
     visible_count: int = 0
-    """How many of in_flight_count wait for their next delivery: they were returned, or their time has
+    """How many of in_flight_count wait for their next delivery: they were returned, or their lease has
     ended."""

@@ -1,5 +1,5 @@
-"""Copies of messages in flight as RocketMQ makes them when a pop consumer did not acknowledge: records of the
-pop retry topic, at once or through the timer wheel.
+"""Makes copies of messages in flight as RocketMQ does for unacknowledged messages of pop consumers: records
+of the pop retry topic, stored directly or through the timer wheel.
 
 Invariant: RECONSUMETIMES of a copy is the number of deliveries so far.
 """
@@ -32,9 +32,8 @@ def retry_copy(
     visible_ms: EpochMs,
     now_ms: EpochMs,
 ) -> NewRecord | None:
-    """The copy to append; makes the topics that it needs. A classic retry that says no topic (""), or none
-    that could be one, stays a classic retry. None if the record cannot be copied. TroveError as
-    ensure_internal()."""
+    """The copy to append; creates the topics that it needs. A classic retry with no topic (""), or an illegal
+    one, stays a classic retry. None if the record cannot be copied. TroveError as ensure_internal()."""
 
     def made() -> NewRecord:
         times = _Times(received_ms, visible_ms, now_ms)
@@ -63,8 +62,8 @@ def _retry_copy(
     copy = context.writer.informed(copy, {FIRST_POP_TIME_PROPERTY: first_pop})
     if visible_ms <= max(
         now_ms, 0
-    ):  # no timer has a time before 1970, which a clock that was never set shows
+    ):  # no timer has a time before 1970, which a clock that was never set may have
         return copy
     context.store.topics.ensure_internal(WHEEL_TOPIC, 1, now_ms=now_ms)
     delayed = delayed_record(copy, visible_ms, now_ms)
-    return delayed if context.writer.has_space(delayed) else copy  # rather early than not at all
+    return delayed if context.writer.has_space(delayed) else copy  # better early than never

@@ -1,8 +1,8 @@
-"""Retries that wait unread in a retry topic are pending too: before their segment goes, each is appended
-again at the end of its topic, and its place counts as read.
+"""Unread retries in a retry topic are pending, too: before their segment is removed, each is appended again
+at the end of its topic, and the original counts as read.
 
-Invariant: the copies and the read position move in one step; a crash between their writes means that a
-message comes twice, never that one is lost.
+Invariant: the copies are appended and the read position moves in one step; after a crash between the two
+writes a message is delivered twice, never lost.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _BATCH: Final = 64
 def carry_unread(
     context: Context, pairs: GroupTopicTable, physical_offset: PhysicalOffset, now_ms: EpochMs
 ) -> int:
-    """Appends again the unread retries below; how many. Raises as appends do; records that were carried by
-    then stay carried."""
+    """Appends the unread retries below that offset again; returns how many. Raises as appends do; records
+    before the failed one are copied."""
     count = 0
     for queue, state, first in list(_unread(context, pairs)):
         end = queue.lower_bound(physical_offset)
@@ -60,7 +60,7 @@ def carried_copy(
 def unread_before(
     context: Context, pairs: GroupTopicTable, physical_offset: PhysicalOffset
 ) -> Iterator[PhysicalOffset]:
-    """Where the unread retries below lie."""
+    """The physical offsets of the unread retries below that offset."""
     for queue, _, begin in list(_unread(context, pairs)):
         for offset in range(begin, queue.lower_bound(physical_offset)):
             at, _, _ = queue.unit(QueueOffset(offset))
@@ -69,7 +69,7 @@ def unread_before(
 
 
 def lowest_unread(context: Context, pairs: GroupTopicTable) -> PhysicalOffset | None:
-    """Where the lowest unread retry lies."""
+    """The physical offset of the lowest unread retry."""
     return min(
         (queue.physical_before(QueueOffset(begin)) for queue, _, begin in _unread(context, pairs)),
         default=None,
@@ -79,8 +79,8 @@ def lowest_unread(context: Context, pairs: GroupTopicTable) -> PhysicalOffset | 
 def _unread(
     context: Context, pairs: GroupTopicTable
 ) -> Iterator[tuple[ConsumeQueue, QueueState | None, int]]:
-    """Each queue of a retry topic that has some: the state of the group that reads it, if it does, and the
-    first one's offset."""
+    """Each queue of a retry topic with unread messages: with the state of the group that reads it, if there
+    is one, and the offset of the first of them."""
     queues = context.store.consume_queues
     names = [name for name in queues.topics() if name.startswith(RETRY_PREFIX)]
     if not names:
@@ -95,7 +95,8 @@ def _unread(
 
 
 def _stored(context: Context, queue: ConsumeQueue) -> int:
-    """Where the group continues that has not read the topic since the start; the end where there is none."""
+    """The offset at which the group continues if it has not read the topic since the start; the end of the
+    queue if there is no group."""
     groups = _groups(context, queue.topic)
     known = [context.store.offsets.get(group, queue.topic, queue.queue_id) for group in groups]
     return max((offset or 0 for offset in known), default=queue.max_offset)

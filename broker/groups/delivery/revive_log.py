@@ -1,11 +1,11 @@
-"""RocketMQ's log of pop receives: check points ("these were delivered") and acknowledgements.
+"""Reads RocketMQ's log of pop receives: check points (delivered messages) and acknowledgements.
 
 (docs/store-format.md, "Retries, dead letters and pop receives")
 
-They are messages of `rmq_sys_REVIVE_LOG_<cluster>` that first wait in the timer wheel. A check point whose
-time has come and that the reader group has not passed, or that still waits, is pending: those of its offsets
-that are not acknowledged are in flight. Which records of the wheel's queue still wait, the timers know: one
-that was taken over before does not.
+They are messages of `rmq_sys_REVIVE_LOG_<cluster>` that first wait in the timer wheel. A check point is
+pending if it still waits, or if its time has come and the reader group has not passed it: its unacknowledged
+offsets are in flight. The timers know which records of the wheel's queue still wait; one that was imported
+before does not.
 
 Bodies are JSON: ck `{"bm", "c", "d", "it", "n", "pt", "q", "so", "t"}`, ack `{"ao", "c", "pt", "q", "so",
 "t"}`, bAck with `"aol"` instead of `"ao"`.
@@ -35,7 +35,7 @@ _ACK_TAGS: Final = ("ack", "bAck")
 
 
 class CheckPoint(msgspec.Struct, frozen=True):
-    """Messages that one pop receive took from one queue."""
+    """The messages that one pop receive delivered from one queue."""
 
     t: str
     q: QueueId
@@ -57,11 +57,12 @@ class CheckPoint(msgspec.Struct, frozen=True):
 
     @property
     def is_plausible(self) -> bool:
-        """Whether RocketMQ could have written it: `n` is one byte there, and the group can name a topic."""
+        """Whether RocketMQ could have written it: `n` is one byte in RocketMQ, and the group's name is legal
+        in a topic name."""
         return self.n < 256 and is_plausible_topic(f"{RETRY_PREFIX}{self.c}")
 
     def open_offsets(self) -> list[int]:
-        """The offsets that it does not name as acknowledged."""
+        """The offsets that the check point itself does not mark as acknowledged."""
         offsets = [self.so + step for step in (self.d or range(self.n))]
         return [offset for index, offset in enumerate(offsets) if not self.bm >> index & 1]
 
@@ -81,7 +82,7 @@ Key = tuple[str, str, int, int, int]
 
 class ReviveLog:
     """The content of the store's revive topics, and of the wheel. `waiting`: offsets in the wheel's queue of
-    all that waits for a revive topic."""
+    all records that wait for a revive topic."""
 
     def __init__(self, store: MessageStore, waiting: Collection[int]) -> None:
         self._store = store
@@ -132,11 +133,11 @@ class ReviveLog:
                 offsets = self._acknowledged.setdefault((ack.c, ack.t, ack.q, ack.so, ack.pt), set())
                 offsets.update(ack.aol or (ack.ao,))
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            return  # not RocketMQ's: nothing to be learnt from it
+            return  # not written by RocketMQ: ignored
 
 
 def pass_revive_log(store: MessageStore) -> None:
-    """The revive topics were processed: RocketMQ must not do it again."""
+    """Marks the revive topics as processed, so that RocketMQ does not process them again."""
     for topic, queue_id in ReviveLog.queues(store):
         end = store.consume_queues.next_offset(topic, queue_id)
         store.offsets.commit(REVIVE_GROUP, topic, queue_id, end)

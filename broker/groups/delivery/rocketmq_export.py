@@ -1,11 +1,11 @@
-"""A clean stop leaves the store so that RocketMQ continues where we stopped.
+"""Export at a clean stop, so that RocketMQ continues where this broker stopped.
 
-Groups without order: every message in flight becomes a retry message, visible when its time is over; the
+Groups that are not orderly: every message in flight becomes a retry message, visible when its lease ends; the
 group's offset is after it. Receipt handles are void from then on. Orderly groups: the group's offset is the
-first message that is not consumed, and consumerOrderInfo.json has the messages in flight after it; RocketMQ
-then keeps the queue closed until that is over. Queues that are received by priority: the group's offset is
-the first message that waits or is in flight, and nothing is copied; RocketMQ delivers the messages after it
-again, also consumed ones, and we continue where we stopped.
+first unconsumed message, and consumerOrderInfo.json has the messages in flight after it; RocketMQ delivers
+nothing from the queue until they are visible. Queues that are received by priority: the group's offset is the
+first message that waits or is in flight, and nothing is copied. RocketMQ delivers all messages after it
+again, even consumed ones; this broker continues where it stopped.
 
 Invariant: a copy is in the log before its original counts as consumed.
 """
@@ -33,7 +33,7 @@ _BATCH: Final = 64
 
 
 def export_to_rocketmq(context: Context, pairs: GroupTopicTable, files: FileSystem, now_ms: EpochMs) -> None:
-    """Raises as appends do; messages that were exported by then stay exported."""
+    """Exports all pending messages. Raises as appends do; messages before the failed one are exported."""
     orderly: dict[tuple[str, str, QueueId], OrderInfo] = {}
     for state in list(pairs.states()):
         if context.is_orderly(state.group) and state.kind is SourceKind.TOPIC:
@@ -59,7 +59,7 @@ def _copy_all(context: Context, state: QueueState, now_ms: EpochMs) -> None:
             fault_point("delivery.after_retry")
         for offset in part:
             _retried(context, state, offset, now_ms)
-        context.events.flush(now_ms)  # were this stop cut short, no more than these would come twice
+        context.events.flush(now_ms)  # if this stop is interrupted, only these are delivered twice
 
 
 def _copy(context: Context, state: QueueState, offset: int, now_ms: EpochMs) -> NewRecord | None:
@@ -101,7 +101,7 @@ def _retried(context: Context, state: QueueState, offset: int, now_ms: EpochMs) 
 
 
 def _order_info(state: QueueState, now_ms: EpochMs) -> OrderInfo:
-    """The first offsets from committed on; those that are held count as visible."""
+    """The entry of the first offsets from committed on; held messages count as visible."""
     first, end = state.committed, min(state.next_offset, state.committed + OFFSETS_MAX)
     info = OrderInfo(popTime=now_ms, i=0, o=[first, *range(1, end - first)], l=now_ms)
     info.ot, info.oc = {}, {}

@@ -1,11 +1,11 @@
-"""Taking over a store that RocketMQ closed last.
+"""Import of the consumer state of a store that RocketMQ used last.
 
 | RocketMQ has                      | becomes                                                            |
 |-----------------------------------|--------------------------------------------------------------------|
-| consumerOffset.json               | where each group continues; our own events of before are void      |
-| consumerOrderInfo.json            | in flight of orderly groups, until the time that it says           |
+| consumerOffset.json               | the offsets of the groups; our own earlier events are void         |
+| consumerOrderInfo.json            | messages in flight of orderly groups, until the time that it has   |
 | pending check points (revive log) | unacknowledged messages are delivered once more, as retry messages |
-| retry topics                      | read with the topic, from the offset or else from the beginning    |
+| retry topics                      | read with the topic, from the stored offset or else the beginning  |
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from trovemq_store.files.files import FileSystem
 def import_from_rocketmq(
     delivery: Delivery, store: MessageStore, files: FileSystem, waiting: Collection[int], now_ms: EpochMs
 ) -> None:
-    """Call after the events were replayed and before settle(). `waiting`: offsets in the wheel's queue of all
-    that waits for a revive topic; it need not wait any more afterwards. Raises as appends do; call it again
-    then."""
+    """To be called after the events were replayed and before settle(). `waiting`: offsets in the wheel's
+    queue of all records that wait for a revive topic; they need not wait afterwards. Raises as appends do,
+    and is to be called again then."""
     context, pairs = delivery.context, delivery.group_topics
     for group in pairs.groups():
         if pairs.forget(group, None):
@@ -56,7 +56,8 @@ def _take_order_info(
     info: OrderInfo,
     now_ms: EpochMs,
 ) -> None:
-    """The unconsumed messages of the entry are in flight, under a lease for which no handle exists."""
+    """Makes the unconsumed messages of the entry messages in flight, under leases for which no handle
+    exists."""
     queue = context.store.consume_queues.get(topic, queue_id)
     stored = context.store.offsets.get(group, topic, queue_id)
     offsets = info.offsets
@@ -68,7 +69,7 @@ def _take_order_info(
         or outstanding[0] != max(stored, queue.min_offset)
         or outstanding[-1] >= queue.max_offset
     ):
-        return  # it says of an earlier time: the group's offset alone counts
+        return  # the entry is of an earlier time: only the group's offset counts
     state = pairs.add(group, topic, queue_id, outstanding[0])
     context.add(Event(EventKind.STARTED, now_ms, group, topic, queue_id, outstanding[0]))
     for offset in outstanding:
@@ -109,14 +110,14 @@ def _lease_out(context: Context, state: QueueState, offset: int, info: OrderInfo
 
 
 def _revive(context: Context, point: CheckPoint, offsets: list[int], now_ms: EpochMs) -> None:
-    """Retry messages for the unacknowledged messages of a check point, visible when RocketMQ would have
-    revived it."""
+    """Appends retry messages for the unacknowledged messages of a check point, visible when RocketMQ would
+    have revived it."""
     queue = context.store.consume_queues.get(point.t, point.q)
     kind, topic = kind_of(point.c, point.t)
     copies = []
     for offset in offsets:
         if queue is None or not queue.min_offset <= offset < queue.max_offset:
-            continue  # retention was faster
+            continue  # retention has removed it
         physical_offset, size, _ = queue.unit(QueueOffset(offset))
         record = context.records.read(physical_offset, size)
         if record is None:

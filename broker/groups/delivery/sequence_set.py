@@ -15,7 +15,7 @@ from itertools import chain
 
 
 class SequenceSet:
-    """Membership costs a binary search; a change in the middle also moves the ranges after it."""
+    """A look-up is a binary search; a change in the middle also moves the ranges after it."""
 
     __slots__ = ("_count", "_ends", "_starts")
 
@@ -27,7 +27,7 @@ class SequenceSet:
             self.add_range(first, end)
 
     def __len__(self) -> int:
-        """How many offsets."""
+        """The number of offsets."""
         return self._count
 
     def __contains__(self, offset: int) -> bool:
@@ -35,7 +35,7 @@ class SequenceSet:
         return at >= 0 and offset < self._ends[at]
 
     def __iter__(self) -> Iterator[int]:
-        """Rising. The set may not change meanwhile."""
+        """All offsets, ascending. The set must not change meanwhile."""
         return chain.from_iterable(map(range, self._starts, self._ends))
 
     def __eq__(self, other: object) -> bool:
@@ -51,7 +51,7 @@ class SequenceSet:
         return len(self._starts) * (self._starts.itemsize + self._ends.itemsize)
 
     def ranges(self) -> list[tuple[int, int]]:
-        """[first, end) of each, rising."""
+        """[first, end) of each range, ascending."""
         return list(zip(self._starts, self._ends, strict=True))
 
     def first(self) -> int | None:
@@ -62,12 +62,12 @@ class SequenceSet:
         self.add_range(offset, offset + 1)
 
     def add_range(self, first: int, end: int) -> None:
-        """Offsets first .. end - 1; ranges that touch become one."""
+        """Adds the offsets first .. end - 1; ranges that touch become one."""
         if first >= end:
             return
         starts, ends = self._starts, self._ends
-        low = bisect_left(ends, first)  # the first range that is not wholly before, touching ones included
-        high = bisect_right(starts, end)  # the first one that is wholly after it
+        low = bisect_left(ends, first)  # the first range that does not end before, touching ones included
+        high = bisect_right(starts, end)  # the first range that begins after it
         if low < high:
             first, end = min(first, starts[low]), max(end, ends[high - 1])
         self._replace(low, high, [(first, end)])

@@ -1,4 +1,4 @@
-"""The whole state as plain values, for the snapshot file."""
+"""The state of delivery as plain values, for the snapshot file."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class QueueSnapshot(msgspec.Struct, array_like=True):
     moved: dict[int, PhysicalOffset]
     packed_clients: list[str] = []
     packed: list[bytes] = []
-    """See packed_leases.py; of format 2 on."""
+    """See packed_leases.py; since format 2."""
     cursors: list[int] = []
     waiting_from: int = 0
     waiting_count: int = 0
-    """See by_priority.py; no cursors where the queue is received in its own order."""
+    """See by_priority.py; there are no cursors if the queue is received in its own order."""
 
 
 class DeliveryState(msgspec.Struct):
@@ -129,7 +129,7 @@ def _restore_lease(state: QueueState, saved: LeaseSnapshot) -> None:
 
 
 def runs_of(offsets: Iterable[int]) -> list[tuple[int, int]]:
-    """Rising numbers as runs [first, end)."""
+    """Ascending numbers as runs [first, end)."""
     runs: list[tuple[int, int]] = []
     for offset in offsets:
         if runs and runs[-1][1] == offset:

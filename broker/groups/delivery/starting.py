@@ -1,4 +1,4 @@
-"""Where a group begins to read a queue."""
+"""Determines where a group begins to read a queue."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from trovemq_store.events.receipt_handle import SourceKind
 def start_offset(
     context: Context, group: str, topic: str, queue_id: QueueId, kind: SourceKind, *, first_time: bool
 ) -> int:
-    """The group's stored offset where there is one, else by ConsumerSettings.new_group_start.
+    """The group's stored offset if there is one, else the offset by ConsumerSettings.new_group_start.
 
-    Retry topics, and queues that a topic has got since the group first read it, are read from their
-    beginning.
+    Retry topics, and queues that the topic got after the group first read it, are read from their beginning.
     """
     queue = context.store.consume_queues.get(topic, queue_id)
     low, high = (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
@@ -31,4 +30,4 @@ def start_offset(
     physical_offset = int(readable_units(queue, QueueOffset(low), 1)["physical_offset"][0])
     if low == 0 and context.store.end_offset - physical_offset <= context.settings.recent_bytes_max:
         return 0
-    return high - 1  # RocketMQ's broker takes the last message with it
+    return high - 1  # as RocketMQ's broker, which includes the last message
