@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 
 if __name__ == "__main__":
-    # Until the daemon's own handlers are there, Ctrl-C just ends it, also where it was inherited as ignored.
+    # Until the daemon installs its own handlers, Ctrl-C ends the process, even if it was inherited as
+    # ignored.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 from collections.abc import Sequence
@@ -76,7 +77,7 @@ def nameserver(
 
 
 def main(arguments: Sequence[str] | None = None, program: str | None = None) -> None:
-    """Runs the command line and exits: the process's arguments where None."""
+    """Runs the command line and exits. None: with the arguments of the process."""
     epilog = exit_codes_help(with_store=False)
     command_line(nameserver, name="nameserver", epilog=epilog, arguments=arguments, program=program)
 

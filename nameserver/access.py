@@ -1,5 +1,5 @@
-"""Who may call a nameserver that asks: brokers and clients of its `users_file`, by sessions and signed calls
-as at a broker (trovemq_daemon/sessions.py).
+"""Access to a nameserver with authentication: for the brokers and clients of its `users_file`, by sessions
+and signed calls as at a broker (trovemq_daemon/sessions.py).
 
 | call                   | for                              |
 |------------------------|----------------------------------|
@@ -8,8 +8,8 @@ as at a broker (trovemq_daemon/sessions.py).
 | everything else        | brokers and clients              |
 
 Invariants
-- No handler begins before its call is admitted; of a stream, no message reaches it before.
-- A session ends with its secret: a stream that is open, with its next message or reply.
+- No handler begins, and gets no message of a stream, before the call is admitted.
+- A session ends when its secret is no longer valid: an open stream at its next message or reply.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _KEY_SIZE: Final = 32
 
 
 class NameserverAccess:
-    """The users of the file, their sessions, and the check before each handler. Used on the event loop."""
+    """The users of the file, their sessions, and the check before each handler. For use on the event loop."""
 
     def __init__(self, path: Path, clock_ms: Callable[[], int]) -> None:
         self._path = path
@@ -62,12 +62,12 @@ class NameserverAccess:
         return self._users.user(access_key)
 
     async def load(self) -> None:
-        """SettingsError for a file that cannot be used; then the users are those of before."""
+        """Reads the file. After SettingsError, for a file that cannot be used, the users are unchanged."""
         self._users = await asyncio.to_thread(read_users, self._path, self._salt_key, self._users)
         get_logger().info("access.users_read", path=str(self._path), users=len(self._users))
 
     async def run(self, interval_ms: int) -> None:
-        """Reads the file when it changed, and forgets sessions that are over, until it is cancelled."""
+        """Reads the file when it has changed, and forgets expired sessions, until it is cancelled."""
         while True:
             await asyncio.sleep(interval_ms / 1000)
             self.sessions.expire(self.clock_ms())
@@ -80,7 +80,7 @@ class NameserverAccess:
 
     # --- handshakes -----------------------------------------------------------------------------------
     def add_to(self, server: Any) -> None:
-        """The service of handshakes; a nameserver administers no users."""
+        """Adds the service of handshakes; a nameserver does not administer users."""
         handler = grpc.unary_unary_rpc_method_handler(
             self._authenticate,
             request_deserializer=security_pb2.AuthenticateRequest.FromString,
@@ -107,7 +107,7 @@ class NameserverAccess:
 
     # --- calls ----------------------------------------------------------------------------------------
     def handler(self, path: str, handler: Handler) -> Handler:
-        """The handler behind the check; `trovemq_daemon.grpc_server` calls it for each method."""
+        """Wraps a handler with the check; `trovemq_daemon.grpc_server` calls this for each method."""
         if path.startswith(_OPEN):
             return handler
         kind = "_".join(
@@ -142,7 +142,7 @@ class NameserverAccess:
 
 
 class _Call:
-    """One call, by a session. Raises TroveError AUTHENTICATION_FAILED if it is not."""
+    """One call of a session. Raises TroveError AUTHENTICATION_FAILED for a call without one."""
 
     def __init__(self, access: NameserverAccess, path: str, context: Context, read: Any) -> None:
         self._access = access
@@ -160,7 +160,7 @@ class _Call:
         self._is_signed = message_checker(signed_by.session.key, signed_by.number)
 
     def admitted(self, data: bytes) -> Any:
-        """The message. TroveError."""
+        """Checks and parses a message. Raises TroveError."""
         try:
             return self._admitted(data)
         except TroveError as error:
@@ -179,7 +179,7 @@ class _Call:
         return message
 
     def check_session(self) -> None:
-        """TroveError if its secret is valid no more."""
+        """Raises TroveError if the session's secret is no longer valid."""
         self._access.sessions.user_of(self._session)
 
     def _check_broker(self, heartbeat: route_pb2.Heartbeat) -> None:
@@ -198,7 +198,8 @@ class _Call:
 
 
 def _credential(context: Context) -> bytes:
-    """TroveError AUTHENTICATION_FAILED if there is none, or more than one."""
+    """The credential of a call. Raises TroveError AUTHENTICATION_FAILED if there is none, or more than
+    one."""
     found = [value for key, value in context.invocation_metadata() or () if key == METADATA_KEY]
     if len(found) != 1:
         raise TroveError(errors.AUTHENTICATION_FAILED, "this nameserver asks for an access key and a secret")

@@ -1,4 +1,4 @@
-"""The nameserver as a daemon: the one place that wires its parts."""
+"""The nameserver's daemon: creates and connects all parts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class NameserverApp:
         self._settings = settings
         self._address: Address = settings.listen_address
         self.tls_address: Address | None = None
-        """Where the same is served by TLS, once it is bound."""
+        """The address of the services by TLS, once it is bound."""
         self._serving = False
         self.registry = Registry(settings.route_limits(), settings.watchers_max, monotonic_ms)
         self._metrics = new_registry(installed_version())
@@ -63,9 +63,8 @@ class NameserverApp:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> tuple[Address, Address | None]:
-        """Listens and serves; returns the bound addresses of gRPC and HTTP (`tls_address` is the third).
-
-        Raises AddressInUseError, SettingsError for TLS's files and the users'.
+        """Listens and serves. Returns the bound addresses of gRPC and HTTP (`tls_address` is the third).
+        Raises AddressInUseError, and SettingsError for files of TLS or users.
         """
         if self._access is not None:
             await self._access.load()
@@ -116,5 +115,5 @@ async def serve(settings: NameserverSettings, stop: Stop) -> None:
 
 
 def run(settings: NameserverSettings) -> int:
-    """Runs the daemon to its end; the exit code."""
+    """Runs the daemon until it ends. Returns the exit code."""
     return run_daemon(lambda stop: serve(settings, stop))

@@ -1,4 +1,4 @@
-"""The nameserver's own figures, read from the registry when Prometheus asks."""
+"""The nameserver's own metrics, read from the registry at each scrape."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trovemq_daemon.refusals import access_metrics
 
 
 class RegistryCollector(Collector):
-    """Gauges and counters of one Registry, and of its access where callers are asked."""
+    """Gauges and counters of one Registry, and of its access control if there is one."""
 
     def __init__(self, registry: Registry, access: NameserverAccess | None = None) -> None:
         self._registry = registry

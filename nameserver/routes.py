@@ -1,11 +1,11 @@
-"""The route table: which brokers live, and which topics they have. Pure: no clock, no network, no disk.
+"""The route table: the live brokers and their topics. No clock, no network, no disk.
 
-A broker is in the routes from its registration until it leaves, is silent for `silent_ms` on an open
-stream, or its stream has been broken for `broken_ms`. A stream is a *session*; the caller numbers them.
+A broker is in the routes from its registration until it leaves, is silent for `silent_ms` on an open stream,
+or its stream has been broken for `broken_ms`. Each stream is a *session*, with a number from the caller.
 
 Invariants
 - One broker name belongs to at most one session, and a session to at most one name.
-- `version` rises by one with every change that a client can see, and with nothing else.
+- `version` is raised by one with every change that a client can see, and only then.
 - Times are milliseconds of one monotonic clock and never go back.
 
 States of a name:  absent -register-> live -stream_broken-> broken -register (same address)-> live;
@@ -61,7 +61,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class BrokerRoute:
-    """A live broker with its topics, by name. `data_version` is the broker's own."""
+    """A live broker with its topics by name. `data_version`: the one that the broker has sent."""
 
     broker: Broker
     topics: dict[str, TopicRoute]
@@ -107,7 +107,7 @@ class RouteTable:
     def register(
         self, session: int, broker: Broker, topics: Sequence[TopicRoute], data_version: int, now: int
     ) -> None:
-        """The first message of a session.
+        """Registers a broker by the first message of a session.
 
         Raises TroveError BROKER_NAME_TAKEN, LIMIT_EXCEEDED, REQUEST_ILLEGAL; the table is then unchanged.
         """
@@ -134,9 +134,9 @@ class RouteTable:
             self.version += 1
 
     def _may_replace(self, before: _Registration, broker: Broker, now: int) -> bool:
-        """Whether the broker itself comes back: its old stream broke, or is a dead connection that was not
-        noticed yet. A stream with a recent heartbeat is alive, so the newcomer is another broker, whatever
-        its address."""
+        """Whether it is the same broker, which returns: its old stream broke, or is a dead connection that
+        was not noticed yet. If the old stream had a heartbeat recently it is alive, so the new one is another
+        broker, whatever its address."""
         if before.route.broker.address != broker.address:
             return False
         return before.broken_at is not None or now - before.heard_at > self._limits.silent_ms // 2
@@ -150,7 +150,7 @@ class RouteTable:
         topics: Sequence[TopicRoute] = (),
         data_version: int = 0,
     ) -> None:
-        """A later message of a session; `topics` counts where `data_version` is another than before.
+        """Handles a later message of a session; `topics` counts if `data_version` has changed.
 
         Raises TroveError BROKER_NOT_FOUND if the session is no longer registered, REQUEST_ILLEGAL,
         LIMIT_EXCEEDED.
@@ -172,13 +172,15 @@ class RouteTable:
             self.version += 1
 
     def stream_broken(self, session: int, now: int) -> None:
-        """The session's stream ended, and the broker did not unregister: it has `broken_ms` to return."""
+        """Notes that the session's stream ended without unregistering: the broker may return within
+        `broken_ms`."""
         found = self._registration(session)
         if found is not None and found.broken_at is None:
             found.broken_at = now
 
     def leave(self, session: int) -> str | None:
-        """A clean shutdown, or a session that is thrown out: out of the routes at once. The broker's name."""
+        """Removes a broker at once, for a clean shutdown or a session that was ended. Returns the broker's
+        name."""
         name = self._name_by_session.pop(session, None)
         if name is not None:
             del self._by_name[name]
@@ -193,7 +195,7 @@ class RouteTable:
         return [found.route.broker.name for found in overdue]
 
     def next_expiry(self) -> int | None:
-        """When `expire` will next have something to do, if nothing is heard until then."""
+        """When `expire` will next have something to do, if no message arrives before."""
         return min((found.ends_at(self._limits) for found in self._by_name.values()), default=None)
 
     def registered(self, session: int) -> bool:

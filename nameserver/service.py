@@ -1,5 +1,6 @@
 # ruff: noqa: N802  the methods have the names of their RPCs
-"""The nameserver's gRPC services over one route table: brokers register, clients ask and watch."""
+"""The nameserver's gRPC services on one route table: brokers register, clients ask for routes and watch
+them."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ TOPICS_ASKED_MAX: Final = 1_024
 
 
 class Registry:
-    """The table with the common state of the services: sessions, watchers, expiry, counters."""
+    """The route table and the common state of the services: sessions, watchers, expiry, counters."""
 
     def __init__(self, limits: RouteLimits, watchers_max: int, clock: Clock) -> None:
         self.table = RouteTable(limits)
@@ -44,7 +45,7 @@ class Registry:
         return self._sessions
 
     def changed(self) -> None:
-        """Wakes the watchers if the table's version rose."""
+        """Wakes the watchers if the table's version has changed."""
         if self.table.version != self._version_notified:
             self._version_notified = self.table.version
             self.watchers.notify()
@@ -56,10 +57,9 @@ class Registry:
         self.changed()
 
     async def run_expiry(self) -> None:
-        """Takes overdue brokers out, until it is cancelled.
+        """Removes overdue brokers, until it is cancelled.
 
-        After a time in which this process did not run at all, heartbeats are waiting to be read: they get
-        one more turn first.
+        If this process did not run for a time, heartbeats wait to be read: they get one more turn first.
         """
         last = self.clock()
         while True:
@@ -75,7 +75,7 @@ class Registry:
 
 
 class RouteService(route_pb2_grpc.RouteServiceServicer):
-    """The service for clients. A topic without brokers gives an empty answer: that is not an error here."""
+    """The service for clients. The reply for a topic without brokers is empty: that is not an error."""
 
     def __init__(self, registry: Registry, *, name: Callable[[], str], version: str) -> None:
         self._registry = registry
@@ -102,7 +102,7 @@ class RouteService(route_pb2_grpc.RouteServiceServicer):
     async def WatchRoutes(
         self, request: route_pb2.WatchRoutesRequest, context: ServicerContext[Any, Any]
     ) -> AsyncIterator[route_pb2.ClusterReply]:
-        """The present state, then the latest one after each change of the requested topics."""
+        """The present state, and after each change of the requested topics the latest one."""
         topics = list(request.topics)
         if len(topics) > TOPICS_ASKED_MAX:
             raise TroveError(
@@ -120,7 +120,7 @@ class RouteService(route_pb2_grpc.RouteServiceServicer):
 
 
 class RegistrationService(route_pb2_grpc.RegistrationServiceServicer):
-    """One stream a broker. An error is the stream's last reply."""
+    """The service for brokers, one stream each. An error is the stream's last reply."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -160,7 +160,8 @@ class RegistrationService(route_pb2_grpc.RegistrationServiceServicer):
     async def _next(
         self, session: int, heartbeats: AsyncIterator[route_pb2.Heartbeat]
     ) -> route_pb2.Heartbeat | None:
-        """The next message; None if the broker ended its stream. A silent one is thrown out."""
+        """The next message; None if the broker ended its stream. A silent broker's registration is
+        removed."""
         silent_ms = self._registry.limits.silent_ms
         try:
             async with asyncio.timeout(silent_ms / 1000):
@@ -172,7 +173,7 @@ class RegistrationService(route_pb2_grpc.RegistrationServiceServicer):
 
     def _register(self, session: int, heartbeat: route_pb2.Heartbeat) -> None:
         if not heartbeat.HasField("broker"):
-            # A broker that expired while its stream was idle gets this too; it then registers again.
+            # A broker that expired while its stream was idle gets this error, too; it then registers again.
             raise TroveError(errors.BROKER_NOT_FOUND, "the stream's first message must describe the broker")
         broker = broker_from_wire(heartbeat.broker)
         registry = self._registry

@@ -1,4 +1,4 @@
-"""The nameserver's settings. It keeps nothing on disk, so these are all there is."""
+"""The nameserver's settings. It stores nothing on disk."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trovemq_daemon.tls_settings import TlsSettings
 ENVIRONMENT_PREFIX: Final = "TROVEMQ_NAMESERVER"
 HTTP_OFF: Final = "off"
 
-# Keys of RocketMQ's namesrv.conf that we know and do not implement.
+# Keys of RocketMQ's namesrv.conf that are known and not implemented.
 IGNORED_KEYS: Final = frozenset(
     {
         "clientRequestThreadPoolNums", "clusterTest", "configStorePath", "defaultThreadPoolNums",
@@ -34,13 +34,13 @@ IGNORED_KEYS: Final = frozenset(
 
 
 def _listen_port(text: str, listen: str) -> str:
-    """listenPort changes the port alone."""
+    """listenPort changes the port only."""
     return f"{str(listen).rpartition(':')[0]}:{text.strip()}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameserverSettings(TlsSettings):
-    """The values; times in milliseconds, sizes in bytes."""
+    """The values of the settings; times in milliseconds, sizes in bytes."""
 
     listen: str = setting(
         "127.0.0.1:9876",
@@ -119,7 +119,7 @@ class NameserverSettings(TlsSettings):
 
     @property
     def http_address(self) -> Address | None:
-        """The operations HTTP address; None if it is switched off."""
+        """The address of the operations HTTP; None if it is off."""
         return None if self.http.casefold() == HTTP_OFF else parse_address(self.http)
 
     def route_limits(self) -> RouteLimits:

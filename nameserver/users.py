@@ -1,16 +1,16 @@
-"""The file of those who may call a nameserver (`users_file`), as TOML:
+"""The file of a nameserver's users (`users_file`), in TOML:
 
     [[broker]]                    # registers under its name, and reads routes
     name = "broker-a"
     access_key = "broker-a"
     secret_key = "…"
-    old_secret_key = "…"          # optional: valid beside the other one while a secret is changed
+    old_secret_key = "…"          # optional: also valid, while a secret is changed
 
     [[client]]                    # reads routes
     access_key = "alice"
     secret_key = "…"
 
-A nameserver keeps nothing on disk: who may call is in this file alone. Errors show names, and no secret.
+The users are only in this file: a nameserver stores nothing on disk. Errors show names, but no secrets.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trovemq_proto.authentication.scram import SALT_SIZE
 from trovemq_proto.errors import TroveError
 
 FILE_SIZE_MAX: Final = 1 << 20
-USERS_MAX: Final = 1_000  # a proof's verifier takes a millisecond or two to make
+USERS_MAX: Final = 1_000  # the verifier of a secret takes a millisecond or two to compute
 
 _MEMBERS: Final = {
     "broker": {"name", "access_key", "secret_key", "old_secret_key"},
@@ -38,13 +38,13 @@ _PLACE: Final = re.compile(r"\(at [^()]*\)$")
 
 
 class KnownUsers:
-    """The users of one reading of the file. A user who is the same as before is equal to that one, so that
-    sessions continue."""
+    """The users from one reading of the file. An unchanged user is equal to the one before, so that sessions
+    continue."""
 
     def __init__(
         self, users: Mapping[str, User] | None = None, brokers: Mapping[str, str] | None = None
     ) -> None:
-        """The users by access key, and for brokers the name under which they register."""
+        """users: by access key. brokers: the names under which they register, by access key."""
         self._users = dict(users or {})
         self._brokers = dict(brokers or {})
 
@@ -55,12 +55,13 @@ class KnownUsers:
         return self._users.get(access_key)
 
     def broker_of(self, access_key: str) -> str | None:
-        """The name that it registers; None for a client."""
+        """The broker name that this user may register; None for a client."""
         return self._brokers.get(access_key)
 
 
 def read_users(path: Path, salt_key: bytes, before: KnownUsers) -> KnownUsers:
-    """Blocks. `salt_key`: salts are made of it. Raises SettingsError that names the file and its fault."""
+    """Reads the file; blocks. Salts are derived from `salt_key`. Raises SettingsError, which names the file
+    and its fault."""
     try:
         with path.open("rb") as file:
             content = file.read(FILE_SIZE_MAX + 1)
@@ -75,7 +76,7 @@ def read_users(path: Path, salt_key: bytes, before: KnownUsers) -> KnownUsers:
 
 
 def parse_users(content: bytes, salt_key: bytes, before: KnownUsers) -> KnownUsers:
-    """ValueError, which shows no secret."""
+    """Parses the content. Raises ValueError, whose text shows no secret."""
     document = _toml(content)
     unknown = document.keys() - _MEMBERS.keys()
     if unknown:

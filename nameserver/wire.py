@@ -1,4 +1,4 @@
-"""Between the route table's values and their protobuf messages; protobuf goes no further in."""
+"""Translates between the route table's values and protobuf messages; the table itself has no protobuf."""
 
 from __future__ import annotations
 

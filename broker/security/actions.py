@@ -9,7 +9,7 @@
 | Namespace:eu      | topics and groups of the namespace `eu` (`eu%orders`) |
 | *                 | everything                                            |
 
-Read, Command, Backup and Audit are our own: they are for operators, and RocketMQ has no names for them.
+Read, Command, Backup and Audit are TroveMQ's own: they are for operators, and RocketMQ has no names for them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _INTERNAL_PREFIXES: Final = ("%RETRY%", "%DLQ%")
 
 
 class Action(IntFlag):
-    """The actions that a rule names. A set of actions is one number."""
+    """The actions of rules. A set of actions is one number."""
 
     PUB = 1
     SUB = 2
@@ -62,7 +62,7 @@ _KINDS: Final = {kind.lower(): kind for kind in Kind}
 
 
 class Resource(NamedTuple):
-    """Something that a call is about."""
+    """The object of a call: a topic, a group, the cluster."""
 
     kind: Kind
     name: str
@@ -94,7 +94,7 @@ class Form(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """`kind` None: every kind, and then `form` is ANY."""
+    """A pattern of resources. `kind` None: every kind; `form` is then ANY."""
 
     kind: Kind | None
     form: Form
@@ -141,7 +141,8 @@ class Pattern:
 
 
 def parse_actions(text: str) -> Action:
-    """Names separated by commas, in any case; `All` or `*` for all. TroveError RULE_ILLEGAL."""
+    """Parses names that are separated by commas, in any case; `All` or `*` for all. TroveError
+    RULE_ILLEGAL."""
     actions = Action(0)
     for name in text.split(","):
         action = _BY_NAME.get(name.strip().lower())
@@ -153,7 +154,7 @@ def parse_actions(text: str) -> Action:
 
 
 def action_text(actions: Action) -> str:
-    """As parse_actions() reads it."""
+    """The text for these actions, as parse_actions() reads it."""
     if actions == ALL_ACTIONS:
         return "All"
     return ",".join((one.name or "").capitalize() for one in Action if one in actions)

@@ -1,15 +1,15 @@
 """Audit records as messages of the log (trovemq_proto/audit.py has their form).
 
 An act has one record before it begins and one at its end. If the first cannot be written, the act is refused.
-Of all other events that are alike, the first in a minute has a record, and one more record at the minute's
-end has the number of the rest. The reserve of a full disk takes these records. While the disk is full, only
-acts are written; everything else is counted until there is space.
+Of other events of one kind, the first in a minute has a record, and a record at the end of the minute has the
+number of the others. On a full disk these records use the disk reserve: only acts are written then, and
+everything else is counted until there is space.
 
 Invariants
 - An act that was done has a record in the log before it.
 - At most KINDS_MAX kinds are counted in a minute; the events of all further kinds are counted together.
-- A crash loses counts that were not written yet, and nothing else.
-- Retention removes no record that is younger than the trail's own retention time: it is appended again first.
+- A crash loses only counts that were not written yet.
+- A record that is younger than the trail's own retention time is appended again before retention removes it.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _OTHERS: Final[_Kind] = ("others",)
 
 @dataclass(slots=True)
 class _Counted:
-    """One kind of event in this minute: its first record, and how many more came that no record counts
-    yet."""
+    """One kind of event in this minute: its first record, and the number of further events that no record
+    counts yet."""
 
     record: AuditRecord
     left: int
 
 
 class AuditTrail:
-    """The audit records of one store. Used from one thread. `prefix`: the ids of records written since this
-    start begin with it."""
+    """The audit records of one store. Used by one thread. `prefix`: the begin of the ids of all records that
+    are written since this start."""
 
     def __init__(self, store: MessageStore, writer: RecordWriter, age_max_ms: int, prefix: str) -> None:
         self._store = store
@@ -63,7 +63,7 @@ class AuditTrail:
         self.failures = 0
         """How many records could not be written when they were due."""
         self.failure: TroveError | None = None
-        """The last of them."""
+        """The last of these failures."""
 
     # --- acts -----------------------------------------------------------------------------------------
     def begin_act(
@@ -76,14 +76,14 @@ class AuditTrail:
         return made, self._append(made)
 
     def end_act(self, begun: AuditRecord, outcome: str, now_ms: EpochMs) -> None:
-        """Writes the act's last record. A failure is counted, not raised: the act is done already."""
+        """Writes the act's last record. A failure is counted, not raised, because the act is already done."""
         self._try_append(replace(begun, id=self._next_id(), time=now_ms, phase=ENDED, outcome=outcome))
 
     # --- others -----------------------------------------------------------------------------------------
     def note(
         self, kind: str, user: str, source: str, method: str, resources: str, outcome: str, now_ms: EpochMs
     ) -> None:
-        """Records a look-up or a log-in: the first in a minute, and the number of those that are alike."""
+        """Records a look-up or a log-in: the first of its kind in a minute, and the number of the others."""
         key = (kind, user, source, method, resources, outcome)
         self._count(key, AuditRecord("", now_ms, kind, user, source, method, resources, outcome), now_ms)
 
@@ -124,9 +124,8 @@ class AuditTrail:
 
     # --- retention --------------------------------------------------------------------------------------
     def carry(self, end: PhysicalOffset, now_ms: EpochMs) -> Iterator[int]:
-        """Appends again the records below `end` that are still young, in steps; yields the number of each
-        step. When they are on disk, the log below `end` may be removed. Raises TroveError as an append
-        does."""
+        """Appends the young records below `end` again, in steps; yields the number of each step. When the
+        copies are on disk, the log below `end` may be removed. Raises TroveError as an append does."""
         begin = self._carried_to
         batch: list[NewRecord] = []
         for _, message in messages_from(self._store, AUDIT_TOPIC, AUDIT_QUEUE_ID, QueueOffset(0)):

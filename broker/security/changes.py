@@ -1,4 +1,5 @@
-"""Each change of users, rules and quotas as a function from one state to the next: none is half applied."""
+"""The changes of users, rules and quotas, as functions from one state to the next, so that no change is
+applied in part."""
 
 from __future__ import annotations
 
@@ -49,20 +50,20 @@ def add_user(state: SecurityState, user: User) -> SecurityState:
 
 
 def rotate_secret(state: SecurityState, access_key: str, secret: bytes, now_ms: EpochMs) -> SecurityState:
-    """The new secret is valid, and the one before. TroveError USER_NOT_FOUND, USER_ILLEGAL."""
+    """Adds a secret; the one before stays valid. TroveError USER_NOT_FOUND, USER_ILLEGAL."""
     user = state.require_user(access_key)
     made = Secret.make(secret, user.salt, now_ms)
     return _with_user(state, replace(user, secrets=(made, *user.secrets)[:SECRETS_MAX]))
 
 
 def drop_old_secret(state: SecurityState, access_key: str) -> SecurityState:
-    """Only the newest secret is valid from here on. TroveError USER_NOT_FOUND."""
+    """Removes all secrets but the newest. TroveError USER_NOT_FOUND."""
     user = state.require_user(access_key)
     return _with_user(state, replace(user, secrets=user.secrets[:1]))
 
 
 def set_enabled(state: SecurityState, access_key: str, *, enabled: bool) -> SecurityState:
-    """TroveError USER_NOT_FOUND; REQUEST_ILLEGAL if nobody could administer users any more."""
+    """TroveError USER_NOT_FOUND; REQUEST_ILLEGAL if no super user would be enabled any more."""
     user = state.require_user(access_key)
     if not enabled:
         _check_not_last(state, user)
@@ -70,7 +71,8 @@ def set_enabled(state: SecurityState, access_key: str, *, enabled: bool) -> Secu
 
 
 def delete_user(state: SecurityState, access_key: str) -> SecurityState:
-    """The user's rules and quota go, too. TroveError USER_NOT_FOUND; REQUEST_ILLEGAL as set_enabled()."""
+    """Deletes the user with its rules and quota. TroveError USER_NOT_FOUND; REQUEST_ILLEGAL as
+    set_enabled()."""
     user = state.require_user(access_key)
     _check_not_last(state, user)
     users = {name: other for name, other in state.users.items() if name != access_key}
@@ -116,9 +118,9 @@ def delete_rule(state: SecurityState, number: int) -> SecurityState:
 
 
 def set_quota(state: SecurityState, subject: str, quota: Quota) -> SecurityState:
-    """`subject`: of check_subject(). A quota without limits is none. TroveError USER_NOT_FOUND,
-    LIMIT_EXCEEDED; REQUEST_ILLEGAL for calls of a super user, who could not call any more, and for topics
-    or groups of an address or a client."""
+    """Sets a quota; one without limits is removed. `subject`: from check_subject(). TroveError
+    USER_NOT_FOUND, LIMIT_EXCEEDED; REQUEST_ILLEGAL for a limit on the calls of a super user, who might be
+    locked out, and on topics or groups of an address or a client."""
     kind, _, name = subject.partition(":")
     if kind != "User" and (quota.topics_max or quota.groups_max):
         raise TroveError(errors.REQUEST_ILLEGAL, "topics and groups are counted for users: use User:NAME")

@@ -1,7 +1,7 @@
-"""The caller of the present request, as who makes its topics and groups.
+"""The creator of the topics and groups of the present request: its caller.
 
-The check of access sets it before a handler begins; a topic or a group that a request makes, also by its
-first use, is its caller's.
+The check of access sets the creator before a handler begins. It counts also for topics and groups that a
+request creates by their first use.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _present: Final[ContextVar[Creator]] = ContextVar("creator", default=NOBODY)
 
 
 def present_creator() -> Creator:
-    """NOBODY if the broker does not authenticate callers."""
+    """The creator; NOBODY if the broker does not authenticate callers."""
     return _present.get()
 
 
 def set_creator(creator: Creator) -> Token[Creator]:
-    """Of the present task's request, or until reset_creator()."""
+    """Sets the creator for the present task, or until reset_creator()."""
     return _present.set(creator)
 
 

@@ -1,27 +1,27 @@
-"""Quotas: how much a user, an address or a client may take, slowed first and refused after.
+"""Quotas: limits for users, addresses and clients. Calls beyond them are first slowed, then refused.
 
-| subject          | whose                                                                |
+| subject          | counts                                                               |
 |------------------|----------------------------------------------------------------------|
-| User:alice       | of the user                                                          |
-| User:*           | of each user who has none of its own                                 |
-| Address:10.0.0.7 | of all callers at the address                                        |
-| Address:*        | of each address that has none of its own; of IPv6, of each /64       |
-| Client:billing-1 | of the client with this id (`x-mq-client-id`), for each of its users |
-| Client:*         | of each client id that has none of its own                           |
+| User:alice       | calls of the user                                                    |
+| User:*           | calls of each user without a quota of its own                        |
+| Address:10.0.0.7 | calls of all callers at the address                                  |
+| Address:*        | calls of each address without its own quota; of IPv6, of each /64    |
+| Client:billing-1 | calls with this client id (`x-mq-client-id`), for each user          |
+| Client:*         | calls of each client id without a quota of its own                   |
 
-A super user falls under a quota of its own name alone, of rates: nobody can lock the last one out. A call
-without credentials, or with wrong ones, falls under its address alone. Topics and groups are counted for the
-user who made them: only quotas of users limit them.
+For a super user only a quota of its own name counts, and only its rates, so that the last one cannot be
+locked out. For a call without credentials, or with wrong ones, only quotas of its address count. Topics and
+groups are counted for the user who created them: only quotas of users limit them.
 
-Each quota that a call falls under counts. Requests, bytes and the time of the event loop that queries take
-are buckets that hold one second's worth. A call waits until those before it are paid; where this takes longer
-than WAIT_MAX_MS it is refused. So one call may take more than there is, and those after it pay: a message
-larger than a second's bytes passes once.
+All quotas that apply to a call count. Requests, bytes, and the event loop's time for queries are token
+buckets with the tokens of one second. A call waits until the bucket has no debt; if that takes longer than
+WAIT_MAX_MS it is refused. So one call may take more tokens than there are, and later calls wait for them: a
+message that is larger than the bytes of a second passes.
 
 Invariants
-- No user's client ids keep others from being counted.
-- Waiting calls are bounded: they wait for those before them, for WAIT_MAX_MS at most.
-- Counts of open calls outlive a change of the quotas.
+- The client ids of one user do not prevent that others are counted.
+- Waiting calls are bounded: they wait for calls before them, for at most WAIT_MAX_MS.
+- A change of the quotas keeps the counts of open calls.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
 
 WAIT_MAX_MS: Final = 1_000
-USES_MAX: Final = 20_000  # users, addresses and clients that are counted at once
-CLIENTS_OF_USER_MAX: Final = 1_000  # of these, clients of one user, who chooses their ids
-LOOK_INTERVAL_MS: Final = 1_000  # for accounts that may be forgotten
-IPV6_PREFIX: Final = 64  # one network: its addresses are at somebody's choice
+USES_MAX: Final = 20_000  # the most users, addresses and clients that are counted at a time
+CLIENTS_OF_USER_MAX: Final = 1_000  # of these, the most clients of one user, who chooses their ids
+LOOK_INTERVAL_MS: Final = 1_000  # between two searches for idle accounts
+IPV6_PREFIX: Final = 64  # one network, whose owner chooses its addresses
 LIMIT_MAX: Final = 1 << 50
 ANY: Final = "*"
 
@@ -53,7 +53,7 @@ _CLIENT: Final = re.compile(r"[!-~]{1,255}")
 
 
 class Taken(IntEnum):
-    """Things that have a rate. Only a query waits for the time that queries took."""
+    """The resources with a rate. Only queries wait because of the time of queries."""
 
     REQUESTS = 0
     BYTES_IN = 1
@@ -63,9 +63,9 @@ class Taken(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """0: no limit. `calls_max`: calls and streams that are open at once; `connections_max`: connections with
-    such calls, of an address all connections; `topics_max`, `groups_max`: that are there and that the user
-    made; `query_ms_per_s`: of the event loop's time, for queries and listings."""
+    """The limits of one quota; 0: no limit. `calls_max`: open calls and streams; `connections_max`:
+    connections with such calls, for an address all connections; `topics_max`, `groups_max`: existing ones
+    that the user created; `query_ms_per_s`: the event loop's time for queries and listings."""
 
     requests_per_s: int = 0
     bytes_in_per_s: int = 0
@@ -97,7 +97,7 @@ LIMITS: Final = tuple(field.name for field in fields(Quota))
 
 
 def check_subject(text: str) -> str:
-    """The subject in its one form. TroveError REQUEST_ILLEGAL, USER_ILLEGAL."""
+    """The subject in its canonical form. TroveError REQUEST_ILLEGAL, USER_ILLEGAL."""
     kind, _, name = text.partition(":")
     known = {"user": "User", "address": "Address", "client": "Client"}.get(kind.lower())
     if known is None or not name:
@@ -134,17 +134,16 @@ class Use:
 
     def __init__(self, subject: str, quota: Quota, now_ms: EpochMs) -> None:
         self.calls = 0
-        """Open now."""
+        """The number of open calls."""
         self.connections: dict[str, int] = {}
-        """Open calls by their connection."""
+        """The number of open calls by connection."""
         self._rates = (0, 0, 0, 0)
         self._levels = [0.0, 0.0, 0.0, 0.0]
         self._at_ms = now_ms
         self.give(subject, quota)
 
     def give(self, subject: str, quota: Quota) -> None:
-        """Another quota: it counts from now on. Debts stay; of something that had no rate nothing was
-        taken."""
+        """Sets another quota from now on. Debts stay; a resource that had no rate has no debt."""
         self.subject = subject
         self.quota = quota
         before, self._rates = self._rates, quota.rates
@@ -153,7 +152,7 @@ class Use:
         self._limited = tuple(index for index, rate in enumerate(self._rates) if rate)
 
     def wait_ms(self, now_ms: EpochMs, *, is_query: bool = False) -> float:
-        """Until all that was taken is paid; what queries took, only for a query."""
+        """The wait until there is no debt; the debt of queries counts only for a query."""
         self._fill(now_ms)
         wait_ms = 0.0
         for index in self._limited:
@@ -162,17 +161,17 @@ class Use:
         return wait_ms
 
     def take_request(self, size: int) -> None:
-        """After wait_ms()."""
+        """Takes the tokens of a request; to be called after wait_ms()."""
         self._levels[Taken.REQUESTS] -= 1
         self._levels[Taken.BYTES_IN] -= size
 
     def take_query(self, elapsed_ms: float) -> None:
-        """A step of a query took that long."""
+        """Takes the time of a step of a query."""
         self._levels[Taken.QUERY_MS] -= elapsed_ms
 
     def take_reply(self, size: int, now_ms: EpochMs) -> float:
-        """Until the bytes of replies are paid, in ms: the answer to a request that was taken waits for no
-        other."""
+        """Takes the bytes of a reply. Returns the wait until their debt is gone, in ms; a reply waits for no
+        other resource."""
         if not self._rates[Taken.BYTES_OUT]:
             return 0.0
         self._fill(now_ms)
@@ -180,12 +179,12 @@ class Use:
         return max(0.0, -self._levels[Taken.BYTES_OUT] * 1_000 / self._rates[Taken.BYTES_OUT])
 
     def is_idle(self, now_ms: EpochMs) -> bool:
-        """Whether forgetting it changes nothing."""
+        """Whether the account may be forgotten without an effect."""
         self._fill(now_ms)
         return not self.calls and all(self._levels[index] >= self._rates[index] for index in self._limited)
 
     def _fill(self, now_ms: EpochMs) -> None:
-        """A clock that went back gives nothing."""
+        """Adds the tokens of the time that has passed; none if the clock was set back."""
         elapsed_ms, self._at_ms = now_ms - self._at_ms, now_ms
         if elapsed_ms <= 0:
             return
@@ -205,7 +204,7 @@ class Use:
             self.connections[connection] = left
 
     def excess(self, connection: str) -> str:
-        """Why another call of the connection would be too much; empty if it would not."""
+        """The reason why the quota allows no further call of the connection; empty if it allows one."""
         quota = self.quota
         if quota.calls_max and self.calls >= quota.calls_max:
             return f"{self.calls} calls and streams are open"
@@ -222,18 +221,18 @@ class Quotas:
         self._quotas: Mapping[str, Quota] = {}
         self._uses: dict[tuple[str, ...], Use] = {}
         self._clients_of: Counter[str] = Counter()
-        """Of _uses, clients by their user."""
+        """The number of clients in _uses by user."""
         self._looked_ms = -LOOK_INTERVAL_MS
         self._connections: Counter[str] = Counter()
-        """Open now, by address and by the network of an address."""
+        """The number of open connections, by address and by the network of an address."""
         self.version = 0
-        """Rises with each change."""
+        """Is raised with each change."""
         self.slowed: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
-        """Calls and messages, by the quota's subject."""
+        """Refused calls and messages, by the quota's subject."""
 
     def set(self, quotas: Mapping[str, Quota]) -> None:
-        """They count from the next call on; no debt is forgotten."""
+        """Sets the quotas from the next call on; debts stay."""
         if quotas is self._quotas:
             return
         self._quotas = quotas
@@ -266,7 +265,7 @@ class Quotas:
     def uses(
         self, access_key: str, *, is_super: bool, source: str, client_id: str, now_ms: EpochMs
     ) -> tuple[Use, ...]:
-        """The quotas of a call, with what they have used. Raises TroveError LIMIT_EXCEEDED if too many are
+        """The accounts of the quotas that apply to a call. Raises TroveError LIMIT_EXCEEDED if too many are
         counted."""
         if not self._quotas:
             return ()
@@ -279,7 +278,7 @@ class Quotas:
         )
 
     def uses_of_address(self, source: str, now_ms: EpochMs) -> tuple[Use, ...]:
-        """The quotas of a call whose caller is not known. Raises TroveError as uses()."""
+        """The accounts for a call whose caller is unknown. Raises TroveError as uses()."""
         subject = self._subject("Address", source, may_be_any=True) if source else None
         return () if subject is None else (self._use(("Address", source), subject, now_ms),)
 
@@ -303,8 +302,8 @@ class Quotas:
                 del self._clients_of[key[1]]
 
     def _forget_idle(self, wanted: tuple[str, ...], now_ms: EpochMs) -> None:
-        """TroveError LIMIT_EXCEEDED if there is no space for the wanted account all the same. Looks at all
-        of them, so it does that once a while."""
+        """Forgets idle accounts; at most once per LOOK_INTERVAL_MS, because it examines all of them.
+        TroveError LIMIT_EXCEEDED if there is still no space for the wanted account."""
         if not 0 <= now_ms - self._looked_ms < LOOK_INTERVAL_MS:
             self._looked_ms = now_ms
             for key in [key for key, use in self._uses.items() if use.is_idle(now_ms)]:
@@ -320,7 +319,7 @@ class Quotas:
 
     # --- connections ----------------------------------------------------------------------------------
     def connection_opened(self, source: str) -> bool:
-        """Whether the address may have another connection: then it counts until connection_closed()."""
+        """Whether the address may have another connection. If so, it counts until connection_closed()."""
         subject = self._subject("Address", source, may_be_any=True) if source else None
         limit = 0 if subject is None else self._quotas[subject].connections_max
         name = _network(source)
@@ -339,7 +338,7 @@ class Quotas:
 
     # --- calls ----------------------------------------------------------------------------------------
     def open_call(self, uses: Iterable[Use], connection: str) -> None:
-        """Counts an open call: close_call() later. TroveError LIMIT_EXCEEDED: then it does not count."""
+        """Counts an open call until close_call(). After TroveError LIMIT_EXCEEDED it does not count."""
         for use in uses:
             excess = use.excess(connection)
             if excess:
@@ -353,14 +352,14 @@ class Quotas:
             use.close(connection)
 
     def move_call(self, before: Iterable[Use], now: Iterable[Use], connection: str) -> None:
-        """An open call falls under other quotas from here on: it counts there, whatever their limit."""
+        """Moves an open call to other quotas: it counts there even beyond their limits."""
         self.close_call(before, connection)
         for use in now:
             use.open(connection)
 
     def check_entries(self, access_key: str, noun: str, count: int, *, is_super: bool) -> None:
-        """Whether the user may make another topic or group, having made `count` that are there. TroveError
-        LIMIT_EXCEEDED."""
+        """Raises TroveError LIMIT_EXCEEDED if a user with `count` existing topics (or groups) may not create
+        another one."""
         subject = self._subject("User", access_key, may_be_any=not is_super)
         limit = 0 if subject is None else self._quotas[subject].entries_max(noun)
         if subject is not None and limit and count >= limit:
@@ -372,14 +371,15 @@ class Quotas:
             )
 
     def take_query(self, uses: Iterable[Use], elapsed_ms: float) -> None:
-        """Queries that begin later pay."""
+        """Takes the time of a query: later queries wait for it."""
         for use in uses:
             use.take_query(elapsed_ms)
 
     def take_request(
         self, uses: Iterable[Use], size: int, now_ms: EpochMs, *, is_query: bool = False
     ) -> float:
-        """For how many ms the request waits. TroveError LIMIT_EXCEEDED: then nothing is taken."""
+        """Takes the tokens of a request. Returns for how many ms it must wait. After TroveError
+        LIMIT_EXCEEDED nothing is taken."""
         wait_ms, longest = 0.0, None
         for use in uses:
             own_ms = use.wait_ms(now_ms, is_query=is_query)
@@ -395,7 +395,7 @@ class Quotas:
         return wait_ms
 
     def take_reply(self, uses: Iterable[Use], size: int, now_ms: EpochMs) -> float:
-        """For how many ms a stream's next reply waits."""
+        """Takes the bytes of a reply. Returns for how many ms the stream's next reply must wait."""
         return max((use.take_reply(size, now_ms) for use in uses), default=0.0)
 
 

@@ -2,9 +2,9 @@
 
     authorization: MQv2-HMAC-SHA1 Credential=ACCESS_KEY, SignedHeaders=x-mq-date-time, Signature=HEX
 
-It names neither the call nor its content, and clients write local times as if they were UTC, so that no clock
-can be asked: who has seen one such header can use it for any call. Therefore it is taken from loopback and
-over TLS alone (broker.server.access).
+It covers neither the call nor its content, and clients write local times as if they were UTC, so the time
+cannot be checked: anyone who has seen such a header can use it for any call. Therefore it is accepted only
+from loopback and over TLS (broker.server.access).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NO_SECRET: Final = b"\0" * 32
 
 
 def parse_header(header: str) -> tuple[str, bytes] | None:
-    """Access key and signature; None for anything else than such a header."""
+    """The access key and the signature; None if it is not such a header."""
     algorithm, separator, rest = header.partition(" ")
     if algorithm != ALGORITHM or not separator or len(header) > HEADER_SIZE_MAX:
         return None
@@ -48,17 +48,18 @@ def parse_header(header: str) -> tuple[str, bytes] | None:
 
 
 class SignatureChecker:
-    """Checks headers, and remembers those that were right: a client sends one for all calls of a second."""
+    """Checks headers, and caches valid ones: a client sends the same one for all calls of a second."""
 
     def __init__(self, table: SecurityTable) -> None:
         self._table = table
         self._right: dict[tuple[str, str], User] = {}
 
     def user_of(self, header: str, date: str) -> User:
-        """Who signed. TroveError AUTHENTICATION_FAILED, in the same words whatever is wrong."""
+        """The user who signed. Raises TroveError AUTHENTICATION_FAILED, with the same text for each
+        reason."""
         known = self._right.get((header, date))
         if known is not None and self._table.user(known.access_key) is known:
-            return known  # a change of the user makes another User
+            return known  # a changed user is another User object
         user = self._check(header, date)
         if user is None:
             raise TroveError(

@@ -1,11 +1,11 @@
 """Rules of access and the decision.
 
 A rule allows or denies a subject some actions on the resources of a pattern, from everywhere or from some
-networks. A call is allowed where one of the actions that would do is allowed by a rule and denied by none:
-the order of rules is of no meaning, and nothing overrides a deny. (RocketMQ lets the most specific pattern
-win.) Where no rule matches, the answer is no.
+networks. A call is allowed if one of its sufficient actions is allowed by a rule and denied by none. The
+order of rules has no meaning, and nothing overrides a deny. (In RocketMQ the most specific pattern wins.) A
+call is denied if no rule matches.
 
-Invariant: `SubjectRules.allowed` is the same as `decide(…).allowed`, with the answers of before remembered.
+Invariant: `SubjectRules.allowed` returns the same as `decide(…).allowed`, with a cache of earlier answers.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from trovemq_daemon.peers import parse_source
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
-ANSWERS_MAX: Final = 8_192  # that are remembered for one subject
-SOURCES_MAX: Final = 64  # networks of one rule
+ANSWERS_MAX: Final = 8_192  # the most cached answers for one subject
+SOURCES_MAX: Final = 64  # the most networks of one rule
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`subject`: an access key. `sources` empty: from everywhere."""
+    """A rule of access. `subject`: an access key. `sources` empty: from everywhere."""
 
     number: int
     subject: str
@@ -53,14 +53,14 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`rule`: the one that decided; None if no rule matched."""
+    """The decision. `rule`: the deciding rule; None if no rule matched."""
 
     allowed: bool
     rule: Rule | None = None
 
 
 def decide(rules: Iterable[Rule], resource: Resource, wanted: Action, source: str) -> Decision:
-    """Whether the subject of these rules may do one of the wanted actions, and which rule says so: of several
+    """Whether the subject of these rules may do one of the wanted actions, and the deciding rule: of several
     the one with the lowest number."""
     matching = sorted(
         (
@@ -82,7 +82,7 @@ def decide(rules: Iterable[Rule], resource: Resource, wanted: Action, source: st
 
 @dataclass(slots=True)
 class _Actions:
-    """The actions of the rules of one pattern: from everywhere, and the rules that name sources."""
+    """The rules of one pattern: the actions of rules without sources, and the rules with sources."""
 
     allowed: int = 0
     denied: int = 0
@@ -98,8 +98,8 @@ class _Actions:
 
 
 class _Names:
-    """Rules by the name, or the beginning of it, that they are about. A look-up costs as much as there are
-    lengths of prefixes, not as there are rules."""
+    """Rules by the name or prefix in their patterns. The cost of a look-up depends on the number of different
+    prefix lengths, not on the number of rules."""
 
     __slots__ = ("_by_name", "_by_prefix", "_every", "_lengths")
 
@@ -134,7 +134,7 @@ class _Names:
 
 
 class SubjectRules:
-    """The rules of one subject, arranged for many questions. They do not change: a change makes another."""
+    """The rules of one subject, indexed for fast look-ups. Immutable: a change creates another object."""
 
     __slots__ = ("_answers", "_by_kind", "_by_namespace", "_by_source", "_everything", "rules")
 
@@ -194,7 +194,7 @@ class SubjectRules:
 
 
 def parse_sources(texts: Iterable[str]) -> tuple[Network, ...]:
-    """Networks or single addresses. TroveError RULE_ILLEGAL."""
+    """Parses networks or single addresses. TroveError RULE_ILLEGAL."""
     networks: list[Network] = []
     for text in texts:
         try:
@@ -210,7 +210,7 @@ def parse_sources(texts: Iterable[str]) -> tuple[Network, ...]:
 def make_rule(
     number: int, subject: str, *, allow: bool, actions: str, resource: str, sources: Iterable[str] = ()
 ) -> Rule:
-    """A rule of its texts. TroveError RULE_ILLEGAL."""
+    """Makes a rule of texts. TroveError RULE_ILLEGAL."""
     return Rule(
         number, subject, allow, parse_actions(actions), Pattern.parse(resource), parse_sources(sources)
     )

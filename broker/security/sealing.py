@@ -1,4 +1,4 @@
-"""Secrets sealed by a key that does not lie in the store.
+"""Seals secrets with a key that is not in the store.
 
 A sealed text is base64 of
 
@@ -8,8 +8,8 @@ A sealed text is base64 of
 | n     | AES-256-GCM of the secret                                      |
 | 16    | its tag, which covers the name that the secret belongs to, too |
 
-The key is the 32 bytes of a file of 64 hex digits. Who has a store or a backup of it, but not the key file,
-has no secret.
+The key has 32 bytes; its file has 64 hex digits. A copy of the store or of a backup reveals no secret without
+the key file.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _KEY_TEXT: Final = re.compile(rb"\s*([0-9a-fA-F]{64})\s*")
 
 
 class SealingKey:
-    """Seals and opens. `key_id` identifies a key and reveals nothing of it."""
+    """Seals and opens secrets. `key_id` identifies the key without revealing it."""
 
     __slots__ = ("_aead", "_key", "key_id")
 
     def __init__(self, key: bytes) -> None:
-        """ValueError if the key has another size."""
+        """Raises ValueError if the key has another size."""
         if len(key) != KEY_SIZE:
             raise ValueError(f"a key has {KEY_SIZE} bytes")
         self._key = key
@@ -48,7 +48,7 @@ class SealingKey:
 
     @classmethod
     def parse(cls, content: bytes) -> SealingKey:
-        """The content of a key file. ValueError, which does not show it."""
+        """Parses the content of a key file. Raises ValueError, whose text does not show the content."""
         found = _KEY_TEXT.fullmatch(content)
         if found is None:
             raise ValueError("a key file has 64 hex digits and nothing else")
@@ -61,7 +61,7 @@ class SealingKey:
         return base64.b64encode(nonce + sealed).decode()
 
     def open(self, name: str, sealed: str) -> bytes:
-        """ValueError if it was sealed by another key, for another name, or is damaged."""
+        """Raises ValueError if the text was sealed with another key or for another name, or is damaged."""
         try:
             data = base64.b64decode(sealed, validate=True)
             return self._aead.decrypt(data[:NONCE_SIZE], data[NONCE_SIZE:], name.encode())

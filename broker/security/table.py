@@ -2,7 +2,7 @@
 
     {
       "version": 1,
-      "sealingKey": "…",                      which key the secrets are sealed by
+      "sealingKey": "…",                      the id of the key that seals the secrets
       "users": {"alice": {"kind": "Normal", "enabled": true, "createdMs": 0, "salt": "hex",
                           "secrets": [{"sealed": "base64", "createdMs": 0}]}},
       "rules": [{"number": 1, "subject": "User:alice", "decision": "Allow", "actions": "Pub",
@@ -16,9 +16,9 @@
 `sealed` holds StoredKey and ServerKey of SCRAM-SHA-256, 32 bytes each, and the secret (sealing.py).
 
 Invariants
-- Both copies have the same content: a damaged file never brings back a user or a rule of before.
-- A change counts when it is on disk: state() shows it after finish(), whole or not at all.
-- A file that cannot be read in full is not used in part: the store does not open.
+- Both copies have the same content, so that a damaged file never restores an earlier user or rule.
+- A change counts when it is on disk: state() has it after finish(), completely or not at all.
+- A file that cannot be read completely is not used: the store does not open.
 
 RocketMQ keeps users in a RocksDB of its own (config/auth); it is not read.
 """
@@ -59,7 +59,8 @@ _QUOTA_MEMBERS: Final = {
 
 
 class SecurityChange:
-    """`run()` may block, and may run in another thread; then SecurityTable.finish()."""
+    """A change that has begun. `run()` may block, and may run in another thread; after it
+    SecurityTable.finish() is to be called."""
 
     def __init__(self, file: JsonFile, document: JsonObject, after: SecurityState) -> None:
         self._file = file
@@ -68,15 +69,15 @@ class SecurityChange:
         self.saved = False
 
     def run(self) -> None:
-        """TroveError DISK_FULL, STORE_FAILED; then the file is as it was."""
+        """Writes the file. After TroveError DISK_FULL or STORE_FAILED it is unchanged."""
         self._file.save(self._document)
         self.saved = True
 
 
 class SecurityTable:
-    """The state that counts now; used from one thread.
+    """The present users, rules and quotas. Used by one thread.
 
-    A change is begin(), run() of its result, and finish(), one at a time.
+    A change is begin(), run() of its result, and finish(); one change at a time.
     """
 
     def __init__(self, file: JsonFile, key: SealingKey, random_bytes: Callable[[int], bytes]) -> None:
@@ -88,11 +89,12 @@ class SecurityTable:
         self._change: SecurityChange | None = None
         self.state = SecurityState()
         self.version = 0
-        """Rises with each change."""
+        """Is raised with each change."""
 
     @classmethod
     def load(cls, files: FileSystem, key: SealingKey, random_bytes: Callable[[int], bytes]) -> SecurityTable:
-        """Empty where there is no file. TroveError STORE_FAILED, STORE_NEWER, SEALING_KEY_MISMATCH."""
+        """Reads the file; an empty table if there is none. TroveError STORE_FAILED, STORE_NEWER,
+        SEALING_KEY_MISMATCH."""
         file = JsonFile(files, PATH, mirror=True, sealed=True)
         table = cls(file, key, random_bytes)
         document = file.load()
@@ -108,19 +110,20 @@ class SecurityTable:
         return self.state.users.get(access_key)
 
     def rules(self, access_key: str) -> SubjectRules:
-        """The rules of a subject, arranged for questions."""
+        """The rules of a subject, indexed for look-ups."""
         return self._rules.get(access_key, _NO_RULES)
 
     # --- changes ----------------------------------------------------------------------------------------
     def begin(self, after: SecurityState) -> SecurityChange:
-        """TroveError SERVICE_NOT_AVAILABLE while another change is under way."""
+        """Begins a change to the state `after`. TroveError SERVICE_NOT_AVAILABLE while another change is
+        running."""
         if self._change is not None:
             raise TroveError(errors.SERVICE_NOT_AVAILABLE, "users or rules are being changed; try again")
         self._change = SecurityChange(self._file, self._document(after), after)
         return self._change
 
     def finish(self, change: SecurityChange) -> None:
-        """After run(), whatever became of it."""
+        """Ends the change; to be called after run(), even if that failed."""
         assert change is self._change, "one change at a time"
         self._change = None
         if change.saved:
@@ -169,7 +172,8 @@ class SecurityTable:
         }
 
     def _read(self, document: JsonObject) -> None:
-        """ValueError, TypeError, TroveError STORE_NEWER, SEALING_KEY_MISMATCH."""
+        """Reads the content of the file. Raises ValueError, TypeError, TroveError STORE_NEWER,
+        SEALING_KEY_MISMATCH."""
         if integer_member(document, "version", 0) > VERSION:
             raise TroveError(errors.STORE_NEWER, f"{PATH} was written by a newer TroveMQ", file=PATH)
         key_id = document.get("sealingKey")
@@ -232,7 +236,7 @@ def _quota_document(quota: Quota) -> JsonObject:
 
 
 def _read_quotas(document: JsonObject) -> dict[str, Quota]:
-    """The quotas; {} in a file that is older than quotas."""
+    """The quotas; {} if the file was written before there were quotas."""
     quotas = object_member(document, "quotas")
     if len(quotas) > QUOTAS_MAX:
         raise ValueError("it has too many quotas")
