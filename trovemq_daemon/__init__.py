@@ -3,6 +3,6 @@ HTTP."""
 
 import os
 
-# gRPC's C core writes lines of its own to standard error; its errors reach us as exceptions. It reads this
-# when it is first imported.
+# gRPC's C core writes its own lines to standard error; its errors also arrive as exceptions. It reads this
+# variable when it is first imported.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")

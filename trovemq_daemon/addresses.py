@@ -1,6 +1,6 @@
-"""HOST:PORT as people write it: parsing, checks of listen addresses, advertised addresses.
+"""HOST:PORT in settings: parsing, checks of listen addresses, advertised addresses.
 
-An IPv6 host is in brackets where a port follows: `[::1]:8081`.
+An IPv6 host before a port is in brackets: `[::1]:8081`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Address:
 
 
 def parse_host(text: str) -> str:
-    """A host name or an IP address (brackets are taken off). Raises SettingsError."""
+    """Parses a host name or an IP address; brackets are removed. Raises SettingsError."""
     host = text[1:-1] if text.startswith("[") and text.endswith("]") else text
     if ":" in host or re.fullmatch(r"[0-9.]+", host):
         try:
@@ -68,7 +68,7 @@ def parse_host(text: str) -> str:
 
 
 def parse_address(text: str) -> Address:
-    """HOST:PORT or [IPV6]:PORT. Raises SettingsError."""
+    """Parses HOST:PORT or [IPV6]:PORT. Raises SettingsError."""
     host, colon, port = text.strip().rpartition(":")
     if not colon or not host or text.rstrip().endswith("]"):
         raise SettingsError(f"{text!r} is not HOST:PORT")
@@ -80,14 +80,14 @@ def parse_address(text: str) -> Address:
 
 
 def parse_addresses(text: str) -> tuple[Address, ...]:
-    """Several HOST:PORT, separated by commas or (as RocketMQ does) semicolons; empty text is not an
-    address."""
+    """Parses several HOST:PORT, separated by commas or (as in RocketMQ) semicolons; empty parts are
+    skipped."""
     parts = (part.strip() for part in re.split("[,;]", text))
     return tuple(dict.fromkeys(parse_address(part) for part in parts if part))
 
 
 def parse_advertise(text: str, port: int) -> Address:
-    """HOST:PORT, or a bare HOST (as RocketMQ's brokerIP1 is), which then has the given port."""
+    """Parses HOST:PORT, or a bare HOST (as in RocketMQ's brokerIP1), which gets the given port."""
     text = text.strip()
     bare = text.count(":") > 1 and not text.startswith("[")
     if bare or ":" not in text or text.endswith("]"):
@@ -97,7 +97,8 @@ def parse_advertise(text: str, port: int) -> Address:
 
 
 def check_listen(what: str, address: Address, *, insecure: bool) -> None:
-    """Nothing but loopback without `insecure`, as there is no authentication. Raises SettingsError."""
+    """Accepts only loopback, unless `insecure` is set, because there is no authentication. Raises
+    SettingsError."""
     if not address.is_loopback and not insecure:
         raise SettingsError(
             f"{what} {address} is open to other machines, and there is no authentication yet: "
@@ -117,7 +118,7 @@ def check_advertise(listen: Address, advertise: str) -> None:
 
 
 def advertised_address(bound: Address, advertise: str) -> Address:
-    """The address for routes: `advertise` where given, else the bound one (its real port).
+    """The address for routes: `advertise` if given, else the bound one (with its real port).
 
     Raises SettingsError as `check_advertise` does.
     """
@@ -126,7 +127,7 @@ def advertised_address(bound: Address, advertise: str) -> Address:
 
 
 def resolve_ip(address: Address) -> Address:
-    """The same with an IP address for a host: records hold their store's address as 4 or 16 bytes.
+    """The address with an IP address as its host: records have their store's address in 4 or 16 bytes.
 
     A name is looked up (this blocks: call it before the event loop is busy); IPv4 is preferred.
     Raises SettingsError if the name is unknown.

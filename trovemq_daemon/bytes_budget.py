@@ -1,14 +1,14 @@
-"""A budget of bytes: how much memory may be used for others, in total and for each of them.
+"""A budget of bytes: how much memory may be used for peers, in total and for each of them.
 
-Code that takes bytes in, or makes a reply for a client, claims them first and releases them when they are
-gone. A claim is for the whole of the announced bytes, at once, so that nobody holds a part and waits for the
-rest. It knows no event loop: who has to wait is called back.
+Code that receives bytes, or makes a reply for a client, claims them first and releases them when they are
+freed. A claim is for all announced bytes at once, so that no claim holds a part and waits for the rest. The
+budget has no event loop: a waiting claim gets a callback.
 
 Invariants
 - `used` is the sum of all claims. It exceeds `total` only by forced claims, or growth by `resize`.
-- Large ones together have at most three quarters of the total: the rest is for small ones.
-- Who has no claim gets one, however large, as soon as the total has space: a peer's own limit never keeps it
-  from its only message.
+- Large claims together have at most three quarters of the total: the rest is for small ones.
+- A peer without a claim gets one, however large, as soon as the total has space: a peer's own limit never
+  prevents its only message.
 - Waiting claims are served in their order, but none waits for another peer's own limit.
 """
 
@@ -22,7 +22,7 @@ SMALL_SIZE_MAX: Final = 4 << 20
 
 
 class Claim:
-    """Some bytes of one peer."""
+    """The claimed bytes of one message of a peer."""
 
     __slots__ = ("peer", "size")
 
@@ -46,7 +46,7 @@ class Waiting:
 
 
 class BytesBudget:
-    """One for a process, or for a part of it. Used from one thread."""
+    """The budget of a process, or of a part of it. Used by one thread."""
 
     def __init__(self, total: int, peer_max: int, small_size_max: int = SMALL_SIZE_MAX) -> None:
         self.total: Final = total
@@ -59,9 +59,9 @@ class BytesBudget:
         self._is_granting = self._grants_again = False
         self.used = 0
         self.used_max = 0
-        """The most that there was."""
+        """The most bytes that were used at a time."""
         self.waits = 0
-        """How many had to wait, since the start."""
+        """The number of claims that had to wait, since the start."""
 
     def of_peer(self, peer: str) -> int:
         return self._by_peer.get(peer, 0)
@@ -72,21 +72,21 @@ class BytesBudget:
 
     @property
     def peer_count(self) -> int:
-        """Those that have claims."""
+        """The number of peers with claims."""
         return len(self._by_peer)
 
     def can_ever_fit(self, size: int) -> bool:
-        """False: not even an empty budget has space for it."""
+        """Whether an empty budget has space for that many bytes."""
         return size <= (self.total if self._is_small(size) else self.large_max)
 
     def take(self, peer: str, size: int) -> Claim | None:
-        """A claim; None if there is no space, or others wait for it."""
+        """Claims bytes; None if there is no space, or others wait for it."""
         if not self._fits(peer, size) or self._stands_behind_others(peer, size):
             return None
         return self.force(peer, size)
 
     def force(self, peer: str, size: int) -> Claim:
-        """A claim, space or not: for bytes that are there already."""
+        """Claims bytes even without space, because they are in memory already."""
         claim = Claim(peer, 0)
         self._add(claim, size)
         return claim
@@ -106,23 +106,24 @@ class BytesBudget:
             self.grant()
 
     def resize(self, claim: Claim, size: int) -> None:
-        """The claim has another size, space or not."""
+        """Changes the size of the claim, even without space."""
         grows = size > claim.size
         self._add(claim, size)
         if not grows:
             self.grant()
 
     def release(self, claim: Claim) -> None:
-        """The bytes are gone. Twice is once."""
+        """Releases the claim. To call it twice is allowed."""
         self.resize(claim, 0)
 
     def vacate(self, claim: Claim) -> None:
-        """Releases the claim for another that follows at once: who waits gets none of it before `grant`."""
+        """Releases the claim for another one that follows at once: waiting claims get none of its space
+        before `grant`."""
         self._add(claim, 0)
 
     def grant(self) -> None:
-        """Gives the space that there is to those who wait for it, the first one first. Who releases it at
-        once calls this again: then there is one more turn, however many they are."""
+        """Grants the free space to waiting claims, in their order. A callback that releases space at once
+        calls this again: then there is one more turn, however many such calls there are."""
         self._grants_again = True
         if self._is_granting:
             return
@@ -141,7 +142,7 @@ class BytesBudget:
             if one not in self._waiting or small in stuck or self._is_full(one):
                 continue
             if not self._fits_total(one.size):
-                stuck.add(small)  # who came later and is as large does not overtake it
+                stuck.add(small)  # a later claim of the same kind does not overtake it
                 continue
             del self._waiting[one]
             one.granted(self.force(one.peer, one.size))
@@ -162,7 +163,7 @@ class BytesBudget:
         return self.used + size <= self.total
 
     def _stands_behind_others(self, peer: str, size: int) -> bool:
-        """Whether an earlier claim waits that would get the space if it became free."""
+        """Whether a waiting earlier claim has precedence for the space."""
         small = self._is_small(size)
         return any(
             one.peer == peer or (self._is_small(one.size) == small and not self._is_full(one))
@@ -170,7 +171,7 @@ class BytesBudget:
         )
 
     def _is_full(self, one: Waiting) -> bool:
-        """Whether the one waits for its own peer's claims."""
+        """Whether the claim waits because of other claims of its peer."""
         own = self._by_peer.get(one.peer, 0)
         return bool(own) and own + one.size > self.peer_max
 

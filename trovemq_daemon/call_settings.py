@@ -1,4 +1,4 @@
-"""Settings of the calls that both daemons serve, declared once."""
+"""Settings of calls that both daemons have."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def transport_setting() -> GrpcTransport:
 
 
 def slow_request_setting(*, restart: bool) -> int:
-    """`slow_request_ms`. `restart`: whether a change of it needs one."""
+    """`slow_request_ms`. `restart`: whether a change needs a restart."""
     return setting(
         1_000,
         "Requests that take longer are logged (`request.slow`) and counted; 0 logs none.",

@@ -1,4 +1,4 @@
-"""The common part of both daemons' command lines: load the settings, print them, report errors."""
+"""The common part of both daemons' command lines: loads the settings, prints them, reports errors."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def command_line(
     """Parses the arguments for a command that returns an exit code, runs it, and exits.
 
     Args:
-        arguments: The process's own where None.
-        program: its name in usage and help; `python -m name` where None.
+        arguments: None: those of the process.
+        program: the name in usage and help; None: `python -m name`.
     """
 
     @functools.wraps(command)

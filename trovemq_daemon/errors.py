@@ -1,4 +1,4 @@
-"""Errors of starting a daemon. No remote caller ever sees one, so they have no row in the error table."""
+"""Errors at the start of a daemon. Remote callers never get them, so they have no row in the error table."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 class SettingsError(Exception):
-    """The given settings do not work; `problems` holds one sentence each, all of them at once."""
+    """The given settings cannot be used; `problems` has one sentence for each fault."""
 
     def __init__(self, problems: str | Sequence[str]) -> None:
         self.problems: tuple[str, ...] = (problems,) if isinstance(problems, str) else tuple(problems)

@@ -1,7 +1,7 @@
-"""The text of /metrics, made in parts, so that a registry of many series does not stop who made them.
+"""The text of /metrics, made in parts, so that a registry with many series does not block the event loop.
 
-A collector may yield a family in several parts of one name, one after another; the text has its HELP and TYPE
-once. Each part is the work of one step.
+A collector may yield a family in several consecutive parts with one name; the text has HELP and TYPE once.
+Each part is one step of work.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from prometheus_client.utils import floatToGoString
 
 _PLAIN_TYPES: Final = frozenset({"counter", "gauge", "histogram"})
 _MOVED: Final = ("_created", "_gsum", "_gcount")
-"""Samples of such names are families of their own in the text."""
+"""Samples with these name suffixes are families of their own in the text."""
 _ESCAPED: Final = re.compile(r'[\\\n"]')
 TURN_S: Final = 0.005
-"""After this time other work runs when the present part has ended."""
+"""After this time other work runs, when the present part has ended."""
 
 
 class _One(Collector):
@@ -36,7 +36,7 @@ class _One(Collector):
 
 
 def text_parts(registry: CollectorRegistry) -> Iterator[bytes]:
-    """Joined, they are the text that Prometheus reads."""
+    """The parts of the text that Prometheus reads."""
     last = ""
     for family in registry.collect():
         text = _text(family)
@@ -45,7 +45,8 @@ def text_parts(registry: CollectorRegistry) -> Iterator[bytes]:
 
 
 def _text(family: Metric) -> bytes:
-    """As generate_latest, which takes four times as long for many samples: it examines each label of each."""
+    """As generate_latest(), which takes four times as long for many samples, because it examines each
+    label."""
     samples = family.samples
     if family.type not in _PLAIN_TYPES or any(
         sample.timestamp is not None or sample.name.endswith(_MOVED) for sample in samples
@@ -74,12 +75,12 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def text_of(registry: CollectorRegistry) -> bytes:
-    """All of it at once."""
+    """The whole text in one step."""
     return b"".join(text_parts(registry))
 
 
 async def text_in_turns(registry: CollectorRegistry) -> list[bytes]:
-    """text_parts(), with turns for others in between."""
+    """text_parts(), with turns for other work in between."""
     parts, ends = [], time.perf_counter() + TURN_S
     for part in text_parts(registry):
         parts.append(part)
@@ -90,5 +91,5 @@ async def text_in_turns(registry: CollectorRegistry) -> list[bytes]:
 
 
 def _without_head(text: bytes) -> bytes:
-    """Without the lines of HELP and TYPE; a sample never begins with a #."""
+    """The text without the lines of HELP and TYPE; a sample never begins with a #."""
     return b"".join(line for line in text.splitlines(keepends=True) if not line.startswith(b"#"))

@@ -11,10 +11,10 @@ _State: TypeAlias = "tuple[int, int, int, int] | None"
 
 
 class FileWatch:
-    """Whether any of the files is another one than at the last look: by inode, size and times, so that a file
-    that is replaced by renaming counts, and a symbolic link that leads elsewhere, too.
+    """Detects changed files by inode, size and times, so that a file that was replaced by renaming counts as
+    changed, and so does a symbolic link with another target.
 
-    Look first and read then: what changes in between is seen at the next look.
+    Call changed() before reading the files: a change in between is detected by the next call.
     """
 
     def __init__(self, paths: Iterable[Path]) -> None:
@@ -22,7 +22,7 @@ class FileWatch:
         self._seen = self._look()
 
     def changed(self) -> bool:
-        """Since the last call, or since the start. Blocks for as long as the file system does."""
+        """Whether a file has changed since the last call, or since the start. Blocks."""
         before, self._seen = self._seen, self._look()
         return self._seen != before
 
@@ -31,7 +31,7 @@ class FileWatch:
 
 
 def _state_of(path: Path) -> _State:
-    """None if it cannot be seen."""
+    """The state of a file; None if there is none, or it cannot be read."""
     try:
         found = os.stat(path)
     except OSError:

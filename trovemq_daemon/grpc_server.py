@@ -1,6 +1,6 @@
 """A gRPC server with our limits, health checking, reflection, and errors in their wire form.
 
-One event loop a process: several grpc.aio loops in one process run into an open gRPC bug.
+One event loop per process: several grpc.aio loops in one process run into an open gRPC bug.
 """
 
 from __future__ import annotations
@@ -25,29 +25,30 @@ from trovemq_daemon.transport_budget import TransportBudget
 from trovemq_rpc.options import ConnectionCount
 
 AccessCheck: TypeAlias = "Callable[[str, grpc.RpcMethodHandler[Any, Any]], grpc.RpcMethodHandler[Any, Any]]"
-"""Makes the handler of a path (`/Service/Method`) one that authenticates its callers."""
+"""Wraps the handler of a path (`/Service/Method`) with authentication of its callers."""
 _NO_COMPRESSION: Final = 1 << 0
-"""The set of gRPC's own methods: as it is alone. A message that gRPC inflates may become receive_size_max out
-of a thousandth of it; clients compress bodies, which we inflate within bounds of our own."""
+"""The bit set of gRPC's compression methods: only the identity. Otherwise a message with a thousandth of
+receive_size_max could be inflated to all of it. Clients compress bodies, which the broker inflates within its
+own bounds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrpcLimits:
-    """Bounds of one server, and its transport. Sizes in bytes, times in milliseconds."""
+    """Limits of one server, and its transport. Sizes in bytes, times in milliseconds."""
 
     transport: GrpcTransport = "grpcio"
     receive_size_max: int = 4_194_304  # one request message
     send_size_max: int = 67_108_864  # one reply message
     concurrent_streams_max: int = 1_000  # calls and streams open at once on one connection
     concurrent_calls_max: int = 10_000  # calls and streams open at once altogether
-    handshake_timeout_ms: int = 5_000  # a connection that says nothing is closed after this
+    handshake_timeout_ms: int = 5_000  # a connection without a handshake is closed after this
     keepalive_time_ms: int = 10_000  # a silent connection is pinged after this
-    keepalive_timeout_ms: int = 5_000  # and closed where no answer came for this long
+    keepalive_timeout_ms: int = 5_000  # and closed if no reply came for this long
     replies: ReplyLimits = field(default_factory=ReplyLimits)
 
     def options(self) -> list[tuple[str, int]]:
         return [
-            ("grpc.so_reuseport", 0),  # else a second daemon would share the port unnoticed
+            ("grpc.so_reuseport", 0),  # otherwise a second daemon would share the port unnoticed
             ("grpc.max_receive_message_length", self.receive_size_max),
             ("grpc.max_send_message_length", self.send_size_max),
             ("grpc.max_concurrent_streams", self.concurrent_streams_max),
@@ -61,8 +62,8 @@ class GrpcLimits:
 
 
 class GuardedServices:
-    """The target of `add_…Servicer_to_server`: each handler gets its guard, once. Knows which services were
-    added: no list of them is kept by hand."""
+    """The target of `add_…Servicer_to_server`: each handler gets its guard, once. It collects the names of
+    the added services, so that they are listed nowhere else."""
 
     def __init__(
         self,
@@ -72,8 +73,8 @@ class GuardedServices:
         *,
         callbacks: bool = False,
     ) -> None:
-        """`callbacks`: the server takes handlers that answer by callbacks. A check of access stands before
-        coroutines alone: with one there are no callbacks."""
+        """`callbacks`: the server supports handlers that answer by callbacks. A check of access supports only
+        coroutines: with one there are no callbacks."""
         self._server = server
         self._guard = guard
         self._access = access
@@ -106,7 +107,7 @@ class GuardedServices:
 
 
 class GrpcServer:
-    """A server before and after it listens.
+    """A gRPC server, before and after it listens.
 
     Order of use: `add_…Servicer_to_server(servicer, it.server)` for each service, `bind()` and `bind_tls()`,
     `start()`, `set_serving(True)`; at the end `set_serving(False)` and `stop()`.
@@ -119,8 +120,8 @@ class GrpcServer:
         access: AccessCheck | None = None,
         connections: ConnectionCount | None = None,
     ) -> None:
-        """`access`: puts the check of access before each handler; None: every call is allowed. `connections`:
-        which peers may connect; grpcio does not ask."""
+        """`access`: adds the check of access before each handler; None: every call is allowed. `connections`:
+        which peers may connect; grpcio does not support it."""
         self._access = access
         self._transport = limits.transport
         ours = limits.transport == "trovemq"
@@ -153,12 +154,12 @@ class GrpcServer:
         return self._bind(address, self._server.add_insecure_port)
 
     def bind_tls(self, address: Address, identity: TlsIdentity) -> Address:
-        """The same by TLS, beside the plain address. AddressInUseError."""
+        """Listens by TLS, in addition to the plain address. Raises AddressInUseError."""
         self._tls = made = server_credentials(self._transport, identity)
         return self._bind(address, lambda text: self._server.add_secure_port(text, made.credentials))
 
     def replace_identity(self, identity: TlsIdentity) -> None:
-        """For the TLS connections that come from now on; those that are open stay as they are. ValueError,
+        """Replaces the certificate for later TLS connections; open ones keep theirs. Raises ValueError,
         ssl.SSLError if it cannot be used."""
         if self._tls is not None:
             self._tls.replace(identity)
@@ -174,11 +175,11 @@ class GrpcServer:
 
     @property
     def service_names(self) -> list[str]:
-        """Every service that was added, by its full name."""
+        """The full names of all added services."""
         return sorted(self._services.names)
 
     async def start(self) -> None:
-        """Begins to serve; the services that were added are listed by reflection, and NOT_SERVING yet."""
+        """Begins to serve; reflection lists the added services, which are NOT_SERVING yet."""
         names = (*self.service_names, reflection.SERVICE_NAME)
         servicer = reflection.aio.ReflectionServicer(names)
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(
@@ -188,13 +189,13 @@ class GrpcServer:
         await self._server.start()
 
     async def set_serving(self, serving: bool) -> None:
-        """The health service's answer, for the server as a whole and for each service."""
+        """Sets the answer of the health service, for the server as a whole and for each service."""
         states = health_pb2.HealthCheckResponse
         for name in ("", *self.service_names):
             await self._health.set(name, states.SERVING if serving else states.NOT_SERVING)
 
     async def stop(self, grace_s: float) -> None:
-        """No new calls; those under way may end within the grace, then they are cancelled."""
+        """Refuses new calls; running calls may end within grace_s, then they are cancelled."""
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_s)
 

@@ -1,5 +1,5 @@
-"""The implementation of gRPC: grpcio's C core, or `trovemq_rpc`. Where the two differ for a daemon is here
-alone."""
+"""The implementation of gRPC: grpcio's C core, or `trovemq_rpc`. All differences of the two for a daemon are
+here."""
 
 from __future__ import annotations
 
@@ -23,20 +23,22 @@ def new_server(transport: GrpcTransport, options: Sequence[tuple[str, Any]], cal
 
 
 class ServerCredentials(Protocol):
-    """A TLS port's certificate and whom it trusts."""
+    """The certificate of a TLS port, and the authorities that it trusts."""
 
     @property
     def credentials(self) -> Any:
-        """For `add_secure_port` of the transport's server."""
+        """The argument for `add_secure_port` of the transport's server."""
         ...
 
     def replace(self, identity: TlsIdentity) -> None:
-        """For the connections that come from now on. ValueError, ssl.SSLError if it cannot be used."""
+        """Replaces the certificate for later connections. Raises ValueError, ssl.SSLError if it cannot be
+        used."""
         ...
 
 
 def server_credentials(transport: GrpcTransport, identity: TlsIdentity) -> ServerCredentials:
-    """Of that transport. Whether clients are asked for certificates stays as the first identity says."""
+    """The credentials for that transport. The first identity decides whether clients are asked for
+    certificates."""
     return _OwnCredentials(identity) if transport == "trovemq" else _GrpcioCredentials(identity)
 
 
@@ -56,8 +58,8 @@ class _OwnCredentials:
 
 
 class _GrpcioCredentials:
-    """grpcio asks for the certificate at each handshake, in threads of its own. It takes no revocation lists
-    from Python."""
+    """grpcio fetches the certificate at each handshake, in its own threads. It takes no revocation lists from
+    Python."""
 
     def __init__(self, identity: TlsIdentity) -> None:
         assert identity.client_crl is None, "the settings refuse it"
@@ -67,11 +69,11 @@ class _GrpcioCredentials:
         )
 
     def replace(self, identity: TlsIdentity) -> None:
-        _OwnCredentials(identity)  # grpcio would say nothing of a certificate that it cannot use
+        _OwnCredentials(identity)  # raises for a certificate that cannot be used; grpcio does not report it
         self._next = _configuration(identity)
 
     def _fetch(self) -> Any:
-        """None: the one of before."""
+        """The new configuration; None: it is unchanged."""
         fetched, self._next = self._next, None
         return fetched
 

@@ -1,8 +1,8 @@
-"""The life of a daemon: uvloop, signals, a bounded shutdown, exit codes.
+"""Runs a daemon from start to end: uvloop, signals, a bounded shutdown, exit codes.
 
 The first SIGTERM or SIGINT asks the daemon to drain and stop, the second ends it at once. The handlers are
-plain `signal.signal` ones: they also run where SIGINT was inherited as ignored (a shell's background job),
-and while the loop is busy with a long synchronous step.
+set by `signal.signal`: they also run if SIGINT was inherited as ignored (a shell's background job), and while
+the loop is busy with a long synchronous step.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ _CODE_BY_SYMBOL: Final = {
 
 
 def exit_code_of(error: BaseException) -> ExitCode:
-    """The exit code of an error that ended the daemon; of a group, the first one that says something."""
+    """The exit code of an error that ended the daemon; for a group, that of the first error with a code of
+    its own."""
     if isinstance(error, BaseExceptionGroup):
         codes = (exit_code_of(inner) for inner in error.exceptions)
         return next((code for code in codes if code != ExitCode.UNEXPECTED), ExitCode.UNEXPECTED)
@@ -70,13 +71,13 @@ def exit_code_of(error: BaseException) -> ExitCode:
 class _Watchdog:
     """Ends the process if a shutdown takes too long, even if the event loop hangs.
 
-    Its thread is there from the start, and hears of events through a SimpleQueue, whose `put` is safe in a
-    signal handler; starting a thread or taking a lock is not.
+    Its thread runs from the start and gets events through a SimpleQueue, whose `put` is safe in a signal
+    handler; starting a thread or taking a lock is not.
     """
 
     def __init__(self, stop_time_max_s: float) -> None:
         self._stop_time_max_s = stop_time_max_s
-        # False: the clock starts; True: the daemon has ended.
+        # False: the time of the shutdown begins; True: the daemon has ended.
         self._finished: SimpleQueue[bool] = SimpleQueue()
         threading.Thread(target=self._watch, name="shutdown-watchdog", daemon=True).start()
 
@@ -99,10 +100,10 @@ class _Watchdog:
 
 
 class Stop:
-    """The wish to stop, as the daemon sees it: await `wait()`, then drain and return.
+    """The request to stop, for the daemon: await `wait()`, then drain and return.
 
-    `request()` may be called by the daemon itself too (on the loop), for instance after a fatal error;
-    from then on the shutdown's time is bounded.
+    The daemon may call `request()`, too (on the loop), for instance after a fatal error; from then on the
+    time of the shutdown is bounded.
     """
 
     def __init__(self, on_request: Callable[[], None] = lambda: None) -> None:
@@ -125,7 +126,8 @@ class Stop:
 
 
 class _Signals:
-    """Counts the signals: one asks to stop and starts the shutdown's clock, two end the process."""
+    """Counts the signals: the first one asks to stop and starts the time of the shutdown, the second ends the
+    process."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, stop: Stop, watchdog: _Watchdog) -> None:
         self._loop = loop
@@ -148,7 +150,7 @@ class _Signals:
 
 
 def run_daemon(main: Callable[[Stop], Awaitable[None]], *, stop_time_max_s: float = STOP_TIME_MAX_S) -> int:
-    """Runs the daemon's coroutine to its end in the main thread and returns the exit code.
+    """Runs the daemon's coroutine in the main thread until it ends, and returns the exit code.
 
     `main` returns after it has drained (soon after `stop.wait()` returned), or raises the error that ended
     it: that is logged in one line, and its exit code returned. Blocks; never raises.

@@ -6,11 +6,11 @@ import resource
 
 
 def raise_descriptor_limit() -> int:
-    """Lets the process have as many files open as the machine allows it; how many that are."""
+    """Raises the limit of open files to the most that the machine allows. Returns the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         except (OSError, ValueError):
-            return soft  # not allowed here: the present limit has to do
+            return soft  # not allowed here: the present limit stays
     return hard

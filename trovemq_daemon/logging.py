@@ -1,10 +1,10 @@
-"""Logging: one structured line an event on standard error, as text or JSON.
+"""Logging: one structured line per event on standard error, as text or JSON.
 
-- An event is a short dotted name (`store.opened`); everything that varies is a field.
-- Every event name may write `LINES_MAX` lines in `WINDOW_S` seconds; the next line then carries
-  `suppressed=N`. So a client that misbehaves cannot fill a disk.
+- An event has a short dotted name (`store.opened`); everything that varies is a field.
+- Each event name may have `LINES_MAX` lines in `WINDOW_S` seconds; the next line then has `suppressed=N`. So
+  a misbehaving client cannot fill a disk.
 - Control characters are escaped and long values cut: a client's text cannot forge a line. Bodies are never
-  logged; bytes show as their length.
+  logged; of bytes the length is logged.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CONTROLS |= {  # line ends of Unicode, and characters that turn the direction o
 
 
 class RateLimiter:
-    """Drops an event of a name beyond `lines_max` in each window, and counts the dropped ones."""
+    """Drops events of a name beyond `lines_max` in each window, and counts them."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ def shorten_values(_logger: object, _method: str, fields: Fields) -> Fields:
 
 
 def escape(text: str) -> str:
-    """The text on one line, with nothing that a terminal would act on."""
+    """The text on one line, without characters that a terminal would interpret."""
     return text.translate(_CONTROLS)
 
 
@@ -106,7 +106,7 @@ def render_json(_logger: object, _method: str, fields: Fields) -> str:
 
 
 class _ForwardToStructlog(logging.Handler):
-    """Warnings of libraries (uvicorn, asyncio, grpc) become lines like ours."""
+    """Logs warnings of libraries (uvicorn, asyncio, grpc) in the form of our own lines."""
 
     def emit(self, record: logging.LogRecord) -> None:
         log = get_logger()
@@ -143,7 +143,7 @@ def configure_logging(
 
 
 def set_log_level(level: LogLevel) -> None:
-    """Changes the least severe level that is logged, from now on."""
+    """Sets the least severe level that is logged from now on."""
     wrapper_class = structlog.make_filtering_bound_logger(getattr(logging, level.upper()))
     structlog.configure(**{**structlog.get_config(), "wrapper_class": wrapper_class})
 
@@ -152,5 +152,5 @@ Logger = structlog.typing.FilteringBoundLogger
 
 
 def get_logger(**fields: object) -> Logger:
-    """A logger with fields that each of its lines carries: `log.info("store.opened", messages=12)`."""
+    """A logger with fields that each of its lines has: `log.info("store.opened", messages=12)`."""
     return cast("Logger", structlog.get_logger(**fields))

@@ -1,15 +1,15 @@
-"""Gives memory back to the system after much of it was freed.
+"""Returns freed memory to the system.
 
 glibc's malloc keeps freed memory (and proto/trovemq_proto/memory.py lets it keep more, for the next frames).
-After an hour of large replies that is gigabytes of unused memory. So the process looks now and then how much
-it has in memory beyond malloc's memory in use, and where that has grown since the last time, asks malloc to
-give it back. Memory in use does not count: it is not missed when it is freed later. Nor does the memory that
-malloc calls free: a part of it was returned before, and may be used and freed between two looks. Where
-malloc does not report it, before glibc 2.33, the process's size counts instead.
+After an hour of large replies that is gigabytes of unused memory. So the process checks at intervals how much
+memory it has beyond malloc's memory in use, and if that has grown since the last time, asks malloc to return
+it. Memory in use does not count, so that it counts as growth when it is freed later. Memory that malloc calls
+free does not count, either: a part of it was returned before, and may be used and freed between two checks.
+If malloc does not report it, before glibc 2.33, the size of the process counts instead.
 
-malloc has an arena for each of several threads, and returns the free end of the first one alone: up to
-62 MiB of each other one stayed. So the process has one. Other allocators have no such calls, and nothing
-happens.
+malloc has an arena for each of several threads, and returns only the free end of the first one: up to 62 MiB
+of each other one stayed. So the process has one arena. Other allocators have no such calls, and this does
+nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trovemq_daemon.threads import run_in_thread
 
 INTERVAL_S: Final = 5.0
 GROWN_MIN: Final = 32 << 20
-"""Growth since the last look that justifies another one."""
+"""Growth above the lowest size since the last trim that makes another one worthwhile."""
 _M_ARENA_MAX: Final = -8
 _STATUS: Final = Path("/proc/self/status")
 
@@ -55,7 +55,7 @@ if _MALLINFO is not None:
 
 
 class TrimPolicy:
-    """When to ask. It takes the bytes that the process has in memory and malloc's users do not."""
+    """When to trim, by the bytes of the process's memory that are not in use."""
 
     def __init__(self) -> None:
         self._least: int | None = None
@@ -68,23 +68,23 @@ class TrimPolicy:
         return size - self._least >= GROWN_MIN
 
     def trimmed(self, size: int) -> None:
-        """This was returned. Only growth beyond it is examined again."""
+        """Notes the size after a trim. Only growth beyond it counts."""
         self._least = size
         self.count += 1
 
 
 def keep_one_arena() -> None:
-    """Call before there are threads."""
+    """Limits malloc to one arena. To be called before there are threads."""
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is not None:
         set_option(_M_ARENA_MAX, 1)
 
 
 async def keep_trimmed(policy: TrimPolicy) -> None:
-    """Runs until it is cancelled."""
+    """Trims at intervals, until it is cancelled."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     while trim is not None:
-        # The first look is at the start: memory that is free by then counts as always free.
+        # The first check is at the start: memory that is free then is not growth.
         await run_in_thread(lambda: _trim_where_wanted(policy, trim))
         await asyncio.sleep(INTERVAL_S)
 
@@ -98,13 +98,13 @@ def _trim_where_wanted(policy: TrimPolicy, trim: Callable[[int], int]) -> None:
 
 
 def _memory_to_look_at() -> int | None:
-    """The process's memory beyond malloc's memory in use; all of it where that is not known."""
+    """The process's memory beyond malloc's memory in use; all of it if that is unknown."""
     own, used = own_memory(), used_memory()
     return own if own is None or used is None else own - used
 
 
 def used_memory() -> int | None:
-    """Bytes of malloc's that somebody uses; None if it does not report them. Walks through its lists."""
+    """Bytes of malloc that are in use; None if it does not report them. Walks through malloc's lists."""
     if _MALLINFO is None:
         return None
     found = _MALLINFO()
@@ -112,7 +112,7 @@ def used_memory() -> int | None:
 
 
 def own_memory() -> int | None:
-    """Bytes that this process has in memory beside mapped files; None if the system does not say."""
+    """Bytes that this process has in memory without mapped files; None if the system does not report them."""
     try:
         lines = _STATUS.read_text().splitlines()
     except OSError:

@@ -24,7 +24,7 @@ RPC_LATENCY_BUCKETS_MS: Final = (0.5, 1, 3, 5, 10, 30, 100, 500, 1_000, 3_000, 1
 
 
 def new_registry(version: str) -> CollectorRegistry:
-    """A registry with process, platform and garbage collector figures and `trovemq_build_info`."""
+    """A registry with metrics of process, platform and garbage collector, and `trovemq_build_info`."""
     disable_created_metrics()  # type: ignore[no-untyped-call]
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)
@@ -36,12 +36,12 @@ def new_registry(version: str) -> CollectorRegistry:
 
 
 class Buckets:
-    """A histogram in plain numbers: counting one value costs a bisection and an addition."""
+    """A histogram of plain numbers: to count a value costs a bisection and an addition."""
 
     __slots__ = ("bounds", "counts", "total")
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        """`bounds`: the upper ends, inclusive and rising; one more bucket takes larger values."""
+        """`bounds`: the upper ends, inclusive and ascending; one more bucket counts larger values."""
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.total: float = 0
@@ -51,14 +51,14 @@ class Buckets:
         self.total += value * count
 
     def add_counts(self, counts: Sequence[int], total: float) -> None:
-        """Many values at once: how many of them fall into each bucket, and their sum."""
+        """Adds many values: how many of them are in each bucket, and their sum."""
         for i, count in enumerate(counts):
             if count:
                 self.counts[i] += count
         self.total += total
 
     def cumulative(self) -> list[tuple[str, float]]:
-        """Prometheus' form: (upper end, how many values up to it)."""
+        """The form of Prometheus: (upper end, number of values up to it)."""
         names = [*(str(float(bound)) for bound in self.bounds), "+Inf"]
         return list(zip(names, accumulate(self.counts), strict=True))
 
@@ -66,8 +66,8 @@ class Buckets:
 class RpcMetrics(Collector):
     """`rocketmq_rpc_latency` (ms) with RocketMQ's labels, and the number of open streams.
 
-    A call that carries a frame stream is not timed as a whole: the code that serves the frames calls
-    `observe` for each of them.
+    A stream of frames is not timed as a whole: the code that serves the frames calls `observe` for each of
+    them.
     """
 
     def __init__(self, registry: CollectorRegistry, *, cluster: str, node_type: str, node_id: str) -> None:
@@ -81,13 +81,13 @@ class RpcMetrics(Collector):
         registry.register(self)
 
     def add_transport(self, transport: Transport, budget: TransportBudget) -> None:
-        """Our own transport counts what grpcio does not show."""
+        """Adds the metrics of our own transport; grpcio has none of them."""
         self._transport, self._budget = transport, budget
 
     def observe(
         self, method: str, response: str, elapsed_ms: float, *, is_long_polling: bool = False
     ) -> None:
-        """Counts one answered request. `response` is OK or the symbol of an error: both sets are small."""
+        """Counts one answered request. `response`: OK or the symbol of an error."""
         key = (method, response, is_long_polling)
         buckets = self._latencies.get(key)
         if buckets is None:
@@ -101,7 +101,7 @@ class RpcMetrics(Collector):
         self._streams[method] -= 1
 
     def describe(self) -> Iterable[Metric]:
-        return ()  # else registering would collect
+        return ()  # otherwise registering would collect
 
     def collect(self) -> Iterator[Metric]:
         labels = ("protocol_type", "request_code", "response_code", "is_long_polling", "result")

@@ -1,7 +1,7 @@
-"""Events of the log of which many may be alike: the first of a kind in a minute is logged at once, and the
-number of the others when the minute is over.
+"""Logs events that may occur many times: the first of a kind in a minute at once, and the number of the
+others at the end of the minute.
 
-Invariant: of each minute at most KINDS_MAX kinds are known; those beyond are counted together.
+Invariant: at most KINDS_MAX kinds are counted in a minute; all further kinds are counted together.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _Kind = tuple[Level, str, tuple[tuple[str, Any], ...]]
 
 
 class MinuteLog:
-    """`note()` each event; `flush()` now and then, for those that nothing follows."""
+    """To be called: `note()` for each event, and `flush()` at intervals, because no event may follow."""
 
     def __init__(self) -> None:
         self._again: dict[_Kind, int] = {}
@@ -29,7 +29,8 @@ class MinuteLog:
         return len(self._again)
 
     def note(self, level: Level, event: str, now_ms: int, **fields: object) -> None:
-        """`fields`: they make the kind, so they are hashable."""
+        """Logs or counts one event. Events with the same `fields`, which must be hashable, are of one
+        kind."""
         self.flush(now_ms)
         kind = (level, event, tuple(fields.items()))
         if kind in self._again:
@@ -41,7 +42,7 @@ class MinuteLog:
             getattr(get_logger(), level)(event, **fields)
 
     def flush(self, now_ms: int) -> None:
-        """Logs the counts where a minute is over."""
+        """Logs the counts of minutes that have ended."""
         if 0 <= now_ms - self._from_ms < INTERVAL_MS:
             return
         self._from_ms = now_ms

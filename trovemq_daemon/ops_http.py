@@ -1,9 +1,9 @@
 """Operations HTTP in the daemon's own event loop: `/metrics`, `/healthz`, `/readyz`, and `/`, which links to
 them and to the console.
 
-`/healthz` is 200 as long as the loop turns. `/readyz` is 200 where every named check is fine, else 503; its
-JSON names each, and why: `{"ready": false, "reasons": ["store: failed: …"], "checks": {"store": {"ok": false,
-"detail": "failed: …"}, …}, "warnings": {}}`. A warning deserves attention and hinders no request:
+`/healthz` is 200 as long as the loop runs. `/readyz` is 200 if every named check is ok, else 503; its JSON
+has each check with its problem: `{"ready": false, "reasons": ["store: failed: …"], "checks": {"store": {"ok":
+false, "detail": "failed: …"}, …}, "warnings": {}}`. A warning needs attention, but requests are served:
 `{"retention": "…"}`.
 """
 
@@ -40,11 +40,11 @@ PAGES: Final = {
 }
 
 ReadyCheck = Callable[[], str]
-"""Returns the problem in a few words, or an empty text where all is well. Quick and synchronous."""
+"""Returns the problem in a few words, or an empty text if there is none. It must be fast."""
 
 
 class Readiness:
-    """Named checks that together say whether the daemon serves requests."""
+    """Named checks, which together decide whether the daemon is ready."""
 
     def __init__(self) -> None:
         self._checks: dict[str, ReadyCheck] = {}
@@ -54,15 +54,15 @@ class Readiness:
         self._checks[name] = check
 
     def add_warning(self, name: str, check: ReadyCheck) -> None:
-        """Its text is shown beside the checks, and the daemon stays ready."""
+        """Adds a warning: its text is shown with the checks, and the daemon stays ready."""
         self._warnings[name] = check
 
     def warnings(self) -> dict[str, str]:
-        """Those that say something, by their names."""
+        """The warnings that are not empty, by their names."""
         return {name: text for name, check in self._warnings.items() if (text := check())}
 
     def problems(self) -> dict[str, str]:
-        """Every check's answer by its name; an empty text is fine."""
+        """The result of every check by its name; an empty text is no problem."""
         return {name: check() for name, check in self._checks.items()}
 
     @property
@@ -71,7 +71,7 @@ class Readiness:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: signals are the daemon's (trovemq_daemon.lifecycle)."""
+    """uvicorn without its signal handlers: the daemon handles signals (trovemq_daemon.lifecycle)."""
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -132,8 +132,8 @@ class OpsHttp:
         return address.with_port(bound.getsockname()[1])
 
     def replace_tls(self, certificate: Path, key: Path) -> None:
-        """For the connections that come from now on. Blocks. ssl.SSLError, OSError for files that cannot be
-        used."""
+        """Replaces the certificate for later connections. Blocks. Raises ssl.SSLError, OSError for files that
+        cannot be used."""
         if self._replace_tls is not None:
             self._replace_tls(certificate, key)
 
@@ -169,8 +169,8 @@ class OpsHttp:
 
 
 def _reloadable(config: uvicorn.Config) -> Callable[[Path, Path], None]:
-    """A function that replaces the certificate. uvicorn keeps the first context, so each handshake is given
-    the newest one."""
+    """A function that replaces the certificate. uvicorn keeps the first context, so each handshake gets the
+    newest one."""
     config.load()
     first = config.ssl
     assert first is not None, "it has a certificate"
@@ -204,7 +204,7 @@ def _front_page(name: str, console_url: str) -> str:
 
 
 async def _pieces(parts: list[bytes]) -> AsyncIterator[bytes]:
-    """Each goes as soon as it is sent; the parts are used up."""
+    """Yields the parts and removes each from the list, so that its memory is free once it is sent."""
     parts.reverse()
     piece = bytearray()
     while parts:

@@ -1,4 +1,5 @@
-"""The other end of a call: its address, its certificate's name, whether somebody can listen on the way."""
+"""The other end of a call: its address, the name in its certificate, and whether the connection is
+private."""
 
 from __future__ import annotations
 
@@ -14,8 +15,9 @@ IpAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """`source`: its IP address, "" if it has none. `is_private`: nobody can listen. `certificate_name`:
-    the common name of the certificate that it showed and the server trusts; "" for none, and for several."""
+    """`source`: its IP address, "" if it has none. `is_private`: the connection is by TLS or on this machine,
+    so nobody can read it. `certificate_name`: the common name of its trusted certificate; "" if there is
+    none, or several."""
 
     source: str
     is_private: bool
@@ -23,13 +25,13 @@ class Peer:
 
 
 def peer_of_call(context: Any) -> Peer:
-    """Of a call's context, of either transport."""
+    """The peer of a call, from the context of either transport."""
     return peer_of(context.peer(), context.auth_context() or {})
 
 
 def peer_of(name: str, security: Mapping[str, Iterable[bytes]]) -> Peer:
-    """Of gRPC's name of the peer (`ipv4:127.0.0.1:5000`, `ipv6:%5B::1%5D:5000`, `unix:…`), and its names for
-    the security of the connection."""
+    """The peer from gRPC's name of it (`ipv4:127.0.0.1:5000`, `ipv6:%5B::1%5D:5000`, `unix:…`) and from
+    gRPC's properties of the connection's security."""
     family, _, rest = name.partition(":")
     host = unquote(rest).rpartition(":")[0].strip("[]") if family in ("ipv4", "ipv6") else ""
     address = parse_source(host)
@@ -43,7 +45,7 @@ def peer_of(name: str, security: Mapping[str, Iterable[bytes]]) -> Peer:
 
 @lru_cache(maxsize=4_096)
 def parse_source(source: str) -> IpAddress | None:
-    """The address; an IPv4 address that came by IPv6 as itself. None if the text is not one."""
+    """The address; an IPv4 address in an IPv6 one is returned as IPv4. None if the text is not an address."""
     try:
         address = ipaddress.ip_address(source)
     except ValueError:

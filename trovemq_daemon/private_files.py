@@ -1,4 +1,5 @@
-"""Small files that only this process's user may read: keys and credentials. They lie outside of any store."""
+"""Small files that only the user of this process may read: keys and credentials. They are outside of any
+store."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ FILE_SIZE_MAX: Final = 4_096
 
 
 def read_private(path: Path) -> bytes | None:
-    """None if there is no file. TroveError STORE_FAILED."""
+    """The content; None if there is no file. Raises TroveError STORE_FAILED."""
     try:
         with path.open("rb") as file:
             return file.read(FILE_SIZE_MAX)
@@ -26,7 +27,7 @@ def read_private(path: Path) -> bytes | None:
 
 
 def read_credentials(path: Path) -> Credentials:
-    """Of a credentials file. Blocks. SettingsError, which shows nothing that is in it."""
+    """Reads a credentials file; blocks. Raises SettingsError, whose text shows nothing of its content."""
     try:
         content = read_private(path)
         if content is None:
@@ -34,13 +35,14 @@ def read_credentials(path: Path) -> Credentials:
         return parse_credentials(content.decode())
     except TroveError as error:
         raise SettingsError(error.message) from None
-    except ValueError as error:  # UnicodeDecodeError is one, too, and shows the bytes
+    except ValueError as error:  # UnicodeDecodeError is a ValueError, too, and shows the bytes
         reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
         raise SettingsError(f"{path}: {reason}") from None
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Makes the file, which must not be there: on disk when it returns. TroveError STORE_FAILED."""
+    """Creates the file, which must not exist; it is on disk when this returns. Raises TroveError
+    STORE_FAILED."""
     new = path.with_name(f"{path.name}.new")
     try:
         new.unlink(missing_ok=True)

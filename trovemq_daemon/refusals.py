@@ -1,4 +1,4 @@
-"""Refused calls: counted by error, and logged by subject and minute, without credentials."""
+"""Counts refused calls by error, and logs them by subject and minute, without credentials."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from trovemq_proto.errors import TroveError
 
 
 class Refusals:
-    """Those of one server. `counts`: by the error's symbol."""
+    """The refused calls of one server. `counts`: by the error's symbol."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self.log: Final = MinuteLog()
 
     def add(self, path: str, error: TroveError, source: str, access_key: str, now_ms: int) -> None:
-        """`source`: the caller's address; `access_key`: "" if it is not known."""
+        """Counts a refusal. `source`: the caller's address; `access_key`: "" if it is unknown."""
         self.counts[error.symbol] += 1
         self.log.note(
             "warning",
@@ -34,7 +34,7 @@ class Refusals:
 
 
 def access_metrics(refusals: Refusals, sessions: int) -> Iterator[Metric]:
-    """The refusals of a server that authenticates callers."""
+    """Metrics of refusals and sessions of a server that authenticates callers."""
     refused = CounterMetricFamily(
         "trovemq_access_refusals", "Calls and messages that were refused to their sender.", labels=("error",)
     )

@@ -1,10 +1,10 @@
-"""Replies that are ready and not read: how much memory they may take, in total and for each connection.
+"""Bounds the memory of replies that are ready and not read, in total and for each connection.
 
-gRPC takes a reply when the client's window has space for it; until then its bytes lie here. So code that
-makes large replies first waits until the bytes of earlier ones, of all connections and of this one, leave
-space, and a reply that nobody reads for a while ends its call. Small replies pass: gRPC itself holds at most
-64 KiB of them a stream. Our own transport counts by itself the bytes that its clients have not taken
-(transport_budget.py) and ends their calls. Then a reply is counted here only while it is made.
+gRPC sends a reply when the client's window has space for it; until then its bytes are in this process. So
+code that makes large replies first waits until the earlier ones, of all connections and of this one, leave
+space, and a call ends if its reply is not read for too long. Small replies do not wait: gRPC itself holds at
+most 64 KiB of them per stream. Our own transport itself counts the bytes that its clients have not read
+(transport_budget.py) and ends their calls; then a reply is counted here only while it is made.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 UNCOUNTED_SIZE: Final = 65_536
-"""Of smaller replies gRPC holds at most so much for each stream; they are not counted."""
+"""gRPC holds at most this many bytes of smaller replies per stream; they are not counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyLimits:
-    """Bytes of replies that are ready and not read, and milliseconds."""
+    """Limits of replies that are ready and not read, in bytes and milliseconds."""
 
     total_max: int = 268_435_456
     connection_max: int = 67_108_864
-    reply_size_expected: int = 4_194_304  # so much is waited for, before it is known how large the reply is
-    space_wait_max_ms: int = 5_000  # for space; then the call is refused
-    unread_time_max_ms: int = 60_000  # of one reply; then its call ends
+    reply_size_expected: int = 4_194_304  # assumed before the size of a reply is known
+    space_wait_max_ms: int = 5_000  # of a wait for space; then the call is refused
+    unread_time_max_ms: int = 60_000  # of a reply that is not read; then its call ends
 
 
 class ReplyBudget:
-    """One of each server. A peer is a connection."""
+    """The budget of one server. A peer is a connection."""
 
     def __init__(self, limits: ReplyLimits, *, transport_counts: bool = False) -> None:
         self._limits = limits
@@ -43,10 +43,10 @@ class ReplyBudget:
         self.budget: Final = BytesBudget(limits.total_max, limits.connection_max)
         self.refused_count = 0
         self.ended_count = 0
-        """Calls that ended because their client did not read."""
+        """The number of calls that ended because their client did not read."""
 
     def has_space(self, peer: str, made: int = 0) -> bool:
-        """Whether one more reply may be made now. `made`: bytes of finished replies that are not counted
+        """Whether another reply may be made now. `made`: bytes of finished replies that are not counted
         yet."""
         budget = self.budget
         return budget.used + made < budget.total and budget.of_peer(peer) + made < budget.peer_max
@@ -58,13 +58,14 @@ class ReplyBudget:
             self._pass_on(await self._granted(peer))
 
     async def claim_capacity(self, peer: str) -> Claim:
-        """Space for a reply that takes several steps to make: not all calls begin theirs while there is
-        space for one. TroveError LIMIT_EXCEEDED as above."""
+        """Claims space for a reply that is made in several steps, so that not all calls begin theirs while
+        there is space for one. TroveError LIMIT_EXCEEDED as wait_for_capacity()."""
         return self.budget.take(peer, self._limits.reply_size_expected) or await self._granted(peer)
 
     @contextmanager
     def making(self, claim: Claim) -> Iterator[None]:
-        """Claims space while a reply is made. Its writer counts it then, in the same step of the loop."""
+        """Holds a claim while a reply is made. After that its writer counts the reply, in the same step of
+        the loop."""
         try:
             yield
         finally:
@@ -79,7 +80,7 @@ class ReplyBudget:
         granted: asyncio.Future[Claim] = asyncio.get_running_loop().create_future()
 
         def take(claim: Claim) -> None:
-            if granted.done():  # the call was cancelled, and does not know it yet
+            if granted.done():  # the call was cancelled, and has not run since
                 self.budget.release(claim)
             else:
                 granted.set_result(claim)
@@ -106,8 +107,8 @@ class ReplyBudget:
         )
 
     def claim(self, peer: str, size: int, made: Claim | None = None) -> Claim | None:
-        """For a reply that was made; None if it is small, or counted by the transport. `release` it when
-        it is written. `made`: what was claimed before it was made."""
+        """Claims space for a finished reply; None if it is small, or counted by the transport. The claim is
+        to be released when the reply is written. `made`: the claim while it was made."""
         if size <= UNCOUNTED_SIZE or self._transport_counts:
             if made is not None:
                 self.budget.release(made)
@@ -122,7 +123,7 @@ class ReplyBudget:
 
     @contextmanager
     def writing(self, peer: str, size: int) -> Iterator[None]:
-        """For the time that this task writes a reply; it is cancelled where that takes too long."""
+        """Bounds the time in which this task writes a reply: it is cancelled if that takes too long."""
         claim = self.claim(peer, size)
         if claim is None:
             yield
@@ -143,5 +144,5 @@ class ReplyBudget:
 
 
 def size_of(reply: Any) -> int:
-    """Bytes of a reply: serialised already, or a message."""
+    """The bytes of a reply, which is serialised or a message."""
     return len(reply) if isinstance(reply, bytes) else int(reply.ByteSize())

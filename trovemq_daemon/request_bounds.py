@@ -1,8 +1,8 @@
-"""How many parts a request may have, looked at before protobuf reads it.
+"""Bounds the number of parts of a request, before protobuf parses it.
 
-A request of a few megabytes can hold a million keys, tags or properties of some bytes each. Protobuf makes an
-object of each, which takes twenty times the memory and most of a second; the service then refuses them in no
-time. So the parts of a large request are counted first, on its bytes: the walk ends at the limit.
+A request of a few megabytes can have a million keys, tags or properties of some bytes each. Protobuf makes an
+object of each, which takes twenty times the memory and most of a second, only to be refused by the service.
+So the parts of a large request are counted first, in its bytes: the walk ends at the limit.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 SIZE_ALWAYS_FINE: Final = 262_144
-"""Bytes of a request that are not looked at: whatever fits into them is not too many."""
+"""Requests up to this size are not examined: they cannot have too many parts."""
 PARTS_MAX: Final = 65_536
-"""Fields of a request, those of the messages in it too; of a packed list its bytes."""
+"""The most fields of a request, including those of inner messages; a packed list counts with its bytes."""
 
 _TEXTS: Final = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
 
@@ -44,7 +44,7 @@ def check_parts(data: bytes, descriptor: Any, parts_max: int = PARTS_MAX) -> Non
 
 
 def bounded(request_type: type[Request]) -> Callable[[bytes], Request]:
-    """FromString of the type, after `check_parts`."""
+    """A function that parses messages of the type, after `check_parts`."""
     descriptor: Any = request_type.DESCRIPTOR
 
     def read(data: bytes) -> Request:
@@ -65,7 +65,7 @@ def _inner(descriptor: Descriptor) -> dict[int, Descriptor | None]:
 
 
 def _walk(data: bytes, position: int, end: int, descriptor: Descriptor, left: int) -> int:
-    """How many parts are left of `left`; negative: there are more."""
+    """Counts parts. Returns how many of `left` remain; negative: there are more."""
     inner = _inner(descriptor)
     while position < end and left >= 0:
         left -= 1

@@ -1,12 +1,12 @@
-"""Sessions of our own clients: made by a handshake, and each of their calls proves to belong to one. Broker
-and nameserver take them alike.
+"""Sessions of TroveMQ's own clients: a handshake creates one, and each of its calls has a proof of it. Broker
+and nameserver use the same code.
 
 Invariants
-- A call's number is taken once: a call that is sent again is refused.
-- A session is as good as the secret that it was made with: it ends when that is dropped, or its user is
-  disabled or deleted.
-- Where too many handshakes are begun, those of the address go that has begun the most of them.
-- An unknown user is answered as a known one with a wrong secret is, after the same work.
+- A call number is accepted once: a call that is sent again is refused.
+- A session is valid as long as its secret: it ends when the secret is dropped, or its user is disabled or
+  deleted.
+- If there are too many unfinished handshakes, those of the address with the most of them are dropped.
+- An unknown user gets the same answer as a known one with a wrong secret, after the same work.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ HANDSHAKE_TIME_MAX_MS: Final = 10_000
 SESSIONS_MAX: Final = 20_000
 SESSIONS_OF_USER_MAX: Final = 500
 SESSION_TIME_MAX_MS: Final = 3_600_000
-CALLS_AHEAD_MAX: Final = 4_096  # by so much the numbers of calls may come out of order
+CALLS_AHEAD_MAX: Final = 4_096  # how far call numbers may be out of order
 _NONCE_SIZE: Final = 24
 
 
 class Users(Protocol):
-    """Those that count now."""
+    """The present users."""
 
     def user(self, access_key: str) -> User | None: ...
 
 
 class CallWindow:
-    """Which numbers of calls were taken. Those too far below the highest count as taken."""
+    """The call numbers that were used. Numbers too far below the highest one count as used."""
 
     __slots__ = ("_highest", "_taken")
 
     def __init__(self) -> None:
         self._highest = -1
         self._taken = 0
-        """Bit i: the number `highest - i` was taken."""
+        """Bit i: the number `highest - i` was used."""
 
     def take(self, number: int) -> bool:
-        """Whether the number was free."""
+        """Uses the number. False if it was used before."""
         ahead = number - self._highest
         if ahead > 0:
             kept = self._taken << ahead if ahead < CALLS_AHEAD_MAX else 0
@@ -72,7 +72,7 @@ class CallWindow:
 
 @dataclass(slots=True)
 class Session:
-    """One client's. `until_ms`: no calls begin after it."""
+    """The session of one client. `until_ms`: no call may begin after it."""
 
     access_key: str
     secret: Secret
@@ -83,7 +83,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class SessionCall:
-    """A call that its session has signed: `number` is that of its messages' signatures."""
+    """A call with a valid signature. `number`: the one in the signatures of its messages."""
 
     session: Session
     number: int
@@ -98,17 +98,17 @@ class _Begun(NamedTuple):
 
 
 class Sessions:
-    """Handshakes and sessions of one server; used from one thread."""
+    """Handshakes and sessions of one server; used by one thread."""
 
     def __init__(self, users: Users, salt_key: bytes, random_bytes: Callable[[int], bytes]) -> None:
-        """`salt_key`: of it come the salts of users that do not exist."""
+        """`salt_key`: from it the salts of users that do not exist are derived."""
         self._users = users
         self._salt_key = salt_key
         self._random_bytes = random_bytes
         self._nobody = Verifier(random_bytes(KEY_SIZE), random_bytes(KEY_SIZE))
         self._handshakes: OrderedDict[str, _Begun] = OrderedDict()
         self._begun_by: Counter[str] = Counter()
-        """Of _handshakes, by address."""
+        """The number of _handshakes by address."""
         self._sessions: OrderedDict[bytes, Session] = OrderedDict()
 
     def __len__(self) -> int:
@@ -116,7 +116,8 @@ class Sessions:
 
     # --- the handshake ----------------------------------------------------------------------------------
     def begin(self, message: str, now_ms: int, source: str = "") -> str:
-        """The answer to a client's first message, from this address. TroveError AUTHENTICATION_FAILED."""
+        """The answer to the first message of a client at this address. Raises TroveError
+        AUTHENTICATION_FAILED."""
         try:
             first = ClientFirst.parse(message)
         except ScramError as error:
@@ -189,7 +190,7 @@ class Sessions:
         return SessionCall(session, number)
 
     def user_of(self, session: Session) -> User:
-        """The session's user. TroveError AUTHENTICATION_FAILED if its secret is valid no more."""
+        """The session's user. Raises TroveError AUTHENTICATION_FAILED if its secret is no longer valid."""
         user = self._users.user(session.access_key)
         if user is None or not user.enabled or session.secret not in user.secrets:
             self._sessions.pop(session.key.session_id, None)
@@ -197,7 +198,7 @@ class Sessions:
         return user
 
     def expire(self, now_ms: int) -> None:
-        """Forgets expired entries; call every minute or so."""
+        """Forgets expired entries; to be called about every minute."""
         for session_id in [name for name, held in self._sessions.items() if now_ms > held.until_ms]:
             del self._sessions[session_id]
 

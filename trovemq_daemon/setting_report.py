@@ -1,4 +1,4 @@
-"""Settings shown to people: `--print-config`, and the reference page's table."""
+"""Prints settings: for `--print-config`, and for the table of the reference page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trovemq_daemon.settings import Loaded, Setting, settings_of
 
 
 def format_config(loaded: Loaded[Any]) -> str:
-    """Every setting with its value and source, one a line; the text is TOML that `--config` accepts."""
+    """All settings with values and sources, one per line; the text is TOML that `--config` accepts."""
     known = settings_of(type(loaded.settings))
     lines = [
         (_line(one, getattr(loaded.settings, name)), loaded.sources[name]) for name, one in known.items()
@@ -22,7 +22,7 @@ def format_config(loaded: Loaded[Any]) -> str:
 
 
 def _line(setting: Setting, value: object) -> str:
-    """A secret value is a comment that does not say it."""
+    """The line of one setting; a secret value is not shown."""
     if setting.secret and value != setting.default:
         return f"# {setting.name} is set, and secret"
     return f"{setting.name} = {toml_value(value)}"

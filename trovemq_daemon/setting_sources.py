@@ -1,7 +1,7 @@
-"""Where settings come from: TOML file, RocketMQ `broker.conf`, environment, `--set NAME=VALUE`, flags.
+"""Reads the sources of settings: TOML file, RocketMQ `broker.conf`, environment, `--set NAME=VALUE`, flags.
 
-Each reader gives assignments (name as written, raw value, source as shown to people); settings.py gives the
-names their meaning.
+Each reader returns assignments (name as written, raw value, source as it is shown); settings.py interprets
+the names.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Final
 from trovemq_daemon.errors import SettingsError
 
 CONFIG_FILE_SIZE_MAX: Final = 1_048_576
-# Kubernetes puts these into every container when a service happens to be called like our prefix.
+# Kubernetes sets these variables in every container if a service has the name of our prefix.
 _KUBERNETES_LINK: Final = re.compile(r"(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT|PORT_[0-9]+_(TCP|UDP)(_.*)?)")
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """`name` = `raw`, as `source` says."""
+    """One assignment `name` = `raw` from `source`."""
 
     name: str
     raw: object
@@ -30,7 +30,8 @@ class Assignment:
 
 
 def read_config_file(path: Path) -> list[Assignment]:
-    """A `.toml` file is TOML, any other properties, as RocketMQ's broker.conf is. Raises SettingsError."""
+    """Reads a TOML file (`.toml`), or properties as in RocketMQ's broker.conf (any other name). Raises
+    SettingsError."""
     try:
         with path.open("rb") as file:
             data = file.read(CONFIG_FILE_SIZE_MAX + 1)
@@ -46,7 +47,7 @@ def read_config_file(path: Path) -> list[Assignment]:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Java properties without their line continuations and escapes, which broker.conf files do not use.
+    """Parses Java properties without line continuations and escapes, which broker.conf files do not use.
 
     The last of several equal keys counts, as in Java. Raises ValueError with the line's number.
     """
@@ -63,7 +64,8 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def read_environment(environment: Mapping[str, str], prefix: str) -> list[Assignment]:
-    """PREFIX_FLUSH_MODE=sync is flush_mode. PREFIX_CONFIG is not a setting (it names the file)."""
+    """The settings in the environment: PREFIX_FLUSH_MODE=sync sets flush_mode. PREFIX_CONFIG is not a
+    setting, but names the file."""
     found = []
     for variable, value in sorted(environment.items()):
         name = variable.removeprefix(f"{prefix}_")
@@ -84,7 +86,7 @@ def read_assignments(texts: Sequence[str]) -> list[Assignment]:
 
 
 def read_flags(flags: Mapping[str, object | None]) -> list[Assignment]:
-    """Explicit options by the name of their setting; None = not given."""
+    """The values of explicit options, by the name of their setting; None: not given."""
     return [
         Assignment(name, value, f"--{name.replace('_', '-')}")
         for name, value in flags.items()

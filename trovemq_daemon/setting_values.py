@@ -1,4 +1,4 @@
-"""From a written text to a setting's value, one parser per type, and back for `--print-config`."""
+"""Parses the texts of settings, with one parser per type, and formats values for `--print-config`."""
 
 from __future__ import annotations
 

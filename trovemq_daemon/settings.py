@@ -1,7 +1,7 @@
 """Settings that document themselves, in layers: default < file < environment < --set < explicit flag.
 
-A daemon declares a frozen dataclass; each field is made by `setting()`, which carries its text for people. A
-value may be given by our name or by RocketMQ's. All faults are reported at once.
+A daemon declares a frozen dataclass; each field is made by `setting()`, with its description. A value may be
+given under our name or RocketMQ's. All faults are reported together.
 
     @dataclass(frozen=True, kw_only=True)
     class Settings:
@@ -60,7 +60,7 @@ class Setting:
     secret: bool = False
 
     def parse(self, text: str) -> Any:
-        """Raises ValueError."""
+        """Parses and checks a value. Raises ValueError."""
         value = parse_value(self.type_, self.unit, text)
         if isinstance(value, int) and not isinstance(value, bool):
             if self.minimum is not None and value < self.minimum:
@@ -82,10 +82,10 @@ def setting(
     convert: Convert | None = None,
     secret: bool = False,
 ) -> Value:
-    """A dataclass field that is a setting: its default, one sentence, unit, bounds, RocketMQ's name(s).
+    """A dataclass field that is a setting: its default, description, unit, bounds, RocketMQ's name(s).
 
-    `convert` translates a value that was given under RocketMQ's name, where its form differs. A `secret` one
-    is never shown, and not taken from a command line, which every process on the machine can read.
+    `convert` translates a value that was given under RocketMQ's name, if its form differs. A `secret` value
+    is never shown, and not accepted on a command line, which every process on the machine can read.
     """
     known = Setting(
         what=what, unit=unit, minimum=minimum, maximum=maximum, restart=restart, convert=convert,
@@ -107,8 +107,8 @@ def settings_of(cls: type) -> dict[str, Setting]:
 
 
 def part_of(settings: DataclassInstance, cls: type[Part], **others: object) -> Part:
-    """The settings of one part: its fields from the settings of the same name, and `others`; where neither
-    has one, the part's own default."""
+    """The settings of one part: its fields have the values of the settings of the same name, or those in
+    `others`, or else the part's own defaults."""
     shared = {field.name for field in dataclasses.fields(settings)} & {
         field.name for field in dataclasses.fields(cls)
     }
@@ -122,7 +122,7 @@ class _Checked(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Loaded(Generic[S]):
-    """The settings, where each came from (by our name), and warnings worth one log line each."""
+    """The settings, the source of each (by our name), and warnings, of which each is to be logged."""
 
     settings: S
     sources: dict[str, str]
@@ -130,7 +130,7 @@ class Loaded(Generic[S]):
 
     @property
     def written(self) -> frozenset[str]:
-        """The settings that were given, in a file, the environment or the command line."""
+        """The names of settings that were given in a file, the environment or the command line."""
         return frozenset(name for name, source in self.sources.items() if source != DEFAULT_SOURCE)
 
 
@@ -220,8 +220,8 @@ def load_settings(
 ) -> Loaded[S]:
     """Reads all layers. `flags`: explicit options by our name, None if not given; `assignments`: --set.
 
-    `ignored_keys` are names that give a warning instead of an error. If the class has `problems()`, its
-    sentences are errors too. Raises SettingsError with everything that is wrong.
+    `ignored_keys` are names that give a warning instead of an error. The sentences of the class's
+    `problems()`, if it has them, are errors, too. Raises SettingsError with all faults.
     """
     loader = _Loader(cls, ignored_keys)
     named = environment.get(f"{environment_prefix}_CONFIG")

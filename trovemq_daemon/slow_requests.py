@@ -8,8 +8,8 @@
 | `waited_ms` | the measured waits of the request: `quota`, `reply_space` |
 | `waits_for` | the event that the method waits for before it replies, if there is one: `sync` |
 
-The event has no bodies, keys or names. The log limits its rate as that of any event; `suppressed` has the
-number of those that were left out. A request that waits for messages by design is not slow.
+The event has no bodies, keys or names. The log limits its rate as that of any event; `suppressed` is the
+number of omitted events. A request that waits for messages by design is not slow.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def add_wait(name: str, elapsed_ms: float) -> None:
 
 
 class SlowRequests:
-    """`limit_ms`: math.inf for no limit. `waits_for`: by method."""
+    """Logs and counts slow requests. `limit_ms`: math.inf for no limit. `waits_for`: by method."""
 
     def __init__(self) -> None:
         self.limit_ms = math.inf
@@ -48,7 +48,7 @@ class SlowRequests:
         self.counts: Counter[str] = Counter()
 
     def set_limit(self, limit_ms: int, waits_for: Mapping[str, str] | None = None) -> None:
-        """0 for none."""
+        """Sets the limit; 0 for none."""
         self.limit_ms = limit_ms or math.inf
         self.waits_for = waits_for or {}
 

@@ -1,4 +1,4 @@
-"""Blocking work beside the event loop."""
+"""Runs blocking work in threads."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Result = TypeVar("Result")
 async def run_in_thread(work: Callable[[], Result]) -> Result:
     """Runs `work` in a thread of the loop's pool and returns its result, or raises its error.
 
-    A thread cannot be ended from outside. So a caller that is cancelled continues only when the work is over:
-    the objects that the work touches (a file, a lock that the caller holds around this) are at rest then.
+    A thread cannot be ended from outside. So a cancelled caller continues only after the work: then no thread
+    uses its objects (a file, a lock that the caller holds).
     """
     future = asyncio.get_running_loop().run_in_executor(None, work)
     try:
@@ -24,7 +24,8 @@ async def run_in_thread(work: Callable[[], Result]) -> Result:
 
 
 async def _until_done(future: asyncio.Future[Result]) -> None:
-    """Waits for the future, however often the waiter is cancelled meanwhile; its outcome counts as seen."""
+    """Waits for the future, however often the waiter is cancelled; asyncio does not report the future's
+    error."""
     while not future.done():
         try:
             await asyncio.wait([future])

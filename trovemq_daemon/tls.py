@@ -1,7 +1,7 @@
-"""The certificate that a daemon shows: given as PEM files, or one for development, made at each start.
+"""The certificate of a daemon: from PEM files, or one for development, which is made at each start.
 
-A development certificate is self-signed, and its key is never written anywhere. Clients that verify nothing
-(RocketMQ's Java and Go clients, as they come) accept it; others must be configured to trust it.
+A development certificate is self-signed, and its key is never written to disk. Clients that verify nothing
+(RocketMQ's Java and Go clients by default) accept it; others must be configured to trust it.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 PEM_SIZE_MAX: Final = 1 << 20
 DEVELOPMENT_DAYS: Final = 365
-_CLOCK_SKEW: Final = timedelta(days=1)  # of clients whose clock is slow
+_CLOCK_SKEW: Final = timedelta(days=1)  # for clients whose clock is slow
 
 
 @dataclass(frozen=True, slots=True)
 class TlsIdentity:
     """A certificate chain with its private key, both PEM. The key does not show in a repr.
 
-    `client_ca`: PEM of those whose signature a client's certificate must have; None: clients show none.
-    `client_crl`: PEM of their lists of revoked certificates; None: nobody looks.
+    `client_ca`: PEM of the authorities of client certificates; None: clients need none. `client_crl`: PEM of
+    their revocation lists; None: revocation is not checked.
     """
 
     certificate: bytes
@@ -93,7 +93,7 @@ def development_identity(hosts: Collection[str], now: datetime) -> TlsIdentity:
 def identity_for(
     certificate: str, key: str, *, hosts: Collection[str], client_ca: str = "", client_crl: str = ""
 ) -> TlsIdentity:
-    """The one of the files where they are given, else one for development. Raises SettingsError."""
+    """The certificate of the files, if they are given, else one for development. Raises SettingsError."""
     if certificate:
         identity = read_identity(Path(certificate), Path(key))
     else:
@@ -106,7 +106,7 @@ def identity_for(
 
 
 def log_identity(identity: TlsIdentity) -> None:
-    """One line: which certificate clients will see, and whether they should."""
+    """Logs the certificate in one line; a warning for a development certificate."""
     log = get_logger(sha256=identity.fingerprint, expires=identity.expires.isoformat())
     if identity.development:
         log.warning("tls.development_certificate", reason="no tls_certificate was given")
@@ -139,7 +139,7 @@ def _read_certificates(path: Path) -> bytes:
 
 
 def _read_revocations(path: Path, authorities: bytes) -> bytes:
-    """Lists of certificates that were revoked, at least one of each authority."""
+    """Reads revocation lists: at least one for each authority."""
     from cryptography import x509
 
     pem = _read(path)

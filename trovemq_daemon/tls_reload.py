@@ -1,8 +1,7 @@
-"""Certificates that are replaced while a daemon runs: read again when a file changed, for later connections.
-Open ones keep theirs.
+"""Reads certificates that were replaced while the daemon runs, for later connections. Open ones keep theirs.
 
-A file that cannot be used, or a key that does not fit its certificate (another tool may be writing just now),
-is logged, and the certificate stays that of before until a file changes again.
+If a file cannot be used, or a key does not fit its certificate (another tool may be writing them), that is
+logged, and the certificate stays until a file changes again.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from trovemq_daemon.tls_settings import TlsSettings
 
 
 class TlsReload:
-    """Make it before the files are read for the first time."""
+    """Must be created before the files are read for the first time."""
 
     def __init__(self, settings: TlsSettings, server: GrpcServer, http: OpsHttp) -> None:
         self._settings: Final = settings
@@ -32,7 +31,8 @@ class TlsReload:
         self._files = FileWatch(Path(name) for name in files if name)
 
     async def run(self) -> None:
-        """Looks at the files until it is cancelled. A development certificate has none: returns at once."""
+        """Checks the files until it is cancelled. Returns at once for a development certificate, which has no
+        files."""
         if not self._settings.tls_certificate:
             return
         while True:

@@ -1,4 +1,4 @@
-"""The settings by which a daemon serves by TLS, the same for both daemons, and the port that they open."""
+"""The settings of TLS, which both daemons have, and the port that they open."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trovemq_daemon.tls import identity_for, log_identity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSettings:
-    """The values; `tls_problems()` names contradictions."""
+    """The values of the settings; `tls_problems()` reports contradictions."""
 
     tls_listen: str = setting(
         "",
@@ -80,7 +80,7 @@ class TlsSettings:
             yield from error.problems
 
     def transport_problems(self, transport: GrpcTransport) -> Iterator[str]:
-        """Settings that this transport cannot carry out, one sentence each."""
+        """Settings that this transport does not support, one sentence each."""
         if self.tls_client_crl and transport != "trovemq":
             yield "tls_client_crl needs grpc_transport = trovemq: grpcio reads no revocation lists"
 
@@ -96,12 +96,12 @@ class TlsSettings:
 
     @property
     def tls_listen_address(self) -> Address | None:
-        """None if nothing is served by TLS."""
+        """The address of the services by TLS; None if there are none."""
         return parse_address(self.tls_listen) if self.tls_listen else None
 
     @property
     def http_tls_files(self) -> tuple[Path, Path] | None:
-        """Certificate and key of the operations HTTP; None if it is plain."""
+        """Certificate and key of the operations HTTP; None if it has no TLS."""
         return (Path(self.tls_certificate), Path(self.tls_key)) if self.http_tls else None
 
     def tls_advertised(self, advertised: Address, bound: Address) -> Address:
@@ -112,8 +112,8 @@ class TlsSettings:
 
 
 async def bind_tls(server: GrpcServer, settings: TlsSettings, advertised: Address) -> Address | None:
-    """Listens by TLS where it is configured; returns the address with its real port. `advertised`: the plain
-    one.
+    """Listens by TLS if it is configured; returns the address with its real port. `advertised`: the plain
+    address in routes.
 
     Raises SettingsError for files that cannot be used, AddressInUseError.
     """

@@ -1,7 +1,7 @@
 """Users and their secrets.
 
-A user has one secret, or for a while two: rotating makes a new one, and the one before is valid until it is
-dropped or the next rotation. Nothing here shows a secret: neither repr() nor an error.
+A user has one secret or two: a rotation creates a new one, and the one before stays valid until it is dropped
+or the next rotation. Neither repr() nor an error shows a secret.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SECRET: Final = re.compile(rb"[!-~]{8,256}")
 
 
 class UserKind(StrEnum):
-    """A super user may do everything, rules or not."""
+    """A super user may do everything, whatever the rules are."""
 
     SUPER = "Super"
     NORMAL = "Normal"
@@ -32,7 +32,7 @@ class UserKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """One secret, the value that verifies a proof of it, and when it was made (epoch ms)."""
+    """One secret, its verifier for proofs, and when it was created (epoch ms)."""
 
     value: bytes = field(repr=False)
     verifier: Verifier = field(repr=False)
@@ -40,13 +40,13 @@ class Secret:
 
     @classmethod
     def make(cls, value: bytes, salt: bytes, now_ms: int) -> Secret:
-        """Takes a millisecond or two. TroveError USER_ILLEGAL."""
+        """Computes the verifier, which takes a millisecond or two. TroveError USER_ILLEGAL."""
         return cls(check_secret(value), Verifier.of(value, salt), now_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """`secrets`: the newest first."""
+    """A user. `secrets`: the newest first."""
 
     access_key: str
     kind: UserKind
@@ -61,7 +61,7 @@ class User:
 
 
 def check_access_key(access_key: str) -> str:
-    """The access key itself. TroveError USER_ILLEGAL."""
+    """Returns the access key if it is legal, else raises TroveError USER_ILLEGAL."""
     if not _ACCESS_KEY.fullmatch(access_key):
         raise TroveError(
             errors.USER_ILLEGAL, "an access key has 1 to 64 letters, digits, '_', '.', '@' and '-'"
@@ -70,7 +70,7 @@ def check_access_key(access_key: str) -> str:
 
 
 def check_secret(secret: bytes) -> bytes:
-    """The secret itself. TroveError USER_ILLEGAL, which does not show it."""
+    """Returns the secret if it is legal, else raises TroveError USER_ILLEGAL, which does not show it."""
     if not _SECRET.fullmatch(secret):
         raise TroveError(
             errors.USER_ILLEGAL,
@@ -80,7 +80,7 @@ def check_secret(secret: bytes) -> bytes:
 
 
 def parse_kind(text: str) -> UserKind:
-    """Super or Normal, in any case; empty: Normal. TroveError USER_ILLEGAL."""
+    """Parses Super or Normal, in any case; empty: Normal. TroveError USER_ILLEGAL."""
     try:
         return UserKind(text.capitalize()) if text else UserKind.NORMAL
     except ValueError:
@@ -88,7 +88,7 @@ def parse_kind(text: str) -> UserKind:
 
 
 def new_user(access_key: str, kind: UserKind, secret: bytes, *, salt: bytes, now_ms: int) -> User:
-    """`salt`: 16 random bytes. TroveError USER_ILLEGAL."""
+    """Makes a user. `salt`: 16 random bytes. TroveError USER_ILLEGAL."""
     assert len(salt) == SALT_SIZE, "a salt has 16 bytes"
     made = Secret.make(secret, salt, now_ms)
     return User(check_access_key(access_key), kind, (made,), salt, created_ms=now_ms)

@@ -1,10 +1,12 @@
-"""Protobuf's variable-length numbers: seven bits a byte, lowest first, a set top bit: more follow."""
+"""Protobuf's variable-length numbers: seven bits per byte, the lowest first; the top bit is set if more bytes
+follow."""
 
 from __future__ import annotations
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """(the number, 0..2**64-1, the position after it). IndexError: cut; ValueError: over 10 bytes."""
+    """(the number, 0..2**64-1; the position after it). Raises IndexError for a cut number, ValueError for
+    more than 10 bytes."""
     value = data[position]
     position += 1
     if value < 0x80:

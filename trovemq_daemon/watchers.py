@@ -1,4 +1,4 @@
-"""Streams that follow a state: each is woken after a change and then reads the latest state.
+"""Streams that watch a state: each is woken after a change and then reads the latest state.
 
 The queue of a watcher is one flag, so any number of changes while it is slow become one.
 """
@@ -28,14 +28,14 @@ class Watch:
         self._event.set()
 
     async def changed(self) -> bool:
-        """Waits for the next change; False = the server stops, send no more."""
+        """Waits for the next change. False: the server is stopping, and the stream must end."""
         await self._event.wait()
         self._event.clear()
         return not self._closed
 
 
 class Watchers:
-    """All watchers of one state, at most `watchers_max`. For one event loop."""
+    """The watchers of one state, at most `watchers_max`. For use on one event loop."""
 
     def __init__(self, watchers_max: int) -> None:
         self._watchers_max = watchers_max
@@ -47,7 +47,7 @@ class Watchers:
 
     @contextmanager
     def watch(self) -> Iterator[Watch]:
-        """A watch for the time of the block. TroveError LIMIT_EXCEEDED, SERVICE_NOT_AVAILABLE."""
+        """A watch for the duration of the block. TroveError LIMIT_EXCEEDED, SERVICE_NOT_AVAILABLE."""
         if self._closed:
             raise TroveError(errors.SERVICE_NOT_AVAILABLE, "the server is stopping")
         if len(self._watches) >= self._watchers_max:
@@ -64,7 +64,7 @@ class Watchers:
             watch.wake()
 
     def close(self) -> None:
-        """Ends every watcher's stream, and accepts no new one."""
+        """Ends the streams of all watchers, and accepts no new ones."""
         self._closed = True
         for watch in self._watches:
             watch.close()

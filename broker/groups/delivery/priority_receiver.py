@@ -8,9 +8,9 @@ drops is consumed when its turn comes, as in other queues.
 count is the number of messages of other priorities that this queue has delivered to this group since the last
 one of its own priority. A priority whose count has reached n is next, the one with the highest count first.
 So the first message of a priority is delivered after at most n + 8 messages of others (8: the other
-priorities that may be due as well). While the group has as many messages in flight as it may have, waiting
-messages are not counted as skipped. n = 0: no bound, higher priorities always come first. The counts begin at
-0 when the broker starts.
+priorities that may be due as well). While the group has as many messages in flight as it may have, only
+returned messages are delivered: new ones wait beyond the bound, and come first afterwards. n = 0: no bound,
+higher priorities always come first. The counts begin at 0 when the broker starts.
 
 Orderly groups do not use this: they receive every queue in the order of sending.
 
