@@ -1,4 +1,4 @@
-"""The doors: gRPC services of both protocols, and the metrics. Generated protobuf types stop here.
+"""The gRPC services of both protocols, and the metrics. Only this package uses generated protobuf types.
 
 `turns` and `pace` share the event loop among long requests.
 """

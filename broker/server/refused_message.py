@@ -1,4 +1,4 @@
-"""A message of a stream that its sender may not send: the stream answers it, and continues."""
+"""A message of a stream that its sender may not send: the stream answers with the refusal, and continues."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trovemq_proto.errors import TroveError
 
 @dataclass(frozen=True, slots=True)
 class RefusedMessage:
-    """Takes the place of a message that was refused."""
+    """Replaces a message that was refused."""
 
     message: Any
     error: TroveError

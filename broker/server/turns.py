@@ -1,8 +1,8 @@
-"""Long work on the event loop, in turns.
+"""Runs long work on the event loop in turns.
 
-A look-up may read megabytes. It does so in steps (engine/steps.py) or in pages, each a few milliseconds of
-processor at most. All of them share one `Turns`: in each pass of the loop one piece of long work gets one
-turn, however many are under way. So a small request waits for one turn, and not for every look-up.
+A look-up may read megabytes. It does so in steps (engine/steps.py) or in pages, each of which takes at most a
+few milliseconds. All look-ups share one `Turns`: in each pass of the loop one piece of long work gets one
+turn, however many are running. So a small request waits for one turn, not for every look-up.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 from trovemq_store.engine.steps import Result, Steps
 
 TURN_S: Final = 0.005
-"""A turn ends with the first step that ends after this."""
+"""A turn ends with the first step that ends after this time."""
 
 Page = TypeVar("Page")
 
@@ -25,19 +25,19 @@ _worked: Final[ContextVar[Callable[[float], None] | None]] = ContextVar("worked"
 
 
 def count_work(worked: Callable[[float], None]) -> None:
-    """`worked(seconds)` is called after each turn of the present task's request."""
+    """Calls `worked(seconds)` after each turn of the present task's request."""
     _worked.set(worked)
 
 
 class Turns:
-    """One for all long work of a broker."""
+    """The turns of all long work of a broker."""
 
     def __init__(self) -> None:
         self._one_at_a_time = asyncio.Lock()
         self.turn_count = 0
 
     async def run(self, steps: Steps[Result]) -> Result:
-        """The result of the steps. Raises their errors."""
+        """Runs the steps, and returns their result. Raises their errors."""
         while True:
             async with self._one_at_a_time:
                 try:
@@ -49,7 +49,7 @@ class Turns:
                 await asyncio.sleep(0)
 
     async def run_from_now(self, steps: Steps[Result]) -> Result:
-        """As run(), for work that is nearly always short: its first turn is taken at once."""
+        """As run(), for work that is nearly always short: its first turn begins at once."""
         try:
             _take(steps)
         except StopIteration as stop:
@@ -59,7 +59,7 @@ class Turns:
         return await self.run(steps)
 
     async def each(self, pages: Iterator[Page]) -> AsyncGenerator[Page]:
-        """The pages; each is made in a turn of its own. Raises their errors."""
+        """Yields the pages; each is made in a turn of its own. Raises their errors."""
         while True:
             async with self._one_at_a_time:
                 with self._turn():
@@ -81,7 +81,7 @@ class Turns:
 
 
 def _take(steps: Steps[Result]) -> None:
-    """One turn. Raises StopIteration at the end of the steps."""
+    """Runs one turn. Raises StopIteration at the end of the steps."""
     ends = time.perf_counter() + TURN_S
     while True:
         next(steps)

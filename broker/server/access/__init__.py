@@ -1,13 +1,13 @@
-"""Who may call what, at both doors.
+"""The check of access, for the services of both protocols.
 
-- `needs`        the table: the needs of each RPC
-- `open_methods`  calls that need no credentials, and wrong ones, counted by address
-- `refusals`     how RocketMQ's protocol says no
-- `gate`         who calls, and whether they may: `broker.security` with the time, the peer and the counters
-- `guard`        puts the gate before every handler
-- `checked_context`  the call's context behind the gate: its requests and replies
-- `changes`      users and rules changed as a service: on disk before the reply, off the event loop
+- `needs`             the table of the permissions that each RPC needs
+- `open_methods`      calls without credentials, or with wrong ones, counted by address
+- `refusals`          refusals in RocketMQ's protocol
+- `gate`              the caller, and the decision: `broker.security` with the time, the peer and the counters
+- `guard`             adds the gate to every handler
+- `checked_context`   the call's context for its handler: admitted requests, replies within the quotas
+- `changes`           changes of users and rules: on disk before the reply, written off the event loop
 - `security_service`  handshakes and administration (security.proto)
 
-Nothing else decides about access; a handler that has begun does its request.
+No other code decides about access; a handler that has begun executes its request.
 """

@@ -1,8 +1,9 @@
-"""Audit of administrative acts, look-ups of messages, log-ins and denials. It has no bodies and no secrets:
-of a request it has only the names of the resources.
+"""Audit of administrative acts, look-ups of messages, log-ins and denials. It has no bodies and no secrets,
+and of a request only the names of the resources.
 
-Each is a log event and, with `audit_topic_enable`, also a record of a topic (`broker.security.audit_trail`).
-Then an act begins only when its first record is on disk, and is refused if that fails.
+Each is logged as an event and, with `audit_topic_enable`, also stored as a record of a topic
+(`broker.security.audit_trail`). An act then begins only when its first record is on disk, and is refused if
+that fails.
 
 | event         | logged                                                                              |
 |---------------|-------------------------------------------------------------------------------------|
@@ -10,8 +11,8 @@ Then an act begins only when its first record is on disk, and is refused if that
 | `audit.read`  | the first look-up of a user at a resource in a minute                               |
 | `audit.login` | the first log-in, or failed one, of a user from an address in a minute              |
 
-The number of those that were alike in the minute follows at its end (`again`). `outcome` is OK or the error's
-name.
+At the end of the minute the number of the others of that kind is logged (`again`). `outcome` is OK or the
+error's name.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _REFUSALS: Final = {
 _DENIALS: Final = (errors.ACCESS_DENIED, errors.AUTHENTICATION_FAILED)
 _AUTHENTICATE: Final = "/trovemq.v1.SecurityService/Authenticate"
 _NAMES: Final = ("access_key", "subject", "number", "actions", "resource")
-"""Fields of requests that only super users make, as far as they are shown."""
+"""The fields that are shown of requests of super users."""
 
 
 class AuditLog:
@@ -54,10 +55,10 @@ class AuditLog:
         self._log: Final = MinuteLog()
         self._durable: Callable[[PhysicalOffset], Awaitable[None]] | None = None
         self.trail: AuditTrail | None = None
-        """Where records are written; None: only log events are."""
+        """Writes the records; None: only events are logged."""
 
     def open(self, trail: AuditTrail, durable: Callable[[PhysicalOffset], Awaitable[None]]) -> None:
-        """From now on records are written, too. durable(end) returns when the log is on disk up to `end`."""
+        """Writes records, too, from now on. durable(end) returns when the log is on disk up to `end`."""
         self.trail, self._durable = trail, durable
 
     async def begin(self, row: Row, path: str, user: str, source: str, request: Any) -> AuditRecord | None:
@@ -106,7 +107,7 @@ class AuditLog:
             self._log.note("info", f"audit.{row.audit.value}", self._clock_ms(), **fields)
 
     def login(self, user: str, source: str, outcome: str) -> None:
-        """`user`: "" if it is not proved."""
+        """Notes a log-in. `user`: "" if it is not verified."""
         level: Level = "info" if outcome == OK else "warning"
         now_ms = self._clock_ms()
         self._log.note(level, "audit.login", now_ms, user=user, source=source, outcome=outcome)
@@ -131,7 +132,7 @@ class AuditLog:
             self.trail.note(kind, user, source, path, resources, outcome, self._clock_ms())
 
     def flush(self) -> None:
-        """Logs counts of minutes that are over."""
+        """Logs the counts of minutes that have ended."""
         now_ms = self._clock_ms()
         self._log.flush(now_ms)
         if self.trail is not None:
@@ -153,7 +154,7 @@ def targets_of(row: Row, request: Any) -> str:
     try:
         needs = list(row.needs(request))
     except TroveError:
-        return ""  # a name that is none
+        return ""  # an illegal name
     names = dict.fromkeys(str(Resource(need.kind, need.name[:TARGET_LENGTH_MAX])) for need in needs)
     return " ".join(list(names)[:TARGETS_MAX]).encode("unicode_escape").decode()
 

@@ -1,6 +1,6 @@
-"""Users and rules changed as a service: on disk before the reply, off the event loop, one change at a time.
+"""Changes of users and rules: on disk before the reply, written off the event loop, one change at a time.
 
-Secrets are made and proofs of them computed in a thread, too: each takes a millisecond or two.
+Secrets and their verifiers are computed in a thread, too: each takes a millisecond or two.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ Made = TypeVar("Made")
 
 
 class SecurityChanges:
-    """The only one that changes the table while the broker runs."""
+    """Makes all changes of the table while the broker runs."""
 
     def __init__(self, table: SecurityTable) -> None:
         self.table = table
         self._changing = asyncio.Lock()
 
     async def apply(self, make: Callable[[SecurityState], SecurityState]) -> None:
-        """The state that `make` makes of the present one counts, on disk, when this returns. Raises what
-        `make` raises; TroveError DISK_FULL, STORE_FAILED: nothing has changed."""
+        """Replaces the present state by the one that `make` returns for it, which is on disk when this
+        returns. Raises the errors of `make`, and TroveError DISK_FULL, STORE_FAILED: then nothing has
+        changed."""
 
         async with self._changing:
             after = await run_in_thread(lambda: make(self.table.state))
@@ -38,6 +39,6 @@ class SecurityChanges:
                 self.table.finish(change)
 
     async def settle(self) -> None:
-        """Returns when no change is under way."""
+        """Returns when no change is running."""
         async with self._changing:
             pass

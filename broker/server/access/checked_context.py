@@ -1,12 +1,12 @@
-"""A call's context as its handler sees it: requests come admitted, replies keep to the quotas.
+"""The context of a call for its handler: requests are admitted, replies stay within the quotas.
 
-Our own transport can hand a stream's messages to a receiver, without a task, and send replies from callbacks.
-The streams that do so get the same here, behind the same check; a call that may have to wait for a quota is
-read by its coroutine.
+Our own transport can pass the messages of a stream to a receiver, without a task, and send replies from
+callbacks. Here the same interface has the check of access; a call that may have to wait for a quota is read
+by its coroutine.
 
 Invariants
-- A message is checked once: one that the receiver leaves to the reader is not checked again.
-- Of the outer context only names that are known to pass no message are passed on.
+- A message is checked once: a message that the receiver leaves to the reader is not checked again.
+- Only attributes of the outer context that give no access to messages are available.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trovemq_daemon.grpc_transport import is_end
 from trovemq_store.topics.creators import Creator
 
 Receiver: TypeAlias = Callable[[Any], bool]
-WRITE_WAIT_MAX_S: Final = 1.0  # for a quota; its reply counts as unread meanwhile
+WRITE_WAIT_MAX_S: Final = 1.0  # for a quota; during the wait the reply counts as unread
 _PASSED: Final = frozenset(name for name in dir(grpc.aio.ServicerContext) if not name.startswith("_"))
 
 
@@ -31,11 +31,11 @@ class Checks(Protocol):
 
     @property
     def may_wait(self) -> bool:
-        """Whether a message may have to wait, or is refused in a reply."""
+        """Whether a message may have to wait, or may be refused in a reply."""
         ...
 
     async def next(self, data: Any) -> Any:
-        """The message, admitted; the end of the requests where the stream is to end. TroveError."""
+        """The admitted message; the end of the requests if the stream is to end. Raises TroveError."""
         ...
 
     def next_now(self, data: bytes) -> Any:
@@ -44,11 +44,11 @@ class Checks(Protocol):
 
     @property
     def creator(self) -> Creator:
-        """Whose the topics are that the call makes."""
+        """The creator of the topics that the call creates."""
         ...
 
     def count(self, reply: Any) -> float:
-        """Seconds that the next reply waits."""
+        """Counts a reply. Returns the seconds that the next one must wait."""
         ...
 
 
@@ -90,7 +90,7 @@ class CheckedCallbacks(CheckedContext):
         return data if is_end(data) else await self._checks.next(data)
 
     def set_receiver(self, receiver: Receiver | None) -> None:
-        """As the transport's; the receiver gets admitted messages. A refusal ends the reader's `read`."""
+        """As in the transport; the receiver gets admitted messages. A refusal ends the reader's `read`."""
         self._context.set_receiver(None if receiver is None else self._behind_checks(receiver))
 
     def _behind_checks(self, receiver: Receiver) -> Receiver:
@@ -114,12 +114,12 @@ class CheckedCallbacks(CheckedContext):
         return not self._checks.may_wait and bool(self._context.can_send)
 
     def try_send(self, reply: Any) -> bool:
-        """Where `can_send`, or in the turn of a message that needed no wait."""
+        """To be called if `can_send`, or in the turn of a message that needed no wait."""
         return bool(self._context.try_send(reply))
 
 
 def checked_context(context: Any, checks: Checks) -> CheckedContext:
-    """For a stream of requests."""
+    """The context for a stream of requests."""
     return (CheckedCallbacks if hasattr(context, "set_receiver") else CheckedContext)(context, checks)
 
 

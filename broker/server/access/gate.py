@@ -1,14 +1,15 @@
-"""Who calls, and whether they may: `broker.security` with the clock, the peer and the counters.
+"""The caller of a call, and the decision about it: `broker.security` with the clock, the peer and the
+counters.
 
-| credentials of a call                   | taken where                                                  |
+| credentials of a call                   | accepted                                                     |
 |-----------------------------------------|--------------------------------------------------------------|
 | `trovemq-auth-bin`: a session's         | on every connection and for every service                    |
 | `authorization`: RocketMQ's signature   | RocketMQ's services; on loopback, or over TLS                |
-| a client's certificate, none of these   | every service, where `tls_client_identity` is on             |
-| none                                    | OPEN rows                                                    |
+| a client's certificate, none of these   | every service, if `tls_client_identity` is on                |
+| none                                    | for OPEN rows                                                |
 
-Until `open()` nobody may anything. A call that begins is admitted for its request; each message of
-a stream is admitted for itself, so a right that is taken away ends with the next message.
+Before `open()` every call is refused. A unary call is admitted for its request; each message of a stream is
+admitted by itself, so a withdrawn permission ends with the next message.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ from trovemq_proto.positions import EpochMs
 from trovemq_store.topics.creators import Creator
 
 HOLD_S: Final = 1.0
-HELD_MAX: Final = 64  # of one caller: each occupies one of the calls that all may have open
+HELD_MAX: Final = 64  # of one caller: each is one of the open calls, whose number is limited
 AUTHORIZATION_KEY: Final = "authorization"
 DATE_KEY: Final = "x-mq-date-time"
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The credentials of a call, checked as far as that needs no connection."""
+    """The credentials of a call, checked as far as possible without the connection."""
 
     path: str
     session_call: SessionCall | None = None
@@ -62,8 +63,8 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who makes a call. `session_call` None: by RocketMQ's signature, or by certificate. `access_key` empty:
-    a call without credentials, or with wrong ones."""
+    """The caller of a call. `session_call` None: it has RocketMQ's signature, or a certificate. `access_key`
+    empty: a call without credentials, or with wrong ones."""
 
     access_key: str
     source: str
@@ -71,7 +72,7 @@ class Caller:
 
 
 class Entries(Protocol):
-    """The topics, or the groups."""
+    """The table of topics, or that of groups."""
 
     def __contains__(self, name: str) -> bool: ...
 
@@ -79,10 +80,10 @@ class Entries(Protocol):
 
 
 class CallQuota:
-    """The accounts that one call is charged to. A change of the quotas counts from its next message on."""
+    """The accounts of one call. A change of the quotas counts from its next message on."""
 
     def __init__(self, gate: Gate, caller: Caller, client_id: str, connection: str, *, is_open: bool) -> None:
-        """TroveError LIMIT_EXCEEDED if too many calls are open, unless this one is already."""
+        """Raises TroveError LIMIT_EXCEEDED if too many calls are open, unless this one `is_open` already."""
         self._gate = gate
         self._caller = caller
         self._client_id = client_id
@@ -104,7 +105,7 @@ class CallQuota:
         return self._uses
 
     async def request(self, size: int, *, is_query: bool = False) -> TroveError | None:
-        """Waits as long as the quotas say; the refusal where that would be too long. TroveError
+        """Waits for the quotas; returns the refusal if that would take too long. Raises TroveError
         AUTHENTICATION_FAILED."""
         uses = self._current()
         try:
@@ -117,11 +118,11 @@ class CallQuota:
         return None
 
     def worked(self, elapsed_s: float) -> None:
-        """A step of the call's query took that long."""
+        """Counts the time of a step of the call's query."""
         self._gate.quotas.take_query(self._uses, elapsed_s * 1_000)
 
     def reply(self, size: int) -> float:
-        """Seconds that the next reply of a stream waits."""
+        """Counts a reply. Returns the seconds that the stream's next one must wait."""
         return self._gate.quotas.take_reply(self._uses, size, self._gate.now_ms()) / 1_000
 
     def end(self) -> None:
@@ -130,7 +131,7 @@ class CallQuota:
 
 
 class Gate:
-    """Used on the event loop only."""
+    """The check of access of one broker. For use on the event loop only."""
 
     def __init__(
         self,
@@ -140,7 +141,7 @@ class Gate:
         clock_ms: Callable[[], EpochMs],
         certificates: bool = False,
     ) -> None:
-        """`certificates`: a client's certificate says who it is."""
+        """`certificates`: a client's certificate identifies it."""
         self._authorization = authorization
         self._certificates = certificates
         self._cluster = cluster
@@ -157,14 +158,15 @@ class Gate:
     def open(
         self, table: SecurityTable, sessions: Sessions, entries: Mapping[str, Entries] | None = None
     ) -> None:
-        """Users and rules are there: from here on callers are admitted. `entries`: the tables by `topic` and
+        """Sets users and rules: from now on callers are admitted. `entries`: the tables by `topic` and
         `group`."""
         self._table, self._sessions, self._entries = table, sessions, entries or {}
         self._signatures = SignatureChecker(table)
 
     # --- who ----------------------------------------------------------------------------------------
     def credentials(self, path: str, metadata: Iterable[tuple[str, str | bytes]]) -> Credentials:
-        """Reads them; never raises. A session's call is counted here, once."""
+        """The credentials in the metadata; never raises. The number of a session's call is used here,
+        once."""
         found: dict[str, str | bytes] = {}
         client_id = ""
         for key, value in metadata:
@@ -211,7 +213,8 @@ class Gate:
         return Caller(user.access_key, peer.source, None)
 
     def _by_certificate(self, peer: Peer) -> Caller:
-        """The transport has verified it. TroveError AUTHENTICATION_FAILED."""
+        """The caller with a certificate, which the transport has verified. TroveError
+        AUTHENTICATION_FAILED."""
         assert self._table is not None, "a caller comes after open()"
         user = self._table.user(peer.certificate_name)
         if user is None or not user.enabled:
@@ -222,7 +225,7 @@ class Gate:
         return Caller(user.access_key, peer.source, None)
 
     def user_of(self, caller: Caller) -> User:
-        """The user as it is now. TroveError AUTHENTICATION_FAILED if it may no longer call."""
+        """The present state of the user. Raises TroveError AUTHENTICATION_FAILED if it may no longer call."""
         assert self._sessions is not None, "a caller comes after open()"
         assert self._table is not None, "a caller comes after open()"
         if caller.session_call is not None:
@@ -234,14 +237,15 @@ class Gate:
 
     @property
     def version(self) -> int:
-        """Rises with each change of users and rules: until then what was admitted is admitted again."""
+        """Is raised with each change of users and rules: with the same version an admitted request is
+        admitted again."""
         assert self._table is not None, "a caller comes after open()"
         return self._table.version
 
     # --- what -----------------------------------------------------------------------------------------
     def admit(self, caller: Caller, row: Row, request: Any, path: str = "") -> None:
-        """TroveError ACCESS_DENIED, AUTHENTICATION_FAILED, LIMIT_EXCEEDED; errors of the needs for illegal
-        names."""
+        """Admits a request. Raises TroveError ACCESS_DENIED, AUTHENTICATION_FAILED, LIMIT_EXCEEDED, and the
+        errors of the row's needs for illegal names."""
         user = self.user_of(caller)
         if row.needs is Level.USER:
             return
@@ -264,7 +268,7 @@ class Gate:
         self.check_producers(caller, row, request)
 
     def check_producers(self, caller: Caller, row: Row, request: Any) -> None:
-        """TroveError ACCESS_DENIED if the request has a producer's id of somebody else."""
+        """Raises TroveError ACCESS_DENIED if the request has the producer id of another user."""
         producers = row.producers(request) if row.producers is not None else ()
         if not producers or (user := self.user_of(caller)).is_super:
             return
@@ -273,24 +277,24 @@ class Gate:
                 raise _foreign(user, producer)
 
     def _check_creation(self, user: User, noun: str, name: str) -> None:
-        """Refuses what the table would refuse, before it is audited as an act: a storm of creations is not
-        to cost a write each. TroveError LIMIT_EXCEEDED."""
+        """Refuses a creation that the table would refuse, before it is audited: so a storm of creations does
+        not cost a write each. TroveError LIMIT_EXCEEDED."""
         table = self._entries.get(noun)
         if table is not None and name not in table:
             count = table.made_by(user.access_key)
             self.current_quotas().check_entries(user.access_key, noun, count, is_super=user.is_super)
 
     def _admit_to_audit(self, user: User, caller: Caller, path: str) -> None:
-        """The topic of the audit records needs a right of its own, which a rule for all topics does not give.
-        Raises TroveError ACCESS_DENIED."""
+        """Checks the permission for the topic of the audit records, which a rule for all topics does not
+        include. Raises TroveError ACCESS_DENIED."""
         need = Need(Kind.TOPIC, AUDIT_TOPIC, Action.AUDIT)
         if not user.is_super and not self._meets(user, need, caller.source):
             raise _denied(user, need)
         self.audit.audit_read(path, caller.access_key, caller.source)
 
     def may_see(self, caller: Caller) -> Callable[[Kind, str], bool] | None:
-        """A test of whether the caller may know that a resource exists; None: everything may be known. Raises
-        TroveError AUTHENTICATION_FAILED."""
+        """A function that tells whether the caller may know that a resource exists; None: it may know all.
+        Raises TroveError AUTHENTICATION_FAILED."""
         user = self.user_of(caller)
         if user.is_super or not self._authorization:
             return None
@@ -320,14 +324,15 @@ class Gate:
     def quota_of(
         self, caller: Caller, client_id: str, connection: str, *, is_open: bool = False
     ) -> CallQuota | None:
-        """The accounts of the call; None if there are no quotas. CallQuota.end() later. TroveError
-        LIMIT_EXCEEDED, but not for a call that `is_open` already."""
+        """The accounts of the call; None if there are no quotas. CallQuota.end() must be called later. Raises
+        TroveError LIMIT_EXCEEDED, but not for a call that `is_open` already."""
         if not self.has_quotas:
             return None
         return CallQuota(self, caller, client_id, connection, is_open=is_open)
 
     def uses(self, caller: Caller, client_id: str) -> tuple[Use, ...]:
-        """The quotas that a call falls under now. TroveError LIMIT_EXCEEDED, AUTHENTICATION_FAILED."""
+        """The accounts of the quotas that now apply to a call. TroveError LIMIT_EXCEEDED,
+        AUTHENTICATION_FAILED."""
         if not caller.access_key:
             return self.current_quotas().uses_of_address(caller.source, self._clock_ms())
         return self.current_quotas().uses(
@@ -339,7 +344,7 @@ class Gate:
         )
 
     def creator(self, caller: Caller) -> Creator:
-        """Whose the topics and groups are that the call makes."""
+        """The creator of the topics and groups that the call creates."""
         return Creator(caller.access_key, partial(self._check_entries, caller))
 
     def _check_entries(self, caller: Caller, noun: str, count: int) -> None:
@@ -349,14 +354,14 @@ class Gate:
             self.current_quotas().check_entries(caller.access_key, noun, count, is_super=is_super)
 
     def current_quotas(self) -> Quotas:
-        """After a change of the table, too."""
+        """The quotas, updated if the table has changed."""
         if self._table is not None:
             self.quotas.set(self._table.state.quotas)
         return self.quotas
 
     async def hold(self, error: BaseException, who: str) -> None:
-        """A call above a quota gets its refusal late, so that a caller who tries again at once comes round
-        slowly. Returns at once for other errors, and where too many of `who` are held already."""
+        """Delays the refusal of a call above a quota, so that a caller who tries again at once is slowed.
+        Returns at once for other errors, and if too many calls of `who` are already delayed."""
         if not isinstance(error, TroveError) or "quota" not in error.fields or self._held[who] >= HELD_MAX:
             return
         self._held[who] += 1
@@ -380,13 +385,13 @@ class Gate:
 
     # --- the log --------------------------------------------------------------------------------------
     def flush_logs(self) -> None:
-        """Logs counts of minutes that are over; call it every minute or so."""
+        """Logs the counts of minutes that have ended; to be called about every minute."""
         self.audit.flush()
         self.refusals.log.flush(self._clock_ms())
 
     # --- refusals -------------------------------------------------------------------------------------
     def refused(self, path: str, error: TroveError, source: str, access_key: str = "") -> None:
-        """Counts it, and logs it once a minute: without credentials."""
+        """Counts a refusal, and logs it once a minute, without credentials."""
         self.refusals.add(path, error, source, access_key, self._clock_ms())
         self.audit.denied(path, error, source, access_key)
 
@@ -399,11 +404,11 @@ def _names_audit_topic(needs: Needs, request: Any) -> bool:
     try:
         return any(map(_is_audit_topic, needs(request)))
     except TroveError:
-        return False  # a name that is none: the service says so
+        return False  # an illegal name: the service reports it
 
 
 def _known_by(kind: Kind, name: str) -> Action:
-    """The actions of which any one allows a caller to know that the resource exists."""
+    """The actions each of which allows a caller to know that the resource exists."""
     return Action.AUDIT if kind is Kind.TOPIC and name == AUDIT_TOPIC else KNOW
 
 

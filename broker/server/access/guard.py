@@ -1,9 +1,9 @@
-"""Puts the gate before every handler when its service is added to a server, whatever the transport.
+"""Adds the gate to every handler when its service is added to a server, with either transport.
 
 Invariants
-- A method without a row in the table is for super users alone.
-- No handler begins before its call is admitted; of a stream, no message reaches it before.
-- Messages are checked on their bytes, and read by the service's own reader after that.
+- A method without a row in the table is for super users only.
+- No handler begins, and gets no message of a stream, before the call is admitted.
+- The bytes of messages are checked before the service's own reader parses them.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from trovemq_store.topics.creators import NOBODY
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
-FIRST_REQUEST_WAIT_S: Final = 3.0  # for a stream that is refused
+FIRST_REQUEST_WAIT_S: Final = 3.0  # of a refused stream
 _SUPER: Final = Row(Level.SUPER)
 
 
 class AccessGuard:
-    """`handler` is what `trovemq_daemon.grpc_server` calls for each method. The errors that it raises become
-    statuses further out."""
+    """Adds the gate: `trovemq_daemon.grpc_server` calls `handler` for each method. HandlerGuard turns the
+    errors into statuses."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
 
     def handler(self, path: str, handler: Handler) -> Handler:
-        """The handler behind the gate."""
+        """Wraps the handler with the gate."""
         row = ROWS.get(path, _SUPER)
         if row.needs is Level.OPEN:
             return OpenMethod(self._gate, path, handler).handler()
@@ -57,7 +57,7 @@ class AccessGuard:
 
 
 class _Guarded:
-    """One method."""
+    """One method with the gate."""
 
     def __init__(self, gate: Gate, path: str, row: Row, handler: Handler) -> None:
         self.gate = gate
@@ -149,7 +149,7 @@ class _Guarded:
 
 
 class _Call:
-    """One call of a method. `context`: as its handler sees it."""
+    """One call of a method. `context`: the one of its handler."""
 
     def __init__(self, method: _Guarded, context: Context) -> None:
         self.method = method
@@ -176,7 +176,7 @@ class _Call:
         return self._caller
 
     async def begin(self, data: Any) -> Any:
-        """For the handler: the one request, admitted, or the requests; later, where a quota says so.
+        """The admitted request, or the iterator of requests, for the handler; waits for quotas. Raises
         TroveError."""
         method, gate = self.method, self.method.gate
         credentials = gate.credentials(method.path, self._outer.invocation_metadata() or ())
@@ -199,7 +199,7 @@ class _Call:
             if self._quota is not None and method.streams_replies:
                 self.context = CheckedContext(self._outer, self)
             request = self._admitted(data, refusal)
-            if request is self._message:  # neither malformed nor refused
+            if request is self._message:  # it is neither malformed nor refused
                 self._begun = await gate.audit.begin(
                     method.row, method.path, caller.access_key, self.peer.source, request
                 )
@@ -211,14 +211,14 @@ class _Call:
         return checked_requests(data, self)
 
     def _admitted(self, data: bytes, refusal: TroveError | None) -> Any:
-        """`refusal`: a quota's."""
+        """Checks a message. `refusal`: that of a quota."""
         if self._is_signed is not None and not self._is_signed(data):
             raise TroveError(errors.AUTHENTICATION_FAILED, "a message is not signed by its session")
         message = self.method.read(data)
         if isinstance(message, TroveError):
             raise message
         if isinstance(message, Malformed):
-            return message  # its service says so
+            return message  # its service reports the fault
         self._message = message
         try:
             if refusal is not None:
@@ -237,8 +237,9 @@ class _Call:
         return message
 
     def _admit(self, message: Any) -> None:
-        """A stream asks for the same topic again and again: it is admitted once for each version of users and
-        rules. Reads of the audit records are noted, so each of them is asked for. TroveError."""
+        """Admits a message. A stream's messages for the same topic are admitted once for each version of
+        users and rules; reads of the audit records are noted, so each of them is checked. Raises
+        TroveError."""
         method = self.method
         if not method.row.by_topic or message.topic == AUDIT_TOPIC:
             method.gate.admit(self.caller, method.row, message, method.path)
@@ -251,10 +252,10 @@ class _Call:
             self._known = known
 
     async def next(self, data: Any) -> Any:
-        """A stream's message as its handler gets it; the end of the requests where a refusal was said and the
-        stream is to end. TroveError."""
+        """A stream's message for its handler; the end of the requests after a refusal that ends the stream.
+        Raises TroveError."""
         try:
-            if self._quota is None:  # perhaps there are quotas since the stream was opened
+            if self._quota is None:  # quotas may have been set since the stream was opened
                 self._quota = self.method.gate.quota_of(
                     self.caller, self._client_id, self._outer.peer(), is_open=True
                 )
@@ -273,16 +274,16 @@ class _Call:
         return await quota.request(len(data), is_query=self.method.row.is_query)
 
     async def hold(self, error: BaseException) -> None:
-        """A refusal for a quota comes late."""
+        """Delays a refusal because of a quota."""
         await self.method.gate.hold(error, self.access_key or self.peer.source)
 
     @property
     def may_wait(self) -> bool:
-        """Whether a message may have to wait for a quota, or is refused in a reply."""
+        """Whether a message may have to wait for a quota, or may be refused in a reply."""
         return self._quota is not None or self.method.is_rocketmq or self.method.gate.has_quotas
 
     def next_now(self, data: bytes) -> Any:
-        """next() without a wait, where no message may_wait. TroveError."""
+        """As next() without a wait, if not may_wait. Raises TroveError."""
         try:
             return self._admitted(data, None)
         except TroveError as error:
@@ -293,8 +294,8 @@ class _Call:
         self.method.gate.refused(self.method.path, error, self.peer.source, self.access_key)
 
     def count(self, reply: Any) -> float:
-        """Seconds that the next reply of a stream waits; later requests pay in any case. RocketMQ's clients
-        get leased messages at once."""
+        """Counts a reply. Returns the seconds that the stream's next one must wait; later requests wait in
+        any case. RocketMQ's clients get leased messages without a wait."""
         if self._quota is None or reply is None:
             return 0.0
         wait_s = self._quota.reply(size_of(reply))
@@ -324,6 +325,7 @@ class _Call:
 
 
 async def _first_request(context: Context) -> None:
-    """Waits for it: gRPC's clients do not read replies that came before they had written."""
+    """Waits for the first request: gRPC's clients do not read replies that arrive before they have
+    written."""
     with suppress(TimeoutError):
         await asyncio.wait_for(context.read(), FIRST_REQUEST_WAIT_S)

@@ -1,17 +1,17 @@
-"""The needs of each RPC, in one table; a test compares it with the services' descriptors.
+"""The table of the permissions that each RPC needs; a test compares it with the services' descriptors.
 
 | a row               | meaning                                                                        |
 |---------------------|--------------------------------------------------------------------------------|
-| OPEN                | everybody, also without a name                                                 |
+| OPEN                | everybody, also without credentials                                            |
 | USER                | every user                                                                     |
 | SUPER               | super users                                                                    |
-| a function          | gives the needs of one request, or of one message of a stream; all must be met |
+| a function          | the needs of one request, or of one message of a stream; all must be met       |
 
-A need names a resource and the actions one of which must be allowed. EVERY stands for all resources of its
-kind: an RPC whose answer can be of any of them (a look-up by id) needs the right to all of them, by a rule
-for all and without a deny for any. Names are taken as the service itself takes them.
+A need names a resource and actions, one of which must be allowed. EVERY stands for all resources of its kind:
+an RPC whose reply can have any of them (a look-up by id) needs a rule that allows all of them, and no rule
+that denies one. Names are read as the service itself reads them.
 
-`show` of a row leaves out of a reply the names that the caller may not see: listings, routes.
+`show` of a row removes names that the caller may not see from a reply: listings, routes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ KNOW: Final = Action.LIST | Action.GET | Action.PUB | Action.SUB
 
 
 class Need(NamedTuple):
-    """One of `actions` on the resource."""
+    """A need: one of `actions` on the resource."""
 
     kind: Kind
     name: str
@@ -68,12 +68,12 @@ MaySee: TypeAlias = Callable[[Kind, str], bool]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`needs`: of a request. `marks`: a refused message of its stream is answered by the service, and the
-    stream continues. `show`: the part of a reply that the caller may see. `producers`: ids of producers in a
-    request, which must be the caller's own. `narrow`: alters the request of a caller who may not see all.
-    `audit`: the calls are recorded by the audit. `is_query`: the time that the calls take counts as query
-    work. `by_topic`: the needs are those of `request.topic` alone, the same for each message of a stream.
-    `creates`: `topic` or `group`, and the name of the one that a request creates."""
+    """The row of one RPC. `needs`: those of a request. `marks`: the service answers a refused message of its
+    stream, which continues. `show`: returns the part of a reply that the caller may see. `producers`: the
+    producer ids in a request, which must be the caller's own. `narrow`: changes the request of a caller who
+    may not see all. `audit`: how calls are audited. `is_query`: the time of the calls counts as query work.
+    `by_topic`: the needs depend only on `request.topic`, for each message of a stream. `creates`: `topic` or
+    `group`, and the name of the one that a request creates."""
 
     needs: Level | Needs
     marks: bool = False
@@ -119,7 +119,7 @@ def _identifier(request: Any) -> Iterator[Need]:
 
 
 def _track(request: Any) -> Iterator[Need]:
-    """Shows every group that has to do with the message."""
+    """The reply shows every group that reads the message."""
     where = request.location.topic if request.WhichOneof("identifier") == "location" else EVERY
     yield Need(Kind.TOPIC, where, Action.READ)
 
@@ -134,7 +134,7 @@ def _transaction(frame: transaction_pb2.TransactionFrame) -> Iterator[Need]:
 
 
 def _resend(request: group_pb2.ResendDeadLettersRequest) -> Iterator[Need]:
-    """The letters name the topics that they go to."""
+    """The letters name the topics to which they are sent."""
     yield Need(Kind.GROUP, request.group, Action.UPDATE)
     yield Need(Kind.TOPIC, EVERY, PUB)
 
@@ -205,7 +205,7 @@ def _v2_telemetry(command: Any) -> Iterator[Need]:
 
 
 def _v2_subscriptions(request: Any) -> Iterator[Need]:
-    """Without a group the answer is of all groups."""
+    """Without a group the reply is about all groups."""
     group = group_name(request.group) if request.HasField("group") else EVERY
     yield Need(Kind.GROUP, group, Action.GET)
     if request.HasField("topic"):
@@ -252,14 +252,14 @@ def _show_routes(reply: route_pb2.ClusterReply, may_see: MaySee) -> route_pb2.Cl
 
 
 def _without_changes(request: route_pb2.WatchRoutesRequest) -> None:
-    """Rules change what the caller may see, too: each reply has the whole state."""
+    """A change of rules may change what the caller sees, so each reply has the whole state."""
     request.changes = False
 
 
 def _show_transaction(
     reply: transaction_pb2.TransactionReply, may_see: MaySee
 ) -> transaction_pb2.TransactionReply:
-    """A transaction with a topic that the caller may not know of is shown as if it did not exist."""
+    """A transaction with a topic that the caller may not know is reported as unknown."""
     if not all(may_see(Kind.TOPIC, topic) for topic in reply.topics):
         raise TroveError(errors.TRANSACTION_NOT_FOUND)
     return reply
@@ -336,7 +336,7 @@ _SERVICES: Final[dict[str, dict[str, Row]]] = {
         "GetCluster": Row(Level.USER, show=_show_routes),
         "WatchRoutes": Row(Level.USER, show=_show_routes, narrow=_without_changes),
     },
-    "trovemq.v1.RegistrationService": {"Register": _SUPER},  # of nameservers, which ask nobody yet
+    "trovemq.v1.RegistrationService": {"Register": _SUPER},  # of nameservers
     "trovemq.v1.SecurityService": {
         "Authenticate": _OPEN,
         "CreateUser": _SUPER_ACT,

@@ -1,7 +1,7 @@
-"""Methods that everybody may call, and callers who are not known: counted by their address.
+"""Methods that everybody may call, and calls of unknown callers: counted by address.
 
-Handshakes and health checks need no credentials, and a call with wrong ones is refused after some work. Both
-fall under the quotas of addresses, where there are any: they wait first, and are refused after.
+Handshakes and health checks need no credentials, and a call with wrong ones is refused after some work. The
+quotas of addresses apply to both: calls beyond them wait, and are then refused.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from trovemq_daemon.peers import peer_of_call
 from trovemq_daemon.reply_budget import size_of
 
 _HANDSHAKE_SIZE = 256
-"""The size that a stream counts which is refused before its first message."""
+"""The size that is counted for a stream that is refused before its first message."""
 
 
 class OpenMethod:
-    """One method with a request and one reply, or a stream of them."""
+    """One method with one request and one reply or a stream of replies."""
 
     def __init__(self, gate: Gate, path: str, handler: grpc.RpcMethodHandler[Any, Any]) -> None:
         assert not handler.request_streaming, "each message of a stream would have to be counted"
@@ -73,13 +73,14 @@ class OpenMethod:
 
 
 def unknown_quota(gate: Gate, context: Any) -> CallQuota | None:
-    """The accounts of a call whose caller is not known; None if there are no quotas. TroveError
+    """The accounts of a call whose caller is unknown; None if there are no quotas. TroveError
     LIMIT_EXCEEDED."""
     return gate.quota_of(Caller("", peer_of_call(context).source, None), "", context.peer())
 
 
 async def count_unknown(gate: Gate, context: Any, request: Any) -> None:
-    """A call with wrong credentials, or none. TroveError LIMIT_EXCEEDED if its address had too many."""
+    """Counts a call without credentials, or with wrong ones. Raises TroveError LIMIT_EXCEEDED if its address
+    had too many."""
     quota = unknown_quota(gate, context)
     if quota is None:
         return

@@ -1,8 +1,8 @@
-"""Whose a producer's id is: an id `USER:NAME` is that user's. Nothing is kept for it, so nobody can take an
-id before its user does, and no restart forgets an owner.
+"""The owner of a producer id: an id `USER:NAME` belongs to that user. Nothing is stored for it, so no other
+user can take it first, and no restart forgets its owner.
 
 The ids are those that the engine would read: of records with numbers, without the broker's own copies. A
-batch that cannot be read has none here: its service refuses it.
+batch that cannot be read has none: its service refuses it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _PROPERTY: Final = PROPERTY_PRODUCER.encode()
 
 
 def of_frame(frame: AppendFrame) -> Iterable[str]:
-    """The received message is searched for the property's name first, without a copy: few have one."""
+    """The producer ids of a frame. The received message is first searched for the property's name, without a
+    copy, because few messages have it."""
     records = frame.records
     whole = records.obj if isinstance(records, memoryview) else records
     assert isinstance(whole, bytes), "frames are read of bytes"
@@ -44,5 +45,5 @@ def of_question(request: message_pb2.GetProducerRequest) -> Iterable[str]:
 
 
 def is_own(producer_id: str, access_key: str) -> bool:
-    """Whether the user may number messages under this id."""
+    """Whether the user may send numbered messages with this id."""
     return producer_id.startswith(f"{access_key}:")

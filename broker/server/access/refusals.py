@@ -1,7 +1,7 @@
-"""How each protocol reports a refused call.
+"""The replies to refused calls in each protocol.
 
-RocketMQ's clients read a status inside of the reply; any other they take for a broken connection. On the
-telemetry stream a command with nothing but a status says it, and the stream ends.
+RocketMQ's clients read a status in the reply; a gRPC status would be a broken connection for them. On the
+telemetry stream the refusal is a command with a status only, and the stream ends.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _METHODS: Final = {
 
 
 def is_rocketmq(path: str) -> bool:
-    """Whether the call is of RocketMQ's protocol."""
+    """Whether the call belongs to RocketMQ's protocol."""
     return path in _METHODS
 
 
@@ -42,7 +42,8 @@ def refused_reply(path: str, error: TroveError) -> Any:
 
 
 def _status(error: TroveError) -> Status:
-    """FORBIDDEN is also the code of a topic that nobody may write or read: the text begins with the error."""
+    """The status of a refusal. FORBIDDEN is also the code for a topic without write or read permission, so
+    the text begins with the error."""
     if error.spec is errors.ACCESS_DENIED:
         return status_of(TroveError(error.spec, f"{error.symbol}: {error.message}"))
     return status_of(error)

@@ -1,7 +1,7 @@
 """SecurityService: handshakes of our own clients, and the administration of users and rules.
 
-Secrets come and go over TLS or on loopback alone. They are in no log and in no error; a secret that is made
-here is returned once, in the reply.
+Secrets are sent and received only over TLS or on loopback. No log and no error has one; a secret that is
+generated here is returned once, in the reply.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class SecurityParts:
     broker: str
     clock_ms: Callable[[], EpochMs]
     quotas: Callable[[], Quotas] = Quotas
-    """The quotas' accounts."""
+    """Returns the accounts of the quotas."""
     logged_in: Callable[[str, str, str], None] = lambda _user, _source, _outcome: None
     """Called with the user, the address and the outcome of a handshake's last step."""
 
@@ -258,7 +258,7 @@ class SecurityService(security_pb2_grpc.SecurityServiceServicer):
 
 
 def _secret_of(given: str) -> bytes:
-    """The caller's, or a new one. TroveError USER_ILLEGAL."""
+    """The secret of the request, or a new one. TroveError USER_ILLEGAL."""
     return check_secret(given.encode()) if given else secrets.token_urlsafe(SECRET_BYTES).encode()
 
 
@@ -274,6 +274,6 @@ def _resource(text: str) -> Resource:
 
 
 def _check_private(context: Context) -> None:
-    """TroveError REQUEST_ILLEGAL if somebody could read the secret on its way."""
+    """Raises TroveError REQUEST_ILLEGAL if others could read the secret on the network."""
     if not peer_of_call(context).is_private:
         raise TroveError(errors.REQUEST_ILLEGAL, "secrets are sent over TLS only, or on loopback")

@@ -1,6 +1,6 @@
-"""The figures of consumer groups, delayed messages, transactions and connected clients for /metrics.
+"""Metrics of consumer groups, delayed messages, transactions and connected clients.
 
-At most GROUP_ENTRIES_MAX series of a name: clients choose groups, languages and versions.
+At most GROUP_ENTRIES_MAX series per name, because clients choose groups, languages and versions.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ CONSUMER_LABELS: Final = (
     "is_system",
 )
 PUSHED: Final = (v2.PUSH_CONSUMER, v2.LITE_PUSH_CONSUMER)
-UNKNOWN: Final = "unknown"  # the client did not send it
+UNKNOWN: Final = "unknown"  # the client did not send a value
 CLIENTS_STEP: Final = 512
 
 
 class ConsumerMetrics:
-    """The part of BrokerCollector's families that is about consumers."""
+    """BrokerCollector's families about consumers."""
 
     def __init__(self, statistics: BrokerStatistics, families: NodeFamilies) -> None:
         self._statistics = statistics
@@ -204,7 +204,7 @@ class ConsumerMetrics:
 
 
 def group_values(group: str, topic: str) -> tuple[str, ...]:
-    """Values of GROUP_LABELS."""
+    """The values of GROUP_LABELS."""
     return (group, topic, flag(topic.startswith(RETRY_PREFIX)), flag(is_system_topic(topic)))
 
 
@@ -213,7 +213,7 @@ def _by_topic(table: Mapping[str, int]) -> Samples:
 
 
 def _counted(clients: Iterable[Client], values_of: Callable[[Client], tuple[str, ...]]) -> Samples:
-    """How many clients have the same values."""
+    """The number of clients with the same values."""
     counts: Counter[tuple[str, ...]] = Counter()
     for number, client in enumerate(clients, 1):
         counts[values_of(client)] += 1

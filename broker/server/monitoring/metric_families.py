@@ -1,6 +1,6 @@
-"""Making Prometheus families out of plain numbers, each sample under the labels of this node.
+"""Makes Prometheus families of plain numbers; each sample has the labels of this node.
 
-A family of many samples comes in parts of the same name, so that no step of a scrape is long
+A family with many samples is returned in parts of the same name, so that no step of a scrape is long
 (`trovemq_daemon.exposition` joins them). `None` among the samples ends a part: a step of the counting.
 """
 
@@ -16,7 +16,7 @@ NODE_LABELS: Final = ("cluster", "node_type", "node_id")
 SAMPLES_OF_PART: Final = 128
 
 Samples = Iterable[tuple[tuple[str, ...], float] | None]
-"""Values of the further labels, and the number; None between two steps."""
+"""The values of the further labels, and the number; None between two steps."""
 
 Row = TypeVar("Row")
 Family = TypeVar("Family", bound=Metric)
@@ -28,7 +28,7 @@ def family_parts(
     rows: Iterable[Row | None],
     rows_max: int = SAMPLES_OF_PART,
 ) -> Iterator[Metric]:
-    """The family in parts of at most that many rows; one without rows where there are none."""
+    """The family in parts of at most that many rows; one part without rows if there are none."""
     family, count = make(), 0
     for row in rows:
         if row is not None:
@@ -41,7 +41,7 @@ def family_parts(
 
 
 class NodeFamilies:
-    """The families of one node; `labels` are those that come after the node's own."""
+    """The families of one node; `labels` are those after the node's own."""
 
     def __init__(self, cluster: str, node_type: str, node_id: str) -> None:
         self.node: Final = (cluster, node_type, node_id)

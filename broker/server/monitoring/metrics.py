@@ -1,7 +1,7 @@
-"""The broker's metrics under RocketMQ 5's names, read from plain numbers when Prometheus asks.
+"""The broker's metrics under RocketMQ 5's names, read from plain numbers at each scrape.
 
 Other requests run between two parts of a family, so a collection is copied before it is iterated over.
-Counters only grow while the topic lives; a deleted topic's series go with it. `node_id` is the broker's name.
+Counters only grow while the topic exists; the series of a deleted topic end. `node_id` is the broker's name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SIZES_OF_PART: Final = 16  # each has nine samples
 
 
 class BrokerCollector(Collector):
-    """Register it with the daemon's registry."""
+    """The broker's collector, for the daemon's registry."""
 
     def __init__(self, statistics: BrokerStatistics) -> None:
         self._statistics = statistics
@@ -35,7 +35,7 @@ class BrokerCollector(Collector):
         self._consumer_metrics = ConsumerMetrics(statistics, self._families)
 
     def describe(self) -> Iterable[Metric]:
-        return ()  # else registering would collect
+        return ()  # otherwise registering would collect
 
     def collect(self) -> Iterator[Metric]:
         yield from self._traffic()
@@ -130,7 +130,7 @@ class BrokerCollector(Collector):
         )
 
     def _reserve_time_ms(self) -> int:
-        """How old the oldest record is."""
+        """The age of the oldest record."""
         oldest = self._statistics.store.store_timestamp_at(self._statistics.store.min_offset)
         return 0 if oldest is None else max(0, self._statistics.clock_ms() - oldest)
 

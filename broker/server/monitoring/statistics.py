@@ -1,4 +1,4 @@
-"""One broker's figures, gathered in one place: AdminService and /metrics both read them from here."""
+"""The statistics of one broker, for AdminService and /metrics."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from trovemq_store.engine.deduplication import Deduplication
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.steps import Steps, finished
 
-GROUP_ENTRIES_MAX: Final = 10_000  # pairs of group and topic that one answer looks at
+GROUP_ENTRIES_MAX: Final = 10_000  # the most pairs of group and topic in one answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatisticsParts:
-    """Whose numbers are read."""
+    """The parts whose numbers are read."""
 
     store: MessageStore
     model: ConsumerState
@@ -55,7 +55,7 @@ class StatisticsParts:
 
 
 class BrokerStatistics:
-    """Reads plain numbers when it is asked; keeps none."""
+    """Reads plain numbers at each call; stores none."""
 
     def __init__(self, parts: StatisticsParts) -> None:
         self.store: Final = parts.store
@@ -81,7 +81,7 @@ class BrokerStatistics:
 
     @property
     def index_create_failures(self) -> int:
-        """How often no file could be had for the key index."""
+        """How often no file could be created for the key index."""
         return int(getattr(self.store.key_index, "create_failures", 0))
 
     @property
@@ -91,7 +91,7 @@ class BrokerStatistics:
 
     @property
     def timer_behind_ms(self) -> int:
-        """How late the earliest delayed message is now."""
+        """By how much the earliest delayed message is overdue now."""
         due_ms = self.model.timers.next_due_ms()
         return 0 if due_ms is None else max(0, self.clock_ms() - due_ms)
 
@@ -101,7 +101,7 @@ class BrokerStatistics:
         return backlog_steps(self.store, states, self.clock_ms(), GROUP_ENTRIES_MAX)
 
     def waiting_by_priority(self) -> Steps[dict[tuple[str, str], list[int]]]:
-        """By (group, topic): waiting messages of priority 0 … 9. A long count comes at a later call."""
+        """By (group, topic): waiting messages of priority 0 … 9. A long count is returned by a later call."""
         delivery = self.model.delivery
         return waiting_steps(delivery.context, delivery.group_topics.states(), GROUP_ENTRIES_MAX)
 

@@ -1,4 +1,4 @@
-"""The broker's own spans, by OpenTelemetry, of messages that are in a sampled trace.
+"""The broker's own OpenTelemetry spans, for messages that are in a sampled trace.
 
 | span            | kind   | around                                | parent                | links to     |
 |-----------------|--------|---------------------------------------|-----------------------|--------------|
@@ -6,12 +6,13 @@
 | `deliver TOPIC` | server | the look that found messages for a group | the call's context | each message |
 
 A message's context is W3C's, in its properties `traceparent` and `tracestate`, or RocketMQ's `TRACE_CONTEXT`;
-a call's is in its metadata. The broker begins no trace of its own: a message whose context is not sampled, or
-that has none, costs the search for the property's name. Names and attributes are those of OpenTelemetry's
-semantic conventions for messaging, version 1.44.0, as the SDK's, where they say something about a broker.
+a call's context is in its metadata. The broker begins no trace of its own: a message without a context, or
+with one that is not sampled, costs only the search for the property's name. Names and attributes are those of
+OpenTelemetry's semantic conventions for messaging, version 1.44.0, if they define one for a broker; the SDK
+uses them, too.
 
 Bounds: SPANS_MAX spans of one append, LINKS_MAX links of one delivery. The exporter's queue (2,048 spans)
-drops spans when it is full: nobody waits for it.
+drops spans when it is full, so that no call waits for it.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class BrokerTracing:
     """Makes the spans and exports them.
 
     Args:
-        exporter: Where they go.
+        exporter: Exports the spans.
         broker: The broker's name.
         version: Its version.
     """
@@ -62,7 +63,7 @@ class BrokerTracing:
         self._tracer = self._provider.get_tracer("trovemq-broker", version, SCHEMA_URL)
 
     def close(self) -> None:
-        """Exports what is left. Blocks for EXPORT_SECONDS_MAX at most."""
+        """Exports the remaining spans. Blocks for at most EXPORT_SECONDS_MAX."""
         self._provider.force_flush(EXPORT_SECONDS_MAX * 1_000)
         self._provider.shutdown()
 
@@ -95,7 +96,7 @@ class BrokerTracing:
     def delivered(
         self, request: ReceiveRequest, runs: Sequence[DeliveredRun], metadata: Mapping[str, str]
     ) -> None:
-        """These messages were found for a group, since `request.now_ms`."""
+        """Makes the span of a delivery: these messages were found for a group, since `request.now_ms`."""
         blocks = (property_block_of(record) for run in runs for record in run.records)
         marked = islice((block for block in blocks if _has_mark(block)), LINKS_MAX)
         found = [context_of(parse_properties(block)) for block in marked]
@@ -127,7 +128,8 @@ class AppendSpans:
         self._spans = spans
 
     def ended(self, error: TroveError | None) -> None:
-        """The messages are durable, or refused, or the reason why nobody knows."""
+        """Ends the spans: the messages are durable (None), or `error` says why they are not, or may not
+        be."""
         for span in self._spans:
             if error is not None:
                 span.set_attribute("error.type", error.symbol)
@@ -136,13 +138,12 @@ class AppendSpans:
 
 
 def otlp_tracing(endpoint: str, broker: str, version: str) -> BrokerTracing:
-    """Spans go to the OTLP receiver at this URL (`http://127.0.0.1:4318/v1/traces`)."""
+    """Exports spans to the OTLP receiver at this URL (`http://127.0.0.1:4318/v1/traces`)."""
     return BrokerTracing(OTLPSpanExporter(endpoint, timeout=EXPORT_SECONDS_MAX), broker, version)
 
 
 def context_of(properties: Mapping[str, str]) -> SpanContext | None:
-    """The context in a message's properties, or in a call's metadata; None for none, and for one that is
-    none."""
+    """The context in a message's properties, or in a call's metadata; None if it is missing or malformed."""
     parent = properties.get(TRACEPARENT) or properties.get(TRACE_CONTEXT)
     if not parent:
         return None

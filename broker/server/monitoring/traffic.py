@@ -1,7 +1,7 @@
-"""Traffic in and out, as plain numbers: counted on the way, read by metrics and statistics.
+"""Counts traffic in and out as plain numbers, which metrics and statistics read.
 
-All change on the event loop only. A topic is counted only where it exists, so the tables are bounded by the
-number of topics; a deleted topic's numbers go with it.
+They change on the event loop only. Only existing topics are counted, so the tables are bounded by the number
+of topics; the numbers of a deleted topic are removed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ObserveRpc(Protocol):
 
 
 def _observe_nothing(method: str, response: str, elapsed_ms: float, *, is_long_polling: bool = False) -> None:
-    """For those who do not measure."""
+    """Does nothing, for callers without metrics."""
 
 
 @dataclass(slots=True)
@@ -49,13 +49,13 @@ class Traffic:
     bytes_out: Counter[str] = field(default_factory=Counter)
     message_sizes: dict[str, Buckets] = field(default_factory=dict)  # of records appended, in bytes
     refusals: Counter[str] = field(default_factory=Counter)  # appends refused, by symbol
-    one_way_refusals: Counter[str] = field(default_factory=Counter)  # of these the one-way refusals
+    one_way_refusals: Counter[str] = field(default_factory=Counter)  # one-way appends among them
 
     def appended(
         self, topic: str, message_count: int, byte_count: int, positions: NDArray[np.int64] | None = None
     ) -> None:
-        """`positions`: where in these bytes the records begin; None counts them as of one size. Nothing is
-        counted where all messages were duplicates."""
+        """Counts an append. `positions`: where the records begin in these bytes; None counts them with one
+        size. Nothing is counted if all messages were duplicates."""
         if not message_count:
             return
         self.messages_in[topic] += message_count
@@ -85,8 +85,8 @@ class Traffic:
     def answered(
         self, method: str, response: str, started: float, *, waited: bool = False, context: Any = None
     ) -> None:
-        """One frame of a stream was answered; `started` is time.perf_counter() when it was read. `context` is
-        None if part of the time was the client's own: such a frame is never logged as slow."""
+        """Counts an answered frame of a stream; `started`: time.perf_counter() when it was read. `context`:
+        None if the time includes that of the client: such a frame is never logged as slow."""
         elapsed_ms = (time.perf_counter() - started) * 1000
         self.observe(method, response, elapsed_ms, is_long_polling=waited)
         if elapsed_ms >= self.slow.limit_ms and context is not None and not waited:
@@ -94,7 +94,7 @@ class Traffic:
 
     @contextmanager
     def answering(self, method: str, context: Any = None) -> Iterator[None]:
-        """Around the answer of a stream of pages: counts it by how it ends."""
+        """Counts the answer of a stream of pages, which is made in this block, by its result."""
         started, response = time.perf_counter(), "CANCELLED"
         try:
             yield

@@ -1,1 +1,1 @@
-"""The services of TroveMQ's own protocol, a module each, and the mapping of their messages."""
+"""The services of TroveMQ's own protocol, one module each, and the mapping of their messages."""

@@ -93,7 +93,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     async def ListTopics(  # noqa: N802
         self, request: admin_pb2.ListTopicsRequest, _context: Context
     ) -> admin_pb2.ListTopicsReply:
-        """Every topic of the table and every one that the store has a queue of."""
+        """All topics of the table, and all others of which the store has queues."""
         return await self._turns.run(self._list_steps(include_system=request.include_system))
 
     def _list_steps(self, *, include_system: bool) -> Steps[admin_pb2.ListTopicsReply]:
@@ -105,7 +105,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
                 yield
             config = self._store.topics.get(name)
             if config is None and not self._store.consume_queues.has_topic(name):
-                continue  # deleted meanwhile
+                continue  # it was deleted meanwhile
             if include_system or not is_system_topic(name):
                 reply.topics.append(self._description(name, config, with_queues=False))
         return reply

@@ -1,8 +1,9 @@
-"""The Append stream: frames are appended in the order they come, each is acknowledged or refused alone.
+"""The Append stream: frames are appended in the order in which they arrive; each is acknowledged or refused
+by itself.
 
-In async mode the reply is written at once. In sync mode it becomes ready with the sync that covers it, and
-the next frames are appended meanwhile. While too much waits for the disk no further frame is read; only a
-frame that found no space for a while is refused.
+In async mode the reply is written at once. In sync mode it is written after the sync that covers the append;
+further frames are appended meanwhile. While too many bytes wait for the disk no further frame is read; only a
+frame that has waited too long for space is refused.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class AppendStream(ReplyStream):
     def _append(
         self, request: AppendFrame, started: float, refusal: TroveError | None = None
     ) -> bytes | None:
-        """The reply; None if it is sent later or nobody waits for one."""
+        """Appends a frame. Returns the reply; None if it is sent later, or the frame is one-way."""
         parts = self._parts
         try:
             if refusal is not None:

@@ -1,4 +1,4 @@
-"""BrokerService: the broker as a process, its settings and condition."""
+"""BrokerService: settings, condition and draining of the broker process."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""The Consume stream: sends batches of a group's messages as long as the client gives credit, and settles
-them.
+"""The Consume stream: sends batches of a group's messages as long as the client grants credit, and settles
+messages.
 
 | from the client | effect                                                                                   |
 |-----------------|------------------------------------------------------------------------------------------|
 | `start`         | the stream belongs to one group, topic and filter                                        |
 | credit          | a task sends batches until the credit is used up, and waits while there are no messages  |
-| received batch  | confirms all batches up to it: they stay the client's when the stream ends               |
+| received batch  | confirms all batches up to it: the client keeps them when the stream ends                |
 | settlements     | applied in their order, many of them in steps; one reply has the results of a frame      |
-| `stop`          | no more batches are sent; a reply says that none is under way                            |
+| `stop`          | no more batches are sent; a reply confirms that                                          |
 
 Invariants
 - The stream never sends more messages than there is credit for, and at most one message more than the bytes.
@@ -15,9 +15,9 @@ Invariants
   delivered again after `released_after_ms`; until then they can be settled. The delivery counts as an attempt
   if the batch was written, because one of its messages may have ended the program.
 - The broker renews the leases of confirmed batches only. A batch that was lost when the broker was killed is
-  delivered again when its short lease ends, even while its client lives.
-- A client that does not read its replies costs the broker one batch, and its frames are not read meanwhile. A
-  batch is made only when there is space for it and no other reply is being written.
+  delivered again when its short lease ends, even if its client is alive.
+- A client that does not read its replies costs the broker one batch, and its frames are not read during that
+  time. A batch is made only when there is space for it and no other reply is being written.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ SETTLED_MAX: Final = 4_096
 SETTLED_STEP: Final = BATCH_MESSAGES_MAX
 """How many messages one step settles."""
 RESULTS_SMALL: Final = 256
-"""The results of so many messages are a small reply in any case."""
+"""The results of up to this many messages are always a small reply."""
 CREDIT_MESSAGES_MAX: Final = 65_536
 CREDIT_BYTES_MAX: Final = 268_435_456
 
@@ -135,7 +135,7 @@ class ConsumeStream(ReplyStream):
         self._credited = asyncio.Event()
         self._batch = 0
         self._is_sending = False
-        self._idle = asyncio.Event()  # a batch was written
+        self._idle = asyncio.Event()  # set when a batch was written
         self._unconfirmed: deque[_Sent] = deque()
         self._deliverer: asyncio.Task[None] | None = None
         self._failure: TroveError | None = None
@@ -164,7 +164,7 @@ class ConsumeStream(ReplyStream):
         try:
             await self._parts.rocketmq.turns.run_from_now(steps)
         finally:
-            for _ in steps:  # the broker stops: without pauses
+            for _ in steps:  # the broker is stopping: without pauses
                 pass
             self._parts.rocketmq.waits.wake((self._subscription.group, self._subscription.topic))
 
@@ -246,7 +246,7 @@ class ConsumeStream(ReplyStream):
                 runs = await self._parts.receiver.next_runs(request, until, self._context, self)
                 if runs:
                     await self._send(subscription, runs)
-                await asyncio.sleep(0)  # a client that reads fast must not keep the loop from others
+                await asyncio.sleep(0)  # a client that reads fast must not block the loop for others
         except TroveError as error:
             self._fail(error)
         except Exception:  # the client is gone
@@ -274,7 +274,8 @@ class ConsumeStream(ReplyStream):
             await super().wait_for_capacity()
 
     def _prepare(self, subscription: _Subscription) -> ReceiveRequest:
-        """Checked for each batch again: topic, group and client may have changed."""
+        """The request for a batch. Each time it is checked again: topic, group and client may have
+        changed."""
         if self._parts.rocketmq.registry.get(self._client_id) is not self._client:
             raise TroveError(errors.CLIENT_UNKNOWN, "the client has expired or has changed its settings")
         if self._parts.rocketmq.registry.has_left(self._client_id):
@@ -328,7 +329,7 @@ class ConsumeStream(ReplyStream):
         reply: consumer_pb2.ConsumeReply,
         appended: list[consumer_pb2.SettlementResult],
     ) -> Steps[None]:
-        """Adds each settlement's result to the reply, and to `appended` where it made dead letters."""
+        """Adds each settlement's result to the reply, and to `appended` if it made dead letters."""
         for number, settlement in enumerate(settlements, 1):
             result = reply.results.add(settlement_id=settlement.settlement_id)
             try:
@@ -376,7 +377,8 @@ class ConsumeStream(ReplyStream):
     def _without_dead_letters(
         self, subscription: _Subscription, settlement: consumer_pb2.Settlement, offsets: range
     ) -> Generator[_SettlingStep, None, list[range]]:
-        """Messages that were returned at once after their last attempt become dead letters; the rest."""
+        """Makes messages that were returned without a delay after their last attempt dead letters. Returns
+        the ranges of the others."""
         if settlement.invisible_ms or settlement.suspend:
             return [offsets]
         exhausted, rest = self._parts.acknowledger.exhausted, []
@@ -387,7 +389,7 @@ class ConsumeStream(ReplyStream):
                     yield _SettlingStep(is_dead_letter=True)
                     continue
             except (TroveError, ValueError):
-                pass  # the change says so
+                pass  # the change reports it
             rest.append(range(offset, offset + 1))
         return rest
 

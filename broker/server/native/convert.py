@@ -1,4 +1,4 @@
-"""Protobuf to our own types and back. Generated types go no further in than this package."""
+"""Converts protobuf messages to our own types and back. Only broker.server uses generated types."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ PEERS_KNOWN: Final = 4_096
 
 @lru_cache(maxsize=PEERS_KNOWN)
 def born_host_of(peer: str) -> bytes | None:
-    """gRPC's name of the peer (`ipv4:127.0.0.1:5000`, `ipv6:%5B::1%5D:5000`) as a record's host form.
-
+    """The host form of a record for gRPC's name of the peer (`ipv4:127.0.0.1:5000`, `ipv6:%5B::1%5D:5000`).
     None if the peer has no address (a Unix socket).
     """
     family, _, address = peer.partition(":")
@@ -82,7 +81,7 @@ def append_reply(
 
 
 def mark_failed(reply: message_pb2.AppendReply, error: TroveError) -> None:
-    """The append's sync failed or took too long: the message is in the log, in memory at least."""
+    """Marks a reply whose sync failed or took too long: the message is in the log, at least in memory."""
     reply.status = _status(error)
     reply.error.CopyFrom(error_to_wire(error))
     reply.durability = common_pb2.MEMORY
@@ -145,6 +144,6 @@ def fetch_error(fetch_id: int, error: TroveError) -> bytes:
 
 
 def moved_offsets(records: Sequence[memoryview], queue_offsets: list[QueueOffset]) -> bytes:
-    """Queue offset of each record, where one of them says another one of itself; else nothing."""
+    """The queue offset of each record, if one of them differs from the record's own; else nothing."""
     own = [int.from_bytes(record[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8], signed=True) for record in records]
     return b"" if own == queue_offsets else np.asarray(queue_offsets, "<i8").tobytes()

@@ -1,4 +1,4 @@
-"""The Fetch stream: pulls are answered as they come; one that waits for its queue does not hold up others."""
+"""The Fetch stream: pulls are answered as they arrive; one that waits for its queue does not delay others."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class FetchWait:
         return max(0, round((self._deadline - asyncio.get_running_loop().time()) * 1000))
 
     def attempt(self, *, last: bool) -> bytes | None:
-        """The reply, or None if there is nothing yet and it may wait on."""
+        """The reply; None if there are no messages yet and the fetch may still wait."""
         try:
             result = self._parts.puller.pull(self._request)
         except TroveError as error:
@@ -66,7 +66,7 @@ class FetchWait:
         return counted_reply(self._parts, self._fetch_id, self._request.topic, result)
 
     def refusal(self, error: TroveError) -> bytes:
-        """The reply that says why there is nothing."""
+        """The reply with the error."""
         self._answered(error.symbol)
         return fetch_error(self._fetch_id, error)
 
@@ -122,7 +122,8 @@ class FetchStream(ReplyStream):
 
         def woken(grown: bool) -> None:
             self._waiters.pop(fetch, None)
-            # Not at once: many may wait for one queue, and the sender of the append is to be answered first.
+            # Not now: many fetches may wait for one queue, and the sender of the append is to be answered
+            # first.
             loop.call_soon(self.reply_soon, lambda: self._answer(fetch, last=not grown))
 
         try:
@@ -151,7 +152,7 @@ class FetchStream(ReplyStream):
 async def pull_once(parts: FetchParts, request: message_pb2.FetchRequest, peer: str) -> bytes:
     """The unary form: waits up to wait_ms. Raises TroveError; returns a serialised FetchReply.
 
-    One message may be the answer to many calls that wait for it: each answer is made when there is space.
+    Many calls may wait for the same message: each reply is made when there is space for it.
     """
     own = pull_request(request)
     result = parts.puller.pull(own)
@@ -176,7 +177,7 @@ def pull_now(parts: FetchParts, request: message_pb2.FetchRequest) -> bytes | No
 
 
 async def _growth(long_polls: LongPolls, request: PullRequest, wait_ms: int) -> None:
-    """Returns when the queue grew or the time is over. Raises TroveError LIMIT_EXCEEDED."""
+    """Returns when the queue grew or the time has passed. Raises TroveError LIMIT_EXCEEDED."""
     woken = asyncio.Event()
     waiter = long_polls.wait(request.topic, request.queue_id, wait_ms, lambda _grown: woken.set())
     try:

@@ -1,4 +1,4 @@
-"""The frames that carry record batches, read and written without copying the records.
+"""Reads and writes the frames with record batches without copying the records.
 
 They are ordinary protobuf messages of message.proto and consumer.proto; protobuf's own code would copy the
 records into the message and out of it again. On the wire (protobuf encoding; a tag byte is
@@ -13,7 +13,7 @@ AppendFrame                              FetchReply, ConsumeReply: the field tha
 | 0x22 | records  | length and bytes   |
 | 0x28 | one_way  | varint             |
 
-Unknown fields are skipped; of a field that comes twice the last counts, as protobuf says.
+Unknown fields are skipped; of a repeated field the last one counts, as protobuf requires.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ class AppendFrame:
     queue_id: QueueId = QueueId(0)
     records: memoryview | bytes = b""
     one_way: bool = False
-    fault: str = ""  # the fault of the frame itself; the fields above are then as far as it was read
+    fault: str = ""  # the fault of the frame; the fields above then have the part that was read
 
 
 def read_append_frame(data: bytes) -> AppendFrame:
-    """Never raises: a frame that cannot be read has its `fault` set, and ends nothing but itself."""
+    """Reads a frame; never raises. A frame that cannot be read has its `fault` set, and does not end the
+    stream."""
     frame = AppendFrame()
     try:
         _read_fields(frame, data)
@@ -95,7 +96,8 @@ def _set_number(frame: AppendFrame, field: int, value: int) -> None:
 def write_with_records(
     head: message_pb2.FetchReply | consumer_pb2.ConsumeReply, slices: Iterable[memoryview], byte_count: int
 ) -> bytes:
-    """The reply `head` (without records) with these slices as its records: one copy of each byte."""
+    """Serialises the reply `head` (without records) with these slices as its records; each byte is copied
+    once."""
     if not byte_count:
         return head.SerializeToString()
     return b"".join((head.SerializeToString(), RECORDS_TAG, _varint(byte_count), *slices))

@@ -1,4 +1,4 @@
-"""Consumer groups as the protocol carries them, and the other way round."""
+"""Converts consumer groups to protobuf messages and back."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def lag_to_wire(lag: QueueLag) -> group_pb2.QueueLag:
 
 
 def reset_target(request: group_pb2.ResetGroupRequest) -> ResetTarget:
-    """TroveError REQUEST_ILLEGAL if there is none."""
+    """The target of a reset. Raises TroveError REQUEST_ILLEGAL if there is none."""
     match request.WhichOneof("target"):
         case "timestamp":
             return ResetTarget(timestamp=EpochMs(request.timestamp))

@@ -50,7 +50,7 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 RESEND_MAX: Final = 1_000  # of one call
 GROUPS_STEP: Final = 64
-LOOK_UP_WORK_MAX: Final = 4 * WORK_MAX  # for the copies of one dead letter
+LOOK_UP_WORK_MAX: Final = 4 * WORK_MAX  # of the look-up of one dead letter's copies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
     async def ListGroups(  # noqa: N802
         self, _request: group_pb2.ListGroupsRequest, _context: Context
     ) -> group_pb2.ListGroupsReply:
-        """Every group of the table, and every other one that has offsets or members."""
+        """All groups of the table, and all others that have offsets or members."""
         return await self._parts.turns.run(self._list_steps())
 
     def _list_steps(self) -> Steps[group_pb2.ListGroupsReply]:
@@ -157,7 +157,7 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
         return self._description(name, [*topics, *asked])
 
     def _description(self, name: str, topics: Iterable[str]) -> group_pb2.GroupDescription:
-        """`topics`: those that it reads and those that its members subscribe."""
+        """`topics`: those that the group reads, and those to which its members subscribe."""
         group = self._groups.get(name)
         topics = sorted(set(topics))
         orderly = group is not None and group.orderly
@@ -189,14 +189,14 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
         return topic in self._store.topics or bool(self._store.consume_queues.queues(topic))
 
     def _filters_of(self, group: str, topic: str) -> list[Filter]:
-        """The group's last subscription."""
+        """The filters of the group's last subscription."""
         subscription = self._registry.subscription(group, topic)
         if subscription is None:
             return []
         try:
             return [parse_filter(subscription.kind, subscription.expression)]
         except TroveError:
-            return []  # one that cannot be read: its consumers get an error, and everything still waits
+            return []  # it cannot be parsed: its consumers get an error, and all messages still wait
 
     async def ResetGroup(  # noqa: N802
         self, request: group_pb2.ResetGroupRequest, _context: Context
@@ -251,11 +251,11 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
                 results[offset] = look(offset)
             except TroveError as error:
                 results[offset] = error
-            await asyncio.sleep(0)  # other requests first: each letter's copies are looked up
+            await asyncio.sleep(0)  # lets other requests run: each letter's copies are looked up
         return results
 
     async def _on_disk(self, results: Iterable[Resent | TroveError | None]) -> TroveError | None:
-        """Waits for the sync of the appended messages; returns the error where it failed."""
+        """Waits for the sync of the appended messages; returns the error if it failed."""
         ends = [result.end for result in results if isinstance(result, Resent)]
         try:
             if ends:
@@ -265,7 +265,8 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
         return None
 
     def _messages_of(self, topic: str, unique_key: str, begin: EpochMs) -> Iterator[Message]:
-        """The visible messages of that key stored since, newest first; none if there is no index."""
+        """The visible messages with that key that were stored since `begin`, newest first; none without an
+        index."""
         query = KeyQuery(topic, unique_key, KeyType.UNIQUE, begin)
         try:
             for page in query_pages(self._store, query, work_max=LOOK_UP_WORK_MAX):
@@ -285,8 +286,8 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
         return group_pb2.ConsumeDirectlyReply(result=_code_name(answer.code), message=answer.text)
 
     async def _v2_message(self, identifier: str, topic: str) -> v2.Message:
-        """Of several with one unique key the newest in a user's topic. A copy in a retry or dead-letter topic
-        goes under the topic that the consumer knows."""
+        """The message; of several with one unique key the newest in a user's topic. A copy in a retry or
+        dead-letter topic is sent with the topic that the consumer knows."""
         found = await self._parts.turns.run(message_steps(self._store, identifier, topic))
         messages = [decode_stored(record) for record in found.records]
         chosen = next((i for i, one in enumerate(messages) if not is_system_topic(one.topic)), 0)
@@ -332,7 +333,7 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
 def _resent(
     offset: int, result: Resent | TroveError, failure: TroveError | None
 ) -> group_pb2.ResendDeadLettersReply.Entry:
-    """`failure` is that of the sync, which all that was appended shares."""
+    """The entry of one result. `failure`: that of the sync, for all appended messages."""
     entry = group_pb2.ResendDeadLettersReply.Entry(offset=offset)
     error = result if isinstance(result, TroveError) else failure
     if isinstance(result, Resent):
@@ -352,5 +353,5 @@ def _known_topic(message: Message) -> str:
 
 
 def _code_name(code: v2.Code) -> str:
-    """RocketMQ's name of a status; the number of one that we do not know."""
+    """RocketMQ's name of a status; the number if the name is unknown."""
     return v2.Code.Name(code) if code in v2.Code.values() else str(code)

@@ -1,4 +1,4 @@
-"""MessageService: the data plane. The two streams and Pull speak serialised frames (see frames.py)."""
+"""MessageService: the data plane. The two streams and Pull use serialised frames (see frames.py)."""
 
 from __future__ import annotations
 
@@ -95,7 +95,8 @@ class MessageService:
         return message_pb2.GetProducerReply(next_sequence=found)
 
     async def send(self, request: message_pb2.SendRequest, context: Context) -> message_pb2.AppendReply:
-        """Refusals end the call; only FLUSH_DISK_TIMEOUT, whose message is in the log, is a reply."""
+        """Refusals end the call with an error; only FLUSH_DISK_TIMEOUT, whose message is in the log, is in
+        the reply."""
         if self._append.group_commit.full:
             await self._append.group_commit.wait_for_capacity()
         answered: asyncio.Future[message_pb2.AppendReply] = asyncio.get_running_loop().create_future()

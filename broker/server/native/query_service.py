@@ -50,7 +50,7 @@ class QueryService(query_pb2_grpc.QueryServiceServicer):
 
     @property
     def running(self) -> int:
-        """How many queries run now."""
+        """The number of running queries."""
         return self._running
 
     async def GetMessage(  # noqa: N802
@@ -138,7 +138,7 @@ def _key_query(request: query_pb2.QueryByKeyRequest) -> KeyQuery:
 
 
 def _page(page: QueryPage, notes: list[str] | None) -> query_pb2.QueryPage:
-    """`notes` of all pages for the last one, None for the others."""
+    """`notes`: those of all pages for the last page, None for the others."""
     records = b"".join(page.records)
     if notes is None:
         return query_pb2.QueryPage(records=records)

@@ -1,16 +1,16 @@
-"""The common part of the Append and the Fetch stream: replies from two sides, and an end that loses none of
-them.
+"""The common part of the Append and the Fetch stream: replies from the reader and from callbacks, and an end
+that loses none of them.
 
-A reply is written at once by the reader's own coroutine (`reply`: no hop through another task), or later,
-when a sync or a new message made it ready (`reply_soon`, from a callback). gRPC takes one write at a time,
-so both pass one lock.
+A reply is written at once by the reader's coroutine (`reply`: without another task), or later, when a sync or
+a new message has made it ready (`reply_soon`, from a callback). gRPC supports one write at a time, so both
+use one lock.
 
-On our own transport neither requests nor replies need a task, as long as nothing has to wait: `handle_now`
+With our own transport neither requests nor replies need a task, as long as they need not wait: `handle_now`
 gets the request in the callback that received it, and replies are written in the callback that made them.
 
 Invariants
-- Every reply that was made ready is written before the stream ends, unless the client is gone.
-- While a client does not read its replies, its requests are not read either, beyond a fixed number.
+- Every reply that is ready is written before the stream ends, unless the client is gone.
+- While a client does not read its replies, at most a fixed number of its requests is read.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class ReplyStream:
         self._wake = asyncio.Event()
         self._settled = asyncio.Event()  # set whenever a waiting request was answered
         self._handling = False
-        self._ending = False  # end as soon as everything is answered
-        self._ended = False  # the reader must end
+        self._ending = False  # the stream ends as soon as all requests are answered
+        self._ended = False  # the reader must return
         self._over = False
         self.task: asyncio.Task[object] | None = None
 
@@ -68,13 +68,13 @@ class ReplyStream:
         return False
 
     def reply_now(self, message: bytes) -> None:
-        """Writes the reply in this callback, or soon if the client has not read the replies before it."""
+        """Writes the reply in this callback, or later if the client has not read earlier replies."""
         if self._callbacks is None or not self._callbacks.try_send(message):
             self.begin_waiting()
             self._make_ready(lambda: message)
 
     async def reply(self, message: bytes) -> None:
-        """Writes now."""
+        """Writes a reply."""
         async with self._writing:
             if self._replies is None:
                 await self._context.write(message)
@@ -87,26 +87,26 @@ class ReplyStream:
                 raise
 
     def _give_up(self) -> None:
-        """A reply was not read in time: the whole stream ends, so that gRPC frees it too."""
+        """Ends the whole stream because a reply was not read in time, so that gRPC frees it."""
         if self.task is not None and not self._over and asyncio.current_task() is not self.task:
             self.task.cancel()
 
     def has_capacity(self) -> bool:
-        """Whether one more reply may be made in this step of the loop."""
+        """Whether another reply may be made in this step of the loop."""
         return self._replies is None or self._replies.has_space(self._peer)
 
     async def wait_for_capacity(self) -> None:
-        """Returns when one more reply may be made. TroveError LIMIT_EXCEEDED."""
+        """Returns when another reply may be made. TroveError LIMIT_EXCEEDED."""
         if self._replies is not None and not self._replies.has_space(self._peer):
             await self._replies.wait_for_capacity(self._peer)
 
     def begin_waiting(self) -> None:
-        """A reply will come by `reply_soon`."""
+        """Notes that a reply will follow by `reply_soon`."""
         self._waiting += 1
 
     def reply_soon(self, make: MakeReply) -> None:
-        """A waiting request can be answered: `make` gives its reply when it is its turn to be written;
-        None if the request went back to waiting (by begin_waiting)."""
+        """Answers a waiting request: `make` returns its reply when it is to be written; None if the request
+        waits again (by begin_waiting)."""
         if not self._may_send:
             self._make_ready(make)
             return
@@ -158,15 +158,16 @@ class ReplyStream:
             self._over = True
             if self._callbacks is not None:
                 self._callbacks.set_receiver(None)
-            self.task = None  # a cycle would keep unread replies until the garbage collector comes by
+            self.task = None  # a cycle would keep unread replies until the garbage collector runs
             writer.cancel()
             self.close()
 
     def close(self) -> None:
-        """The stream is over; subclasses give up waiting entries."""
+        """Is called at the end of the stream; subclasses cancel waiting entries."""
 
     def end(self) -> None:
-        """The broker stops: end as soon as every request that was read is answered."""
+        """Ends the stream, because the broker is stopping, as soon as all requests that were read are
+        answered."""
         self._ending = True
         self._end_if_idle()
 
@@ -177,12 +178,12 @@ class ReplyStream:
             self.task.cancel()
 
     def _writer_done(self, writer: asyncio.Task[None]) -> None:
-        """A reply that cannot be written (the client is gone) ends the stream."""
+        """Ends the stream if a reply could not be written (the client is gone)."""
         if not writer.cancelled() and writer.exception() is not None and self.task is not None:
             self.task.cancel()
 
     def _receive(self, request: Any) -> bool:
-        """Takes a request that came while the reader waits for one. False: the reader must take it."""
+        """Handles a request that arrives while the reader waits for one. False: the reader must handle it."""
         if self._ending or self._waiting >= self._waiting_max or not self._may_send:
             return False
         return self.handle_now(request)
@@ -227,7 +228,8 @@ def _fail(error: Exception) -> bytes:
 
 
 class CallbackContext(Protocol):
-    """The part of our own transport's context that needs no task; with users, behind the check of access."""
+    """The part of our own transport's context that needs no task; with authentication it has the check of
+    access."""
 
     @property
     def can_send(self) -> bool: ...
@@ -238,7 +240,7 @@ class CallbackContext(Protocol):
 
     @staticmethod
     def of(context: Any) -> CallbackContext | None:
-        """The context's callbacks; None on grpcio."""
+        """The context's callbacks; None with grpcio."""
         return context if hasattr(context, "set_receiver") else None
 
 
@@ -259,7 +261,7 @@ class OpenStreams:
             self._streams.discard(stream)
 
     async def end_all(self, timeout_s: float) -> None:
-        """Ends every stream; returns when they are over, or after the time (a client that does not read)."""
+        """Ends all streams; returns when they have ended, or after timeout_s (if a client does not read)."""
         tasks = {stream.task for stream in self._streams if stream.task is not None}
         for stream in list(self._streams):
             stream.end()

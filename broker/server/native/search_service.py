@@ -44,7 +44,7 @@ _KINDS: Final = {
 
 @dataclass(slots=True)
 class SearchCounters:
-    """Since the start."""
+    """Counters since the start."""
 
     searches: int = 0
     search_entries: int = 0
@@ -53,7 +53,7 @@ class SearchCounters:
 
 class SearchService(search_pb2_grpc.SearchServiceServicer):
     """The method is that of search.proto; every refusal is a TroveError. `one_more` counts a search while it
-    runs, together with other queries, and raises where too many do."""
+    runs, together with other queries, and raises if there are too many."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class SearchService(search_pb2_grpc.SearchServiceServicer):
 
 @dataclass(slots=True)
 class _Totals:
-    """Of all pages of one answer; `parts` are the first one's."""
+    """The sums of all pages of one answer; `parts` are those of the first page."""
 
     parts: tuple[SearchPart, ...]
     entries: int = 0

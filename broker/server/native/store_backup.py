@@ -1,4 +1,4 @@
-"""A backup of an open store beside requests: read and written in threads, some of it at a time."""
+"""The backup of an open store while requests run: read and written in threads, in slices."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from trovemq_store.backup.capture import Capture, capture_log, queue_steps
 from trovemq_store.backup.writer import BackupWriter
 from trovemq_store.engine.message_store import MessageStore
 
-SLICE_S: Final = 0.05  # in a thread, at a stretch
+SLICE_S: Final = 0.05  # of one slice in a thread
 SLICE_BYTES: Final = 4 << 20
 
 
 class BackupRun:
-    """changing: held while files of queues or segments are removed. read: called with the number of bytes
-    read."""
+    """One backup. changing: the lock that is held while files of queues or segments are removed. read: is
+    called with the number of bytes read."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class BackupRun:
         return capture
 
     async def _in_slices(self, steps: Iterator[int], pace: Pace) -> AsyncGenerator[int, None]:
-        """The steps in threads, some at a time; gives the bytes of each slice."""
+        """Runs the steps in threads, in slices; yields the bytes of each slice."""
         bytes_max = min(SLICE_BYTES, int(pace.bytes_per_second * REPORT_S))
         while True:
             size = await run_in_thread(lambda: _slice(steps, bytes_max))
@@ -88,7 +88,7 @@ class BackupRun:
 
 
 def _slice(steps: Iterator[int], bytes_max: int) -> int | None:
-    """The bytes of some of the steps, at least one; None if none is left."""
+    """Runs some of the steps, at least one. Returns their bytes; None if no step is left."""
     until = time.monotonic() + SLICE_S
     total, some = 0, False
     for size in steps:

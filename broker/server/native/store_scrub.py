@@ -1,4 +1,5 @@
-"""A scrub of an open store beside requests: small steps on the loop, the disk read ahead in a thread."""
+"""The scrub of an open store while requests run: small steps on the loop, with a thread that reads the disk
+ahead."""
 
 from __future__ import annotations
 
@@ -21,22 +22,22 @@ from trovemq_store.check.live_store import IndexMappings, LiveScrub
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import StorageError
 
-SCRUB_STEP_BYTES: Final = 48 << 10  # of the log, in one step on the loop
+SCRUB_STEP_BYTES: Final = 48 << 10  # bytes of the log in one step on the loop
 OPEN_TRIES: Final = 5
 _READ_AT_ONCE: Final = 1 << 20
 
 
 async def begin_scrub(store: MessageStore, found: list[Finding]) -> LiveScrub:
-    """`found` gets the findings as they are made. TroveError STORE_FAILED."""
+    """Begins a scrub; `found` gets the findings when they are made. TroveError STORE_FAILED."""
     failure: Exception | None = None
     for _ in range(OPEN_TRIES):
         mappings = IndexMappings(store)
         try:
             await run_in_thread(mappings.open)
-            store.index_left()  # the last records, too, are to be checked
+            store.index_left()  # so that the last records are checked, too
             index = mappings.now(store.visible_offset)
         except (StorageError, ValueError) as error:
-            failure = error  # unless retention just removed it
+            failure = error  # unless retention has just removed the file
             continue
         if index is not None:
             return LiveScrub(store, index, Findings(found.append), SCRUB_STEP_BYTES)
@@ -44,7 +45,7 @@ async def begin_scrub(store: MessageStore, found: list[Finding]) -> LiveScrub:
 
 
 async def scrub_steps(scrub: LiveScrub, root: Path, pace: Pace) -> AsyncGenerator[int, None]:
-    """Gives the bytes that were read after each step that read some, else 0."""
+    """Runs the scrub; yields after each step the number of bytes that were read, perhaps 0."""
     failure: OSError | None = None
     while True:
         begun = time.perf_counter()
@@ -68,8 +69,8 @@ async def scrub_steps(scrub: LiveScrub, root: Path, pace: Pace) -> AsyncGenerato
 
 
 def read_ahead(root: Path, part: ReadAhead) -> OSError | None:
-    """Brings bytes of a file to memory, so that reading its mapping waits for no disk. The error of the disk;
-    None also if the file is gone."""
+    """Reads bytes of a file into memory, so that reading its mapping does not wait for the disk. Returns the
+    disk's error; None also if the file was removed."""
     try:
         descriptor = os.open(root / part.path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""StoreService: the store of a broker that is at work, checked and copied.
+"""StoreService: checks and backups of the store of a running broker.
 
-Both run beside requests, one of each at a time.
+Both run while requests are served, one of each at a time.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NOT_ALLOWED: Final = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, er
 
 @dataclass(slots=True)
 class StoreCounters:
-    """Since the broker started."""
+    """Counters since the start."""
 
     scrubs: int = 0
     scrubbed_bytes: int = 0
@@ -55,8 +55,8 @@ class StoreCounters:
 class StoreService(store_pb2_grpc.StoreServiceServicer):
     """The methods are those of store.proto; every refusal is a TroveError.
 
-    root: the store's directory. changing: held while files of queues or segments are removed. backup_root:
-    below it backups may be made; None: nowhere.
+    root: the store's directory. changing: the lock that is held while files of queues or segments are
+    removed. backup_root: backups may be made below it; None: backups are off.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class StoreService(store_pb2_grpc.StoreServiceServicer):
         get_logger().info("store.backed_up", directory=str(target))
 
     def _backup_target(self, directory: str) -> Path:
-        """Raises REQUEST_ILLEGAL."""
+        """The directory of a backup. Raises REQUEST_ILLEGAL."""
         if self._backup_root is None:
             raise TroveError(
                 errors.REQUEST_ILLEGAL,

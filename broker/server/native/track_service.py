@@ -33,7 +33,7 @@ SYNC_WAIT_MAX_S: Final = 5.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackParts:
     """The parts of the service. `durable` waits until the log is on disk up to a physical offset; `one_more`
-    counts a query while it runs, and raises where too many do; `turns` are those of all long work."""
+    counts a query while it runs, and raises if there are too many; `turns` are those of all long work."""
 
     store: MessageStore
     model: ConsumerState
@@ -61,7 +61,8 @@ class TrackService(biography_pb2_grpc.BiographyServiceServicer):
             return _to_wire(found, lacking_note(self._parts.store, "", _first_ms(found)))
 
     async def _bring_events_to_disk(self) -> None:
-        """Everything up to now is in the answer. Where the disk does not take it, the answer says so."""
+        """Writes pending events to the log, so that the answer has everything up to now. If that fails, the
+        answer has a note."""
         try:
             self._parts.model.events.flush(self._parts.clock_ms())
             async with asyncio.timeout(SYNC_WAIT_MAX_S):
@@ -77,7 +78,7 @@ class TrackService(biography_pb2_grpc.BiographyServiceServicer):
             try:
                 filters = [parse_filter(wanted.kind, wanted.expression)]
             except TroveError:
-                filters = []  # one that cannot be read: its consumers get an error, and everything waits
+                filters = []  # it cannot be parsed: its consumers get an error, and all messages wait
         return Members(
             len(members),
             sum(topic in member.description.subscriptions for member in members),
@@ -101,12 +102,12 @@ def _identifier(request: biography_pb2.BiographyRequest) -> str | Location:
 
 
 def _first_ms(found: MessageTrack) -> int:
-    """No copy was stored before it."""
+    """A time before which no copy was stored."""
     return min(min(copy.born_ms, copy.store_ms) for tracked in found.messages for copy in tracked.copies)
 
 
 def _to_wire(found: MessageTrack, lacks: str) -> biography_pb2.BiographyReply:
-    """`lacks`: why something of it may be missing; "" if nothing is."""
+    """`lacks`: the reason why a part may be missing; "" if nothing is."""
     notes = [*found.notes, lacks] if lacks else found.notes
     reply = biography_pb2.BiographyReply(complete=found.complete and not lacks, notes=notes)
     for number, tracked in enumerate(found.messages, 1):

@@ -1,8 +1,8 @@
-"""TransactionService: atomic transactions, a stream each.
+"""TransactionService: atomic transactions, one stream each.
 
-A transaction lives as long as its stream: the stream ends it by a commit or a rollback, by breaking off, by
-its time-out, or with the broker. A commit that was appended is answered when it is as safe as others are; if
-its stream breaks before, it is committed all the same, and GetTransaction says so.
+A transaction ends with its stream: by a commit or a rollback, when the stream breaks, by its time-out, or
+when the broker stops. A commit that was appended is answered when it is as durable as other acknowledged
+messages; if its stream breaks before that, it is committed nevertheless, and GetTransaction reports it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class TransactionService:
         server.add_registered_method_handlers(SERVICE_NAME, handlers)
 
     async def end_all(self, timeout_s: float) -> None:
-        """The broker stops: open transactions are rolled back, those that are committing are answered."""
+        """Ends all streams: open transactions are rolled back, running commits are answered."""
         self._stopping.set()
         if self._running:
             await asyncio.wait(list(self._running), timeout=timeout_s)
@@ -121,7 +121,7 @@ class TransactionService:
                     )
                 await self._take(opened, frame, kind, born_host)
         finally:
-            transactions.roll_back(opened)  # nothing if it has ended
+            transactions.roll_back(opened)  # without effect if it has ended
 
     async def _next(
         self, context: Context, opened: OpenTransaction, deadline: float
@@ -138,8 +138,8 @@ class TransactionService:
     async def _read(
         self, context: Context, opened: OpenTransaction | None
     ) -> transaction_pb2.TransactionFrame | None:
-        """The next frame; None at the stream's end. TroveError SERVICE_NOT_AVAILABLE when the broker
-        stops."""
+        """The next frame; None at the stream's end. Raises TroveError SERVICE_NOT_AVAILABLE when the broker
+        is stopping."""
         reading = asyncio.ensure_future(context.read())
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
@@ -192,7 +192,7 @@ class TransactionService:
             self._parts.traffic.appended(message.topic, 1, next_place - message.physical_offset)
 
     async def _reply(self, committed: Committed) -> transaction_pb2.TransactionReply:
-        """Sent when the transaction is as safe as the flush mode says."""
+        """The reply, when the transaction is as durable as the flush mode requires."""
         parts = self._parts
         if parts.appender.sync:
             await parts.group_commit.durable(committed.end)
