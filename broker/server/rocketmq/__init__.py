@@ -1,1 +1,1 @@
-"""RocketMQ 5's gRPC protocol, as its official clients speak it."""
+"""RocketMQ 5's gRPC protocol, for its official clients."""

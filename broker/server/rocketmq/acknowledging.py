@@ -1,7 +1,7 @@
 """AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue: the end of a delivery.
 
-Push consumers repeat a failed call every second without end, except after INVALID_RECEIPT_HANDLE: so a
-permanent fault (a group or a topic that is gone) is reported as the handle's.
+Push consumers repeat a failed call every second without end, except after INVALID_RECEIPT_HANDLE. So a
+permanent fault (a deleted group or topic) is reported as one of the handle.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trovemq_proto.rocketmq.v2 import service_pb2
 from trovemq_store.engine.steps import Steps, finished
 
 ENTRIES_MAX: Final = 4_096  # of one AckMessage
-ENTRIES_STEP: Final = 512  # that are settled in one step
+ENTRIES_STEP: Final = 512  # the most entries that are settled in one step
 
 
 class Acknowledger:
@@ -30,7 +30,7 @@ class Acknowledger:
     async def acknowledge(
         self, request: service_pb2.AckMessageRequest, _context: Context
     ) -> service_pb2.AckMessageResponse:
-        """AckMessage: one result an entry, in order."""
+        """AckMessage: one result per entry, in order."""
         return await self._parts.turns.run_from_now(self._acknowledged(request))
 
     def begin_acknowledge(
@@ -74,10 +74,11 @@ class Acknowledger:
     async def change_invisible(
         self, request: service_pb2.ChangeInvisibleDurationRequest, _context: Context
     ) -> service_pb2.ChangeInvisibleDurationResponse:
-        """ChangeInvisibleDuration: visible again in that time from now; answers the new handle.
+        """ChangeInvisibleDuration: the message is visible again after that time. The reply has its new
+        handle.
 
         A message that would be visible at once, and was delivered as often as its group allows, becomes a
-        dead letter at once: when the reply is sent it is found there, also where the group receives no more.
+        dead letter before the reply is sent, even if the group receives no more.
         """
         group, topic = group_name(request.group), topic_to_read(request.topic)
         invisible_ms = duration_ms(request.invisible_duration)
@@ -103,7 +104,7 @@ class Acknowledger:
         except TroveError as error:
             if error.spec is not errors.LIMIT_EXCEEDED:
                 raise
-            # nothing has changed: the client tries again, with the handle that it takes from this reply
+            # nothing has changed: the client tries again, with the handle in this reply
             return service_pb2.ChangeInvisibleDurationResponse(status=status_of(error), receipt_handle=handle)
         if invisible_ms == 0:
             self._parts.waits.wake((group, topic))
@@ -112,9 +113,9 @@ class Acknowledger:
     async def dead_letter(
         self, request: service_pb2.ForwardMessageToDeadLetterQueueRequest, _context: Context
     ) -> service_pb2.ForwardMessageToDeadLetterQueueResponse:
-        """ForwardMessageToDeadLetterQueue: copied to `%DLQ%group`, and consumed.
+        """ForwardMessageToDeadLetterQueue: the message is copied to `%DLQ%group`, and consumed.
 
-        Answers when the copy is as durable as an acknowledged message: from then on it is found there.
+        The reply is sent when the copy is as durable as an acknowledged message, and visible.
         """
         parts = self._parts
         group, topic = group_name(request.group), topic_to_read(request.topic)
@@ -123,7 +124,7 @@ class Acknowledger:
         return service_pb2.ForwardMessageToDeadLetterQueueResponse(status=OK_STATUS)
 
     def exhausted(self, group: str, topic: str, handle: str) -> bool:
-        """Whether the message had its last attempt, and is a dead letter now.
+        """Makes the message a dead letter if it had its last attempt. Returns whether it is one.
 
         False also if the copy is refused: the next receive tries again.
         """
@@ -144,6 +145,6 @@ class Acknowledger:
         await self._parts.group_commit.acknowledgeable(self._parts.store.end_offset)
 
     def wake(self, group: str, topic: str) -> None:
-        """Messages that were held back by those that are consumed now can be received."""
+        """Wakes receives for messages that waited for those which are now consumed."""
         if self._parts.delivery.next_visible_ms(group, topic) == 0:
             self._parts.waits.wake((group, topic))

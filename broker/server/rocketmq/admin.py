@@ -10,8 +10,8 @@
 | the store                   | QueryMessage, AdminSendMessage                                            |
 | group_views.py              | DescribeGroupAccumulation, QueryTimeSpan, ResetGroupOffset                |
 
-DeleteSubscription is not served: clients send their own subscriptions. `deployment_name` and everything of
-lite topics is not looked at. Unlike the messaging calls these need no client id.
+DeleteSubscription is not served: clients send their own subscriptions. `deployment_name` and all fields of
+lite topics are ignored. Unlike the messaging calls these need no client id.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ Send = Callable[[service_pb2.SendMessageRequest, Context], Awaitable[service_pb2
 
 @dataclass(slots=True)
 class _Rates:
-    """Messages in and out when GetProxyRuntimeStats was asked last."""
+    """The counts of messages in and out at the last call of GetProxyRuntimeStats."""
 
     at: float = field(default_factory=time.monotonic)
     messages_in: int = 0
@@ -90,7 +90,7 @@ class Admin:
     async def get_proxy_runtime_stats(
         self, _request: admin_pb2.GetProxyRuntimeStatsRequest, _context: Context
     ) -> admin_pb2.GetProxyRuntimeStatsResponse:
-        """The rates are means since this was asked the last time, or since the start."""
+        """The rates are means since the last call, or since the start."""
         parts, before = self._parts, self._rates
         now = _Rates(
             messages_in=parts.traffic.messages_in.total(), messages_out=parts.traffic.messages_out.total()
@@ -113,7 +113,7 @@ class Admin:
     async def describe_topic_status(
         self, request: admin_pb2.DescribeTopicStatusRequest, _context: Context
     ) -> admin_pb2.DescribeTopicStatusResponse:
-        """A topic that takes every type has MESSAGE_TYPE_UNSPECIFIED, and says so in its tags."""
+        """A topic for messages of all types has MESSAGE_TYPE_UNSPECIFIED, and a tag that says so."""
         config = require_topic(self._parts.store, topic_to_read(request.topic))
         types = message_types(config)
         return admin_pb2.DescribeTopicStatusResponse(
@@ -160,7 +160,8 @@ class Admin:
     async def list_subscription(
         self, request: admin_pb2.ListSubscriptionRequest, _context: Context
     ) -> admin_pb2.ListSubscriptionResponse:
-        """The last subscription of each group; `online` while a member of the group subscribes the topic."""
+        """The last subscription of each group; `online` while a member of the group subscribes to the
+        topic."""
         group, topic = _group_and_topic(request)
         found = self._parts.registry.subscriptions(group=group, topic=topic)
         return admin_pb2.ListSubscriptionResponse(
@@ -204,7 +205,7 @@ class Admin:
     async def get_consumer_running_info(
         self, request: admin_pb2.GetConsumerRunningInfoRequest, _context: Context
     ) -> admin_pb2.GetConsumerRunningInfoResponse:
-        """What the broker knows of a consumer: only the client itself knows its caches and its rates."""
+        """The broker's information about a consumer: only the client itself has its caches and rates."""
         group = group_name(request.group)
         client = self._member(request.client_id, group)
         description = client.description
@@ -239,7 +240,7 @@ class Admin:
     async def verify_message(
         self, request: admin_pb2.VerifyMessageRequest, _context: Context
     ) -> admin_pb2.VerifyMessageResponse:
-        """Has that consumer consume the message now; the status is its listener's result."""
+        """Asks a consumer to consume the message now; the status is the result of its listener."""
         group = group_name(request.group)
         self._member(request.client_id, group)
         found = await self._found(request.message_id, topic_to_read(request.topic))
@@ -255,7 +256,7 @@ class Admin:
     async def query_message(
         self, request: admin_pb2.ListMessageRequest, _context: Context
     ) -> admin_pb2.ListMessageResponse:
-        """By id or key, newest first. `scroll_id` continues where an answer by key had more."""
+        """Messages by id or key, newest first. `scroll_id` continues an incomplete answer by key."""
         topic = topic_to_read(request.topic)
         kind = request.WhichOneof("search_key")
         count_max = request.max_message_nums or self._parts.store.settings.query_messages_max
@@ -290,7 +291,7 @@ class Admin:
     async def admin_send_message(
         self, request: admin_pb2.AdminSendMessageRequest, context: Context
     ) -> admin_pb2.AdminSendMessageResponse:
-        """As SendMessage does, with an id made here where the request has none."""
+        """As SendMessage, with an id that is made here if the request has none."""
         message = v2.Message(topic=request.topic, body=request.body, user_properties=request.user_properties)
         system = message.system_properties
         system.CopyFrom(request.system_properties)
@@ -335,7 +336,7 @@ class Admin:
 def _group_and_topic(
     request: admin_pb2.ListSubscriptionRequest | admin_pb2.DescribeSubscriptionRequest,
 ) -> tuple[str, str]:
-    """ "" for a name that the request leaves open."""
+    """(group, topic) of the request; "" for a name that it omits."""
     group = group_name(request.group) if request.HasField("group") else ""
     topic = topic_to_read(request.topic) if request.HasField("topic") else ""
     return group, topic

@@ -1,4 +1,4 @@
-"""A client's settings, checked, and with the broker's values laid over them.
+"""Checks a client's settings, and merges the broker's values into them.
 
 (docs/rocketmq-protocol.md, "Settings")
 
@@ -12,10 +12,10 @@
 | subscription.long_polling_timeout  |                           | 20 s                | its own, or 20 s |
 | metric.on                          | false                     | false               | false            |
 
-Everything else comes back as the client sent it.
+All other fields are returned as the client sent them.
 
-Clients throw on a producer's policy that is not exponential, on a consumer without a policy, and take a body
-limit or a batch size of 0 by its word: none of these may be missing.
+Clients throw if a producer's policy is not exponential or a consumer has no policy, and apply a body limit or
+a batch size of 0: so none of these fields may be missing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_store.topics.subscription_groups import RetryPolicy, SubscriptionGroup
 
 SETTINGS_SIZE_MAX: Final = 262_144
-TOPICS_MAX: Final = 1_024  # of one client, produced or subscribed
+TOPICS_MAX: Final = 1_024  # of one client, to produce to or to subscribe
 EXPRESSION_SIZE_MAX: Final = 8_192
 
 CLIENT_PROPERTIES_MAX: Final = 32
@@ -55,24 +55,25 @@ PRODUCER_BACKOFF_MULTIPLIER: Final = 2.0
 _DURATION_MS_MAX: Final = 315_576_000_000_000  # protobuf's own limit of a Duration
 _CONSUMERS: Final = (v2.PUSH_CONSUMER, v2.SIMPLE_CONSUMER)
 _LANGUAGES: Final = {number: name for name, number in v2.Language.items() if number}
-_FILTER_KINDS: Final = {v2.SQL: "sql"}  # everything else is read as a tag expression
+_FILTER_KINDS: Final = {v2.SQL: "sql"}  # all other kinds are read as tag expressions
 
 
 class ClientTypeError(Exception):
-    """A client of a type that is not served; the reply is gRPC's INTERNAL."""
+    """The type of the client is not served; the stream ends with gRPC's INTERNAL."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsRules:
-    """`group_for_use`: the group, made by its first use of these topics where the broker does that, else
-    GROUP_NOT_FOUND."""
+    """The broker's values. `group_for_use` returns the group, which its first use with these topics creates
+    if settings allow that; else it raises GROUP_NOT_FOUND."""
 
     group_for_use: Callable[[str, Iterable[str]], SubscriptionGroup]
     body_size_max: int
 
 
 def milliseconds(duration: Duration) -> int:
-    """A hostile one too: at most protobuf's own limit, negative ones as they are."""
+    """The duration in ms: at most protobuf's own limit, even for a hostile one; negative ones are
+    unchanged."""
     ms = duration.seconds * 1000 + duration.nanos // 1_000_000
     return max(-_DURATION_MS_MAX, min(ms, _DURATION_MS_MAX))
 
@@ -84,7 +85,7 @@ def duration(ms: int) -> Duration:
 def accept_settings(
     settings: v2.Settings, context: Context, rules: SettingsRules, now_ms: EpochMs
 ) -> tuple[ClientDescription, v2.Settings]:
-    """The client's new description, and the settings to answer with.
+    """The client's new description, and the settings for the answer.
 
     Raises TroveError TOPIC_ILLEGAL, GROUP_ILLEGAL, GROUP_NOT_FOUND, CLIENT_PROPERTIES_ILLEGAL,
     REQUEST_ILLEGAL, FILTER_ILLEGAL, LIMIT_EXCEEDED; ClientTypeError.
@@ -121,7 +122,7 @@ def _check_common(settings: v2.Settings) -> None:
 
 
 def _check_client_type(settings: v2.Settings) -> None:
-    """Lite consumers need lite topics, which are not served; pull consumers send no settings anywhere."""
+    """Lite consumers need lite topics, which are not served; pull consumers send no settings."""
     kind = settings.client_type
     if settings.HasField("subscription"):
         if kind not in _CONSUMERS:
@@ -161,8 +162,8 @@ def _subscribed(subscription: v2.Subscription, now_ms: EpochMs) -> dict[str, Sub
 
 
 def filter_of(expression: v2.FilterExpression, now_ms: EpochMs) -> Subscription:
-    """The filter as it is kept for operators. Raises TroveError FILTER_ILLEGAL if it is too long; it is
-    parsed when messages are received."""
+    """The filter as it is stored for operators; it is parsed when messages are received. Raises TroveError
+    FILTER_ILLEGAL if it is too long."""
     if len(expression.expression) > EXPRESSION_SIZE_MAX:
         raise TroveError(
             errors.FILTER_ILLEGAL, f"the expression has more than {EXPRESSION_SIZE_MAX} characters"
@@ -198,7 +199,7 @@ def _merge_consumer(merged: v2.Settings, group: SubscriptionGroup) -> None:
 
 
 def group_backoff(group: SubscriptionGroup) -> v2.RetryPolicy:
-    """The group's retry policy as the clients know it."""
+    """The group's retry policy in the form of the protocol."""
     policy: RetryPolicy = group.retry_policy
     wire = v2.RetryPolicy(max_attempts=group.max_attempts)
     if policy.kind == "exponential":
@@ -223,7 +224,8 @@ def _described(
     topics: frozenset[str] = frozenset(),
     subscriptions: dict[str, Subscription] | None = None,
 ) -> ClientDescription:
-    """Values that the settings leave out (some clients do) are taken from the metadata."""
+    """The client's description. Values that the settings omit (of some clients) are taken from the
+    metadata."""
     agent = settings.user_agent
     language = _LANGUAGES.get(agent.language, "") or metadata_value(context, "x-mq-language")
     version = agent.version or metadata_value(context, "x-mq-client-version")

@@ -1,19 +1,20 @@
-"""Connected clients: the RocketMQ 5 clients that have sent their settings, and their descriptions.
+"""The registry of connected clients: the RocketMQ 5 clients that have sent their settings, with their
+descriptions.
 
 A client is known from its first settings until one of these:
-- it says that it ends (`terminate`);
-- nothing was heard of it for the expiry time, whatever its stream;
-- its last stream closed, and nothing was heard of it for RECONNECT_MS since (a client opens another within
-  10 s);
-- its last stream broke off (its client did not end it), no receive of it is open, and nothing was heard of it
-  for BROKEN_MS since: its connection is gone, and most likely the client. Then every gone-listener is called,
-  once.
+- it unregisters (`terminate`);
+- it sent nothing for the expiry time, whatever the state of its stream;
+- its last stream closed, and it has sent nothing for RECONNECT_MS since (a client opens another one within 10
+  s);
+- its last stream broke (its client did not end it), no receive of it is open, and it has sent nothing for
+  BROKEN_MS since: its connection is lost, and most likely the client is gone. Then all gone-listeners are
+  called, once.
 
 Invariants
-- At most `clients_max` clients, STREAMS_MAX streams of each; commands go to the one that was opened last. A
-  client that lost its stream is known as before when it opens another.
-- `_by_topic` and `_by_group` name exactly the clients whose topics and group they are, `_broken` those whose
-  last stream broke and who have no other.
+- There are at most `clients_max` clients, with STREAMS_MAX streams each; commands go to the stream that was
+  opened last. A client that lost its stream and opens another one is still known.
+- `_by_topic` and `_by_group` have exactly the clients with that topic or group, `_broken` those whose last
+  stream broke and that have no other.
 - The records of unknown clients (topics of half messages, last subscriptions, terminations) are bounded: the
   oldest is dropped first.
 """
@@ -33,20 +34,20 @@ from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 
 CLIENTS_MAX: Final = 10_000
-STREAMS_MAX: Final = 4  # of one client: it has one for every address by which it knows this broker
+STREAMS_MAX: Final = 4  # of one client, which has one for each address of this broker that it knows
 EXPIRY_MS: Final = 120_000
-RECONNECT_MS: Final = 11_000  # more than two rounds of Go's reopening, and than a heartbeat period
-BROKEN_MS: Final = 1_500  # Java's client opens a stream again a second after one broke
-BROKEN_LATE_MS: Final = 200  # a heartbeat that was sent before the connection broke may be read so much later
+RECONNECT_MS: Final = 11_000  # longer than two reopening periods of Go's client, and a heartbeat period
+BROKEN_MS: Final = 1_500  # Java's client opens a stream again one second after one broke
+BROKEN_LATE_MS: Final = 200  # a heartbeat that was sent before the break may be read this much later
 HALF_TOPICS_MAX: Final = 1_024  # of one client
 SUBSCRIPTIONS_MAX: Final = 65_536
-EXPRESSIONS_LENGTH_MAX: Final = 16 << 20  # characters of the subscriptions that are kept
+EXPRESSIONS_LENGTH_MAX: Final = 16 << 20  # characters of the stored subscriptions
 
 GoneListener = Callable[[str, EpochMs, EpochMs], None]
 
 
 class ClientStream(Protocol):
-    """One open telemetry stream, as the registry and the commands see it."""
+    """An open telemetry stream, for the registry and the commands."""
 
     def send(self, command: service_pb2.TelemetryCommand) -> None:
         """Sends soon. Raises TroveError LIMIT_EXCEEDED if too much waits already."""
@@ -58,16 +59,16 @@ class ClientStream(Protocol):
 
 
 class OpenCall(Protocol):
-    """A receive that is under way, as the registry sees it."""
+    """A running receive, for the registry."""
 
     def done(self) -> bool:
-        """Whether its client or its connection is gone, or it has ended."""
+        """Whether it has ended, or its client or connection is gone."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A group's subscription of a topic. kind: as filters.parse_filter takes it."""
+    """A group's subscription of a topic. kind: that of filters.parse_filter."""
 
     kind: str
     expression: str
@@ -80,17 +81,17 @@ class ClientDescription:
 
     client_type: v2.ClientType
     group: str = ""
-    topics: frozenset[str] = frozenset()  # that it produces to
+    topics: frozenset[str] = frozenset()  # to which it produces
     subscriptions: Mapping[str, Subscription] = field(default_factory=dict)
     language: str = ""
     version: str = ""
     hostname: str = ""
     peer: str = ""
-    request_timeout_ms: int = 0  # 0: it did not say
+    request_timeout_ms: int = 0  # 0: not given
 
 
 class Client:
-    """One known client; read it, and change it by the registry only."""
+    """One known client; only the registry changes it."""
 
     def __init__(self, client_id: str, description: ClientDescription, now_ms: EpochMs) -> None:
         self.client_id: Final = client_id
@@ -98,7 +99,7 @@ class Client:
         self.last_heartbeat_ms = now_ms
         self.streams: list[ClientStream] = []
         self.stream_closed_ms = now_ms
-        self.stream_broke = False  # the last one, and there is no other
+        self.stream_broke = False  # the last one broke, and there is no other
         self.receives: set[OpenCall] = set()
 
     @property
@@ -125,7 +126,7 @@ class Client:
 
 
 class ClientRegistry:
-    """Used on the event loop only; takes the time from its callers."""
+    """The known clients. For use on the event loop only; callers pass the time."""
 
     def __init__(self, clients_max: int = CLIENTS_MAX, expiry_ms: int = EXPIRY_MS) -> None:
         self.clients_max: Final = clients_max
@@ -151,8 +152,8 @@ class ClientRegistry:
         return sum(len(client.streams) for client in self._clients.values())
 
     def add_gone_listener(self, listener: GoneListener) -> None:
-        """`listener(client_id, now_ms, gone_ms)` is called when a client is known no longer. It may be gone
-        for longer: its stream broke at gone_ms."""
+        """`listener(client_id, now_ms, gone_ms)` is called when a client is no longer known. gone_ms: when
+        its stream broke, which may be earlier than now_ms."""
         self._gone_listeners.append(listener)
 
     # --- look-ups -----------------------------------------------------------------------------------
@@ -164,11 +165,11 @@ class ClientRegistry:
         return client is not None and client.is_alive(now_ms, self._expiry_ms)
 
     def has_left(self, client_id: str) -> bool:
-        """The client said that it ends, and sent no settings since: nobody needs its requests."""
+        """Whether the client has unregistered and sent no settings since: its requests are obsolete."""
         return client_id in self._terminated
 
     def request_timeout_ms(self, client_id: str) -> int:
-        """The client's own time limit for a request; 0 if it is not known."""
+        """The client's own time limit for a request; 0 if it is unknown."""
         client = self._clients.get(client_id)
         return client.description.request_timeout_ms if client is not None else 0
 
@@ -177,16 +178,16 @@ class ClientRegistry:
         return [self._clients[client_id] for client_id in self._by_group.get(group, ())]
 
     def groups(self) -> list[str]:
-        """Groups that have members."""
+        """The groups that have members."""
         return sorted(self._by_group)
 
     def producers_of(self, topic: str) -> list[Client]:
-        """The producers that declared the topic or sent a half message of it and have a stream open."""
+        """The producers with an open stream that declared the topic or sent a half message to it."""
         clients = (self._clients[client_id] for client_id in self._by_topic.get(topic, ()))
         return [client for client in clients if client.streams]
 
     def subscription(self, group: str, topic: str) -> Subscription | None:
-        """The group's last subscription, also where its members are gone."""
+        """The group's last subscription, even if its members are gone."""
         return self._subscriptions.get((group, topic))
 
     def subscriptions(self, *, group: str = "", topic: str = "") -> dict[tuple[str, str], Subscription]:
@@ -199,7 +200,7 @@ class ClientRegistry:
 
     # --- events of clients --------------------------------------------------------------------------
     def settle(self, client_id: str, description: ClientDescription, now_ms: EpochMs) -> Client:
-        """A client's settings came: the first ones, or others. Raises TroveError LIMIT_EXCEEDED."""
+        """Stores the settings of a client, which may be known. Raises TroveError LIMIT_EXCEEDED."""
         client = self._clients.get(client_id)
         self._terminated.pop(client_id, None)
         if client is None:
@@ -218,7 +219,7 @@ class ClientRegistry:
         return client
 
     def heard(self, client_id: str, now_ms: EpochMs) -> Client:
-        """A heartbeat, or anything that is as good as one. Raises TroveError CLIENT_UNKNOWN."""
+        """Notes a heartbeat, or another sign of life. Raises TroveError CLIENT_UNKNOWN."""
         client = self._clients.get(client_id)
         if client is None:
             raise TroveError(errors.CLIENT_UNKNOWN)
@@ -226,7 +227,7 @@ class ClientRegistry:
         return client
 
     def subscribed(self, group: str, topic: str, subscription: Subscription) -> None:
-        """The group received from the topic with this filter."""
+        """Stores the filter with which the group received from the topic."""
         self._drop_subscription((group, topic))
         self._subscriptions[group, topic] = subscription
         self._expressions_length += len(subscription.expression)
@@ -241,8 +242,8 @@ class ClientRegistry:
             self._expressions_length -= len(dropped.expression)
 
     def sent_half(self, client_id: str, topic: str) -> None:
-        """The client sent a half message of the topic: it can be asked about the topic's transactions, even
-        if it did not declare the topic, or has not sent its settings yet."""
+        """Notes that the client sent a half message to the topic: it can be asked about the topic's
+        transactions, even if it did not declare the topic, or has not sent its settings yet."""
         topics = self._half_topics.setdefault(client_id, {})
         self._half_topics.move_to_end(client_id)
         topics.pop(topic, None)
@@ -259,7 +260,7 @@ class ClientRegistry:
             self._by_topic.setdefault(topic, {})[client_id] = None
 
     def attach(self, client_id: str, stream: ClientStream) -> None:
-        """A stream of a known client: commands go to it from now on."""
+        """Adds a stream of a known client: commands are sent on it from now on."""
         client = self._clients[client_id]
         streams, client.stream_broke = client.streams, False
         self._broken.pop(client_id, None)
@@ -269,7 +270,7 @@ class ClientRegistry:
             streams.pop(0).close()
 
     def detach(self, client_id: str, stream: ClientStream, now_ms: EpochMs, *, broke: bool = False) -> None:
-        """The stream is over; `broke`: without an end by the client. The client stays known for a while."""
+        """Removes a stream that has ended; `broke`: not by the client. The client stays known for a while."""
         client = self._clients.get(client_id)
         streams = client.streams if client is not None else []
         if client is not None and stream in streams:
@@ -281,7 +282,7 @@ class ClientRegistry:
 
     @contextmanager
     def receiving(self, client_id: str, call: OpenCall) -> Iterator[None]:
-        """A receive of the client is under way: its connection is there."""
+        """A receive of the client runs during the block: so its connection is open."""
         client = self._clients.get(client_id)
         if client is None:
             yield
@@ -293,7 +294,7 @@ class ClientRegistry:
             client.receives.discard(call)
 
     def terminate(self, client_id: str, now_ms: EpochMs) -> None:
-        """The client says that it ends. Raises TroveError CLIENT_UNKNOWN."""
+        """The client unregisters. Raises TroveError CLIENT_UNKNOWN."""
         if client_id not in self._clients:
             raise TroveError(errors.CLIENT_UNKNOWN)
         self._forget(client_id, now_ms, now_ms)
@@ -302,11 +303,11 @@ class ClientRegistry:
             self._terminated.popitem(last=False)
 
     def expire(self, now_ms: EpochMs) -> list[str]:
-        """Forgets the clients that are gone; call every second or so. Their ids."""
+        """Forgets the clients that are gone, and returns their ids; to be called about every second."""
         return self._expire(self._clients, now_ms)
 
     def expire_broken(self, now_ms: EpochMs) -> list[str]:
-        """expire() of those alone whose stream broke; call some times a second."""
+        """As expire(), only for clients whose stream broke; to be called several times per second."""
         return self._expire(self._broken, now_ms)
 
     def _expire(self, client_ids: Iterable[str], now_ms: EpochMs) -> list[str]:
@@ -317,7 +318,7 @@ class ClientRegistry:
         return gone
 
     def forget_group(self, group: str) -> None:
-        """The group was deleted: nothing is subscribed for it. Its members stay until they leave."""
+        """Forgets the subscriptions of a deleted group. Its members stay until they leave."""
         for key in [key for key in self._subscriptions if key[0] == group]:
             self._drop_subscription(key)
 

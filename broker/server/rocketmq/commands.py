@@ -1,4 +1,4 @@
-"""The broker's commands to clients over their telemetry streams, and the answers that it waits for.
+"""The broker's commands to clients over their telemetry streams, and the clients' answers.
 
 | command                     | answer of the client               | waits |
 |-----------------------------|------------------------------------|-------|
@@ -7,12 +7,12 @@
 | recover an open transaction | it calls EndTransaction            | no    |
 | reconnect                   | it builds its connections again    | no    |
 
-A waiting command has a nonce that cannot be guessed; the answer with that nonce, from that client, ends the
-wait. Some clients (Python) never answer: the wait then ends with CONSUME_MSG_TIMEOUT and is forgotten.
+A waiting command has an unguessable nonce; the answer with that nonce, from that client, ends the wait. Some
+clients (Python) never answer: the wait then ends with CONSUME_MSG_TIMEOUT.
 
 Invariants
-- At most PENDING_MAX commands wait; a command leaves the table when its wait ends, however it ends.
-- An answer of another client than the one that was asked changes nothing.
+- At most PENDING_MAX commands wait; a command is removed from the table when its wait ends, for any reason.
+- An answer from another client than the one that was asked has no effect.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from trovemq_proto.rocketmq.v2.service_pb2 import (
 PENDING_MAX: Final = 1_024
 TIMEOUT_MS: Final = 5_000
 TIMEOUT_MAX_MS: Final = 60_000
-ANSWER_SIZE_MAX: Final = 1 << 20  # characters of an answer's text that are kept
+ANSWER_SIZE_MAX: Final = 1 << 20  # characters of an answer's text that are stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +55,13 @@ class _Pending:
 
 
 class ClientCommands:
-    """`make_nonce` gives another unguessable text at each call."""
+    """Sends commands. `make_nonce` returns a new unguessable text at each call."""
 
     def __init__(self, registry: ClientRegistry, make_nonce: Callable[[], str]) -> None:
         self._registry = registry
         self._make_nonce = make_nonce
         self._pending: dict[str, _Pending] = {}
-        self._turn = 0  # who is asked next where several producers could be
+        self._turn = 0  # which of several producers is asked next
         registry.add_gone_listener(self._client_gone)
 
     @property
@@ -71,10 +71,10 @@ class ClientCommands:
     async def verify_message(
         self, client_id: str, group: str, message: v2.Message, timeout_ms: int = TIMEOUT_MS
     ) -> Answer:
-        """Has a push consumer consume the message now: its listener's result.
+        """Asks a push consumer to consume the message now. Returns the result of its listener.
 
-        Raises TroveError CONSUMER_NOT_ONLINE, CONSUME_MSG_TIMEOUT, NOT_IMPLEMENTED (the client does not do
-        this), LIMIT_EXCEEDED.
+        Raises TroveError CONSUMER_NOT_ONLINE, CONSUME_MSG_TIMEOUT, NOT_IMPLEMENTED (the client does not
+        support it), LIMIT_EXCEEDED.
         """
         nonce = self._make_nonce()
         command = TelemetryCommand(verify_message_command=VerifyMessageCommand(nonce=nonce, message=message))
@@ -89,8 +89,8 @@ class ClientCommands:
     def recover_orphaned_transaction(
         self, client_id: str, topic: str, message: v2.Message, transaction_id: str
     ) -> str | None:
-        """Asks a producer of the topic about an open transaction: the one that sent it if it is connected,
-        else each other one in turn. Returns the client that was asked; None if there is none."""
+        """Asks a producer of the topic about an open transaction: the sender if it is connected, else the
+        others in turn. Returns the id of the client; None if none is connected."""
         command = TelemetryCommand(
             recover_orphaned_transaction_command=RecoverOrphanedTransactionCommand(
                 message=message, transaction_id=transaction_id
@@ -103,12 +103,12 @@ class ClientCommands:
             try:
                 stream.send(command)
             except TroveError:
-                continue  # it does not read its stream; another one may
+                continue  # it does not read its stream, but another one may
             return client.client_id
         return None
 
     def reconnect(self, client_id: str) -> None:
-        """Has the client build its connections again. TroveError CONSUMER_NOT_ONLINE, LIMIT_EXCEEDED."""
+        """Asks the client to open its connections again. TroveError CONSUMER_NOT_ONLINE, LIMIT_EXCEEDED."""
         client = self._registry.get(client_id)
         if client is None or client.stream is None:
             raise _not_online(client_id, "")
@@ -118,7 +118,7 @@ class ClientCommands:
         )
 
     def answered(self, client_id: str, command: TelemetryCommand) -> None:
-        """A client's answer came; an answer without a waiting command is skipped."""
+        """Handles a client's answer; an answer without a waiting command is ignored."""
         if command.HasField("verify_message_result"):
             nonce, text = command.verify_message_result.nonce, ""
         else:
@@ -127,7 +127,7 @@ class ClientCommands:
         pending = self._pending.get(nonce)
         if pending is None or pending.client_id != client_id or pending.answer.done():
             return
-        # Some clients leave the status out where all went well.
+        # Some clients omit the status after a success.
         code = command.status.code or v2.OK
         pending.answer.set_result(Answer(code, (text or command.status.message)[:ANSWER_SIZE_MAX]))
 
@@ -165,7 +165,7 @@ class ClientCommands:
         return answer
 
     def _producers(self, client_id: str, topic: str) -> list[Client]:
-        """The sender first, then the others, beginning with another one each time."""
+        """The producers to ask: the sender first, then the others, each time beginning with another one."""
         others = [client for client in self._registry.producers_of(topic) if client.client_id != client_id]
         if others:
             self._turn = (self._turn + 1) % len(others)

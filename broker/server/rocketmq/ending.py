@@ -27,7 +27,7 @@ class Ender:
     async def end_transaction(
         self, request: service_pb2.EndTransactionRequest, _context: Context
     ) -> service_pb2.EndTransactionResponse:
-        """EndTransaction. An undecided transaction stays open; it will be asked about again."""
+        """EndTransaction. An undecided transaction stays open; its producer is asked again later."""
         topic = topic_to_send(request.topic)
         transaction_id = request.transaction_id
         if not transaction_id.strip():
@@ -45,7 +45,7 @@ class Ender:
     async def recall(
         self, request: service_pb2.RecallMessageRequest, _context: Context
     ) -> service_pb2.RecallMessageResponse:
-        """RecallMessage: a delayed message is not delivered. To recall it once more changes nothing."""
+        """RecallMessage: cancels a delayed message. To repeat the call changes nothing."""
         topic = topic_to_send(request.topic)
         config = self._parts.store.topics.require(topic)
         if v2.DELAY not in message_types(config):

@@ -1,14 +1,15 @@
-"""Whether a consumer group keeps the order of FIFO topics: decided at its first use; warned of where not.
+"""Decides at the first use of a consumer group whether it is orderly; warns of groups that do not keep the
+order of FIFO topics.
 
-| the topics of a group's first settings (or of its first receive) | the group that is made      |
+| the topics of a group's first settings (or of its first receive) | the new group               |
 |------------------------------------------------------------------|-----------------------------|
 | none is FIFO                                                     | delivers in any order       |
 | all are FIFO                                                     | orderly                     |
 | FIFO ones and others                                             | orderly, also on the others |
 
-The last row puts order before throughput: of a topic of another type, an orderly group delivers the messages
-without a message group one at a time, a queue. For both, use two groups, or create one with its order set. A
-group that is there already is never changed.
+The last row prefers order to throughput: from a queue of another type's topic, an orderly group delivers
+messages without a message group one at a time. For both, use two groups, or create the group with its order
+set. An existing group is never changed.
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ WARNED_MAX: Final = 10_000
 
 
 def fifo_topics(topics: TopicTable, names: Iterable[str]) -> list[str]:
-    """The topics of type FIFO among the names, sorted."""
+    """The FIFO topics among the names, sorted."""
     return sorted(
         name for name in names if (config := topics.get(name)) is not None and config.message_type == FIFO
     )
 
 
 class GroupOrder:
-    """The groups of one broker. `fifo_orderly`: groups are made orderly as above; else never."""
+    """The groups of one broker. `fifo_orderly`: whether new groups are orderly by the table above; else none
+    is."""
 
     def __init__(
         self, topics: TopicTable, groups: SubscriptionGroups, *, auto_create: bool, fifo_orderly: bool
@@ -46,7 +48,8 @@ class GroupOrder:
         self._warned: set[tuple[str, str]] = set()
 
     def for_use(self, name: str, topics: Iterable[str], now_ms: EpochMs) -> SubscriptionGroup:
-        """The group, which reads these topics; made where it is new. As SubscriptionGroups.for_use()."""
+        """The group, which reads these topics; it is created if it is new. As
+        SubscriptionGroups.for_use()."""
         group = self._groups.get(name)
         fifo = fifo_topics(self._topics, topics)
         if group is None:
@@ -66,7 +69,7 @@ class GroupOrder:
         return group
 
     def _warn(self, group: str, topic: str) -> None:
-        """Once each, as long as there is space to remember it."""
+        """Warns once per group and topic, as long as there is space to remember that."""
         if (group, topic) in self._warned or len(self._warned) >= WARNED_MAX:
             return
         self._warned.add((group, topic))

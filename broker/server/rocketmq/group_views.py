@@ -1,5 +1,4 @@
-"""A consumer group's progress as RocketMQ's v2 Admin service shows it: pending messages, the times, a
-reset."""
+"""A consumer group's progress for RocketMQ's v2 Admin service: pending messages, times, resets."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ class GroupViews:
     async def describe_accumulation(
         self, request: admin_pb2.DescribeGroupAccumulationRequest, _context: Context
     ) -> admin_pb2.DescribeGroupAccumulationResponse:
-        """`ready_messages` are those that the group's filters match and that are not in flight."""
+        """`ready_messages`: those that match the group's filters and are not in flight."""
         group = group_name(request.group)
         reply = admin_pb2.DescribeGroupAccumulationResponse(status=OK_STATUS)
         for topic in self._topics(group, request.topics):
@@ -46,8 +45,8 @@ class GroupViews:
     async def query_time_span(
         self, request: admin_pb2.QueryTimeSpanRequest, _context: Context
     ) -> admin_pb2.QueryTimeSpanResponse:
-        """For each queue the store times of its first message, its last one and the group's next one, epoch
-        ms."""
+        """For each queue the store times of its first message, of its last one and of the group's next one,
+        epoch ms."""
         group = group_name(request.group)
         now_ms = self._parts.clock_ms()
         reply = admin_pb2.QueryTimeSpanResponse(status=OK_STATUS)
@@ -76,7 +75,7 @@ class GroupViews:
 
     # --- inside -------------------------------------------------------------------------------------
     def _topics(self, group: str, asked: Sequence[v2.Resource]) -> list[str]:
-        """The requested ones, or every one that the group has a position or a subscription of."""
+        """The requested topics, or all topics of which the group has a position or a subscription."""
         if asked:
             names = [topic_to_read(topic) for topic in asked]
         else:

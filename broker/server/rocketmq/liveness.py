@@ -1,4 +1,4 @@
-"""Heartbeat and NotifyClientTermination: that a client is there, and that it leaves."""
+"""Heartbeat and NotifyClientTermination: a client is alive, or leaves."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _SERVED: Final = (v2.CLIENT_TYPE_UNSPECIFIED, v2.PRODUCER, v2.PUSH_CONSUMER, v2.
 
 
 class Liveness:
-    """The group in these requests is not looked at: a client's settings name it, and some clients leave it
-    out here."""
+    """Handles both calls. The group in these requests is ignored: a client's settings name it, and some
+    clients omit it here."""
 
     def __init__(self, registry: ClientRegistry, clock_ms: Callable[[], EpochMs]) -> None:
         self._registry = registry
@@ -26,7 +26,8 @@ class Liveness:
     async def heartbeat(
         self, request: service_pb2.HeartbeatRequest, context: Context
     ) -> service_pb2.HeartbeatResponse:
-        """Raises CLIENT_UNKNOWN, also for a client type that is not served (0: Go's while it recovers)."""
+        """Notes a heartbeat. Raises CLIENT_UNKNOWN, also for a client type that is not served (0: Go's client
+        while it recovers)."""
         if request.client_type not in _SERVED:
             raise ProtocolError(
                 v2.UNRECOGNIZED_CLIENT_TYPE,
@@ -39,6 +40,7 @@ class Liveness:
     async def notify_client_termination(
         self, _request: service_pb2.NotifyClientTerminationRequest, context: Context
     ) -> service_pb2.NotifyClientTerminationResponse:
-        """The client's messages are released, its telemetry streams end. Raises CLIENT_UNKNOWN."""
+        """Unregisters the client: its messages are released, its telemetry streams end. Raises
+        CLIENT_UNKNOWN."""
         self._registry.terminate(client_id_of(context), self._clock_ms())
         return service_pb2.NotifyClientTerminationResponse(status=OK_STATUS)

@@ -1,10 +1,10 @@
-"""Stored records as the messages of RocketMQ's v2 protocol, and the other way round.
+"""Converts stored records to messages of RocketMQ's v2 protocol, and back.
 
-Reading is the hot path of every consumer: the property block is parsed once, and the generated message is
-filled field by field (constructors with keywords take three times as long).
+Reading is the hot path of every consumer: the property block is parsed once, and the fields of the generated
+message are set one by one (constructors with keywords take three times as long).
 
-The digest is over the body's bytes as they are sent; the body is inflated, because clients support different
-compressions; user properties hold nothing that a store uses internally.
+The digest is that of the body's bytes as they are sent. The body is inflated, because clients support
+different compressions. User properties have none of the store's internal ones.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ from trovemq_proto.rocketmq.v2 import service_pb2
 PROPERTY_BORN_HOST: Final = "__BORNHOST"
 PROPERTY_BORN_TIMESTAMP: Final = "BORN_TIMESTAMP"
 PROPERTY_TRACE_CONTEXT: Final = "TRACE_CONTEXT"
-PROPERTY_TRACEPARENT: Final = "traceparent"  # W3C's, a user's property; of the same form
+PROPERTY_TRACEPARENT: Final = "traceparent"  # W3C's, in a user's property; of the same form
 PROPERTY_ORIGIN_ID: Final = "ORIGIN_MESSAGE_ID"
 
 SYSTEM_TEXT_SIZE_MAX: Final = 1_024  # characters of a born host or a trace context
-BORN_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999, the last that a Timestamp has
-INFLATION_MAX: Final = 8  # times: while it is inflated, twice as much is in memory
-INFLATED_SIZE_MIN: Final = 4_194_304  # bytes a compressed body may always have: RocketMQ's maxMessageSize
+BORN_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999, the last year of a Timestamp
+INFLATION_MAX: Final = 8  # times the size: during the inflation twice as much is in memory
+INFLATED_SIZE_MIN: Final = 4_194_304  # bytes that a body may always inflate to: RocketMQ's maxMessageSize
 GZIP_WINDOW: Final = 31  # zlib's wbits: a gzip header and trailer, the largest window
 
 _IDENTITY: Final = v2.IDENTITY
@@ -86,8 +86,8 @@ def duration_ms(duration: Duration) -> int:
 
 # --- a stored record for a consumer ---------------------------------------------------------------------
 def received(delivered: Delivered, topic: v2.Resource | None = None) -> bytes:
-    """One element of a ReceiveMessage stream, serialised. `topic`: the topic's name as the client knows it,
-    where that is not the stored one."""
+    """One element of a ReceiveMessage stream, serialised. `topic`: the topic's name for the client, if that
+    is not the stored one."""
     response = service_pb2.ReceiveMessageResponse()
     message = response.message
     fill_message(message, delivered.record, delivered.topic, delivered.queue_id, delivered.queue_offset)
@@ -100,7 +100,7 @@ def received(delivered: Delivered, topic: v2.Resource | None = None) -> bytes:
 
 
 def message_of(record: Record, topic: str, queue_id: QueueId, queue_offset: QueueOffset) -> v2.Message:
-    """A message outside of a delivery (a command to a client, a pull): without handle, attempt 1."""
+    """A message outside of a delivery (for a command to a client, or a pull): without a handle, attempt 1."""
     message = v2.Message()
     fill_message(message, record, topic, queue_id, queue_offset)
     message.system_properties.delivery_attempt = 1
@@ -108,16 +108,16 @@ def message_of(record: Record, topic: str, queue_id: QueueId, queue_offset: Queu
 
 
 def inflated_size_max(stored_size: int) -> int:
-    """A receive may have 32 messages: the inflated size of a body is bounded by its compressed size. Text
-    stays far below it; a body beyond it reaches the client as it is stored."""
+    """The most bytes to which a stored body is inflated: bounded by its compressed size, because a receive
+    may have 32 messages. Text stays far below that; a body beyond it is sent as it is stored."""
     return min(max(INFLATED_SIZE_MIN, INFLATION_MAX * stored_size), BODY_SIZE_MAX_DEFAULT)
 
 
 def fill_message(
     message: v2.Message, record: Record, topic: str, queue_id: QueueId, queue_offset: QueueOffset
 ) -> None:
-    """Fills in all that the record says. `record` is one that the store has checked; `topic`, `queue_id` and
-    `queue_offset` are those that the consumer is to see."""
+    """Sets all fields from the record, which the store has checked. `topic`, `queue_id` and `queue_offset`
+    are those that the consumer is to see."""
     data = bytes(record)
     sys_flag = int.from_bytes(data[SYS_FLAG_AT : SYS_FLAG_AT + 4])
     layout = HEADERS[host_bits(sys_flag)]
@@ -140,7 +140,9 @@ def fill_message(
         try:
             body = inflate_body(body, sys_flag, inflated_size_max(body_size))
         except TroveError:
-            system.body_encoding = v2.GZIP  # as RocketMQ labels every compressed body: the client may know it
+            system.body_encoding = (
+                v2.GZIP
+            )  # RocketMQ's label of every compressed body: the client may support it
     message.body = body
     digest = system.body_digest
     digest.type = _MD5
@@ -159,12 +161,12 @@ def fill_message(
     if keys := take(PROPERTY_KEYS, ""):
         system.keys.extend(keys.split())
     system.message_type = _kind(properties, sys_flag)
-    if properties:  # most messages have no more
+    if properties:  # most messages have no other properties
         _fill_others(message, properties, reconsume_times)
 
 
 def _fill_others(message: v2.Message, properties: dict[str, str], reconsume_times: int) -> None:
-    """The user's own properties, and fields that only some messages have."""
+    """Sets the user's properties, and fields that only some messages have."""
     own = message.user_properties
     for name, value in properties.items():
         if not is_reserved(name):
@@ -182,7 +184,7 @@ def _fill_others(message: v2.Message, properties: dict[str, str], reconsume_time
     if context := get(PROPERTY_TRACE_CONTEXT) or get(PROPERTY_TRACEPARENT):
         system.trace_context = context
     deliver = get(PROPERTY_TIMER_DELIVER_MS)
-    if deliver is None and not reconsume_times:  # a retry's time is when it was to come back
+    if deliver is None and not reconsume_times:  # the time of a retry is that of its redelivery
         deliver = get(PROPERTY_TIMER_OUT_MS)
     if (deliver_ms := _number(deliver)) is not None:
         _set_time(system.delivery_timestamp, deliver_ms)
@@ -192,12 +194,12 @@ def _fill_others(message: v2.Message, properties: dict[str, str], reconsume_time
 
 
 def _other_id(properties: dict[str, str], store_host: bytes, physical_offset: PhysicalOffset) -> str:
-    """The id of a message whose sender gave it none."""
+    """The id of a message that was sent without one."""
     return properties.get(PROPERTY_ORIGIN_ID) or encode_offset_msg_id(store_host, physical_offset)
 
 
 def _kind(properties: dict[str, str], sys_flag: int) -> v2.MessageType:
-    """The kind that the message was sent as."""
+    """The type as which the message was sent."""
     if (
         PROPERTY_TRANSACTION in properties
         or sys_flag & SYS_FLAG_TRANSACTION_MASK == SYS_FLAG_TRANSACTION_COMMIT
@@ -211,7 +213,7 @@ def _kind(properties: dict[str, str], sys_flag: int) -> v2.MessageType:
 
 
 def _number(text: str | None) -> int | None:
-    """A stored number of ms; any other text there is skipped."""
+    """A stored number of ms; None for any other text."""
     return int(text) if text and len(text) <= 15 and text.isascii() and text.isdigit() else None
 
 
@@ -250,7 +252,7 @@ def _identity_body(message: v2.Message, body_size_max: int) -> bytes:
 
 
 def _check_digest(body: bytes, digest: v2.Digest) -> None:
-    """CRC32 is not compared: the clients write it in three different ways."""
+    """Compares the digest, except CRC32, which clients write in three different ways."""
     if digest.type == v2.MD5:
         found = md5(body, usedforsecurity=False).hexdigest()
     elif digest.type == v2.SHA1:
@@ -277,8 +279,8 @@ def _gunzip(body: bytes, body_size_max: int) -> bytes:
 
 
 def _system_properties(system: v2.SystemProperties) -> dict[str, str]:
-    """Under the names by which RocketMQ stores them. The born host of the record itself is the peer's
-    address; the sender's own address is a property."""
+    """The system properties under the names with which RocketMQ stores them. The record's born host is the
+    peer's address; the address that the sender names is a property."""
     found = {}
     if sizes := key_sizes(system.keys):
         found[PROPERTY_KEY_SIZES] = sizes
@@ -294,11 +296,11 @@ def _system_properties(system: v2.SystemProperties) -> dict[str, str]:
 
 
 def _storable(text: str) -> bool:
-    """Informative texts that the store's form cannot hold are left out."""
+    """Whether the record's form can have the text; informative texts that it cannot have are omitted."""
     return len(text) <= SYSTEM_TEXT_SIZE_MAX and text.isprintable()
 
 
 @lru_cache(maxsize=4_096)
 def peer_host(peer: str) -> bytes:
-    """gRPC's name of the peer as a record's born host; zeros if it has no address."""
+    """The born host of a record for gRPC's name of the peer; zeros if it has no address."""
     return born_host_of(peer) or bytes(8)

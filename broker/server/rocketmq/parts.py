@@ -1,4 +1,4 @@
-"""The parts of the handlers of RocketMQ's protocol: one set for all of them."""
+"""The parts that all handlers of RocketMQ's protocol share."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def always() -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RocketmqParts:
-    """All of it is used on the event loop only.
+    """The parts. For use on the event loop only.
 
-    `search` is (topic, queue id, epoch ms) -> queue offset; `offsets` must call delivery for the offsets that
-    it sets (its `moved`); `next_message_id` makes the id of a message that was sent without one; `broker` is
-    the name that recall handles have. `registry` and `commands` are shared with the native group service,
-    `waits` with the code that wakes the receives. `offers_writes`: routes may offer queues for writing.
+    `search`: (topic, queue id, epoch ms) -> queue offset; `offsets` must call delivery for the offsets that
+    it sets (its `moved`); `next_message_id` makes the id of a message that was sent without one; `broker`:
+    the name in recall handles. The native group service shares `registry` and `commands`, the code that wakes
+    receives shares `waits`. `offers_writes`: routes may offer queues for writing.
     """
 
     store: MessageStore

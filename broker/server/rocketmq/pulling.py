@@ -1,11 +1,11 @@
 """PullMessage, UpdateOffset, GetOffset and QueryOffset: reading a queue by its offsets.
 
-A pull changes nothing: no message is in flight by it, none carries a receipt handle. The stream is: one
-status, the messages, the offset at which to continue. Its elements are serialised here, so the handler's
+A pull changes nothing: its messages are not in flight and have no receipt handles. The stream has one status,
+the messages, and the offset at which to continue. Its elements are serialised here, so the handler's
 response_serializer is None.
 
-Messages are read in parts, and each is serialised when the client has taken the one before it: one that does
-not read takes no memory.
+Messages are read in parts, and each is serialised when the client has read the one before it, so that a
+client that does not read takes no memory.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ PART_COUNT_MAX: Final = 32
 BYTES_MAX: Final = 1 << 20
 """The most bytes of records in all parts together; at least one record is read."""
 FILTERED_BYTES_MAX: Final = 1 << 18
-"""The most bytes of records that one look reads, if their properties decide which of them match."""
-LOOKS_MAX: Final = 256  # batches that a pull reads after its time is over, to find a message for its filter
+"""The most bytes of records that one attempt reads, if their properties decide which of them match."""
+LOOKS_MAX: Final = 256  # batches that a pull may read after its time to find a message for its filter
 TAG_SEPARATOR: Final = "||"
 
 _OK: Final = service_pb2.PullMessageResponse(status=OK_STATUS).SerializeToString()
@@ -56,7 +56,7 @@ _NOTHING: Final = service_pb2.PullMessageResponse(
 
 
 class _Part(NamedTuple):
-    """Messages that were read together."""
+    """Messages that were read in one step."""
 
     messages: list[tuple[memoryview, QueueOffset]]
     """The messages that match the filter: record (a view of the log) and queue offset."""
@@ -64,7 +64,7 @@ class _Part(NamedTuple):
 
     @property
     def at_end(self) -> bool:
-        """The queue has no more messages yet."""
+        """Whether the queue has no more messages yet."""
         return self.result.next_offset >= self.result.max_offset
 
 
@@ -108,7 +108,7 @@ class Puller:
             try:
                 part = self._read(wanted, filter_)
             except TroveError:
-                break  # the topic is gone, or these messages are: the client's next pull says so
+                break  # the topic or these messages were removed: the client's next pull reports it
         yield service_pb2.PullMessageResponse(next_offset=part.result.next_offset).SerializeToString()
         self._parts.traffic.fetched(topic, count, byte_count)
 
@@ -117,7 +117,7 @@ class Puller:
         return _Part(list(_taken(result, filter_)), result)
 
     async def _first_part(self, wanted: PullRequest, filter_: Filter, until: float) -> _Part:
-        """The first one with messages for the filter; without any when the time is over."""
+        """The first part with messages for the filter; an empty one when the time has passed."""
         loop = asyncio.get_running_loop()
         for looks in itertools.count(1):
             part = self._read(wanted, filter_)
@@ -129,7 +129,7 @@ class Puller:
             if part.at_end:
                 await self._growth(wanted, remaining)
             else:
-                await asyncio.sleep(0)  # all was filtered out: others may go first
+                await asyncio.sleep(0)  # all messages were filtered out: other work runs first
         return part
 
     async def _growth(self, wanted: PullRequest, wait_s: float) -> None:
@@ -166,7 +166,8 @@ class Puller:
     async def query_offset(
         self, request: service_pb2.QueryOffsetRequest, _context: Context
     ) -> service_pb2.QueryOffsetResponse:
-        """QueryOffset: of the queue's first message, after its last, or of the first at or after a time."""
+        """QueryOffset: the offset of the queue's first message, the one after its last, or that of the first
+        message at or after a time."""
         topic, queue_id = self._topic(request.message_queue), QueueId(request.message_queue.id)
         low, high = queue_range(self._parts.store, topic, queue_id)
         policy = request.query_offset_policy
@@ -191,7 +192,7 @@ class Puller:
         return topic
 
     def _check_group(self, resource: v2.Resource) -> str:
-        """The group's name; the group is made where settings allow that."""
+        """The group's name; the group is created if settings allow that."""
         parts = self._parts
         name = group_name(resource)
         group = parts.groups.for_use(
@@ -211,7 +212,7 @@ def _polling_s(request: service_pb2.PullMessageRequest, context: Context) -> flo
 
 
 def _tags(filter_: Filter) -> tuple[str, ...]:
-    """Tags by which the queue can be searched; () where the filter alone must decide."""
+    """The tags by which the queue can be searched; () if only the filter can decide."""
     if filter_.kind != "tag" or filter_.takes_all:
         return ()
     tags = tuple(tag.strip() for tag in filter_.expression.split(TAG_SEPARATOR))
@@ -219,7 +220,7 @@ def _tags(filter_: Filter) -> tuple[str, ...]:
 
 
 def _taken(result: PullResult, filter_: Filter) -> Iterator[tuple[memoryview, QueueOffset]]:
-    """The messages that the filter takes."""
+    """The messages that match the filter."""
     offsets = np.frombuffer(result.queue_offsets, "<i8").tolist()
     index = 0
     for run in result.slices:

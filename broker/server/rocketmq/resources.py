@@ -1,9 +1,9 @@
-"""Names and addresses as RocketMQ's v2 protocol carries them, checked and in the form that the store knows.
+"""Checks names and addresses of RocketMQ's v2 protocol, and converts them to the stored form.
 
 | field | limit                                                           | error                |
 |------------------|-----------------------------------------------------------------|----------------------|
 | topic            | 1..127 of letters, digits, %, |, - and _; no system topic       | TOPIC_ILLEGAL        |
-| %RETRY%…, %DLQ%… | 1..255 of these; can be read only                               | TOPIC_ILLEGAL        |
+| %RETRY%…, %DLQ%… | 1..255 of these; for reading only                               | TOPIC_ILLEGAL        |
 | group            | 1..120 of these; no system group                                | GROUP_ILLEGAL        |
 | endpoints        | 1..64 addresses, a known scheme, one address only for a domain  | ILLEGAL_ACCESS_POINT |
 
@@ -46,7 +46,7 @@ _SCHEMES: Final = (v2.IPv4, v2.IPv6, v2.DOMAIN_NAME)
 
 
 def topic_to_read(resource: v2.Resource) -> str:
-    """The stored name of a topic that is routed or consumed. Raises TroveError TOPIC_ILLEGAL."""
+    """The stored name of a topic in a route or for consumers. Raises TroveError TOPIC_ILLEGAL."""
     return _readable_topic(_full_name(resource, errors.TOPIC_ILLEGAL, is_system_topic))
 
 
@@ -60,7 +60,7 @@ def group_name(resource: v2.Resource) -> str:
     return _user_group(_full_name(resource, errors.GROUP_ILLEGAL, is_system_group))
 
 
-# The verdict on a name does not change; only the names that are legal are kept.
+# The result for a name does not change; only legal names are cached.
 @lru_cache(maxsize=NAMES_KEPT)
 def _readable_topic(name: str) -> str:
     if name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
@@ -101,7 +101,7 @@ def _wrapped(namespace: str, name: str) -> str:
 
 
 def message_types(config: TopicConfig) -> tuple[v2.MessageType, ...]:
-    """The kinds of messages that a topic takes (message_kinds.py)."""
+    """The types of messages that a topic accepts (message_kinds.py)."""
     return _numbers(accepted_kinds(config))
 
 
@@ -111,8 +111,8 @@ def _numbers(kinds: tuple[str, ...]) -> tuple[v2.MessageType, ...]:
 
 
 def check_endpoints(endpoints: v2.Endpoints) -> None:
-    """Raises ProtocolError ILLEGAL_ACCESS_POINT. The kind of host is not compared with the scheme: the client
-    has come here by them, whatever it calls them."""
+    """Raises ProtocolError ILLEGAL_ACCESS_POINT. The hosts are not compared with the scheme: the client has
+    reached this broker by them."""
     fault = _endpoints_fault(endpoints)
     if fault:
         raise ProtocolError(v2.ILLEGAL_ACCESS_POINT, f"endpoints: {fault}", field="endpoints")
@@ -136,7 +136,7 @@ def _endpoints_fault(endpoints: v2.Endpoints) -> str:
 
 
 def endpoints_of(address: Address) -> v2.Endpoints:
-    """The endpoints that name one address."""
+    """The endpoints of one address."""
     ip = address.ip
     scheme = v2.DOMAIN_NAME if ip is None else v2.IPv6 if ip.version == 6 else v2.IPv4
     return v2.Endpoints(scheme=scheme, addresses=[v2.Address(host=address.host, port=address.port)])

@@ -1,17 +1,17 @@
-"""Where a client finds a topic's queues: QueryRoute, and QueryAssignment for push consumers.
+"""Routes to a topic's queues: QueryRoute, and QueryAssignment for push consumers.
 
 | field                | value                                                                               |
 |----------------------|-------------------------------------------------------------------------------------|
-| topic                | as the request has it                                                               |
-| id                   | 0, 1, … in this order: clients map message groups to the place in the list          |
+| topic                | as in the request                                                                   |
+| id                   | 0, 1, … in this order: clients map message groups to positions in the list          |
 | permission           | permission of topic and queue number; the counts for reading and writing may        |
-|                      | differ; reading alone while the broker is drained                                   |
-| broker.name, id      | this broker's name; 0, as clients skip every other id                               |
-| broker.endpoints     | those by which the client came, as it has just reached this broker by them;         |
-|                      | without any the address that the broker advertises                                  |
-| accept_message_types | by the topic's type; never empty, or no client would send                           |
+|                      | differ; only reading while the broker is drained                                    |
+| broker.name, id      | this broker's name; 0, because clients skip other ids                               |
+| broker.endpoints     | those of the request, because the client has just reached this broker by them;      |
+|                      | if it has none, the address that the broker advertises                              |
+| accept_message_types | by the topic's type; never empty, because no client would send then                 |
 
-The route has this broker's queues: each broker answers for itself, and knows no other one's v2 address.
+The route has this broker's queues only: it does not have the v2 addresses of other brokers.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ _PERMISSIONS: Final = {
 
 
 def require_topic(store: MessageStore, name: str) -> TopicConfig:
-    """The topic's configuration; one that only the store's queues know can be read. TOPIC_NOT_FOUND."""
+    """The topic's configuration; a topic that is not in the table, but has queues, can be read.
+    TOPIC_NOT_FOUND."""
     config = store.topics.get(name)
     if config is not None:
         return config
@@ -61,8 +62,8 @@ def require_topic(store: MessageStore, name: str) -> TopicConfig:
 
 @dataclass(frozen=True, slots=True)
 class RouteParts:
-    """`group_for_use`: the group, made by its first use of these topics where the broker does that, else
-    GROUP_NOT_FOUND."""
+    """The parts of the handlers. `group_for_use` returns the group, which its first use with these topics
+    creates if settings allow that; else it raises GROUP_NOT_FOUND."""
 
     store: MessageStore
     group_for_use: Callable[[str, Iterable[str]], SubscriptionGroup]
@@ -100,7 +101,7 @@ class Routes:
     async def query_assignment(
         self, request: service_pb2.QueryAssignmentRequest, _context: Context
     ) -> service_pb2.QueryAssignmentResponse:
-        """Every client of a group gets all: who gets which message is decided when it is received.
+        """Every client of a group gets all queues: the receive decides which client gets a message.
 
         Raises TOPIC_ILLEGAL, GROUP_ILLEGAL, TOPIC_NOT_FOUND, GROUP_NOT_FOUND, PERMISSION_MISSING,
         ILLEGAL_ACCESS_POINT.
@@ -130,7 +131,7 @@ class Routes:
         )
 
     def _permission(self, config: TopicConfig, queue_id: QueueId) -> v2.Permission:
-        """ANY_QUEUE has the topic's permission."""
+        """The permission of a queue; for ANY_QUEUE that of the topic."""
         bits = config.perm & PERM_READ if queue_id < config.queue_count else 0
         if queue_id < config.write_queue_count and self._parts.offers_writes():
             bits |= config.perm & PERM_WRITE

@@ -1,4 +1,4 @@
-"""Checks of a message before it is stored, in the order in which RocketMQ makes them.
+"""Checks messages before they are stored, in the order of RocketMQ.
 
 (docs/rocketmq-protocol.md, "Checks of a message")
 
@@ -18,7 +18,7 @@
 | priority                                                   | 0 to 9            | PROPERTY_ILLEGAL         |
 | a priority and a message group                             | not both          | REQUEST_ILLEGAL          |
 
-An empty tag, key or message group is none.
+An empty tag, key or message group counts as none.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def check_message(message: v2.Message, body_size_max: int, delivery_ms_max: int)
 
 
 def _check_properties(message: v2.Message) -> list[str]:
-    """The names and values."""
+    """The names and values of the properties."""
     properties = message.user_properties
     if len(properties) > USER_PROPERTIES_MAX:
         raise TroveError(
@@ -157,7 +157,7 @@ def _check_group(group: str) -> None:
 
 
 def kind_of(message: v2.Message) -> v2.MessageType:
-    """The kind by the message's content; its declared type counts for transactions and for types that are not
+    """The message's type by its content; the declared type counts for transactions and for types that are not
     served."""
     system = message.system_properties
     stated = system.message_type

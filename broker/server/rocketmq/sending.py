@@ -1,6 +1,6 @@
-"""SendMessage: messages of one topic are checked, stored, and answered one entry each.
+"""SendMessage: messages of one topic are checked and stored; the reply has one entry for each.
 
-All messages of a request are checked before the first is stored. An entry says OK when its message is as
+All messages of a request are checked before the first is stored. An entry is OK when its message is as
 durable as the flush mode promises.
 """
 
@@ -37,9 +37,9 @@ from trovemq_store.topics.topics import TopicConfig
 
 SEND_MESSAGES_MAX: Final = 1_024
 CHECKED_STEP: Final = 32
-"""Messages that are checked, or converted, in one step; more of them need a task."""
+"""The most messages that are checked, or converted, in one step; more of them need a task."""
 _PLAIN: Final = (v2.NORMAL, v2.PRIORITY)
-"""Kinds that are appended at once, to any queue."""
+"""Types that are appended at once, to any queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Sender:
     async def send(
         self, request: service_pb2.SendMessageRequest, context: Context
     ) -> service_pb2.SendMessageResponse:
-        """SendMessage. Raises TroveError if the request is refused whole: nothing was stored then."""
+        """SendMessage. Raises TroveError if the whole request is refused: then nothing was stored."""
         group_commit = self._parts.group_commit
         if group_commit.full:
             await group_commit.wait_for_capacity()
@@ -110,7 +110,8 @@ class Sender:
         return send, ready, kinds
 
     def _check_inflated(self, size: int) -> None:
-        """A few kilobytes of each message may inflate to megabytes: together, as many as one batch has."""
+        """Bounds the inflated size of all bodies together by the size of a batch, because a few kilobytes may
+        inflate to megabytes."""
         if size > self._inflated_max:
             raise TroveError(
                 errors.BATCH_SIZE_EXCEEDED,
@@ -121,7 +122,7 @@ class Sender:
     def _begin_plain(
         self, messages: Sequence[v2.Message], send: _Send, ready: list[OutgoingMessage], answer: Answer
     ) -> None:
-        """Appends them together. Answers when they are as durable as the flush mode promises."""
+        """Appends the messages together. Answers when they are as durable as the flush mode promises."""
         parts = self._parts
 
         def stored(outcome: AppendResult | Exception) -> None:
@@ -141,7 +142,7 @@ class Sender:
 
     # --- checks -------------------------------------------------------------------------------------
     def _check(self, messages: Sequence[v2.Message], now_ms: EpochMs) -> Steps[str]:
-        """The topic of all messages, each of which is legal by itself."""
+        """Checks each message by itself. Returns the topic of all messages."""
         if not messages:
             raise TroveError(errors.BATCH_ILLEGAL, "a send needs at least one message")
         if len(messages) > SEND_MESSAGES_MAX:
@@ -163,7 +164,7 @@ class Sender:
     def _check_topic(
         self, topic: str, messages: Sequence[v2.Message]
     ) -> tuple[TopicConfig, list[v2.MessageType]]:
-        """The topic, which takes all these messages, and their kinds."""
+        """The topic, which accepts all these messages, and their types."""
         config = self._parts.store.topics.get(topic) or self._parts.appender.topic_for_write(topic)
         accepted = message_types(config)
         kinds = [kind_of(message) for message in messages]
@@ -179,7 +180,7 @@ class Sender:
 
     # --- durability ---------------------------------------------------------------------------------
     async def _settle(self, stored: list[Stored]) -> None:
-        """Returns when the stored messages are durable; an entry that is not gets the error.
+        """Returns when the stored messages are durable; other entries get the error.
 
         Raises the error of a send of which nothing was stored.
         """
@@ -227,8 +228,8 @@ class _Send:
     async def store_many(
         self, messages: Sequence[v2.Message], ready: list[OutgoingMessage], kinds: list[v2.MessageType]
     ) -> list[Stored]:
-        """One for each message, in order. Messages without a group that need not wait lie together; those of
-        one message group keep their order."""
+        """Stores the messages; returns one result each, in order. Plain messages are appended together; those
+        of one message group keep their order."""
         plain = [index for index, kind in enumerate(kinds) if kind in _PLAIN]
         others = [index for index, kind in enumerate(kinds) if kind not in _PLAIN]
         tasks: list[Coroutine[Any, Any, list[Stored]]] = [
@@ -253,7 +254,7 @@ class _Send:
         return [Stored(result, index) for index in range(len(ready))]
 
     async def _guarded(self, storing: Coroutine[Any, Any, list[Stored]], count: int) -> list[Stored]:
-        """A part that is refused does not take the others with it."""
+        """Stores one part of the messages: its refusal does not affect the others."""
         try:
             return await storing
         except TroveError as error:
@@ -271,7 +272,8 @@ class _Send:
         queue_id: QueueId,
         done: Callable[[AppendResult | Exception], None],
     ) -> None:
-        """`done` gets the result, or the reason why nothing was stored. Raises TroveError instead."""
+        """Appends. `done` gets the result, or the reason why nothing was stored; it is not called if this
+        raises TroveError."""
 
         def appended(outcome: SendOutcome | Exception) -> None:
             if isinstance(outcome, Exception):

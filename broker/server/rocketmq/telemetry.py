@@ -1,4 +1,4 @@
-"""The telemetry stream: a client's settings and answers come in, the broker's settings and commands go out.
+"""The telemetry stream: the client sends settings and answers, the broker settings and commands.
 
 | the client sends                  | the broker does                                                  |
 |-----------------------------------|------------------------------------------------------------------|
@@ -13,9 +13,10 @@
 | no settings for SETTINGS_WAIT_S   | ends the stream, INVALID_ARGUMENT: half-open streams are bounded |
 
 Invariants
-- One element is written at a time. Settings are answered by the reader itself, so a client that does not
-  read its answers is not read either; commands wait in an outbox of at most OUTBOX_MAX.
-- A stream is attached to its client from its first good settings to its end, and detached however it ends.
+- One element is written at a time. The reader itself answers settings, so a client that does not read its
+  answers is not read, either; commands wait in an outbox of at most OUTBOX_MAX.
+- A stream is attached to its client from its first legal settings to its end, whatever the reason of the end
+  is.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class TelemetryStream:
 
     # --- life ---------------------------------------------------------------------------------------
     async def serve(self) -> None:
-        """Until the client, `close` or an error ends the stream."""
+        """Serves until the client, `close` or an error ends the stream."""
         self.task = asyncio.current_task()
         writer = asyncio.create_task(self._write_outbox(), name="telemetry-writer")
         writer.add_done_callback(self._writer_done)
@@ -116,7 +117,7 @@ class TelemetryStream:
             self._parts.registry.detach(self._client_id, self, self._parts.clock_ms(), broke=broke)
 
     def _writer_done(self, writer: asyncio.Task[None]) -> None:
-        """A command that cannot be written means that the client is gone."""
+        """Ends the stream if a command could not be written: the client is gone."""
         if not writer.cancelled() and writer.exception() is not None:
             self.close()
 
@@ -137,7 +138,8 @@ class TelemetryStream:
                 while True:
                     command = await self._context.read()
                     if is_end(command):
-                        # A connection that is gone shows as an end, too; its cancellation follows at once.
+                        # A lost connection looks like an end of the client's side, too; its cancellation
+                        # follows at once.
                         wait.reschedule(None)
                         await asyncio.sleep(END_WAIT_S)
                         return
@@ -165,7 +167,7 @@ class TelemetryStream:
             await self._abort(grpc.StatusCode.INTERNAL, str(error))
         except TroveError as error:
             if error.spec is errors.LIMIT_EXCEEDED:
-                raise  # not the settings' fault: gRPC's RESOURCE_EXHAUSTED says so
+                raise  # not a fault of the settings: reported as gRPC's RESOURCE_EXHAUSTED
             await self._abort(grpc.StatusCode.INVALID_ARGUMENT, f"{error.symbol}: {error.message}")
         if not self._is_attached():
             parts.registry.attach(self._client_id, self)
@@ -181,7 +183,7 @@ class TelemetryStream:
 
 
 class Telemetry:
-    """The streams that are open now."""
+    """The open streams."""
 
     def __init__(self, parts: TelemetryParts) -> None:
         self._parts = parts
@@ -212,7 +214,8 @@ class Telemetry:
             self._streams.discard(stream)
 
     async def end_all(self, timeout_s: float) -> None:
-        """The broker stops: ends every stream with SERVICE_NOT_AVAILABLE, and takes no more."""
+        """Ends all streams with SERVICE_NOT_AVAILABLE, because the broker is stopping, and accepts no
+        more."""
         self._closed = True
         tasks = {stream.task for stream in self._streams if stream.task is not None}
         for stream in list(self._streams):
