@@ -76,7 +76,7 @@ class NameserverAccess:
                 try:
                     await self.load()
                 except SettingsError as error:
-                    get_logger().error("access.users_not_read", message=str(error), kept="those of before")
+                    get_logger().error("access.users_not_read", message=str(error), kept="the earlier users")
 
     # --- handshakes -----------------------------------------------------------------------------------
     def add_to(self, server: Any) -> None:

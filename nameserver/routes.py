@@ -267,7 +267,7 @@ def _broker_problems(broker: Broker) -> Iterator[str]:
             yield f"a broker's address must be HOST:PORT: {error}"
             return
         if address.port == 0 or address.is_unspecified:
-            yield f"nobody can dial a broker's address {text}"
+            yield f"a broker's address {text} cannot be dialled"
 
 
 def _topic_problems(topics: Sequence[TopicRoute]) -> Iterator[str]:

@@ -55,8 +55,8 @@ class NameserverSettings(TlsSettings):
     insecure: bool = setting(False, "Allows listening on more than loopback without authentication.")
     users_file: str = setting(
         "",
-        "TOML file of brokers that may register and clients that may read routes, with secrets; read again "
-        "when it changed. Empty = callers are not authenticated.",
+        "TOML file of the brokers that may register and the clients that may read routes, with their "
+        "secrets; read again when it has changed. Empty = callers are not authenticated.",
         unit="FILE",
     )
     log_level: LogLevel = setting(  # noqa: RUF009  it makes a dataclass field

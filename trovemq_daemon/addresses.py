@@ -63,7 +63,7 @@ def parse_host(text: str) -> str:
         except ValueError:
             raise SettingsError(f"{text!r} is not an IP address") from None
     if not _HOST_NAME.fullmatch(host):
-        raise SettingsError(f"{text!r} is not a host name and no IP address")
+        raise SettingsError(f"{text!r} is neither a host name nor an IP address")
     return host
 
 
@@ -97,11 +97,11 @@ def parse_advertise(text: str, port: int) -> Address:
 
 
 def check_listen(what: str, address: Address, *, insecure: bool) -> None:
-    """Accepts only loopback, unless `insecure` is set, because there is no authentication. Raises
+    """Accepts only loopback, unless `insecure` is set, because calls are not authenticated. Raises
     SettingsError."""
     if not address.is_loopback and not insecure:
         raise SettingsError(
-            f"{what} {address} is open to other machines, and there is no authentication yet: "
+            f"{what} {address} is open to other machines, whose calls are not authenticated: "
             "listen on 127.0.0.1 or [::1], or give --insecure if the network is trusted"
         )
 

@@ -180,7 +180,7 @@ class Sessions:
         """The session that signed this call of `path`. TroveError AUTHENTICATION_FAILED."""
         session = self._sessions.get(session_id_of(credential))
         if session is None or now_ms > session.until_ms:
-            raise _failed("the session is unknown here, or over: make another one", session="over")
+            raise _failed("the session is unknown here, or has expired: begin another one", session="over")
         number = session.key.check_credential(credential, path)
         if number is None:
             raise _failed("the call is not signed by its session")

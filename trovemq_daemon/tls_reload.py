@@ -44,7 +44,7 @@ class TlsReload:
         try:
             await asyncio.to_thread(self._replace)
         except (SettingsError, ssl.SSLError, OSError, ValueError) as error:
-            get_logger().error("tls.files_not_read", message=str(error), kept="the certificate of before")
+            get_logger().error("tls.files_not_read", message=str(error), kept="the earlier certificate")
 
     def _replace(self) -> None:
         settings = self._settings

@@ -40,19 +40,21 @@ class TlsSettings:
     )
     tls_client_ca: str = setting(
         "",
-        "PEM file of certificate authorities; by TLS only clients with a certificate of theirs are served.",
+        "PEM file of certificate authorities; by TLS only clients with a certificate of one of them are "
+        "served.",
         unit="FILE",
     )
 
     tls_client_crl: str = setting(
         "",
-        "PEM file of revocation lists, one of each authority of tls_client_ca; certificates on them are "
-        "refused, and so are all of an authority whose list is out of date. Needs grpc_transport = trovemq.",
+        "PEM file of revocation lists, one for each authority of tls_client_ca; certificates on them "
+        "are refused, and so are all of an authority whose list is out of date. Needs grpc_transport = "
+        "trovemq.",
         unit="FILE",
     )
     files_reload_interval_ms: int = setting(
         10_000,
-        "How often files that may be replaced under way are looked at: certificates, keys, users.",
+        "How often files that may be replaced while the daemon runs are checked: certificates, keys, users.",
         unit="ms",
         minimum=10,
         maximum=3_600_000,

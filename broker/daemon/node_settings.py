@@ -85,7 +85,9 @@ class NodeSettings(TlsSettings):
         unit="HOST:PORT",
     )
     console_url: str = setting(
-        "", "Where a console is for browsers: the first page of the operations HTTP links there.", unit="URL"
+        "",
+        "Address of a console for browsers: the first page of the operations HTTP links to it.",
+        unit="URL",
     )
     advertise: str = setting(
         "",
@@ -93,71 +95,75 @@ class NodeSettings(TlsSettings):
         unit="HOST:PORT or HOST",
         rocketmq="brokerIP1",
     )
-    insecure: bool = setting(False, "Allows listening on more than loopback though nobody is authenticated.")
+    insecure: bool = setting(
+        False, "Allows listening on more than loopback although callers are not authenticated."
+    )
     authentication_enable: bool = setting(
         False,
-        "Asks every caller for an access key and a secret. The first start makes the super user `admin`.",
+        "Requires an access key and a secret from every caller. The first start creates the super user "
+        "`admin`.",
         rocketmq="authenticationEnabled",
     )
     authorization_enable: bool = setting(
         False,
-        "Users that are not super users may do what rules allow them (`trovemq acl`), and nothing else.",
+        "Users that are not super users may do only what rules allow (`trovemq acl`).",
         rocketmq="authorizationEnabled",
     )
     audit_topic_enable: bool = setting(
         True,
-        "Where callers are authenticated, administrative acts, log-ins, operators' look-ups and denials "
+        "If callers are authenticated, administrative acts, log-ins, operators' look-ups and denials "
         "are also stored as records of an internal topic (`trovemq audit`). An act that cannot be "
         "recorded is refused.",
     )
     audit_retention_ms: int = setting(
         90 * DAY_MS,
-        "How long audit records are kept, also where retention removes the log around them earlier.",
+        "How long audit records are kept, even if retention removes the log around them earlier.",
         unit="ms",
         minimum=3_600_000,
         maximum=3_650 * DAY_MS,
     )
     tls_client_identity: bool = setting(
         False,
-        "The common name of a client's certificate is the access key of its user, who then needs no secret. "
-        "tls_client_ca names those whose word is taken.",
+        "The common name of a client's certificate is the access key of its user, who then needs no "
+        "secret. tls_client_ca names the authorities that are trusted for that.",
     )
     init_authentication_user: str = setting(
         "",
-        'A super user made at the start where there is none of the name: {"username": …, "password": …}.',
+        'A super user that the start creates if no user has its name: {"username": …, "password": …}.',
         unit="JSON",
         rocketmq="initAuthenticationUser",
         secret=True,
     )
     admin_credentials_file: str = setting(
         "",
-        "Where the first start reads the credentials of the first super user, or writes those that it makes; "
-        "empty = beside the store.",
+        "File from which the first start reads the credentials of the first super user, or to which it "
+        "writes those that it generates; empty = next to the store.",
         unit="FILE",
     )
     sealing_key_file: str = setting(
         "",
-        "The key that seals users' secrets; empty = beside the store. Neither in the store nor in a backup.",
+        "File with the key that seals users' secrets; empty = next to the store. It is neither in the "
+        "store nor in a backup.",
         unit="FILE",
     )
     name: str = setting(_STORE.broker, "Name of this broker, unique in its cluster.", rocketmq="brokerName")
     cluster: str = setting(_STORE.cluster, "Name of the cluster.", rocketmq="brokerClusterName")
     store: str = setting(
-        "./data", "Directory of the store; made if it is missing.", rocketmq="storePathRootDir"
+        "./data", "Directory of the store; created if it is missing.", rocketmq="storePathRootDir"
     )
     backup_root: str = setting(
         "",
-        "Directory below which clients may have backups made; empty = none are made.",
+        "Directory below which clients may create backups; empty = backups are off.",
     )
     nameserver: tuple[str, ...] = setting(
         (),
-        "Nameservers to register with, separated by commas; none = a broker on its own.",
+        "Nameservers to register with, separated by commas; empty = the broker does not register.",
         unit="HOST:PORT",
         rocketmq="namesrvAddr",
     )
     nameserver_credentials_file: str = setting(
         "",
-        "File with the access key and secret by which this broker registers; read for each registration.",
+        "File with the access key and secret with which this broker registers; read for each registration.",
         unit="FILE",
     )
     nameserver_tls: bool = setting(
@@ -180,7 +186,7 @@ class NodeSettings(TlsSettings):
     )
     drain_time_max_ms: int = setting(
         5_000,
-        "Time for calls under way to end at shutdown.",
+        "Time for running calls to end at shutdown.",
         unit="ms",
         minimum=0,
         maximum=8_000,
@@ -189,8 +195,8 @@ class NodeSettings(TlsSettings):
     # --- files of the store (of one that is there, its own count where nothing is written here) -----------
     commit_log_file_size: int = setting(
         _STORE.commit_log_file_size,
-        "Size of one commit-log segment. In an existing store, this setting and the next three are the "
-        "store's unless they are given.",
+        "Size of one commit-log segment. An existing store keeps its own values of this setting and the "
+        "next three, unless they are given.",
         unit="bytes",
         minimum=4_096,
         maximum=JAVA_INT_MAX,
@@ -228,48 +234,51 @@ class NodeSettings(TlsSettings):
     )
     message_index_safe: bool = setting(
         _STORE.message_index_safe,
-        "Completes the key index before serving; else it catches up in the background, and look-ups scan "
-        "the records that it lacks.",
+        "Completes the key index before serving; otherwise it catches up in the background, and "
+        "look-ups scan the records that it lacks.",
         rocketmq="messageIndexSafe",
     )
     tree_index_enable: bool = setting(
         True,
-        "Keeps B+trees beside the log: search, deduplication and priority need them.",
+        "Keeps B+trees in addition to the log: search, deduplication and priority need them.",
     )
     tree_index_share_percent: int = setting(
         20,
-        "Of one processor: the trees' share while messages come in. Searches scan the records that they "
-        "lack.",
+        "Share of one processor that the trees use while messages arrive. Searches scan the records "
+        "that the trees lack.",
         minimum=1,
         maximum=100,
     )
     producers_max: int = setting(
         _STORE.producers_max,
-        "Producers that number their messages and are known: beyond it those idle the longest are forgotten.",
+        "Idempotent producers that are known; beyond it those that have been idle the longest are forgotten.",
         unit="producers",
         minimum=1,
         maximum=1_000_000,
     )
     spare_segment_enable: bool = setting(
         _STORE.spare_segment_enable,
-        "Keeps one segment and up to 8 MiB for the broker's own records on a full disk. Off for small disks.",
+        "Keeps one segment and up to 8 MiB for the broker's own records on a full disk. Switch it off "
+        "for small disks.",
     )
     append_property_crc: bool = setting(
         _STORE.append_property_crc,
-        "Ends each record's properties with RocketMQ's CRC of the whole record: torn headers are seen too.",
+        "Ends each record's properties with RocketMQ's CRC of the whole record, so that torn headers "
+        "are detected, too.",
         rocketmq="enabledAppendPropCRC",
     )
 
     # --- durability -------------------------------------------------------------------------------------
     flush_mode: FlushMode = setting(  # noqa: RUF009
         _STORE.flush_mode,
-        "sync: an acknowledgement waits for the sync that covers it; async: by interval and pages.",
+        "sync: an acknowledgement waits for the sync that covers it; async: syncs by interval and "
+        "number of pages.",
         rocketmq="flushDiskType",
         convert=_flush_disk_type,
     )
     flush_interval_ms: int = setting(
         _FLUSH.flush_interval_ms,
-        "Async flush: how often the log is looked at for a sync.",
+        "Async flush: how often the broker checks whether the log needs a sync.",
         unit="ms",
         minimum=1,
         maximum=60_000,
@@ -278,7 +287,7 @@ class NodeSettings(TlsSettings):
     )
     flush_least_pages: int = setting(
         _FLUSH.least_pages,
-        "Async flush: dirty 4-KiB pages that make a sync worth it.",
+        "Async flush: the least number of dirty 4-KiB pages for a sync.",
         unit="pages",
         minimum=0,
         maximum=1_000_000,
@@ -287,7 +296,7 @@ class NodeSettings(TlsSettings):
     )
     flush_thorough_interval_ms: int = setting(
         _FLUSH.thorough_interval_ms,
-        "Async flush: at least this often everything is synced.",
+        "Async flush: how often everything is synced, at least.",
         unit="ms",
         minimum=1,
         maximum=DAY_MS,
@@ -337,7 +346,7 @@ class NodeSettings(TlsSettings):
     )
     consumer_offset_flush_interval_ms: int = setting(
         5_000,
-        "How often offsets that consumers moved are saved.",
+        "How often changed consumer offsets are saved.",
         unit="ms",
         minimum=10,
         maximum=600_000,

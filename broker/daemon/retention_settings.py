@@ -34,7 +34,7 @@ class RetentionSettings(NodeSettings):
 
     reserved_time_ms: int = setting(
         3 * DAY_MS,
-        "How long messages are kept; whole segments go, by the store time of their last record.",
+        "How long messages are kept; whole segments are removed, by the store time of their last record.",
         unit="ms",
         minimum=1,
         maximum=36_500 * DAY_MS,
@@ -44,14 +44,14 @@ class RetentionSettings(NodeSettings):
     )
     delete_when: str = setting(
         "04",
-        "Hours of the day (local time) at which old segments go, joined by `;`.",
+        "Hours of the day (local time) at which old segments are removed, joined by `;`.",
         unit="hours",
         rocketmq="deleteWhen",
         restart=False,
     )
     clean_interval_ms: int = setting(
         10_000,
-        "How often old segments are looked for, and how full the disk is.",
+        "How often the broker looks for old segments, and checks how full the disk is.",
         unit="ms",
         minimum=10,
         maximum=DAY_MS,
@@ -60,7 +60,7 @@ class RetentionSettings(NodeSettings):
     )
     disk_used_percent_max: int = setting(
         75,
-        "Where more of the disk is used, old segments go at any hour.",
+        "If more of the disk is used, old segments are removed at any hour.",
         unit="%",
         minimum=1,
         maximum=100,
@@ -70,8 +70,8 @@ class RetentionSettings(NodeSettings):
     )
     disk_forcible_percent: int = setting(
         85,
-        "Where more of the disk is used, the oldest segments go however young they are, if "
-        "clean_forcibly_enable is on; else the log warns.",
+        "If more of the disk is used, the oldest segments are removed however young they are, if "
+        "clean_forcibly_enable is on; otherwise a warning is logged.",
         unit="%",
         minimum=1,
         maximum=100,
@@ -81,14 +81,15 @@ class RetentionSettings(NodeSettings):
     )
     clean_forcibly_enable: bool = setting(
         False,
-        "Whether segments go before their time to free the disk, as RocketMQ does it. Off: new messages are "
-        "refused from disk_warning_percent on, and nothing goes that retention keeps.",
+        "Whether segments are removed before their time to free the disk, as RocketMQ does it. Off: new "
+        "messages are refused from disk_warning_percent on, and retained messages are never removed "
+        "early.",
         rocketmq="cleanFileForciblyEnable",
         restart=False,
     )
     disk_warning_percent: int = setting(
         90,
-        "Where more of the disk is used, new messages are refused as DISK_FULL.",
+        "If more of the disk is used, new messages are refused as DISK_FULL.",
         unit="%",
         minimum=1,
         maximum=100,
@@ -98,7 +99,7 @@ class RetentionSettings(NodeSettings):
     )
     unacknowledged_max_ms: int = setting(
         30 * DAY_MS,
-        "How long topics with `retention = until_acknowledged` keep unacknowledged messages, where they "
+        "How long topics with `retention = until_acknowledged` keep unacknowledged messages, if they "
         "have no `retention_age_max` of their own.",
         unit="ms",
         minimum=1_000,
@@ -107,7 +108,7 @@ class RetentionSettings(NodeSettings):
     )
     delete_files_max: int = setting(
         10,
-        "Segments that go in one run.",
+        "Segments that are removed in one run.",
         unit="files",
         minimum=1,
         maximum=10_000,

@@ -68,13 +68,13 @@ class BrokerSettings(RetentionSettings):
     )
     auto_create_topic_enable: bool = setting(
         False,
-        "Makes an unknown topic when a message is sent to it.",
+        "Creates an unknown topic when a message is sent to it.",
         rocketmq="autoCreateTopicEnable",
         restart=False,
     )
     auto_create_queue_count: int = setting(
         8,
-        "Queues of a topic that was made by sending.",
+        "Queues of a topic that was created by sending.",
         unit="queues",
         minimum=1,
         maximum=1_024,
@@ -99,7 +99,7 @@ class BrokerSettings(RetentionSettings):
     )
     atomic_bytes_max: int = setting(
         _ATOMIC.bytes_max,
-        "Memory that open atomic transactions may take together.",
+        "Memory that all open atomic transactions may take together.",
         unit="bytes",
         minimum=4_096,
         maximum=64 * GIB,
@@ -117,7 +117,7 @@ class BrokerSettings(RetentionSettings):
     # --- consuming and queries --------------------------------------------------------------------------
     pull_bytes_max: int = setting(
         4_194_304,
-        "Most bytes of records in one reply; a single larger record still comes.",
+        "Most bytes of records in one reply; a single larger record is still sent.",
         unit="bytes",
         minimum=4_096,
         maximum=GIB,
@@ -161,18 +161,18 @@ class BrokerSettings(RetentionSettings):
     # --- consumer groups --------------------------------------------------------------------------------
     auto_create_group: bool = setting(
         _CONSUMERS.auto_create_group,
-        "Makes an unknown consumer group at its first use.",
+        "Creates an unknown consumer group at its first use.",
         rocketmq="autoCreateSubscriptionGroup",
     )
     fifo_group_orderly: bool = setting(
         _CONSUMERS.fifo_group_orderly,
-        "A consumer group that is made by its first use is orderly (keeps the order of message groups) where "
-        "one of its topics is FIFO.",
+        "A consumer group that is created by its first use is orderly (keeps the order of message "
+        "groups) if one of its topics is FIFO.",
     )
     new_group_start: NewGroupStart = setting(  # noqa: RUF009
         _CONSUMERS.new_group_start,
-        "Where a new group begins: at a queue's begin or end, or as RocketMQ has it: at the begin of a queue "
-        "that is recent as a whole, else at its last message.",
+        "Where a new group begins: at the begin or the end of a queue, or as in RocketMQ: at the begin "
+        "of a queue that is recent as a whole, else at its last message.",
     )
     recent_memory_percent: int = setting(
         40,
@@ -192,15 +192,15 @@ class BrokerSettings(RetentionSettings):
     )
     ordered_window_max: int = setting(
         _CONSUMERS.ordered_window_max,
-        "How far beyond its first open message an orderly group looks for other message groups.",
+        "How far beyond its first open message an orderly group reads for other message groups.",
         unit="messages",
         minimum=1,
         maximum=1_000_000,
     )
     priority_starvation_max: int = setting(
         _CONSUMERS.priority_starvation_max,
-        "In a queue that is received by priority: a message goes out after so many of other priorities, "
-        "and 8 more, at the latest; 0: higher ones always go first.",
+        "In a queue that is received by priority, a message is received after this many of other "
+        "priorities, and 8 more, at the latest; 0: higher ones always go first.",
         unit="messages",
         minimum=0,
         maximum=1_000_000,
@@ -230,7 +230,7 @@ class BrokerSettings(RetentionSettings):
     )
     receive_poll_min_ms: int = setting(
         _CONSUMERS.receive_poll_min_ms,
-        "Shortest time that a receive waits for messages, also where it asks for less.",
+        "Shortest time that a receive waits for messages, even if it asks for less.",
         unit="ms",
         minimum=0,
         maximum=20_000,
@@ -254,7 +254,7 @@ class BrokerSettings(RetentionSettings):
     )
     renewed_lease_ms: int = setting(
         _CONSUMERS.renewed_lease_ms,
-        "Invisible time of a receive with automatic renewal, renewed while its client lives.",
+        "Invisible time of a receive with automatic renewal; it is renewed while the client is alive.",
         unit="ms",
         minimum=1_000,
         maximum=DAY_MS,
@@ -262,7 +262,7 @@ class BrokerSettings(RetentionSettings):
     )
     renewed_total_max_ms: int = setting(
         _CONSUMERS.renewed_total_max_ms,
-        "A message is renewed no longer than this.",
+        "Longest time for which a message is renewed.",
         unit="ms",
         minimum=1_000,
         maximum=7 * DAY_MS,
@@ -270,7 +270,7 @@ class BrokerSettings(RetentionSettings):
     )
     released_after_ms: int = setting(
         _CONSUMERS.released_after_ms,
-        "Messages of a client that is gone are delivered again after this.",
+        "Messages of a client that is gone are delivered again after this time.",
         unit="ms",
         minimum=0,
         maximum=DAY_MS,
@@ -303,7 +303,7 @@ class BrokerSettings(RetentionSettings):
     )
     timer_log_file_size: int = setting(
         _CONSUMERS.timer_log_file_size,
-        "Size of the timer log's files that a clean stop leaves for RocketMQ, where there are none yet.",
+        "Size of the timer log's files that a clean stop writes for RocketMQ, if there are none yet.",
         unit="bytes",
         minimum=68,
         maximum=JAVA_INT_MAX,
@@ -311,12 +311,12 @@ class BrokerSettings(RetentionSettings):
     )
     timer_stop_dequeue: bool = setting(
         False,
-        "Holds delayed messages back, also those that are overdue: to look at a store as it is.",
+        "Delivers no delayed messages, not even overdue ones: for examining a store without a change.",
         rocketmq="timerStopDequeue",
     )
     transaction_timeout_ms: int = setting(
         _CONSUMERS.transaction_timeout_ms,
-        "A transaction that is open for this long is asked about.",
+        "The producer of a transaction that has been open for this long is asked about it.",
         unit="ms",
         minimum=1,
         maximum=DAY_MS,
@@ -324,7 +324,7 @@ class BrokerSettings(RetentionSettings):
     )
     transaction_check_interval_ms: int = setting(
         _CONSUMERS.transaction_check_interval_ms,
-        "How often its producer is asked.",
+        "How often the producer of an open transaction is asked.",
         unit="ms",
         minimum=1,
         maximum=DAY_MS,
@@ -332,7 +332,7 @@ class BrokerSettings(RetentionSettings):
     )
     transaction_check_max: int = setting(
         _CONSUMERS.transaction_check_max,
-        "After so many questions without an answer it is given up.",
+        "After this many questions without an answer the transaction is given up.",
         unit="checks",
         minimum=1,
         maximum=10_000,
@@ -352,7 +352,7 @@ class BrokerSettings(RetentionSettings):
     )
     client_expiry_ms: int = setting(
         120_000,
-        "A RocketMQ client without a stream is forgotten after so long without a heartbeat.",
+        "A RocketMQ client without a stream is forgotten after this time without a heartbeat.",
         unit="ms",
         minimum=1_000,
         maximum=DAY_MS,
@@ -361,7 +361,8 @@ class BrokerSettings(RetentionSettings):
     grpc_transport: GrpcTransport = transport_setting()  # noqa: RUF009  it makes a dataclass field
     grpc_receive_size_max: int = setting(
         136_314_880,
-        "Largest request; as RocketMQ's 130 MiB: 32 bodies of 4 MiB, which a client may send at once.",
+        "Largest request; RocketMQ's value is 130 MiB: 32 bodies of 4 MiB, which a client may send in "
+        "one request.",
         unit="bytes",
         minimum=65_536,
         maximum=JAVA_INT_MAX,
@@ -369,17 +370,22 @@ class BrokerSettings(RetentionSettings):
     )
     reply_bytes_max: int = setting(
         268_435_456,
-        "Replies of all connections that are ready and not read; then large ones wait, 5 s at most.",
+        "Bytes of replies of all connections that are ready and not read; beyond it large replies wait, "
+        "for at most 5 s.",
         unit="bytes",
         minimum=16_777_216,
         maximum=1 << 40,
     )
     reply_connection_bytes_max: int = setting(
-        67_108_864, "The same of one connection.", unit="bytes", minimum=1_048_576, maximum=1 << 40
+        67_108_864,
+        "Bytes of replies of one connection that are ready and not read; beyond it large replies wait.",
+        unit="bytes",
+        minimum=1_048_576,
+        maximum=1 << 40,
     )
     reply_unread_time_max_ms: int = setting(
         60_000,
-        "A call ends when its client has not read a large reply for so long.",
+        "A call ends when its client has not read a large reply for this long.",
         unit="ms",
         minimum=1_000,
         maximum=86_400_000,
@@ -389,31 +395,39 @@ class BrokerSettings(RetentionSettings):
     )
     grpc_calls_max: int = setting(
         10_000,
-        "Calls and streams of all connections, beside those that only wait: receives, pulls and telemetry,"
-        " which have limits of their own.",
+        "Calls and streams of all connections, without those that only wait: receives, pulls and "
+        "telemetry have limits of their own.",
         unit="calls",
         minimum=1,
         maximum=1_000_000,
     )
     grpc_handshake_timeout_ms: int = setting(
-        5_000, "A connection that says nothing is closed after this.", unit="ms", minimum=100, maximum=600_000
+        5_000,
+        "A connection without a handshake is closed after this time.",
+        unit="ms",
+        minimum=100,
+        maximum=600_000,
     )
     grpc_keepalive_time_ms: int = setting(
-        10_000, "A silent connection is pinged after this.", unit="ms", minimum=1_000, maximum=DAY_MS
+        10_000, "An idle connection is pinged after this time.", unit="ms", minimum=1_000, maximum=DAY_MS
     )
     grpc_keepalive_timeout_ms: int = setting(
-        5_000, "And closed where no answer came for this long.", unit="ms", minimum=100, maximum=600_000
+        5_000,
+        "A connection that does not answer a ping is closed after this time.",
+        unit="ms",
+        minimum=100,
+        maximum=600_000,
     )
     slow_request_ms: int = slow_request_setting(restart=False)
     otlp_endpoint: str = setting(
         "",
-        "Where spans of messages in a sampled trace go, by OTLP over HTTP "
-        "(http://127.0.0.1:4318/v1/traces); empty = none are made. Needs trovemq[otlp].",
+        "Address to which spans of messages in a sampled trace are sent, by OTLP over HTTP "
+        "(http://127.0.0.1:4318/v1/traces); empty = no spans. Needs trovemq[otlp].",
         unit="URL",
     )
     heartbeat_interval_ms: int = setting(
         _REGISTRATION.heartbeat_interval_ms,
-        "How often each nameserver hears of this broker.",
+        "How often a heartbeat is sent to each nameserver.",
         unit="ms",
         minimum=10,
         maximum=60_000,
@@ -421,14 +435,14 @@ class BrokerSettings(RetentionSettings):
     )
     registration_retry_min_ms: int = setting(
         _REGISTRATION.retry_min_ms,
-        "First wait before registering again.",
+        "First wait before the broker registers again.",
         unit="ms",
         minimum=1,
         maximum=60_000,
     )
     registration_retry_max_ms: int = setting(
         _REGISTRATION.retry_max_ms,
-        "Longest wait before registering again.",
+        "Longest wait before the broker registers again.",
         unit="ms",
         minimum=1,
         maximum=600_000,

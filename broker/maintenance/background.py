@@ -102,7 +102,7 @@ def _log_full_disk(store: MessageStore, logged: bool) -> bool:
         why = store.reserve.failure or "no new segment can be made"
         get_logger().warning("store.disk_full", reason=f"new messages are refused: {why}")
     if logged and not full:
-        get_logger().info("store.disk_has_space", reason="new messages are taken again")
+        get_logger().info("store.disk_has_space", reason="new messages are accepted again")
     return full
 
 

@@ -78,7 +78,7 @@ def check_outgoing(message: OutgoingMessage, body_size_max: int) -> None:
     for name, value in message.properties.items():
         check_property(name, value, Writer.SDK)
     if not INT32_MIN <= message.flag <= INT32_MAX:
-        raise TroveError(errors.REQUEST_ILLEGAL, f"flag {message.flag} is no 32-bit number")
+        raise TroveError(errors.REQUEST_ILLEGAL, f"flag {message.flag} is not a 32-bit number")
 
 
 class OutgoingEncoder:

@@ -366,7 +366,7 @@ class Quotas:
             self.refused[subject] += 1
             raise TroveError(
                 errors.LIMIT_EXCEEDED,
-                f"quota of {subject}: {access_key} made {count} {noun}s that are there; delete some first",
+                f"quota of {subject}: {access_key} created {count} existing {noun}s; delete some first",
                 quota=subject,
             )
 

@@ -148,7 +148,7 @@ class ConsumptionDiagnosis:
         if recall is not None:
             return _of(case, Reason.RECALLED, recall, until_ms=recall.store_ms)
         if delayed is not None:
-            detail = "it waits no more, and no delivered copy is in the log"
+            detail = "it is no longer pending, and no delivered copy is in the log"
             return _of(case, Reason.GONE, delayed, detail=detail)
         if half is not None:
             return self._transaction(case, half)
@@ -202,7 +202,7 @@ class ConsumptionDiagnosis:
             return self._ready(case, base, standing, lease.attempt)
         if last is not None and last.returned and last.lease == lease.number:
             return replace(base, reason=Reason.RETURNED)
-        detail = "its client renews that while it lives" if lease.renewed else ""
+        detail = "the broker renews it while its client is alive" if lease.renewed else ""
         return replace(base, reason=Reason.IN_FLIGHT, detail=detail)
 
     def _ready(
@@ -227,7 +227,7 @@ class ConsumptionDiagnosis:
     ) -> Generator[None, None, ConsumptionStatus]:
         filters = case.members.filters if copy.role is not CopyRole.RETRY else ()
         if filters and not any(one.takes_all or one.matches(copy.properties) for one in filters):
-            return replace(base, reason=Reason.FILTERED_OUT, detail="not looked at yet")
+            return replace(base, reason=Reason.FILTERED_OUT, detail="not examined yet")
         if standing is not None and standing.lock is not None:
             return _locked(base, standing.lock)
         queue = self._store.consume_queues.get(copy.topic, copy.queue_id)

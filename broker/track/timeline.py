@@ -125,7 +125,7 @@ def _stored_detail(copy: Copy) -> str:
     if copy.role is CopyRole.DELIVERED:
         return f"its waiting time is over; {where}"
     if copy.is_moved:
-        return f"appended again, because its segment was to go; {where}"
+        return f"appended again before its segment was removed; {where}"
     if copy.role in (CopyRole.RETRY, CopyRole.DEAD_LETTER):
         return f"after {copy.reconsume_times} deliveries; {where}"
     return where
@@ -270,7 +270,7 @@ class GroupEvents:
         elif not event.lease:
             kind, detail = (
                 TrackEventKind.DROPPED,
-                "its filter does not take the message any more, or it is damaged",
+                "its filter no longer matches the message, or the record is damaged",
             )
         last.result, last.result_ms, last.is_out = kind, event.time_ms, False
         last.attempt = event.attempt or last.attempt

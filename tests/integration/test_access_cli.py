@@ -68,7 +68,7 @@ def test_a_user_is_made_uses_its_secret_and_goes(
     (allowed,) = admin.answer("acl", "test", "alice", "Pub", "Topic:orders-new")
     assert (allowed["allowed"], allowed["rule"]) == (True, rule["rule"])
     (denied,) = admin.answer("acl", "test", "alice", "Sub", "Topic:orders", code=1)
-    assert denied["reason"] == "no rule matches: without a rule the answer is no"
+    assert denied["reason"] == "no rule matches: access is denied without a rule"
     (rule,) = admin.answer("acl", "deny", "alice", "All", "*", "--from", "10.0.0.0/8")
     (denied,) = admin.answer("acl", "test", "alice", "Pub", "Topic:orders", "--from", "10.1.1.1", code=1)
     assert denied["rule"] == rule["rule"]

@@ -57,7 +57,7 @@ def decode_recall_handle(handle: str) -> RecallHandle:
         raise _illegal(f"is not of the form {VERSION} TOPIC BROKER MILLISECONDS ID")
     _, topic, broker, deliver_ms, message_id = parts
     if not (deliver_ms.isascii() and deliver_ms.isdigit() and int(deliver_ms) <= _DELIVER_MS_MAX):
-        raise _illegal("names no time")
+        raise _illegal("has no legal time")
     return RecallHandle(topic, broker, EpochMs(int(deliver_ms)), message_id)
 
 

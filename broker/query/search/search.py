@@ -198,7 +198,7 @@ class _PageSearch:
         if topic is None or begin >= end:
             if not explain and not self.stopped:
                 self._pass(begin, end)
-            self.parts.append(SearchPart("none: no such record is there", begin, end))
+            self.parts.append(SearchPart("none: there is no such record", begin, end))
             return
         declared = self._declared_from(reader, topic)
         border = min(end, max([begin, *declared.values()]))

@@ -190,7 +190,7 @@ class SecurityService(security_pb2_grpc.SecurityServiceServicer):
         elif user.is_super:
             allowed, rule, reason = True, None, "a super user may do everything"
         elif rule is None:
-            reason = "no rule matches: without a rule the answer is no"
+            reason = "no rule matches: access is denied without a rule"
         else:
             reason = str(rule)
         reply = security_pb2.TestAccessReply(allowed=allowed, reason=reason, broker=self._parts.broker)

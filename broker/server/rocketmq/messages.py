@@ -142,7 +142,7 @@ def fill_message(
         except TroveError:
             system.body_encoding = (
                 v2.GZIP
-            )  # RocketMQ's label of every compressed body: the client may support it
+            )  # RocketMQ labels all compressed bodies so: the client may support it
     message.body = body
     digest = system.body_digest
     digest.type = _MD5
