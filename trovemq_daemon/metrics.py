@@ -146,7 +146,7 @@ class RpcMetrics(Collector):
             ("trovemq_connections_opened", "Connections opened.", transport.connections_opened),
             (
                 "trovemq_connections_refused",
-                "Of another protocol, or whose TLS failed.",
+                "Connections of another protocol, or whose TLS failed.",
                 transport.refused_connections,
             ),
             (
@@ -155,7 +155,7 @@ class RpcMetrics(Collector):
                 transport.keepalive_timeouts,
             ),
             ("trovemq_calls_refused", "Calls above the limit of open calls.", transport.calls_refused),
-            ("trovemq_calls_stalled", "Calls whose request stopped half-way.", transport.calls_stalled),
+            ("trovemq_calls_stalled", "Calls whose request stopped before its end.", transport.calls_stalled),
             (
                 "trovemq_window_stalls",
                 "Replies that waited for their client's window.",
@@ -195,6 +195,6 @@ class RpcMetrics(Collector):
                 "Calls refused without space for their reply.",
                 replies.refused_count,
             ),
-            ("trovemq_reply_unread", "Calls ended because nobody read their reply.", unread),
+            ("trovemq_reply_unread", "Calls that ended because their reply was not read.", unread),
         ):
             yield self._counter(name, what, value)

@@ -88,7 +88,7 @@ class ConsumerMetrics:
             ),
             (
                 "rocketmq_pop_revive_retry_messages",
-                "Messages delivered once more.",
+                "Messages delivered again.",
                 self._statistics.redeliveries(),
             ),
         ):
@@ -116,17 +116,17 @@ class ConsumerMetrics:
         waiting = timers.pending_by_topic().items()
         pending = {topic: count for topic, count in waiting if count or topics.get(topic) is not None}
         yield from families.gauges(
-            "rocketmq_timing_messages", "Delayed messages that wait.", ("topic",), _by_topic(pending)
+            "rocketmq_timing_messages", "Pending delayed messages.", ("topic",), _by_topic(pending)
         )
         yield from families.counters(
             "rocketmq_timer_enqueue",
-            "Delayed messages taken to wait.",
+            "Delayed messages stored.",
             ("topic",),
             _by_topic(timers.enqueued),
         )
         yield from families.counters(
             "rocketmq_timer_dequeue",
-            "Delayed messages whose time came.",
+            "Delayed messages whose time has come.",
             ("topic",),
             _by_topic(timers.dequeued),
         )
@@ -165,7 +165,7 @@ class ConsumerMetrics:
             ("trovemq_events", "Internal events of the consumer model written.", model.events.appended_count),
             (
                 "trovemq_pauses",
-                "Times that the broker itself stood still for more than two seconds.",
+                "Pauses of the broker process of more than two seconds.",
                 delivery.lease_time.pause_count,
             ),
             ("trovemq_damaged_messages", "Messages skipped as unreadable.", delivery.damaged_count),

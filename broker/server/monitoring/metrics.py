@@ -124,7 +124,7 @@ class BrokerCollector(Collector):
         }
         yield from self._families.gauges(
             "rocketmq_processor_watermark",
-            "Requests that wait or run now.",
+            "Waiting and running requests.",
             ("processor",),
             (((processor,), count) for processor, count in running.items()),
         )
@@ -183,7 +183,7 @@ class BrokerCollector(Collector):
             ),
             (
                 "trovemq_projection_failures",
-                "Batches that a projection could not take.",
+                "Batches that a projection could not apply.",
                 store.projection_failures,
             ),
             (
