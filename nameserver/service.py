@@ -20,7 +20,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import route_pb2, route_pb2_grpc
 
 Clock = Callable[[], int]
-"""Milliseconds of a clock that never goes back."""
+"""Returns the milliseconds of a monotonic clock."""
 
 EXPIRY_INTERVAL_MS: Final = 100
 TOPICS_ASKED_MAX: Final = 1_024

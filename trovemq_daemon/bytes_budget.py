@@ -147,7 +147,7 @@ class BytesBudget:
             del self._waiting[one]
             one.granted(self.force(one.peer, one.size))
 
-    # --- inside -------------------------------------------------------------------------------------
+    # --- helpers ------------------------------------------------------------------------------------
     def _is_small(self, size: int) -> bool:
         return size <= self._small_size_max
 

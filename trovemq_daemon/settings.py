@@ -220,7 +220,7 @@ def load_settings(
 ) -> Loaded[S]:
     """Reads all layers. `flags`: explicit options by our name, None if not given; `assignments`: --set.
 
-    `ignored_keys` are names that give a warning instead of an error. The sentences of the class's
+    `ignored_keys` are names that cause a warning instead of an error. The sentences of the class's
     `problems()`, if it has them, are errors, too. Raises SettingsError with all faults.
     """
     loader = _Loader(cls, ignored_keys)

@@ -1,4 +1,4 @@
-"""The settings of a running broker: shown, and changed where that is safe (declared with `restart=False`).
+"""Shows the settings of a running broker, and changes those that are declared with `restart=False`.
 
 A change applies at once and until the broker restarts. It is not stored: the start values come only from the
 file, the environment and the command line, so that there is one place to look for them.

@@ -192,7 +192,7 @@ class NodeSettings(TlsSettings):
         maximum=8_000,
     )
 
-    # --- files of the store (of one that is there, its own count where nothing is written here) -----------
+    # --- files of the store (an existing store keeps its own sizes unless they are given) -----------------
     commit_log_file_size: int = setting(
         _STORE.commit_log_file_size,
         "Size of one commit-log segment. An existing store keeps its own values of this setting and the "

@@ -12,8 +12,8 @@ NewGroupStart = Literal["rocketmq", "begin", "end"]
 
 YEAR_MS: Final = 365 * 86_400_000
 STREAMS_PER_CLIENT: Final = 2
-"""How many telemetry streams may be open per client of the most that may be known; streams that have not sent
-settings count."""
+"""This many telemetry streams per client of `clients_max` may be open; streams that have not sent settings
+count, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ import msgspec
 from broker.groups.consumer_settings import ConsumerSettings
 from broker.groups.delivery.delivery import Delivery, DeliveryState
 from broker.groups.delivery.revive_log import REVIVE_PREFIX
-from broker.groups.delivery.rocketmq_import import import_from_rocketmq as take_over_deliveries
+from broker.groups.delivery.rocketmq_import import import_from_rocketmq as import_deliveries
 from broker.groups.timers.timers import SCHEDULE_TOPIC, WHEEL_TOPIC, Timers, TimersState
 from broker.groups.transactions.records import HALF_TOPIC, OP_TOPIC
 from broker.groups.transactions.transactions import Transactions, TransactionsState
@@ -159,11 +159,11 @@ class ConsumerState:
         self.transactions.import_from_rocketmq()
         revive_topics = [topic for topic in self.timers.pending_by_topic() if topic.startswith(REVIVE_PREFIX)]
         waiting = {timer.queue_offset for topic in revive_topics for timer in self.timers.pending(topic)}
-        take_over_deliveries(self.delivery, self._store, self._files, waiting, now_ms)
+        import_deliveries(self.delivery, self._store, self._files, waiting, now_ms)
         for topic in revive_topics:  # its check points have become retry messages
             self.timers.forget_topic(topic, now_ms)
 
-    # --- while it runs ------------------------------------------------------------------------------
+    # --- snapshots and new messages -----------------------------------------------------------------
     def on_messages_available(self, queues: Iterable[tuple[str, QueueId]]) -> None:
         """Reads new visible messages of those queues that belong to system topics."""
         topics = {topic for topic, _ in queues}

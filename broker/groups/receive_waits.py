@@ -116,8 +116,8 @@ class _Line:
 class ReceiveWaits:
     """The waiters of all groups. Used on the event loop only.
 
-    `new_messages` says which filters match new messages; without it they wake one waiter, whatever its
-    filter.
+    `new_messages` finds the filters that match new messages; without it they wake one waiter, whatever its
+    filter is.
     """
 
     def __init__(self, waiters_max: int = WAITERS_MAX, new_messages: NewMessages | None = None) -> None:

@@ -55,7 +55,8 @@ POLL_S: Final = 2.0
 CARRY_STEP_BYTES: Final = 256 << 10
 """Bytes of the log whose pending records are copied in one step of the loop."""
 CARRIED_PERCENT_MAX: Final = 90
-"""If the disk is full and more than this part of a segment is pending, to copy it would free nothing."""
+"""If the disk is full and more than this part of the bytes to be freed is pending, to copy them would free
+nothing."""
 DROPPED_LINES_MAX: Final = 100
 """The most log lines of one run for dropped messages; the others are only counted."""
 

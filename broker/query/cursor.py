@@ -2,7 +2,7 @@
 
 `1.<fingerprint of the query>.<physical offset>[.<index file>.<item>]`: newest first, the records below that
 offset are still to be examined; oldest first, those at or above it. In a query by key the index file and item
-are the place where the index's chain continues (a short cut, which is checked).
+are the next place of the index's chain (a short cut, which is checked).
 """
 
 from __future__ import annotations

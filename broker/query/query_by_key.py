@@ -4,10 +4,12 @@ RocketMQ answers from the hashes alone and counts before it checks, so its answe
 lack true ones. Here every candidate is read from the log before it counts. An answer consists of pages of
 bounded work: each continues below the physical offset where the one before stopped.
 
-The log below the page's start is covered in three parts, from the newest: [index position, start) not indexed
-yet: scanned from the log [tags_from, index position) the chains of the key index (from 0 for keys, which
-every index has) [lowest, tags_from) an index of another broker may lack tags there: scanned, for tag queries
-only No record below `lowest` can be as late as the query's begin.
+The log below the page's start is covered in three parts, from the newest:
+  [index position, start)     not indexed yet: scanned from the log
+  [tags_from, index position) the chains of the key index (from 0 for keys, which every index has)
+  [lowest, tags_from)         an index of another broker may lack tags there: scanned, for tag queries only
+
+No record below `lowest` can be as late as the query's begin.
 """
 
 from __future__ import annotations
@@ -118,7 +120,7 @@ class _PageSearch:
         topics = {*self.store.consume_queues.topics(), *self.store.topics.names(include_system=True)}
         return sorted(set(self.query.hashes_in_all(topics)))
 
-    # --- the parts of the log: each works down from `before` to `begin` --------------------------------
+    # --- the parts of the log: each is read backwards from `before` to `begin` -------------------------
     def _scan(self, begin: PhysicalOffset) -> None:
         if self._is_stopped() or begin >= self.before:
             return

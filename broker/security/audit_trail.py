@@ -79,7 +79,7 @@ class AuditTrail:
         """Writes the act's last record. A failure is counted, not raised, because the act is already done."""
         self._try_append(replace(begun, id=self._next_id(), time=now_ms, phase=ENDED, outcome=outcome))
 
-    # --- others -----------------------------------------------------------------------------------------
+    # --- other events -----------------------------------------------------------------------------------
     def note(
         self, kind: str, user: str, source: str, method: str, resources: str, outcome: str, now_ms: EpochMs
     ) -> None:

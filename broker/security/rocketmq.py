@@ -3,8 +3,8 @@
     authorization: MQv2-HMAC-SHA1 Credential=ACCESS_KEY, SignedHeaders=x-mq-date-time, Signature=HEX
 
 It covers neither the call nor its content, and clients write local times as if they were UTC, so the time
-cannot be checked: anyone who has seen such a header can use it for any call. Therefore it is accepted only
-from loopback and over TLS (broker.server.access).
+cannot be checked: a header that was read on the network can be used for any call. Therefore it is accepted
+only from loopback and over TLS (broker.server.access).
 """
 
 from __future__ import annotations

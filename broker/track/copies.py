@@ -279,7 +279,7 @@ def _is_moved(role: CopyRole, properties: Mapping[str, str]) -> bool:
     return role is CopyRole.CARRIED or (role is CopyRole.DELAYED and ROLL_TIMES in properties)
 
 
-# --- which copies belong together ---------------------------------------------------------------------
+# --- the copies of each message -----------------------------------------------------------------------
 _BEGINS_A_LIFE: Final = frozenset({CopyRole.MESSAGE, CopyRole.HALF, CopyRole.DELAYED})
 
 

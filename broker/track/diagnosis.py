@@ -168,7 +168,7 @@ class ConsumptionDiagnosis:
         detail = f"the transaction is open; its producer was asked {open_half.checks} times"
         return _of(case, Reason.IN_TRANSACTION, half, detail=detail)
 
-    # --- it lies where groups receive ---------------------------------------------------------------------
+    # --- messages in a topic that groups receive ----------------------------------------------------------
     def _at(self, case: _Case, copy: Copy) -> Generator[None, None, ConsumptionStatus]:
         place = place_of(copy)
         standing = self._model.delivery.status_of(
@@ -251,7 +251,7 @@ class ConsumptionDiagnosis:
             return (yield from self._settled(case, copy, base))
         return (yield from self._new(case, copy, base, stored or 0, None))
 
-    # --- the group is done with it there ------------------------------------------------------------------
+    # --- messages that the group has settled --------------------------------------------------------------
     def _settled(
         self, case: _Case, copy: Copy, base: ConsumptionStatus, after_offset: int | None = None
     ) -> Generator[None, None, ConsumptionStatus]:

@@ -92,7 +92,7 @@ class Delivery(Settling):
         self._exhausted_pairs: set[GroupTopic] = set()
         self._renew_before_ms = min(RENEW_BEFORE_MS, settings.renewed_lease_ms // 2)
 
-    # --- receive ---------------------------------------------------------------------------------------
+    # --- receives --------------------------------------------------------------------------------------
     def receive(self, request: ReceiveRequest) -> list[Delivered]:
         """As receive_runs(), but message by message; at most receive_count_max of them."""
         count_max = min(request.count_max, self._settings.receive_count_max)
@@ -177,7 +177,7 @@ class Delivery(Settling):
             return [*pair.retry_queues, *queues]
         return [*queues, *pair.retry_queues]
 
-    # --- time --------------------------------------------------------------------------------------------
+    # --- timed work --------------------------------------------------------------------------------------
     def next_visible_ms(self, group: str, topic: str) -> int | None:
         """When the next invisible message, except those of renewed leases, can be received again; 0 if a
         receive may find messages now."""

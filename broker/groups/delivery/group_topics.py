@@ -65,7 +65,7 @@ class GroupTopicTable:
         """(group, original topic), sorted."""
         return sorted(self._pairs)
 
-    # --- making -----------------------------------------------------------------------------------------
+    # --- creation ---------------------------------------------------------------------------------------
     def add(self, group: str, stored_topic: str, queue_id: QueueId, offset: int) -> QueueState:
         """A new state: everything below `offset` is consumed."""
         kind, _ = kind_of(group, stored_topic)

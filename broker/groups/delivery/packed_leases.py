@@ -117,7 +117,7 @@ class PackedLeases:
         self.clock = Lease(0, 0, 0, 0, NEVER, EpochMs(0), "", renewed=False)
         """The entry in a LeaseHeap that represents all leases here that have not ended."""
 
-    # --- in ------------------------------------------------------------------------------------------
+    # --- adding --------------------------------------------------------------------------------------
     def add(self, leases: Sequence[tuple[Lease, Sequence[int]]]) -> None:
         """Adds leases with their open offsets, ascending. See can_pack()."""
         rows: list[Row] = []
@@ -178,7 +178,7 @@ class PackedLeases:
         self._names = [self._names[number] for number in used.tolist()]
         self._clients = {name: number for number, name in enumerate(self._names)}
 
-    # --- out -----------------------------------------------------------------------------------------
+    # --- removing ------------------------------------------------------------------------------------
     def __contains__(self, offset: int) -> bool:
         return self._find(offset) is not None
 
@@ -281,7 +281,7 @@ class PackedLeases:
             self.clear()
         return not len(rows)
 
-    # --- time ----------------------------------------------------------------------------------------
+    # --- ended leases --------------------------------------------------------------------------------
     def end_until(self, now_ms: EpochMs, ended: array[int] | None = None) -> bool:
         """Marks the leases that end at or before now_ms as ended; adds their offsets to `ended`. True if
         there are any."""

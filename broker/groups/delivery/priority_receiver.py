@@ -94,7 +94,7 @@ class PriorityReceiver(QueueReceiver):
             self._order.came_back[priority].push(offset)
         self._finish()
 
-    # --- whose turn it is -----------------------------------------------------------------------------
+    # --- the choice of a priority ---------------------------------------------------------------------
     def _choose(self) -> int:
         """The priority whose message is next; _NONE if there is none."""
         order, may_have_new = self._order, self._new_left > 0

@@ -84,7 +84,7 @@ class QueueState:
         self.unblocked = True
         """Whether a message was settled or returned since held messages were last examined."""
 
-    # --- the changes -----------------------------------------------------------------------------------
+    # --- changes ---------------------------------------------------------------------------------------
     def take_lease_number(self) -> int:
         number = self.next_lease
         self.next_lease = number + 1

@@ -59,7 +59,7 @@ def truth_property(name: str) -> Condition:
 
 
 def equal(left: Callable[[Properties], object], right: Callable[[Properties], object]) -> Condition:
-    """Unknown where a side is."""
+    """Unknown if one side is."""
 
     def evaluate(properties: Properties) -> Truth:
         if (a := left(properties)) is None or (b := right(properties)) is None:
@@ -70,7 +70,7 @@ def equal(left: Callable[[Properties], object], right: Callable[[Properties], ob
 
 
 def compare(left: NumberOf, right: NumberOf, holds: Callable[[Number, Number], bool]) -> Condition:
-    """Unknown where a side is."""
+    """Unknown if one side is."""
 
     def evaluate(properties: Properties) -> Truth:
         if (a := left(properties)) is None or (b := right(properties)) is None:
@@ -119,7 +119,7 @@ def negation(condition: Condition) -> Condition:
 
 
 def all_of(conditions: Sequence[Condition]) -> Condition:
-    """AND: False if one is, else unknown where one is."""
+    """AND: False if one condition is, else unknown if one is."""
 
     def evaluate(properties: Properties) -> Truth:
         result: Truth = True
@@ -135,7 +135,7 @@ def all_of(conditions: Sequence[Condition]) -> Condition:
 
 
 def any_of(conditions: Sequence[Condition]) -> Condition:
-    """OR: True if one is, else unknown where one is."""
+    """OR: True if one condition is, else unknown if one is."""
 
     def evaluate(properties: Properties) -> Truth:
         result: Truth = False

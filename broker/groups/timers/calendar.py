@@ -249,7 +249,7 @@ class Calendar:
         self._runs = [run for run in rest if len(run)]
         return rows[chosen]
 
-    # --- looking into it ------------------------------------------------------------------------------
+    # --- look-ups -------------------------------------------------------------------------------------
     def blocks(self) -> Iterator[Rows]:
         """Views of all rows, in no order."""
         yield from self._hours.all()

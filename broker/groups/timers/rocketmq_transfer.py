@@ -116,7 +116,7 @@ def _units(queue: ConsumeQueue, begin: int, end: int) -> NDArray[np.void]:
     return queue.units(QueueOffset(begin), end - begin) if begin < end else queue.units(queue.max_offset, 0)
 
 
-# --- back ---------------------------------------------------------------------------------------------
+# --- export -------------------------------------------------------------------------------------------
 def export_to_rocketmq(
     store: MessageStore,
     files: FileSystem,

@@ -1,10 +1,13 @@
 """A search: exact, in the order of the log or its reverse, in pages of bounded work; an incomplete answer is
 marked.
 
-The log is covered in up to three parts, from the oldest: [lowest, declared) before the search's properties
-were indexed: the trees without them [declared, indexed) the trees [indexed, visible) not in the trees yet:
-scanned The times of the search move `lowest` and the end closer together. Every record that a part names is
-examined. A store without readable trees is scanned as a whole.
+The log is covered in up to three parts, from the oldest:
+  [lowest, declared)   before the search's properties were indexed: the trees without them
+  [declared, indexed)  the trees
+  [indexed, visible)   not in the trees yet: scanned
+
+The times of the search move `lowest` and the end closer together. Every record that a part names is examined.
+A store without readable trees is scanned as a whole.
 
 Invariants
 - A page answers a contiguous part of the log, from its cursor on to the next cursor; all matching records of
@@ -76,8 +79,8 @@ def search_page(
 ) -> SearchPage:
     """The next page of at most messages_max messages (0: maxMsgsNumBatch, which is also the most a page has).
 
-    explain: only `parts`; no record is read. Raises TroveError REQUEST_ILLEGAL, CURSOR_ILLEGAL,
-    TOPIC_NOT_FOUND, PROPERTY_NOT_INDEXED.
+    explain: only `parts`; no record is read.
+    Raises TroveError REQUEST_ILLEGAL, CURSOR_ILLEGAL, TOPIC_NOT_FOUND, PROPERTY_NOT_INDEXED.
     """
     query.check()
     messages_max = page_size(store, messages_max)
@@ -174,7 +177,7 @@ class _PageSearch:
         trees = self.store.trees
         return min(high, max(low, trees.search.position if trees is not None else LOG_ORIGIN))
 
-    # --- the part that the trees have -----------------------------------------------------------------
+    # --- the indexed part of the log ------------------------------------------------------------------
     def _indexed(self, begin: PhysicalOffset, end: PhysicalOffset, explain: bool) -> None:
         trees = self.store.trees
         assert trees is not None, "without trees nothing is indexed"
@@ -274,7 +277,7 @@ class _PageSearch:
         """Marks [begin, end) as examined."""
         self.done = max(self.done, -begin if self.query.newest_first else end - 1)
 
-    # --- the part that they do not have yet -----------------------------------------------------------
+    # --- the part that is not indexed yet -------------------------------------------------------------
     def _scan(self, begin: PhysicalOffset, end: PhysicalOffset, explain: bool) -> None:
         self.parts.append(SearchPart("log: scanned", begin, end))
         if explain or self.stopped:

@@ -163,7 +163,7 @@ class Gate:
         self._table, self._sessions, self._entries = table, sessions, entries or {}
         self._signatures = SignatureChecker(table)
 
-    # --- who ----------------------------------------------------------------------------------------
+    # --- callers ------------------------------------------------------------------------------------
     def credentials(self, path: str, metadata: Iterable[tuple[str, str | bytes]]) -> Credentials:
         """The credentials in the metadata; never raises. The number of a session's call is used here,
         once."""
@@ -242,7 +242,7 @@ class Gate:
         assert self._table is not None, "a caller comes after open()"
         return self._table.version
 
-    # --- what -----------------------------------------------------------------------------------------
+    # --- permissions ----------------------------------------------------------------------------------
     def admit(self, caller: Caller, row: Row, request: Any, path: str = "") -> None:
         """Admits a request. Raises TroveError ACCESS_DENIED, AUTHENTICATION_FAILED, LIMIT_EXCEEDED, and the
         errors of the row's needs for illegal names."""
@@ -316,7 +316,7 @@ class Gate:
         assert self._table is not None, "a caller comes after open()"
         return self._table.rules(user.access_key)
 
-    # --- how much -------------------------------------------------------------------------------------
+    # --- quotas ---------------------------------------------------------------------------------------
     @property
     def has_quotas(self) -> bool:
         return self._table is not None and bool(self._table.state.quotas)

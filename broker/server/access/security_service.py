@@ -225,7 +225,7 @@ class SecurityService(security_pb2_grpc.SecurityServiceServicer):
             broker=self._parts.broker,
         )
 
-    # --- inside ---------------------------------------------------------------------------------------
+    # --- helpers --------------------------------------------------------------------------------------
     async def _change(self, make: Callable[[SecurityState], SecurityState]) -> None:
         await self._parts.changes.apply(make)
 

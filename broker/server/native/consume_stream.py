@@ -140,7 +140,7 @@ class ConsumeStream(ReplyStream):
         self._deliverer: asyncio.Task[None] | None = None
         self._failure: TroveError | None = None
 
-    # --- life ---------------------------------------------------------------------------------------
+    # --- the stream ---------------------------------------------------------------------------------
     async def serve(self) -> None:
         task = asyncio.current_task()
         try:

@@ -82,7 +82,7 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
         )
         self._dead_letters = DeadLetters(parts.store, parts.model.writer, self._messages_of)
 
-    # --- the groups themselves ----------------------------------------------------------------------
+    # --- groups -------------------------------------------------------------------------------------
     async def CreateGroup(  # noqa: N802
         self, request: group_pb2.CreateGroupRequest, _context: Context
     ) -> group_pb2.GroupDescription:
@@ -171,7 +171,7 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
             unordered_topics=() if orderly else fifo_topics(self._store.topics, topics),
         )
 
-    # --- how far they are ---------------------------------------------------------------------------
+    # --- lag ----------------------------------------------------------------------------------------
     async def GetLag(  # noqa: N802
         self, request: group_pb2.GetLagRequest, _context: Context
     ) -> group_pb2.GetLagReply:

@@ -135,7 +135,7 @@ class ReplyStream:
         self._waiting -= 1
         self._settled.set()
 
-    # --- life ---------------------------------------------------------------------------------------
+    # --- the stream ---------------------------------------------------------------------------------
     async def serve(self) -> None:
         """Reads and answers until the client has no more requests, or `end` was called.
 

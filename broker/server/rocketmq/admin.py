@@ -304,7 +304,7 @@ class Admin:
         entry = reply.entries[0]
         return admin_pb2.AdminSendMessageResponse(status=entry.status, message_id=entry.message_id)
 
-    # --- inside -------------------------------------------------------------------------------------
+    # --- helpers ------------------------------------------------------------------------------------
     def _member(self, client_id: str, group: str) -> Client:
         client = self._parts.registry.get(client_id)
         if client is None or client.group != group:

@@ -322,7 +322,7 @@ class ClientRegistry:
         for key in [key for key in self._subscriptions if key[0] == group]:
             self._drop_subscription(key)
 
-    # --- inside -------------------------------------------------------------------------------------
+    # --- helpers ------------------------------------------------------------------------------------
     def _forget(self, client_id: str, now_ms: EpochMs, gone_ms: EpochMs) -> None:
         client = self._clients[client_id]
         self._unindex(client)

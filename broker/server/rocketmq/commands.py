@@ -131,7 +131,7 @@ class ClientCommands:
         code = command.status.code or v2.OK
         pending.answer.set_result(Answer(code, (text or command.status.message)[:ANSWER_SIZE_MAX]))
 
-    # --- inside -------------------------------------------------------------------------------------
+    # --- helpers ------------------------------------------------------------------------------------
     async def _ask(
         self, client_id: str, group: str, nonce: str, command: TelemetryCommand, timeout_ms: int
     ) -> Answer:

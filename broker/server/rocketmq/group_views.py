@@ -73,7 +73,7 @@ class GroupViews:
                 if offset is not None:
                     yield topic, queue_id, offset
 
-    # --- inside -------------------------------------------------------------------------------------
+    # --- helpers ------------------------------------------------------------------------------------
     def _topics(self, group: str, asked: Sequence[v2.Resource]) -> list[str]:
         """The requested topics, or all topics of which the group has a position or a subscription."""
         if asked:

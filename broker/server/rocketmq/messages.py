@@ -84,7 +84,7 @@ def duration_ms(duration: Duration) -> int:
     return duration.seconds * 1000 + duration.nanos // 1_000_000
 
 
-# --- a stored record for a consumer ---------------------------------------------------------------------
+# --- stored records for consumers -----------------------------------------------------------------------
 def received(delivered: Delivered, topic: v2.Resource | None = None) -> bytes:
     """One element of a ReceiveMessage stream, serialised. `topic`: the topic's name for the client, if that
     is not the stored one."""
@@ -222,7 +222,7 @@ def _set_time(timestamp: Timestamp, epoch_ms: int) -> None:
     timestamp.nanos = (epoch_ms - seconds * 1000) * 1_000_000
 
 
-# --- a message that was sent ----------------------------------------------------------------------------
+# --- messages of producers ------------------------------------------------------------------------------
 def outgoing(message: v2.Message, body_size_max: int) -> OutgoingMessage:
     """The store's form of a message that has passed the checks of a send.
 

@@ -95,7 +95,7 @@ class TelemetryStream:
             self._end_error = error
             self.task.cancel()
 
-    # --- life ---------------------------------------------------------------------------------------
+    # --- serving ------------------------------------------------------------------------------------
     async def serve(self) -> None:
         """Serves until the client, `close` or an error ends the stream."""
         self.task = asyncio.current_task()
