@@ -26,13 +26,14 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import common_pb2
 
 ERROR_METADATA_KEY: Final = "trovemq-error-bin"
-# Everything together must fit into 8 KiB of trailing metadata: clients lose more. The metadata has the
-# message twice, once with up to three bytes for each of its own; the rest grows from three to four bytes.
+# All of it must fit into 8 KiB of trailing metadata, because clients drop more. The metadata has the message
+# twice, once with up to three bytes for each byte; in the rest three bytes become four.
 ERROR_TEXT_SIZE_MAX: Final = 1_024
 ERROR_FIELD_SIZE_MAX: Final = 256
 ERROR_FIELDS_SIZE_MAX: Final = 1_536
 WAITING_STREAMS: Final = frozenset({"PullMessage", "ReceiveMessage", "WatchRoutes"})
-"""Their replies wait for events and are made in one step of the loop: waiting, they claim no space."""
+"""Methods whose replies wait for events and are made in one step of the loop: they claim no space while they
+wait."""
 TURN_S: Final = 0.005
 """A stream's replies take the loop for so long at most, and one more reply; then others have their turn. Our
 own transport takes them without a pause as long as the client reads fast."""
@@ -57,7 +58,7 @@ def error_to_wire(error: TroveError) -> common_pb2.Error:
 
 
 def _cut(text: str, size: int) -> str:
-    """The beginning of the text, cut so that it takes at most this many bytes in UTF-8."""
+    """The begin of the text, of at most this many bytes in UTF-8."""
     return text.encode(errors="replace")[:size].decode(errors="ignore")
 
 
@@ -88,11 +89,11 @@ class _TimedCall:
     def ending(
         self, context: Any, failure: Exception
     ) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes]]] | None:
-        """Status, text and trailing metadata for the error's row; None where the client has left."""
+        """Status, text and trailing metadata for the error's row; None if the client is gone."""
         if isinstance(failure, TroveError):
             error = failure
         elif context.cancelled() or context.done():
-            self.finished("CANCELLED")  # the client left: later errors concern nobody
+            self.finished("CANCELLED")  # the client is gone: later errors have no receiver
             return None
         else:
             get_logger().error("rpc.unexpected_error", method=self._method, exc_info=failure)

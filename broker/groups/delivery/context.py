@@ -42,7 +42,7 @@ class Context:
         self.timed: set[GroupTopic] = set()
         """Pairs with a lease that ends by itself."""
         self.woken: set[GroupTopic] = set()
-        """Pairs of which a receive may now have more than before, for another reason than time."""
+        """Pairs with more messages for a receive than before, for another reason than time."""
         self.damaged_count = 0
         """Messages skipped because their record cannot be read."""
         self.dead_letter_count = 0
@@ -61,7 +61,7 @@ class Context:
             self.timed.add(pair)
 
     def commit(self, state: QueueState) -> None:
-        """The group's offset, as consumerOffset.json has it, follows `committed`."""
+        """Sets the group's stored offset (consumerOffset.json) to `committed`."""
         self.store.offsets.commit(state.group, state.topic, state.queue_id, QueueOffset(state.committed))
 
     def is_orderly(self, group: str) -> bool:
@@ -69,8 +69,7 @@ class Context:
         return found is not None and found.orderly
 
     def record_of(self, state: QueueState, offset: int) -> memoryview | None:
-        """The record of a message that is open or held; None where it cannot be read (see
-        waits_for_copy())."""
+        """The record of a message that is open or held; None if it cannot be read (see waits_for_copy())."""
         moved = state.moved.get(offset)
         if moved is not None and moved < self.store.visible_offset:
             return self.records.read_at(moved)
@@ -82,7 +81,8 @@ class Context:
         return state.moved.get(offset, -1) >= self.store.visible_offset
 
     def physical_offset_of(self, state: QueueState, offset: int) -> PhysicalOffset | None:
-        """Where the record of a message that is open or held lies; None where the queue does not say."""
+        """The physical offset of the record of a message that is open or held; None if the queue does not
+        have it."""
         moved = state.moved.get(offset)
         if moved is not None:
             return moved
@@ -90,7 +90,7 @@ class Context:
         return None if place is None else place[0]
 
     def _place_of(self, state: QueueState, offset: int) -> tuple[PhysicalOffset, int] | None:
-        """(physical offset, size) of the record, as the consume queue says it; None where it does not."""
+        """(physical offset, size) of the record in the consume queue; None if it does not have it."""
         queue = self.store.consume_queues.get(state.topic, state.queue_id)
         if queue is None or not queue.min_offset <= offset < queue.max_offset:
             return None

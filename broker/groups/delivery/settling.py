@@ -1,8 +1,8 @@
 """The ends of deliveries: acknowledgements, changes of the invisible time, dead letters.
 
-One delivered message is named by its receipt handle. Consecutive messages of one receive are named together:
-by the receipt that their handles share, and by their offsets. Both ways change the same state and write the
-same events.
+A receipt handle names one delivered message. Consecutive messages of one receive can be named together: by
+the receipt that their handles share, and by their offsets. Both ways change the same state and write the same
+events.
 
 Invariant: a handle or receipt changes a message only while the message is open under the lease that it names.
 """
@@ -61,8 +61,8 @@ class Settling:
     def acknowledge_many(
         self, group: str, topic: str, receipt_handles: Sequence[str], now_ms: EpochMs
     ) -> list[TroveError | None]:
-        """acknowledge() for several messages: None, or the error, of each. Consecutive messages under one
-        lease are handled together."""
+        """As acknowledge(), for several messages: None, or the error, for each. Consecutive messages under
+        one lease are handled together."""
         results: list[TroveError | None] = []
         last: tuple[GroupTopic, QueueState, Lease] | None = None
         last_head: HandleHead | None = None
@@ -97,7 +97,7 @@ class Settling:
     def acknowledge_run(
         self, group: str, topic: str, receipt: str, offsets: range, now_ms: EpochMs
     ) -> list[RefusedOffset]:
-        """acknowledge() for messages under one receipt; returns those that are refused. Raises TroveError
+        """As acknowledge(), for messages under one receipt; returns the refused ones. Raises TroveError
         RECEIPT_HANDLE_ILLEGAL if the receipt is not of this group and topic."""
         pair, state, head = self._find_run(group, topic, receipt)
         refused = []
@@ -126,7 +126,7 @@ class Settling:
         *,
         suspend: bool = False,
     ) -> str:
-        """The message can be received again in invisible_ms. Returns its new handle; the old one is void.
+        """Makes the message visible again after invisible_ms. Returns its new handle; the old one is void.
 
         `suspend`: this delivery does not count as an attempt. TroveError RECEIPT_HANDLE_ILLEGAL,
         INVISIBLE_DURATION_ILLEGAL, LIMIT_EXCEEDED.
@@ -148,8 +148,8 @@ class Settling:
         *,
         suspend: bool = False,
     ) -> list[RefusedOffset]:
-        """change_invisible() for messages under one receipt; returns those that are refused. The others have
-        no valid handle any more. Raises TroveError as change_invisible(), and then nothing has changed."""
+        """As change_invisible(), for messages under one receipt; returns the refused ones. The others have no
+        valid handle any more. Raises TroveError as change_invisible(), and then nothing has changed."""
         self._check_change(invisible_ms)
         pair, state, head = self._find_run(group, topic, receipt)
         refused = []
@@ -196,7 +196,7 @@ class Settling:
         return lease
 
     def _record_changed(self, state: QueueState, lease: Lease, now_ms: EpochMs) -> None:
-        """To be called when the lease is new or its end has changed."""
+        """Adds the event of a lease that is new or has another end."""
         self.context.add(
             Event(
                 EventKind.CHANGED,
@@ -282,7 +282,7 @@ class Settling:
         self.context.add(settled_event(kind, state, lease, offsets, now_ms))
 
     def _consume(self, pair: GroupTopic, state: QueueState, lease: Lease, offsets: range) -> None:
-        """_settle() without its event."""
+        """As _settle(), without its event."""
         begin = state.committed
         moved = state.settle_run(lease, offsets)
         if moved:

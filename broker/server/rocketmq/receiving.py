@@ -181,7 +181,7 @@ class Receiver:
         return invisible_ms
 
     def _remember(self, group: str, topic: str, filter_: Filter, now_ms: EpochMs) -> None:
-        """The group's subscription is known even of clients that have not sent their settings."""
+        """Stores the group's subscription, which clients that have not sent settings also have."""
         clients = self._parts.registry
         known = clients.subscription(group, topic)
         if known is None or (known.kind, known.expression) != (filter_.kind, filter_.expression):
@@ -191,7 +191,7 @@ class Receiver:
     async def next_runs(
         self, attempt: ReceiveRequest, until: float, context: Context, space: ReplySpace | None = None
     ) -> list[DeliveredRun]:
-        """Messages that are there; where there are none, those that come until `until`.
+        """The messages that can be received now; if there are none, those that arrive until `until`.
 
         `space`: messages that were waited for are taken when there is space for them; at first there is.
         """
@@ -219,7 +219,7 @@ class Receiver:
         return delivered
 
     def _is_gone(self, client: Client | None) -> bool:
-        """The client was known when its call began, and has ended or expired since."""
+        """Whether the client, which was known when its call began, has unregistered or expired since."""
         return client is not None and self._parts.registry.get(client.client_id) is not client
 
     async def _worth_looking(self, wait: Wait, until: float) -> bool:
@@ -248,8 +248,8 @@ class Receiver:
         self._parts.waits.wake((group, topic))
 
     async def watch_redeliveries(self) -> None:
-        """Wakes those who wait for messages that become visible again, and makes dead letters of those whose
-        last attempt is over. Runs until it is cancelled."""
+        """Wakes receives when messages become visible again, and makes messages whose last attempt has ended
+        dead letters. Runs until it is cancelled."""
         parts = self._parts
         while True:
             due_ms = parts.delivery.next_due_ms()
@@ -278,7 +278,7 @@ def check_readable(store: MessageStore, topic: str) -> None:
 
 
 def check_consumer(group: SubscriptionGroup) -> None:
-    """Raises TroveError PERMISSION_MISSING where the group may not consume."""
+    """Raises TroveError PERMISSION_MISSING if the group may not consume."""
     if not group.consume_enable:
         raise TroveError(errors.PERMISSION_MISSING, f"group {group.name} may not consume")
 

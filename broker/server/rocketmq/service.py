@@ -1,8 +1,8 @@
-"""RocketMQ's v2 protocol on the broker's port: both services, each call with its handler.
+"""The services of RocketMQ's v2 protocol on the broker's port: each call with its handler.
 
-The services go by RocketMQ's names on the wire (`apache.rocketmq.v2.…`); our own compile of the protocol has
-another package name, so that a client of RocketMQ's can live in the same process. Requests and replies of
-each call are those of service.proto and admin.proto.
+The services have RocketMQ's names on the wire (`apache.rocketmq.v2.…`). Our own compile of the protocol has
+another package name, so that a client of RocketMQ can run in the same process. Requests and replies of each
+call are those of service.proto and admin.proto.
 
 Not served, so that gRPC answers UNIMPLEMENTED as the reference server does: SyncLiteSubscription (there are
 no lite topics, and its clients are refused at telemetry), Admin's DeleteSubscription.
@@ -90,12 +90,12 @@ class RocketmqService:
             server.add_registered_method_handlers(name, handlers)
 
     async def end_streams(self, timeout_s: float) -> None:
-        """The broker stops: the telemetry streams end, and no others begin."""
+        """Ends the telemetry streams, because the broker is stopping, and accepts no others."""
         await self.telemetry.end_all(timeout_s)
 
     async def check_transaction(self, transaction: OpenTransaction) -> None:
-        """Asks a producer about a transaction that was left open; where none is connected, nothing happens
-        until the next round."""
+        """Asks a producer about a transaction that was left open; if none is connected, nothing happens until
+        the next round."""
         half = transaction.message
         message = message_of(half.record, transaction.topic, half.queue_id, half.queue_offset)
         self._parts.commands.recover_orphaned_transaction(

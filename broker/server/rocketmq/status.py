@@ -158,7 +158,8 @@ def status_of(error: TroveError) -> Status:
 
 
 def metadata_value(context: Context, key: str) -> str:
-    """The call's metadata of this key as text, "" where there is none; cut after 255 characters."""
+    """The call's metadata of this key as text, "" if there is none. It is cut after 256 characters, so that a
+    client id of more than 255 is seen."""
     for name, value in context.invocation_metadata() or ():
         if name == key:
             text = value if isinstance(value, str) else bytes(value).decode("utf-8", "replace")
@@ -167,7 +168,8 @@ def metadata_value(context: Context, key: str) -> str:
 
 
 def client_id_of(context: Context) -> str:
-    """Who calls. Raises TroveError CLIENT_ID_MISSING; REQUEST_ILLEGAL: more than 255 characters."""
+    """The id of the calling client. Raises TroveError CLIENT_ID_MISSING, or REQUEST_ILLEGAL for more than 255
+    characters."""
     client_id = metadata_value(context, CLIENT_ID_KEY).strip()
     if not client_id:
         raise TroveError(errors.CLIENT_ID_MISSING)
