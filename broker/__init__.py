@@ -5,11 +5,11 @@
 - `fetch`        pull by queue offset, long polls, committed offsets
 - `query`        messages by key, id, time, condition
 - `groups`       consumer groups: delivery, timers, transactions, and their recoverable state
-- `track` the track of a message, and the list of delayed messages
-- `security`     users, rules of access, signatures: who calls, and what they may do
+- `track`        the track of a message, and the list of delayed messages
+- `security`     users, rules of access, quotas, audit records
 - `admin`        changes of topics and groups, durable before they are answered
 - `maintenance`  background work: retention, flushes, snapshots, the trees
-- `server` the services: `native` and `rocketmq` (gRPC), `monitoring` (metrics)
+- `server`       the services: `native` and `rocketmq` (gRPC), `monitoring` (metrics)
 - `cluster`      registration at nameservers
 - `daemon`       settings, `app` (start and stop), and `broker_services`, which alone puts everything together
 - `tools`        command line for a stopped store

@@ -1,4 +1,4 @@
-"""Tells callers when an answer may lack messages that were removed early, to free the disk."""
+"""Notes in answers that may lack messages that were removed early, to free the disk."""
 
 from __future__ import annotations
 

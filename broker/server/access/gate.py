@@ -293,7 +293,7 @@ class Gate:
         self.audit.audit_read(path, caller.access_key, caller.source)
 
     def may_see(self, caller: Caller) -> Callable[[Kind, str], bool] | None:
-        """A function that tells whether the caller may know that a resource exists; None: it may know all.
+        """A test whether the caller may know that a resource exists; None: it may know all.
         Raises TroveError AUTHENTICATION_FAILED."""
         user = self.user_of(caller)
         if user.is_super or not self._authorization:
