@@ -18,7 +18,7 @@ import uvloop
 from bench.rpc.server import SERVICE
 
 MODULE = "grpclib"
-NAME = "grpclib"
+NAME = DISTRIBUTION = "grpclib"
 
 
 class _Bytes:

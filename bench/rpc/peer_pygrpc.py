@@ -18,7 +18,8 @@ import trovemq_rpc as rpc
 from bench.rpc.server import OPTIONS, SERVICE, handlers, serve
 
 MODULE = "pygrpc_native"
-NAME = "pygrpc-native, called by ours"
+DISTRIBUTION = "pygrpc-native"
+NAME = f"{DISTRIBUTION}, called by ours"
 
 
 @asynccontextmanager

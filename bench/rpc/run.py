@@ -1,6 +1,7 @@
 """Our channel and server beside grpc.aio's and a bare TCP echo on uvloop; both ends share the processors.
 
     calls     unary calls and streams, plain and over TLS, each transport by its own channel
+    copies    how often a large message is copied
     grpc_go   the servers' cost of a call when grpc-go calls
     hostile   the effect of hostile peers on the others
     idle      the cost of idle connections
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from bench.report import Report
 from bench.rpc.calls import measure_calls
+from bench.rpc.copies import measure_copies
 from bench.rpc.grpc_go import measure_server_cpu
 from bench.rpc.hostile import measure_hostile
 from bench.rpc.idle import measure_idle
@@ -37,5 +39,6 @@ async def measure_rpc(report: Report, directory: Path, *, quick: bool) -> None:
     certificate = Certificate.write(directory)
     await measure_calls(report, certificate, rounds)
     await measure_server_cpu(report, directory, rounds)
-    await asyncio.to_thread(measure_hostile, report, rounds=1 if quick else 3)  # a loop of its own
+    await asyncio.to_thread(measure_copies, report)  # these two have loops of their own
+    await asyncio.to_thread(measure_hostile, report, rounds=1 if quick else 3)
     await measure_idle(report, certificate, quick=quick)
