@@ -1,7 +1,8 @@
-"""One connection on an event loop: reads into the shared buffer, gathers writes, keeps it alive.
+"""One connection on an event loop: it reads into the loop's shared buffer and gathers its writes.
 
-All that one turn of the loop sends on a connection is one write. Reading never stops: pressure is
-made by the windows.
+Everything that one turn of the loop sends on a connection is one write. Flow control works by withheld
+WINDOW_UPDATE frames; reading never stops for long, so that control frames always arrive. (It pauses for the
+turns of the loop that a large read takes: see rest.py.)
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from trovemq_rpc.rest import Rest
 from trovemq_rpc.tls import Tls
 from trovemq_rpc.upkeep import Upkeep
 
-JOIN_TOTAL_MAX: Final = (
-    64 << 10
-)  # output up to this is joined: one buffer is cheaper than many for the kernel
-OUTPUT_UNCOUNTED: Final = 64 << 10  # that a connection may have ready without the budget
-LINGER_S: Final = 1.0  # how long after GOAWAY the peer may take to read it
-WRITE_HIGH: Final = 1 << 20
-WRITE_LOW: Final = 256 << 10
+JOIN_TOTAL_MAX: Final = 64 << 10
+"""Output up to this is joined into one buffer, which is cheaper for the kernel than many."""
+OUTPUT_UNCOUNTED: Final = 64 << 10
+"""The output that a connection may hold without the budget: small answers are not worth the counting."""
+LINGER_S: Final = 1.0  # how long the peer may take to read a GOAWAY before its connection is closed
+WRITE_HIGH: Final = 1 << 20  # the transport's buffer: above it streams wait, and are written in turns
+WRITE_LOW: Final = 256 << 10  # they continue while the kernel still has something to send
 DRAIN_PAYLOAD: Final = b"draining"
 _NOTHING: Final = memoryview(b"")
 
@@ -39,11 +40,11 @@ _NOTHING: Final = memoryview(b"")
 class Endpoint(Upkeep, asyncio.BufferedProtocol):
     """The base of the server's and the channel's connections."""
 
-    held = 0  # of the budget
+    held = 0  # these three are the budget's counts for this connection
     output_held = 0
     admissions = 0
-    counts_output = False  # servers': who uses a channel knows how much it sends
-    may_write = False  # settings wait for TLS, and the server's for the client's first bytes
+    counts_output = False  # a server does; a channel's user knows how much it sends
+    may_write = False  # our SETTINGS wait for TLS; a server's wait for the client's first bytes, too
 
     def __init__(
         self,
@@ -99,7 +100,7 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
         self.closing = True
         try:
             self._let_go(exc)
-        finally:  # also where a callback of the server's raised: a lost transport takes no call any more
+        finally:  # even if a callback of the server raised: nothing may be sent on a lost transport
             self.connection.discard_output()
             self.transport = None
 
@@ -235,7 +236,7 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
             self.refuse(f"TLS: {error.reason or error}")
 
     def on_budget(self) -> None:
-        """The budget has space again: the peer gets the window that was withheld."""
+        """The budget has space again: the peer gets the WINDOW_UPDATE that was withheld."""
         if self.withheld and self.transport is not None:
             self.connection.acknowledge(self.withheld)
             self.withheld = 0
@@ -243,7 +244,7 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
 
     # --- writing ----------------------------------------------------------------------------------------
     def flush_soon(self) -> None:
-        """Writes at the end of this turn, with all that it brings; a read flushes by itself."""
+        """Writes at the end of this turn. (Output of a read is written when the read has been handled.)"""
         if not self._flush_scheduled and not self.gathering:
             self._flush_scheduled = True
             self.loop.call_soon(self.end_turn)
@@ -277,7 +278,7 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
             self.count_output()
 
     def count_output(self) -> None:
-        """Reports to the budget the bytes that are ready and not taken by the peer."""
+        """Reports to the budget how many bytes wait until the peer takes them."""
         connection = self.connection
         size = connection.held_back + connection.output_size
         if not connection.can_write and self.transport is not None:
@@ -293,15 +294,13 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
 
     # --- the end ----------------------------------------------------------------------------------------
     def fault(self, fault: ConnectionFault) -> None:
-        """The peer broke the protocol: it gets GOAWAY and a moment to read it."""
+        """The peer broke the protocol. It gets GOAWAY and LINGER_S to read it."""
         self.metrics.count(self.metrics.goaways_sent, fault.code.name)
         self.flush()
         self.linger()
 
     def linger(self) -> None:
-        """Ends our side; closes when the peer did, or a moment later, so that a reset does not
-        overtake our last bytes.
-        """
+        """Ends our side and closes a moment later: a reset by the kernel would overtake our last bytes."""
         self.closing = True
         if self.transport is None:
             return
@@ -324,9 +323,9 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
             self.transport.abort()
 
     def refuse(self, reason: str) -> None:
-        """The peer speaks another protocol, or may not connect."""
+        """The peer speaks another protocol or is not allowed to connect."""
         self.metrics.refused_connections += 1
-        self.options.log_refusal(self.peer(), reason)
+        self.options.log_refusal(self.peer(), f"the connection was ended: {reason}")
         self.close()
 
     def goaway(self, code: ErrorCode, reason: str) -> None:
@@ -349,11 +348,11 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
         """TLS is established."""
 
     def on_first_bytes(self, data: memoryview) -> bool:
-        """The peer's first bytes; False where they are of another protocol."""
+        """Looks at the peer's first bytes. False if they belong to another protocol."""
         return True
 
     def on_pings(self, count: int) -> None:
-        """The peer sent so many in this read."""
+        """This read had `count` PING frames."""
 
     def on_unresponsive(self) -> None:
         """Keepalive found the peer gone."""

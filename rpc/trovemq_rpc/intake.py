@@ -1,6 +1,11 @@
-"""A call's messages on their way in: from DATA to whole messages, under the budget and the stream's window.
+"""The received half of a call: DATA becomes whole messages, under the budget and the stream's window. The
+server uses it for requests, the channel for responses.
 
-Both ends use it: the server for requests, the channel for responses.
+| a message | gets |
+| --- | --- |
+| fits the stream's window | nothing more: its bytes are charged to the budget as they come |
+| is larger than the window | an admission by its announced length; then the window opens for its rest |
+| is complete | stays charged until it is read; the window opens for as many bytes |
 
 Invariants:
 - `charged` and `admitted` are the budget's counts for this call; both are 0 when it is over.
@@ -21,24 +26,29 @@ from trovemq_rpc.wire.framing import PREFIX_SIZE, FramingError, Message, Message
 from trovemq_rpc.wire.status import StatusCode
 
 NOTHING: Final = memoryview(b"")
-WINDOW_GROWN_MAX: Final = 4 << 20  # a stream that is read as fast as it comes: a round trip costs less of it
+WINDOW_GROWN_MAX: Final = 4 << 20
+"""The largest window of a stream that is read as fast as it comes: 4 MiB a round trip fill a fast network."""
 
 PROGRESS_SIZE_MIN: Final = 512
-"""Bytes within `stall_timeout_s` that show an honest peer: no network carries less at once."""
+"""An honest peer sends at least so many bytes of a message within `stall_timeout_s`: no network carries less
+at once.
+"""
 STALL_BEHIND_UPDATE_S: Final = 30.0
-"""The least where the peer may still wait for a WINDOW_UPDATE of ours, on a slow way to it."""
+"""Replaces a shorter `stall_timeout_s` where the peer may have to wait for our WINDOW_UPDATE: the network to
+it may be slow.
+"""
 SPACE_TICKS_MAX: Final = 60
-"""Seconds that an incomplete message may wait for space here."""
+"""Seconds that an incomplete message may wait for space: as long as people wait for an answer."""
 MESSAGE_OVERHEAD: Final = 100
-"""Bytes of memory that an unread message takes beside its own: without them, messages of no bytes would hold
-twenty times what the budget counts."""
+"""An unread message takes so many bytes of memory beside its own. Uncounted, empty messages would take twenty
+times as much as the budget counts."""
 
 Received = tuple[int, Buffer]  # whether it was compressed, and the plain message
 
 
 class Intake:
-    """The reading half of a call. Attributes that small calls never need are the class's until
-    they are set.
+    """The received half of a call. Attributes that small calls do not need belong to the class until they are
+    set, so that a call is made quickly.
     """
 
     endpoint: Endpoint
@@ -118,8 +128,8 @@ class Intake:
             self.open_window()
 
     def _account(self, size: int, reader: MessageReader) -> None:
-        """The connection's window is returned at once, unless the budget is used up by messages
-        not admitted.
+        """Charges the bytes, and returns the connection's window at once, unless the budget is used up. Bytes
+        of an admitted message are counted already.
         """
         endpoint = self.endpoint
         self.progress += size
@@ -138,9 +148,7 @@ class Intake:
             endpoint.to_acknowledge += size
 
     def _admit(self, reader: MessageReader) -> None:
-        """A message is incomplete: where it exceeds the window, the rest may come once the budget has space
-        for it.
-        """
+        """A message is incomplete. If it exceeds the window, its rest may come when the budget has space."""
         endpoint = self.endpoint
         endpoint.assembling.add(self)
         missing = reader.missing
@@ -193,7 +201,7 @@ class Intake:
 
     # --- out --------------------------------------------------------------------------------------------
     def settle(self) -> None:
-        """The messages so far leave the budget: their receiver has them, and none waits to be read."""
+        """The messages so far leave the budget: all were delivered, and none waits to be read."""
         self._give(self.charged)
         self.open_window()
 
@@ -209,7 +217,7 @@ class Intake:
         self.open_window()
 
     def take(self) -> Buffer:
-        """The next of them; its bytes are free for others."""
+        """The next queued message. The peer may send as many bytes again."""
         flag, message = self.messages.popleft()
         self.message_compressed = bool(flag)
         size = len(message) + PREFIX_SIZE
@@ -219,7 +227,9 @@ class Intake:
         return message
 
     def open_window(self) -> None:
-        """The peer may send the window less the unread bytes; more each time, while the budget is easy."""
+        """The peer may send the window less the unread bytes. The window doubles each time while less than a
+        quarter of the budget is used.
+        """
         if not self.ended and self.stream.state != CLOSED and not self.admission_waits and not self.admitted:
             endpoint = self.endpoint
             window = self.window or endpoint.connection.limits.stream_window
@@ -246,8 +256,9 @@ class Intake:
             endpoint.budget.give_message(endpoint, admitted)
 
     def look_for_progress(self) -> None:
-        """Once a second while a message is incomplete: resets the call where next to nothing of it comes,
-        though the peer may send. Ticks are counted, not time: a pause of our own loop is not the peer's.
+        """Is called once a second while a message is incomplete. Resets the call if the peer may send and
+        sends next to nothing. Ticks are counted, not time: where our own loop stood still, the peer did
+        nothing wrong.
         """
         endpoint, reader = self.endpoint, self.reader
         if reader is None or not reader.announced:
@@ -267,10 +278,11 @@ class Intake:
             self._ticks_still += 1
             if self._ticks_still >= self._stall_timeout_s():
                 endpoint.metrics.calls_stalled += 1
+                endpoint.options.log_refusal(endpoint.peer(), "a call was ended: its message did not grow")
                 self.reset(ErrorCode.ENHANCE_YOUR_CALM, "CANCELLED")
 
     def _stall_timeout_s(self) -> float:
-        """Whether the peer surely knows that it may send: it needed no WINDOW_UPDATE so far."""
+        """Longer if the peer needed a WINDOW_UPDATE to send on: ours may still be on its way."""
         endpoint = self.endpoint
         limits, timeout_s = endpoint.connection.limits, endpoint.options.stall_timeout_s
         stream_known = self.received + PROGRESS_SIZE_MIN <= limits.stream_window
@@ -280,7 +292,7 @@ class Intake:
 
 
 def lasting(message: Any) -> Buffer:
-    """The message without the receive buffer: views of it become bytes."""
+    """The message as bytes of its own, if it is a view of the receive buffer."""
     return bytes(message) if isinstance(message, memoryview) else message
 
 

@@ -1,37 +1,42 @@
-"""Options of servers and channels: grpc's names, as pairs of name and value, become one typed object.
+"""Options of servers and channels. They are given as grpc gives them, as pairs of a name and a value.
 
-| option | default | meaning |
+| option | default | meaning, and reason |
 | --- | --- | --- |
-| grpc.max_receive_message_length | 4 MiB | larger ones: RESOURCE_EXHAUSTED; -1: the budget's bound |
+| grpc.max_receive_message_length | 4 MiB | a larger one ends its call; -1: the budget is the bound |
+| grpc.max_message_length | 4 MiB | the same by its old name |
 | grpc.max_send_message_length | unlimited | the same for sent messages |
-| grpc.max_metadata_size | 64 KiB | of a header list |
-| grpc.http2.max_frame_size | 64 KiB | of the frames that we accept; more is not |
-| grpc.max_concurrent_streams | 1,000 | calls of one connection at once (server) |
-| grpc.keepalive_time_ms | 2 h (server), never (channel) | silence after which a PING is sent |
-| grpc.keepalive_timeout_ms | 20 s | how long its answer may take |
-| grpc.keepalive_permit_without_calls | 0 | PING also where no call is open (channel) |
-| grpc.http2.min_ping_interval_without_data_ms | 5 min | a client that asks more often is sent away |
-| grpc.http2.max_ping_strikes | 2 | after as many warnings; 0: never |
-| grpc.max_connection_age_ms | unlimited | a connection is drained after this, +-10 % (server) |
-| grpc.max_connection_age_grace_ms | unlimited | how long its calls may take then |
-| grpc.max_connection_idle_ms | unlimited | a connection without calls is drained after this time (server) |
-| grpc.initial_reconnect_backoff_ms | 1 s | the first pause before connecting again |
-| grpc.min_reconnect_backoff_ms | 20 s | how long an attempt to connect may take |
+| grpc.max_metadata_size | 64 KiB | of a header list; see http2/limits.py |
+| grpc.absolute_max_metadata_size | 64 KiB | the same |
+| grpc.http2.max_frame_size | 64 KiB | of frames that we accept; at most 64 KiB, for the receive buffer |
+| grpc.max_concurrent_streams | 1,000 | calls of a connection at one time (server) |
+| grpc.keepalive_time_ms | 2 h (server), never (channel) | after so long a silence a PING is sent |
+| grpc.keepalive_timeout_ms | 20 s | without an answer to it, the peer is gone |
+| grpc.keepalive_permit_without_calls | 0 | 1: PING also while no call is open (channel) |
+| grpc.http2.min_ping_interval_without_data_ms | 5 min | a client that pings sooner gets a strike (server) |
+| grpc.http2.min_recv_ping_interval_without_data_ms | 5 min | the same |
+| grpc.http2.max_ping_strikes | 2 | with more strikes it is sent away; 0: never |
+| grpc.max_connection_age_ms | unlimited | older connections are drained, 10 % sooner or later (server) |
+| grpc.max_connection_age_grace_ms | unlimited | how long calls may take then |
+| grpc.max_connection_idle_ms | unlimited | a connection without calls is drained after so long (server) |
+| grpc.initial_reconnect_backoff_ms | 1 s | the first pause before the next attempt to connect |
 | grpc.max_reconnect_backoff_ms | 2 min | the longest pause |
-| grpc.lb_policy_name | pick_first | or round_robin: a connection an address, calls in turns |
-| grpc.default_authority, grpc.ssl_target_name_override | the target | for :authority and the certificate |
-| grpc.primary_user_agent | | comes before ours |
-| grpc.default_compression_algorithm | 0 | 0: none, 1: deflate, 2: gzip |
-| grpc.compression_enabled_algorithms_bitset | 7 | the same as bits: for requests (server) |
-| trovemq.budget | 256 MiB | a BytesBudget |
-| trovemq.stall_timeout_ms | 5 s (server), 30 s (channel) | time for 512 bytes of a message or frame |
-| trovemq.unread_timeout_ms | unlimited | a stream of whose bytes the peer takes none for so long is reset |
-| trovemq.setup_timeout_ms | 5 s (server), 10 s (channel) | for each step of TLS, and for the first SETTINGS |
-| grpc.server_handshake_timeout_ms | 5 s | the same, of a server |
+| grpc.min_reconnect_backoff_ms | 20 s | how long an attempt may take |
+| grpc.lb_policy_name | pick_first | round_robin: all addresses of a name in turns (channel) |
+| grpc.default_authority | the target | the value of :authority |
+| grpc.ssl_target_name_override | the target | the name that the certificate must have |
+| grpc.primary_user_agent | none | goes before our user agent |
+| grpc.default_compression_algorithm | 0 | of sent messages; 0: none, 1: deflate, 2: gzip |
+| grpc.compression_enabled_algorithms_bitset | 7 | of requests; the same numbers as bits (server) |
+| trovemq.budget | 256 MiB | a BytesBudget: bytes that all connections hold together |
+| trovemq.stall_timeout_ms | 5 s (server), 30 s (channel) | 512 bytes of a message or frame take no longer |
+| trovemq.unread_timeout_ms | unlimited | a stream is reset if its peer takes none of its bytes for so long |
+| trovemq.setup_timeout_ms | 5 s (server), 10 s (channel) | each step of TLS, and the first SETTINGS |
+| grpc.server_handshake_timeout_ms | 5 s | the same (server) |
 | trovemq.connections | none | a ConnectionCount: which peers may connect (server) |
-| trovemq.limits | Limits() | of HTTP/2, see `http2.limits` |
+| trovemq.limits | Limits() | the limits of HTTP/2: see http2/limits.py |
 
-Other names are accepted and have no effect, as in grpc.
+Defaults of grpc's options are grpc's own, except for metadata, frames and streams: http2/limits.py has the
+reasons. Options of other names are accepted and have no effect, as in grpc.
 """
 
 from __future__ import annotations
@@ -46,10 +51,10 @@ from trovemq_rpc.budget import BytesBudget
 from trovemq_rpc.http2.limits import Limits
 from trovemq_rpc.wire.compression import ACCEPTED, accepted_by
 
-MESSAGE_SIZE_DEFAULT: Final = 4 << 20
+MESSAGE_SIZE_DEFAULT: Final = 4 << 20  # gRPC's
 DEFAULT_LIMITS: Final = Limits()
 NEVER_S: Final = float("inf")
-REFUSAL_LOG_INTERVAL_S: Final = 10.0
+REFUSAL_LOG_INTERVAL_S: Final = 10.0  # a flood of wrong peers must not fill a disk with log lines
 
 log = logging.getLogger("trovemq_rpc")
 
@@ -101,13 +106,13 @@ class Options:
     _refusals: int = 0
 
     def log_refusal(self, peer: str, reason: str) -> None:
-        """One line for a while, however many peers of another protocol come."""
+        """Logs that a peer broke the protocol or a limit: one line in REFUSAL_LOG_INTERVAL_S at most, with
+        the number of refusals since the line before.
+        """
         self._refusals += 1
         now = time.monotonic()
         if now - self._last_refusal >= REFUSAL_LOG_INTERVAL_S:
-            log.warning(
-                "connection from %s ended: %s (%d such since the last line)", peer, reason, self._refusals
-            )
+            log.warning("%s: %s (refusals since the last such line: %d)", peer, reason, self._refusals)
             self._last_refusal = now
             self._refusals = 0
 

@@ -1,6 +1,8 @@
-"""A connection looks once a second whether its peer is there, finishes its frames and reads its answers.
+"""The look of a connection at its peer, once a second: is it there, does it finish its frames, does it read
+its answers?
 
-Ticks are counted, not time: a pause of our own loop is not the peer's.
+Most limits are counted in ticks, not by the clock. While our own loop stood still, the peer did nothing
+wrong.
 """
 
 from __future__ import annotations
@@ -9,7 +11,9 @@ from typing import Any, Final
 
 from trovemq_rpc.http2.constants import DATA, ErrorCode
 
-FRAME_PROGRESS_MIN: Final = 512  # bytes within `stall_timeout_s` of a frame that is incomplete
+FRAME_PROGRESS_MIN: Final = 512
+"""Bytes by which an incomplete frame has to grow within `stall_timeout_s`: no network carries less at once.
+"""
 KEEPALIVE_PAYLOAD: Final = b"keepaliv"
 
 
@@ -39,8 +43,9 @@ class Upkeep:
         self.on_tick(now)
 
     def _look_for_frames(self: Any) -> None:
-        """A frame, too, must grow; a peer may send it a byte a second. The part of a DATA frame that has
-        arrived counts for its stream's message, which does not see it yet.
+        """Ends a connection whose incomplete frame does not grow: its peer might send a byte a second. A part
+        of a DATA frame counts as progress of its stream's message, which gets the bytes only with the whole
+        frame.
         """
         tail = self._tail
         if self.consumed != self._consumed_before or len(tail) - self._tail_before >= FRAME_PROGRESS_MIN:
@@ -58,7 +63,7 @@ class Upkeep:
             self.goaway(ErrorCode.ENHANCE_YOUR_CALM, "a frame that does not end")
 
     def _look_for_readers(self: Any) -> None:
-        """A stream of which the peer took nothing for long is reset: its bytes would lie here for ever."""
+        """Resets streams whose bytes the peer does not take: they would wait here for ever."""
         unread, self._unread = self._unread, {}
         for stream in tuple(self.connection.streams.values()):
             if not stream.pending:
@@ -70,6 +75,7 @@ class Upkeep:
                 self._unread[stream] = first, ticks
                 continue
             self.metrics.calls_unread += 1
+            self.options.log_refusal(self.peer(), "a call was ended: nobody reads its answer")
             owner = stream.owner
             self.connection.reset(stream, ErrorCode.CANCEL)
             if owner is not None:
@@ -77,7 +83,7 @@ class Upkeep:
         self.flush()
 
     def _keepalive(self: Any, now: float) -> None:
-        """A PING where nothing came for long; without an answer in time the peer is gone."""
+        """Sends a PING when nothing came for long. If its answer does not come in time, the peer is gone."""
         if self._ping_sent:
             if now - self._ping_sent >= self.options.keepalive_timeout_s:
                 self.metrics.keepalive_timeouts += 1

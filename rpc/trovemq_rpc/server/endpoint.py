@@ -1,4 +1,6 @@
-"""A connection of the server: requests become calls, one turn's calls go to their handlers together."""
+"""A connection of the server. Requests become calls; calls that one turn of the loop completes go to their
+callback handler together.
+"""
 
 from __future__ import annotations
 
@@ -22,24 +24,20 @@ from trovemq_rpc.server.call import ServerCall
 from trovemq_rpc.server.call_endpoint import CallEndpoint
 from trovemq_rpc.server.head import read_head
 from trovemq_rpc.server.method import BATCH, CALLBACKS, ON_HEADERS, Method
+from trovemq_rpc.server.refusals import (
+    HTTP_1,
+    HTTP_1_ANSWER,
+    TLS_HANDSHAKE,
+    NotGrpc,
+    Refused,
+    refusal_fields,
+)
 from trovemq_rpc.server.running import log, run
 from trovemq_rpc.tls import Tls
-from trovemq_rpc.wire.status import StatusCode, encode_message
+from trovemq_rpc.wire.status import StatusCode
 
-NOT_GRPC_BODY: Final = b"This server speaks gRPC: POST with content-type application/grpc.\n"
-_NOT_GRPC: Final = Connection.encode(
-    [
-        (b":status", b"415"),
-        (b"content-type", b"text/plain"),
-        (b"content-length", b"%d" % len(NOT_GRPC_BODY)),
-    ]
-)
-IN_BUFFERS_S: Final = 5.0  # how long bytes may take through the kernel's buffers
-_HTTP_1: Final = (b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"DELE", b"PATC", b"CONN")
-_HTTP_1_ANSWER: Final = (
-    b"HTTP/1.1 505 HTTP Version Not Supported\r\ncontent-type: text/plain\r\ncontent-length: 39\r\n"
-    b"connection: close\r\n\r\nThis server speaks gRPC (HTTP/2) only.\n"
-)
+IN_BUFFERS_S: Final = 5.0
+"""How long our bytes may take to a client, through the kernel's buffers and a slow network."""
 
 
 class EndpointServer(Protocol):
@@ -61,31 +59,8 @@ class EndpointServer(Protocol):
     def endpoint_lost(self, endpoint: ServerEndpoint) -> None: ...
 
 
-class NotGrpc:
-    """The owner of a stream whose request is not gRPC: it is answered when it is complete."""
-
-    def __init__(self, endpoint: ServerEndpoint, stream: Stream) -> None:
-        self.endpoint = endpoint
-        self.stream = stream
-
-    def on_data(self, data: memoryview, ended: bool) -> None:
-        self.endpoint.to_acknowledge += len(data)
-        connection = self.endpoint.connection
-        if ended:
-            connection.send_headers(self.stream, _NOT_GRPC)
-            connection.send_data(self.stream, (NOT_GRPC_BODY,), len(NOT_GRPC_BODY), True)
-        else:
-            connection.set_stream_window(self.stream, connection.limits.stream_window)
-
-    def on_reset(self) -> None:
-        """Nothing continues."""
-
-    def on_writable(self) -> None:
-        """Nothing waits."""
-
-
 class ServerEndpoint(CallEndpoint):
-    """See the module."""
+    """A client's connection."""
 
     counts_output = True
 
@@ -99,7 +74,6 @@ class ServerEndpoint(CallEndpoint):
         self.compression = server.compression
         self.thread_pool = server.thread_pool
         self.calls: set[ServerCall] = set()
-        self._ready: list[ServerCall] = []
         self._draining = False
         self._is_counted = False
         self._last_ping = self._sent_at = float("-inf")
@@ -131,12 +105,14 @@ class ServerEndpoint(CallEndpoint):
         self.server.endpoint_lost(self)
 
     def on_first_bytes(self, data: memoryview) -> bool:
-        """Our settings waited for them: a client of another protocol gets an answer that it can read."""
+        """Our SETTINGS waited for these bytes, so that a client of another protocol gets an answer it can
+        read.
+        """
         begin = bytes(data[:4])
-        if begin[:2] == b"\x16\x03" and self.tls is None:
+        if begin[:2] == TLS_HANDSHAKE and self.tls is None:
             self.refuse("TLS on a port without it")
-        elif begin in _HTTP_1:
-            self._write(_HTTP_1_ANSWER if self.tls is None else self.tls.seal((_HTTP_1_ANSWER,)))
+        elif begin in HTTP_1:
+            self._write(HTTP_1_ANSWER if self.tls is None else self.tls.seal((HTTP_1_ANSWER,)))
             self.refuse("HTTP/1.1")
         else:
             self.may_write = True
@@ -170,13 +146,13 @@ class ServerEndpoint(CallEndpoint):
             if stream.owner is not None:
                 stream.owner.on_writable()
         elif kind == ev.TOO_LARGE:
-            stream.owner = _Refused(self)
+            stream.owner = Refused(self)
             self._refuse_stream(stream, StatusCode.RESOURCE_EXHAUSTED, "the metadata is too large")
         elif kind == ev.PONG:
             if value == DRAIN_PAYLOAD:
                 self._second_goaway()
         elif kind == ev.FAULT:
-            log.debug("connection from %s ended: %s", self.peer(), value)
+            self.options.log_refusal(self.peer(), f"the connection was ended: {value}")
             self.fault(value)
 
     def _begin(self, stream: Stream, head: RequestHead, ended: bool) -> None:
@@ -196,7 +172,7 @@ class ServerEndpoint(CallEndpoint):
             self.metrics.calls_refused += 1
             refusal = (StatusCode.RESOURCE_EXHAUSTED, "Concurrent RPC limit exceeded!")
         if refusal is not None:
-            stream.owner = _Refused(self)
+            stream.owner = Refused(self)
             self._refuse_stream(stream, *refusal)
             return
         call = stream.owner = ServerCall(self, stream, known)
@@ -219,15 +195,8 @@ class ServerEndpoint(CallEndpoint):
 
     def _refuse_stream(self, stream: Stream, code: StatusCode, details: str) -> None:
         """A status without a call."""
-        fields = [
-            (b":status", b"200"),
-            (b"content-type", b"application/grpc"),
-            (b"grpc-status", b"%d" % code.value[0]),
-            (b"grpc-message", encode_message(details)),
-        ]
-        if code is StatusCode.UNIMPLEMENTED:
-            fields.append((b"grpc-accept-encoding", self.options.accepted_encodings))
         if stream.state != CLOSED:
+            fields = refusal_fields(code, details, self.options.accepted_encodings)
             self.connection.send_headers(stream, Connection.encode(fields), True)
         self.metrics.count(self.metrics.calls_ended, code.name)
 
@@ -289,7 +258,7 @@ class ServerEndpoint(CallEndpoint):
                 self.loop.call_soon(self._close_if_drained)
 
     def flush_answer(self) -> None:
-        """Another open call may be answered in this turn, too; the last one's answer waits for nothing."""
+        """Writes at the end of the turn if other calls are open: one of them may be answered in it, too."""
         if self.gathering:
             return
         if self.calls:
@@ -298,7 +267,7 @@ class ServerEndpoint(CallEndpoint):
             self.flush()
 
     def linger_until_done(self, task: asyncio.Task[None]) -> None:
-        """A handler outlives its stream: it counts as a stream, or resets would buy unbounded work."""
+        """See CallEndpoint."""
         self.connection.lingering += 1
         task.add_done_callback(self._lingered)
 
@@ -307,8 +276,8 @@ class ServerEndpoint(CallEndpoint):
 
     # --- keepalive of the client's ----------------------------------------------------------------------
     def on_pings(self, count: int) -> None:
-        """A client that asks too often while nothing is sent to it is sent away (gRPC's keepalive). It
-        also asks to measure its network, as long as bytes come out of the buffers on the way to it.
+        """Sends a client away that pings too often (gRPC's keepalive). A client also pings to measure its
+        network while bytes of ours arrive there; so PINGs up to IN_BUFFERS_S after such bytes are free.
         """
         now = self.loop.time()
         connection = self.connection
@@ -327,7 +296,9 @@ class ServerEndpoint(CallEndpoint):
 
     # --- drain (RFC 9113 section 6.8) -------------------------------------------------------------------
     def drain(self) -> None:
-        """GOAWAY in two steps: no new calls, then, a round trip later, the last one that is served."""
+        """GOAWAY in two steps. The first asks for no new calls; the second, a round trip later, names the
+        last call that is served. So a call that was on its way is served, too.
+        """
         if self._draining or self.closing:
             return
         self._draining = True
@@ -368,7 +339,7 @@ class ServerEndpoint(CallEndpoint):
 
     # --- names ------------------------------------------------------------------------------------------
     def auth_context(self) -> Mapping[str, Iterable[bytes]]:
-        """grpc's names for the client's certificate, which stays the same for the connection."""
+        """The client's certificate under grpc's names. It stays the same for the connection."""
         if self._auth_context is None:
             self._auth_context = self._read_auth_context()
         return self._auth_context
@@ -387,19 +358,3 @@ class ServerEndpoint(CallEndpoint):
             ]
             context["x509_common_name"] = [name.encode() for name in names]
         return {key: values for key, values in context.items() if values}
-
-
-class _Refused:
-    """The owner of a stream that was refused: later frames are dropped."""
-
-    def __init__(self, endpoint: ServerEndpoint) -> None:
-        self.endpoint = endpoint
-
-    def on_data(self, data: memoryview, _ended: bool) -> None:
-        self.endpoint.to_acknowledge += len(data)
-
-    def on_reset(self) -> None:
-        """Nothing continues."""
-
-    def on_writable(self) -> None:
-        """Nothing waits."""
