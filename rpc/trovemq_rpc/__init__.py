@@ -1,11 +1,14 @@
 """gRPC for asyncio: a server and a channel with grpc.aio's names, on an HTTP/2 core that knows no socket.
 
-`import trovemq_rpc as aio` instead of `from grpc import aio`; README.md lists the differences. In which order
-to read: `http2` (frames to events), `wire` (gRPC's part of it), `endpoint` (a connection on a loop),
-`server`, `channel`.
+Write `import trovemq_rpc as aio` instead of `from grpc import aio`. docs/rpc-names.md compares all names.
+
+To read the code, begin with `http2` (frames become events); then `wire` (gRPC's use of HTTP/2), `endpoint` (a
+connection on an event loop), `server` and `channel`.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from trovemq_rpc.budget import BytesBudget
 from trovemq_rpc.channel import (
@@ -18,12 +21,16 @@ from trovemq_rpc.channel import (
     ServerInterceptor,
     StreamStreamCall,
     StreamStreamClientInterceptor,
+    StreamStreamMultiCallable,
     StreamUnaryCall,
     StreamUnaryClientInterceptor,
+    StreamUnaryMultiCallable,
     UnaryStreamCall,
     UnaryStreamClientInterceptor,
+    UnaryStreamMultiCallable,
     UnaryUnaryCall,
     UnaryUnaryClientInterceptor,
+    UnaryUnaryMultiCallable,
     insecure_channel,
     secure_channel,
 )
@@ -42,10 +49,22 @@ from trovemq_rpc.handlers import (
     unary_unary_rpc_method_handler,
 )
 from trovemq_rpc.http2.limits import Limits
-from trovemq_rpc.server import CallbackStream, CallbackUnary, Server, ServerCall, StreamCallbacks, server
+from trovemq_rpc.refused_names import why_not
+from trovemq_rpc.server import (
+    CallbackStream,
+    CallbackUnary,
+    HandlerCallDetails,
+    Server,
+    ServerCall,
+    StreamCallbacks,
+    server,
+)
 from trovemq_rpc.wire.compression import Compression
 from trovemq_rpc.wire.metadata import Metadata
 from trovemq_rpc.wire.status import StatusCode
+
+RpcContext = Call
+ServicerContext = ServerCall
 
 __all__ = [
     "EOF",
@@ -62,24 +81,31 @@ __all__ = [
     "ClientCallDetails",
     "ClientInterceptor",
     "Compression",
+    "HandlerCallDetails",
     "InterceptedUnaryUnaryCall",
     "InternalError",
     "Limits",
     "Metadata",
+    "RpcContext",
     "Server",
     "ServerCall",
     "ServerCredentials",
     "ServerInterceptor",
+    "ServicerContext",
     "StatusCode",
     "StreamCallbacks",
     "StreamStreamCall",
     "StreamStreamClientInterceptor",
+    "StreamStreamMultiCallable",
     "StreamUnaryCall",
     "StreamUnaryClientInterceptor",
+    "StreamUnaryMultiCallable",
     "UnaryStreamCall",
     "UnaryStreamClientInterceptor",
+    "UnaryStreamMultiCallable",
     "UnaryUnaryCall",
     "UnaryUnaryClientInterceptor",
+    "UnaryUnaryMultiCallable",
     "UsageError",
     "insecure_channel",
     "method_handlers_generic_handler",
@@ -92,3 +118,8 @@ __all__ = [
     "unary_stream_rpc_method_handler",
     "unary_unary_rpc_method_handler",
 ]
+
+if not TYPE_CHECKING:  # or mypy would take every name for one of the package's
+
+    def __getattr__(name: str) -> object:
+        raise AttributeError(why_not(name), name=name, obj=None)

@@ -101,6 +101,14 @@ class AioRpcError(Exception):
         )
 
 
+def register_as_grpcs(**classes: type[Any]) -> None:
+    """Where grpcio is loaded, isinstance with its abstract classes of these names holds for ours."""
+    aio = sys.modules.get("grpc.aio")
+    if aio is not None:
+        for name, own in classes.items():
+            getattr(aio, name).register(own)
+
+
 E = TypeVar("E", AioRpcError, AbortError)
 
 _like_grpc: dict[type[Any], type[Any]] = {}

@@ -1,5 +1,13 @@
-"""The channel: `insecure_channel()` and its calls. Read `target`, `endpoint`, `subchannel`,
-`call`, then `channel`.
+"""The channel and its calls.
+
+| to read | has |
+| --- | --- |
+| `target` | the addresses of a name |
+| `endpoint`, `subchannel` | a connection; one that is opened again when it is lost |
+| `client_method`, `response` | a method's requests, a response's headers |
+| `call_channel`, `call`, `kinds` | a call: its view of the channel, its life, its four kinds |
+| `interceptors`, `multi_callables` | the methods of stubs |
+| `channel` | calls on their way to a connection, states |
 """
 
 from __future__ import annotations
@@ -23,6 +31,12 @@ from trovemq_rpc.channel.kinds import (
     UnaryStreamCall,
     UnaryUnaryCall,
 )
+from trovemq_rpc.channel.multi_callables import (
+    StreamStreamMultiCallable,
+    StreamUnaryMultiCallable,
+    UnaryStreamMultiCallable,
+    UnaryUnaryMultiCallable,
+)
 
 __all__ = [
     "Call",
@@ -34,12 +48,16 @@ __all__ = [
     "ServerInterceptor",
     "StreamStreamCall",
     "StreamStreamClientInterceptor",
+    "StreamStreamMultiCallable",
     "StreamUnaryCall",
     "StreamUnaryClientInterceptor",
+    "StreamUnaryMultiCallable",
     "UnaryStreamCall",
     "UnaryStreamClientInterceptor",
+    "UnaryStreamMultiCallable",
     "UnaryUnaryCall",
     "UnaryUnaryClientInterceptor",
+    "UnaryUnaryMultiCallable",
     "insecure_channel",
     "secure_channel",
 ]

@@ -1,10 +1,13 @@
-"""A call on the channel: `Call` of grpc.aio. It begins when it is made, not when it is awaited.
+"""A call on the channel: grpc.aio's `Call`. It begins when it is made, not when it is awaited.
 
-| state   | means                                           | leads to                                  |
-|---------|-------------------------------------------------|-------------------------------------------|
-| waiting | no connection yet, or no free stream on it      | sent, over                                |
-| sent    | it is a stream; `stream` and `endpoint` are set | waiting (not processed: sent again), over |
-| over    | it has a status                                 |                                           |
+| state   | means                                           | leads to                               |
+|---------|-------------------------------------------------|----------------------------------------|
+| waiting | there is no connection, or no free stream on it | sent, over                             |
+| sent    | it is a stream; `stream` and `endpoint` are set | waiting (no server looked at it), over |
+| over    | it has a status                                 |                                        |
+
+Only a call that no server looked at is sent again (gRPC's "transparent retry"): one whose stream was refused
+(REFUSED_STREAM), or that is above the last id of a GOAWAY.
 """
 
 from __future__ import annotations
@@ -35,12 +38,13 @@ from trovemq_rpc.wire.framing import pack_prefix
 from trovemq_rpc.wire.metadata import Metadata, MetadataLike, encode_metadata, too_large_metadata
 from trovemq_rpc.wire.status import StatusCode, status_of_reset
 
-ATTEMPTS_MAX: Final = 5  # of a call that servers did not process
+ATTEMPTS_MAX: Final = 5  # of a call that no server looks at: a sixth would hardly be better
 
 
 class Call(Intake):
-    """The common part of all four kinds. Attributes that few calls need are the class's until they are
-    set."""
+    """The common part of all four kinds. Attributes that few calls need belong to the class until they are
+    set: so a call is made quickly.
+    """
 
     endpoint: ChannelEndpoint
     stream: Stream
@@ -86,11 +90,11 @@ class Call(Intake):
 
     # --- sending ----------------------------------------------------------------------------------------
     def start(self, endpoint: ChannelEndpoint) -> None:
-        """Becomes a stream of this connection."""
+        """The call becomes a stream of this connection."""
         raise NotImplementedError
 
     def _block(self, endpoint: ChannelEndpoint) -> bytes | None:
-        """The request's header block. None where it is larger than the server takes: the call is over."""
+        """The request's header block. None if it is too large for the server: then the call is over."""
         fields: list[Field] = []
         if self.deadline is not None:
             left = max(0.0, self.deadline - self.channel.loop.time())
@@ -175,7 +179,7 @@ class Call(Intake):
             self.finish(code, details)
 
     def _ending(self, fields: Fields) -> tuple[StatusCode | None, str]:
-        """The status in the trailers. Equal ones are one list, so those of most calls are read once."""
+        """The status in the trailers. Equal trailers are the same list, so most are read once."""
         if fields is self.endpoint.trailers_ok:
             return StatusCode.OK, ""
         code, details = read_trailers(fields)
@@ -200,7 +204,7 @@ class Call(Intake):
             self.finish(StatusCode.UNAVAILABLE, reason)
 
     def on_unprocessed(self, reason: str) -> None:
-        """The server did not look at the call: it is sent again, unseen by the caller."""
+        """No server looked at the call: it is sent again, and the caller does not notice."""
         if self.over:
             return
         self._attempts += 1
@@ -246,7 +250,7 @@ class Call(Intake):
             self.wheel_key = 0
         if self.sent:
             endpoint = self.endpoint
-            self.stream.owner = None  # no cycle is left to the garbage collector
+            self.stream.owner = None  # else a cycle would wait for the garbage collector
             if self.stream.state != CLOSED:
                 endpoint.reset(self.stream, ErrorCode.NO_ERROR if self.ended else ErrorCode.CANCEL)
             if self.reader is not None:
@@ -284,7 +288,7 @@ class Call(Intake):
             await self._wait_step()
 
     def _wait_step(self) -> asyncio.Future[None]:
-        """Done when the call is sent, and when it is over."""
+        """Done at the call's next step: when it is sent, and when it is over."""
         waiter = asyncio.get_running_loop().create_future()
         if self._waiters is None:
             self._waiters = []
@@ -294,7 +298,7 @@ class Call(Intake):
     def _error(self) -> AioRpcError:
         assert self._status is not None
         initial = self._info.metadata if self._info is not None else Metadata()
-        return make_error(self._status, initial, self._trailing(), self._details, self.debug_error_string())
+        return make_error(self._status, initial, self._trailing(), self._details, self._debug())
 
     def _raise(self) -> None:
         """Raises a status other than OK for the caller."""
@@ -357,9 +361,12 @@ class Call(Intake):
         await self._wait_over()
         return self._details
 
-    def debug_error_string(self) -> str:
-        if self._status is None:
-            return ""
+    async def debug_error_string(self) -> str:
+        await self._wait_over()
+        return self._debug()
+
+    def _debug(self) -> str:
+        assert self._status is not None
         peer = self.endpoint.peer() if self.sent else self.channel.target.text
         return f"{self._status.name} from {peer}: {self._details}"
 

@@ -1,4 +1,10 @@
-"""`insecure_channel()` and `secure_channel()`: a channel with grpc.aio's names."""
+"""`insecure_channel()` and `secure_channel()`: a channel with grpc.aio's names.
+
+It has one subchannel, which takes the first address that answers (pick_first), or one an address
+(round_robin). The best state among them is the channel's: READY, CONNECTING, IDLE, TRANSIENT_FAILURE. A call
+that finds no usable connection waits for one. It fails when all subchannels have failed, unless it was made
+with `wait_for_ready`.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +19,8 @@ from trovemq_rpc.channel.call import Call
 from trovemq_rpc.channel.client_method import ClientMethod
 from trovemq_rpc.channel.connectivity import ChannelConnectivity as State
 from trovemq_rpc.channel.endpoint import ChannelEndpoint
+from trovemq_rpc.channel.interceptors import InterceptedCall
+from trovemq_rpc.channel.kinds import StreamStreamCall, StreamUnaryCall, UnaryStreamCall, UnaryUnaryCall
 from trovemq_rpc.channel.multi_callables import (
     StreamStreamMultiCallable,
     StreamUnaryMultiCallable,
@@ -22,13 +30,14 @@ from trovemq_rpc.channel.multi_callables import (
 from trovemq_rpc.channel.subchannel import Subchannel
 from trovemq_rpc.channel.target import Address, Target
 from trovemq_rpc.credentials import ChannelCredentials
-from trovemq_rpc.errors import UsageError
+from trovemq_rpc.errors import UsageError, register_as_grpcs
 from trovemq_rpc.loop_parts import LoopParts, loop_parts
 from trovemq_rpc.metrics import Metrics
 from trovemq_rpc.options import ChannelArguments, options_of
 from trovemq_rpc.wire.compression import Compression
 from trovemq_rpc.wire.status import StatusCode
 
+CLOSE_LOOK_S: Final = 0.02  # between two looks whether the last call is over: hardly later than it is
 USER_AGENT: Final = "grpc-python-trovemq-rpc/0.1.0"
 INTERCEPTOR_METHODS: Final = (
     "intercept_unary_unary",
@@ -44,7 +53,7 @@ log = logging.getLogger("trovemq_rpc")
 
 
 class Channel:
-    """Made by `insecure_channel` or `secure_channel`, where a loop runs or later does."""
+    """Made by `insecure_channel` or `secure_channel`. The event loop is that of its first call."""
 
     def __init__(
         self,
@@ -204,7 +213,7 @@ class Channel:
             subchannel.connect()
 
     async def _resolve(self) -> None:
-        """One subchannel an address; asked again while the name has none."""
+        """Makes a subchannel for each address. Asks again while the name has none."""
         while not self._subchannels:
             try:
                 addresses = await self.target.resolve()
@@ -218,7 +227,7 @@ class Channel:
         self._connect()
 
     def connect_failed(self, error: str) -> None:
-        """Calls that do not wait for a connection end where none is left to hope for."""
+        """Ends the calls without `wait_for_ready`, if no subchannel may still connect."""
         if any(not subchannel.failing for subchannel in self._subchannels):
             return
         waiting, self._waiting = self._waiting, deque()
@@ -284,14 +293,14 @@ class Channel:
 
     # --- the end ----------------------------------------------------------------------------------------
     async def close(self, grace: float | None = None) -> None:
-        """No new calls; the open ones have `grace` seconds (None: are cancelled now)."""
+        """Takes no new calls. Open ones have `grace` seconds; with None they are cancelled now."""
         if self._closed:
             return
         self._closed = True
         if grace and self.calls:
             end = self.loop.time() + grace
             while self.calls and self.loop.time() < end:  # noqa: ASYNC110 - once, at the end
-                await asyncio.sleep(min(0.02, grace))
+                await asyncio.sleep(min(CLOSE_LOOK_S, grace))
         for call in tuple(self.calls):
             call.cancel()
         self._waiting.clear()
@@ -322,6 +331,21 @@ def _just(address: Address) -> Callable[[], Any]:
     return addresses
 
 
+def _look_like_grpcs() -> None:
+    register_as_grpcs(
+        Channel=Channel,
+        UnaryUnaryCall=UnaryUnaryCall,
+        UnaryStreamCall=UnaryStreamCall,
+        StreamUnaryCall=StreamUnaryCall,
+        StreamStreamCall=StreamStreamCall,
+        InterceptedUnaryUnaryCall=InterceptedCall,
+        UnaryUnaryMultiCallable=UnaryUnaryMultiCallable,
+        UnaryStreamMultiCallable=UnaryStreamMultiCallable,
+        StreamUnaryMultiCallable=StreamUnaryMultiCallable,
+        StreamStreamMultiCallable=StreamStreamMultiCallable,
+    )
+
+
 def insecure_channel(
     target: str,
     options: ChannelArguments | None = None,
@@ -329,6 +353,7 @@ def insecure_channel(
     interceptors: Sequence[Any] | None = None,
 ) -> Channel:
     """A channel without TLS."""
+    _look_like_grpcs()
     return Channel(target, None, options, compression, interceptors or ())
 
 
@@ -339,7 +364,8 @@ def secure_channel(
     compression: Any = None,
     interceptors: Sequence[Any] | None = None,
 ) -> Channel:
-    """A channel with TLS; its credentials are of `ssl_channel_credentials`."""
+    """A channel with TLS; `ssl_channel_credentials` makes its credentials."""
+    _look_like_grpcs()
     if not isinstance(credentials, ChannelCredentials):
         raise TypeError(
             "credentials must be trovemq_rpc's (ssl_channel_credentials): grpcio's cannot be read"

@@ -1,8 +1,9 @@
 """Interceptors of both ends, with grpc.aio's names and arguments.
 
-A client interceptor gets `continuation(details, request)`, which makes the call (or runs the next
-interceptor), and returns a call or, for one response, the response itself. Meanwhile the caller has an
-`InterceptedCall`.
+A client interceptor gets a `continuation`, the details of the call, and its request. `await
+continuation(details, request)` runs the next interceptor; the last one's makes the call. The interceptor
+returns a call or, where there is one response, the response itself. The caller has an `InterceptedCall` at
+once.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ class ServerInterceptor(ABC):
     """Sees each call before its handler."""
 
     @abstractmethod
-    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
-        """Returns a handler: that of `await continuation(details)`, or another."""
+    async def intercept_service(
+        self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
+    ) -> Any:
+        """Returns a handler: that of `await continuation(handler_call_details)`, or another."""
 
 
 class ClientInterceptor(ABC):  # noqa: B024 - the four below have its methods
@@ -43,32 +46,40 @@ class UnaryUnaryClientInterceptor(ClientInterceptor):
     """Sees calls of one request and one response."""
 
     @abstractmethod
-    async def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any: ...
+    async def intercept_unary_unary(
+        self, continuation: Any, client_call_details: Any, request: Any
+    ) -> Any: ...
 
 
 class UnaryStreamClientInterceptor(ClientInterceptor):
     """Sees calls of one request and a stream of responses."""
 
     @abstractmethod
-    async def intercept_unary_stream(self, continuation: Any, details: Any, request: Any) -> Any: ...
+    async def intercept_unary_stream(
+        self, continuation: Any, client_call_details: Any, request: Any
+    ) -> Any: ...
 
 
 class StreamUnaryClientInterceptor(ClientInterceptor):
     """Sees calls of a stream of requests and one response."""
 
     @abstractmethod
-    async def intercept_stream_unary(self, continuation: Any, details: Any, requests: Any) -> Any: ...
+    async def intercept_stream_unary(
+        self, continuation: Any, client_call_details: Any, request_iterator: Any
+    ) -> Any: ...
 
 
 class StreamStreamClientInterceptor(ClientInterceptor):
     """Sees calls of streams both ways."""
 
     @abstractmethod
-    async def intercept_stream_stream(self, continuation: Any, details: Any, requests: Any) -> Any: ...
+    async def intercept_stream_stream(
+        self, continuation: Any, client_call_details: Any, request_iterator: Any
+    ) -> Any: ...
 
 
 class Requests:
-    """The arguments of `write`, as the iterator that interceptors see."""
+    """An iterator over the requests that the caller writes, for interceptors to see."""
 
     def __init__(self) -> None:
         self._items: deque[Any] = deque()
@@ -98,7 +109,7 @@ class Requests:
 
 
 class InterceptedCall:
-    """A call whose interceptors run in a task of its own; asks the real call once there is one."""
+    """A call whose interceptors run in a task. It passes everything on to the real call when there is one."""
 
     def __init__(self, task: asyncio.Task[Any], requests: Requests | None, deadline: float | None) -> None:
         self._task = task
@@ -216,6 +227,9 @@ class InterceptedCall:
     async def details(self) -> Any:
         return await self._ask("details", "")
 
+    async def debug_error_string(self) -> Any:
+        return await self._ask("debug_error_string", "")
+
     async def wait_for_connection(self) -> None:
         await self._ask("wait_for_connection", None)
 
@@ -231,7 +245,7 @@ def intercepted(
     request: Any,
     compression: Any,
 ) -> InterceptedCall:
-    """Starts the chain: the first interceptor is the outermost, `direct` makes the call."""
+    """Starts the interceptors, from the first to the last; after the last one `direct` makes the call."""
     requests = None
     if request is None and name.startswith("intercept_stream"):
         request = requests = Requests()

@@ -1,11 +1,28 @@
-"""The server: `server()` and its calls. Read `method`, `call`, `methods`,
-`endpoint`, `running`, then `server`.
+"""The server and its calls.
+
+| to read | has |
+| --- | --- |
+| `method`, `methods` | a method's handler, prepared for its calls |
+| `head` | a call's headers |
+| `incoming`, `outgoing`, `call` | a call: its requests, its answers, its life |
+| `call_endpoint`, `endpoint` | a connection: requests become calls |
+| `refusals` | answers to requests and peers that begin no call |
+| `running` | coroutine handlers |
+| `server` | methods, ports, start and stop |
 """
 
 from __future__ import annotations
 
 from trovemq_rpc.server.call import ServerCall, StreamCallbacks
 from trovemq_rpc.server.methods import CallbackStream, CallbackUnary
-from trovemq_rpc.server.server import Server, server
+from trovemq_rpc.server.server import HandlerCallDetails, Server, server
 
-__all__ = ["CallbackStream", "CallbackUnary", "Server", "ServerCall", "StreamCallbacks", "server"]
+__all__ = [
+    "CallbackStream",
+    "CallbackUnary",
+    "HandlerCallDetails",
+    "Server",
+    "ServerCall",
+    "StreamCallbacks",
+    "server",
+]

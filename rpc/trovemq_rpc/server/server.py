@@ -1,16 +1,22 @@
-"""`server()`: methods, ports, start and stop, with grpc.aio's names."""
+"""`server()`: methods, ports, start and stop, with grpc.aio's names.
+
+| state | leads to |
+| --- | --- |
+| made | started: `start`, once. Ports are added before it |
+| started | stopping: `stop(grace)`. No new calls; open ones have `grace` seconds, then they are cancelled |
+| stopping | terminated: all connections are closed, 2 seconds later at most |
+"""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from trovemq_rpc.credentials import ServerCredentials
-from trovemq_rpc.errors import UsageError
+from trovemq_rpc.errors import UsageError, register_as_grpcs
 from trovemq_rpc.listening import BACKLOG, listen
 from trovemq_rpc.loop_parts import LoopParts, loop_parts
 from trovemq_rpc.metrics import Metrics
@@ -26,7 +32,11 @@ from trovemq_rpc.wire.compression import Compression
 from trovemq_rpc.wire.metadata import MetadataLike
 from trovemq_rpc.wire.status import StatusCode
 
-METHODS_FOUND_MAX = 10_000  # of generic handlers, whose methods show only when they are called
+METHODS_FOUND_MAX: Final = 10_000
+"""Remembered paths that generic handlers were asked for: more than servers have methods. Clients choose them.
+"""
+CLOSE_TIMEOUT_S: Final = 2.0  # for clients to read their last answers at a stop
+STOP_LOOK_S: Final = 0.05  # between two looks whether the last call is over: hardly later than it is
 
 
 class HandlerCallDetails(NamedTuple):
@@ -85,7 +95,7 @@ class Server:
     def add_callback_handlers(
         self, service_name: str, handlers: Mapping[str, CallbackUnary | CallbackStream]
     ) -> None:
-        """Callbacks for methods of a service, before or instead of a servicer's."""
+        """Callbacks for methods of a service. Those that are added last win."""
         self.add_registered_method_handlers(service_name, handlers)
 
     @property
@@ -113,7 +123,7 @@ class Server:
 
     # --- ports ------------------------------------------------------------------------------------------
     def add_insecure_port(self, address: str) -> int:
-        """Binds now; listens from `start` on. Returns the port."""
+        """Binds the address now and listens from `start` on. Returns the port."""
         return self._add_port(address, None)
 
     def add_secure_port(self, address: str, server_credentials: ServerCredentials) -> int:
@@ -153,13 +163,13 @@ class Server:
         return await loop.create_server(accepted, sock=bound, backlog=BACKLOG)
 
     def accept(self, credentials: ServerCredentials | None = None) -> ServerEndpoint:
-        """The protocol of one more connection, for whatever transport."""
+        """The protocol of a new connection, for any transport of asyncio's."""
         tls = Tls(credentials.context, True) if credentials is not None else None
         return ServerEndpoint(self, tls)
 
     async def stop(self, grace: float | None) -> None:
-        """No new calls; the open ones have `grace` seconds (None: are cancelled now). May be
-        called again, sooner.
+        """Takes no new calls. Open ones have `grace` seconds; with None they are cancelled now. A second
+        `stop` may shorten the time.
         """
         first = not self.stopping
         self.stopping = True
@@ -185,7 +195,9 @@ class Server:
         while self.metrics.calls_active and loop.time() < end:
             assert self._no_endpoints is not None
             try:
-                await asyncio.wait_for(self._no_endpoints.wait(), min(0.05, max(0.0, end - loop.time())))
+                await asyncio.wait_for(
+                    self._no_endpoints.wait(), min(STOP_LOOK_S, max(0.0, end - loop.time()))
+                )
             except TimeoutError:
                 continue
             break
@@ -205,13 +217,13 @@ class Server:
             assert self._no_endpoints is not None
             self._no_endpoints.clear()
             try:
-                await asyncio.wait_for(self._no_endpoints.wait(), 2.0)
+                await asyncio.wait_for(self._no_endpoints.wait(), CLOSE_TIMEOUT_S)
             except TimeoutError:
                 for endpoint in tuple(self.endpoints):
                     endpoint.abort()
 
     async def wait_for_termination(self, timeout: float | None = None) -> bool:
-        """True where the time passed first, as in grpc.aio."""
+        """True if the time passed first, as in grpc.aio."""
         assert self._terminated is not None, "the server was not started"
         try:
             await asyncio.wait_for(self._terminated.wait(), timeout)
@@ -232,7 +244,7 @@ class Server:
         self._batches.append(method)
 
     def _run_batches(self) -> None:
-        """Immediate answers are one write a connection, without another turn of the loop."""
+        """Runs the callbacks. All answers that they give at once are one write a connection."""
         batches, self._batches = self._batches, []
         endpoints: set[CallEndpoint] = set()
         for method in batches:
@@ -248,7 +260,7 @@ class Server:
             endpoint.end_turn()
 
     async def run_intercepted(self, call: ServerCall) -> None:
-        """Interceptors first: each may look, replace the handler, or refuse."""
+        """Runs the interceptors, then the handler that they return."""
         details = HandlerCallDetails(call.method.path, call.invocation_metadata())
         original = call.method
 
@@ -286,7 +298,7 @@ def server(
     compression: Any = None,
 ) -> Server:
     """A server, as grpc.aio.server makes one."""
-    _look_like_grpc()
+    register_as_grpcs(Server=Server, ServicerContext=ServerCall)
     return Server(
         migration_thread_pool,
         handlers or (),
@@ -304,11 +316,3 @@ def _run_batch(method: Method, calls: list[ServerCall]) -> None:
         for call in calls:
             if not call.over:
                 call.endpoint.callback_failed(call, error)
-
-
-def _look_like_grpc() -> None:
-    """Where grpcio is loaded, isinstance with its abstract classes holds for ours."""
-    aio: Any = sys.modules.get("grpc.aio")
-    if aio is not None:
-        aio.Server.register(Server)
-        aio.ServicerContext.register(ServerCall)

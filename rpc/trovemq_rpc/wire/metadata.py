@@ -41,7 +41,7 @@ _NEVER_SENT: Final = frozenset(name.decode() for name in _RESERVED) | {"user-age
 
 
 class Metadata(Collection[Pair]):
-    """Pairs in order, with the look-ups of grpc.aio.Metadata: `m[key]` is the first value of a key."""
+    """Pairs in their order. As in grpc.aio.Metadata, `m[key]` is the first value of the key."""
 
     __slots__ = ("_pairs",)
 
@@ -49,8 +49,8 @@ class Metadata(Collection[Pair]):
         self._pairs: list[Pair] = list(pairs)
 
     @classmethod
-    def from_tuple(cls, pairs: Iterable[Pair] | None) -> Metadata:
-        return cls(*(pairs or ()))
+    def from_tuple(cls, raw_metadata: Iterable[Pair] | None) -> Metadata:
+        return cls(*(raw_metadata or ()))
 
     def add(self, key: str, value: Value) -> None:
         self._pairs.append((key, value))
@@ -121,7 +121,7 @@ class Metadata(Collection[Pair]):
 
 
 def encode_metadata(metadata: MetadataLike) -> list[Field]:
-    """Header fields; ValueError names the one that may not be sent."""
+    """Header fields. ValueError names a pair that may not be sent."""
     fields: list[Field] = []
     for key, value in metadata:
         if not _KEY.fullmatch(key) or (key.startswith("grpc-") and key in _NEVER_SENT):
@@ -144,7 +144,7 @@ def encode_metadata(metadata: MetadataLike) -> list[Field]:
 
 
 def too_large_metadata(size: int, limit: int) -> str:
-    """Why headers or trailers were not sent (SETTINGS_MAX_HEADER_LIST_SIZE, RFC 9113 section 6.5.2)."""
+    """Says why headers or trailers were not sent (SETTINGS_MAX_HEADER_LIST_SIZE, RFC 9113 section 6.5.2)."""
     return f"metadata of {size} bytes were not sent: the peer takes at most {limit}; send less"
 
 
@@ -163,7 +163,7 @@ def decode_metadata(fields: Iterable[Field]) -> tuple[Pair, ...]:
 
 
 def decode_binary(value: bytes) -> bytes:
-    """Base64 with or without padding; malformed text becomes empty: it cannot end an answered call."""
+    """Decodes base64, with padding or without. Malformed text becomes b"": the call continues."""
     try:
         return a2b_base64(value.rstrip(b"=") + b"=" * (-len(value.rstrip(b"=")) % 4))
     except ValueError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -35,16 +37,68 @@ async def test_generated_code_of_grpcio_serves_and_calls() -> None:
         assert failed.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-async def test_reflection_of_grpcio_is_served() -> None:
+@pytest.mark.parametrize("by", ["servicer", "enable_server_reflection"])
+async def test_reflection_of_grpcio_is_served(by: str) -> None:
+    names = (reflection.SERVICE_NAME, "grpc.health.v1.Health")
+
     def prepare(server: rpc.Server) -> None:
-        reflection.enable_server_reflection((reflection.SERVICE_NAME, "grpc.health.v1.Health"), server)
+        if by == "servicer":
+            servicer = reflection.aio.ReflectionServicer(names)
+            reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)
+        else:
+            reflection.enable_server_reflection(names, server)
 
     async with ends(prepare=prepare) as both:
         stub = reflection_pb2_grpc.ServerReflectionStub(both.channel)
         asked = reflection_pb2.ServerReflectionRequest(list_services="")
         (answer,) = [reply async for reply in stub.ServerReflectionInfo(iter([asked]))]
-        names = [service.name for service in answer.list_services_response.service]
-        assert "grpc.health.v1.Health" in names
+        listed = [service.name for service in answer.list_services_response.service]
+        assert sorted(listed) == sorted(names)
+
+
+class _SeenByServer(grpc.aio.ServerInterceptor):
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, object]] = []
+
+    async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+        metadata = dict(handler_call_details.invocation_metadata)
+        self.seen.append((handler_call_details.method.rpartition("/")[2], metadata.get("token")))
+        return await continuation(handler_call_details)
+
+
+class _Token(
+    grpc.aio.UnaryUnaryClientInterceptor,
+    grpc.aio.UnaryStreamClientInterceptor,
+    grpc.aio.StreamUnaryClientInterceptor,
+    grpc.aio.StreamStreamClientInterceptor,
+):
+    """Gives every call a token, as grpc.aio's documents say it."""
+
+    async def _with_token(self, continuation: Any, details: Any, request: Any) -> Any:
+        metadata = grpc.aio.Metadata(("token", "t"))
+        given = grpc.aio.ClientCallDetails(
+            details.method, details.timeout, metadata, details.credentials, details.wait_for_ready
+        )
+        return await continuation(given, request)
+
+    intercept_unary_unary = intercept_unary_stream = _with_token
+    intercept_stream_unary = intercept_stream_stream = _with_token
+
+
+async def test_interceptors_of_grpcios_classes_see_all_four_kinds_of_calls() -> None:
+    server = _SeenByServer()
+    async with ends(interceptors=[server]) as both:
+        target = f"127.0.0.1:{both.port}"
+        async with rpc.insecure_channel(target, interceptors=[_Token()]) as channel:
+            assert await channel.unary_unary("/test.Test/Echo")(b"x") == b"x"
+            assert [m async for m in channel.unary_stream("/test.Test/Count")(b"2")] == [b"0", b"1"]
+            assert await channel.stream_unary("/test.Test/Join")(iter([b"a", b"b"])) == b"a,b"
+            stream = channel.stream_stream("/test.Test/Both")()
+            await stream.write(b"a")
+            assert await stream.read() == b"a"
+            await stream.done_writing()
+            assert await stream.read() == grpc.aio.EOF
+    assert server.seen == [("Echo", "t"), ("Count", "t"), ("Join", "t"), ("Both", "t")]
 
 
 async def test_grpcios_channel_calls_our_server() -> None:
@@ -95,6 +149,23 @@ async def test_what_is_raised_is_caught_by_grpcios_names() -> None:
         assert isinstance(failed.value, rpc.AioRpcError)
         assert failed.value.code() is grpc.StatusCode.NOT_FOUND
         assert isinstance(both.server, grpc.aio.Server)
+
+
+async def test_our_objects_are_instances_of_grpcios_abstract_classes() -> None:
+    async with ends() as both:
+        call = both.unary("Echo")(b"x")
+        assert isinstance(both.channel, grpc.aio.Channel)
+        assert isinstance(both.unary("Echo"), grpc.aio.UnaryUnaryMultiCallable)
+        assert isinstance(call, grpc.aio.UnaryUnaryCall)
+        assert isinstance(both.stream("Both")(), grpc.aio.StreamStreamCall)
+        assert await call == b"x"
+
+
+async def test_the_debug_string_of_a_call_could_not_be_awaited() -> None:
+    async with ends() as both:
+        call = both.unary("Fail")(b"because")
+        assert "NOT_FOUND" in await call.debug_error_string()
+        assert "because" in await call.debug_error_string()
 
 
 async def test_an_abort_was_not_caught_by_grpcios_name() -> None:
