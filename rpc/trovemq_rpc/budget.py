@@ -1,16 +1,16 @@
-"""A budget of bytes: received messages that are incomplete or that nobody has read yet, and the answers of a
-server that its clients have not taken.
+"""A budget of bytes. It counts received messages that are incomplete or unread, and the answers of a server
+that its clients have not taken.
 
-| rule | why |
+| rule | reason |
 | --- | --- |
-| a message above a stream's window is admitted by its announced length | none begins that cannot end |
+| a message above its stream's window needs an admission, by its announced length | it can be completed |
 | messages above 4 MiB share three quarters of the total | half-received giants never lock out small ones |
-| a used up share or total keeps the connection's window closed | pressure, and control frames still pass |
-| one message is admitted even where all is used up | one message can always continue |
-| bytes of an admitted message never wait for the window | they are counted already |
+| no WINDOW_UPDATE for a connection above its share, or above the total | control frames still pass |
+| while no message is admitted, the next one is, whatever is left | something can always continue |
+| bytes of an admitted message need no further window | they are counted already |
 | output counts in the total, not in its connection's share | a client that reads late may still send |
 
-Who makes large answers looks at `output_held` first: a budget cannot refuse bytes that are there.
+A budget cannot refuse bytes that exist. A handler that makes large answers looks at `output_held` first.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-TOTAL_DEFAULT: Final = 256 << 20
-CONNECTION_SHARE_DEFAULT: Final = 64 << 20
-SMALL_MESSAGE_MAX: Final = 4 << 20
+TOTAL_DEFAULT: Final = 256 << 20  # a part of a small machine's memory, and several messages of 64 MiB
+CONNECTION_SHARE_DEFAULT: Final = 64 << 20  # so that one connection leaves space for three as greedy
+SMALL_MESSAGE_MAX: Final = 4 << 20  # gRPC's default for the largest message
 
 
 class Holder(Protocol):
@@ -43,7 +43,7 @@ class BytesBudget:
         self.total = total
         self.connection_share = min(connection_share, total)
         self.held = 0
-        self.output_held = 0  # of these, the bytes ready to be sent
+        self.output_held = 0  # the part of `held` that waits to be sent
         self.large_held = 0
         self.admissions = 0
         self.refused = 0  # admissions that had to wait
@@ -57,7 +57,7 @@ class BytesBudget:
         return self.total * 3 // 4
 
     def exhausted(self, holder: Holder) -> bool:
-        """Whether the connection's window must stay as it is; `on_budget` is called afterwards."""
+        """Whether the connection gets no WINDOW_UPDATE now. `on_budget` is called when there is space."""
         if self.held < self.total and holder.held < self.connection_share:
             return False
         self._waiting.add(holder)
@@ -97,9 +97,7 @@ class BytesBudget:
 
     # --- admission --------------------------------------------------------------------------------------
     def admit(self, holder: Holder, size: int, admitted: Callable[[], bool]) -> None:
-        """Calls `admitted` now or later, with `size` bytes taken; where it returns False they are
-        returned.
-        """
+        """Takes `size` bytes and calls `admitted`, now or when there is space; False gives the bytes back."""
         queue = self._large if size > SMALL_MESSAGE_MAX else self._small
         if not queue and self._fits(holder, size):
             self._grant(holder, size, admitted)
@@ -117,11 +115,11 @@ class BytesBudget:
 
     def _fits(self, holder: Holder, size: int) -> bool:
         if not self.admissions:
-            return True  # one may always continue, or incomplete messages could fill the budget
+            return True  # or incomplete messages that fill the budget would wait for each other
         if self.held + size > self.total:
             return False
         if holder.admissions and holder.held + size > self.connection_share:
-            return False  # its share binds a connection that has one already; a single one may exceed it
+            return False  # a connection's only message may exceed its share
         return size <= SMALL_MESSAGE_MAX or self.large_held + size <= self.message_size_max
 
     def _grant(self, holder: Holder, size: int, admitted: Callable[[], bool]) -> None:

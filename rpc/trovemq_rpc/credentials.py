@@ -1,4 +1,4 @@
-"""TLS credentials with grpcio's function names, as ssl contexts."""
+"""TLS credentials: grpcio's functions, and ssl contexts below them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from contextlib import contextmanager
 
 
 class ServerCredentials:
-    """A server's certificate and whom it trusts. Take `ssl_server_credentials`, or give a context
-    of your own.
-    """
+    """A server's certificate, and whom it trusts. Made by `ssl_server_credentials`, or of any ssl context."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self.use(context)
 
     def use(self, context: ssl.SSLContext) -> None:
-        """For the connections that come from now on."""
+        """Takes another context for the connections that come from now on."""
         context.set_alpn_protocols(["h2"])
         context.minimum_version = max(context.minimum_version, ssl.TLSVersion.TLSv1_2)  # RFC 9113 section 9.2
         self.context = context
@@ -39,10 +37,11 @@ def ssl_server_credentials(
     require_client_auth: bool = False,
     revocation_lists: bytes | None = None,
 ) -> ServerCredentials:
-    """Of PEM bytes: (private key, certificate chain); mutual TLS by root certificates and
-    `require_client_auth`. With `revocation_lists` a client's certificate must be one that its
-    authority's newest list does not name; an authority without a list, or with one that is out of
-    date, vouches for nobody.
+    """Credentials of PEM bytes: pairs of (private key, certificate chain). Mutual TLS needs
+    `root_certificates` and `require_client_auth`.
+
+    With `revocation_lists` a client is refused if the newest list of its authority names its certificate, and
+    also if its authority has no list or one that is out of date.
     """
     if not private_key_certificate_chain_pairs:
         raise ValueError("at least one private key with its certificate chain is needed")
@@ -66,7 +65,7 @@ def ssl_channel_credentials(
     private_key: bytes | None = None,
     certificate_chain: bytes | None = None,
 ) -> ChannelCredentials:
-    """Credentials of PEM bytes; without root certificates the system's are trusted."""
+    """Credentials of PEM bytes. Without root certificates those of the system are trusted."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if root_certificates is not None:
         context.load_verify_locations(cadata=root_certificates.decode())
@@ -86,7 +85,7 @@ def _load(context: ssl.SSLContext, private_key: bytes, chain: bytes) -> None:
 
 @contextmanager
 def _file(content: bytes) -> Iterator[str]:
-    """ssl reads certificates from files only: one in memory where the system has such."""
+    """A file with this content, in memory if the system can: ssl reads certificates from files only."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("pem")
         try:

@@ -1,4 +1,4 @@
-"""Method handlers as grpcio makes them, for servers without grpcio and without generated code."""
+"""Method handlers as grpcio makes them, for programs without grpcio and without generated code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class RpcMethodHandler(NamedTuple):
-    """grpcio's, field by field."""
+    """It has the fields of grpcio's."""
 
     request_streaming: bool
     response_streaming: bool

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import socket
 import stat
+from typing import Final
 
-BACKLOG = 1_024
+BACKLOG: Final = 1_024  # connections that wait in the kernel: clients often come together
 
 
 def split_host_port(address: str, port_default: int | None = None) -> tuple[str, int]:
-    """ValueError where it is not HOST:PORT."""
+    """Without a port it is `port_default`; ValueError if there is none either."""
     host, colon, port = address.rpartition(":")
     if not colon or (port and not port.isdigit()) or (":" in host and not host.startswith("[")):
         if port_default is None:
@@ -20,9 +21,7 @@ def split_host_port(address: str, port_default: int | None = None) -> tuple[str,
 
 
 def listen(address: str) -> tuple[list[socket.socket], int]:
-    """Bound sockets of an address, and their port (0 for unix). RuntimeError, as in grpc, where
-    that fails.
-    """
+    """Sockets bound to an address, and their port (0 for unix). RuntimeError if that fails, as in grpc."""
     try:
         if address.startswith(("unix:", "unix-abstract:")):
             return [_listen_unix(address)], 0

@@ -1,9 +1,8 @@
-"""The common parts of all connections of one event loop: the receive buffer, the deadlines, the second's
-tick.
+"""All connections of an event loop share these: the receive buffer, the deadlines, the tick of each second.
 
-The receive buffer is filled onwards and reused only when nobody exports any of it: a bytearray refuses to
-change its size while a view exists. So a message that somebody keeps does not change; it keeps the buffer,
-and a new one is made.
+Reads fill the receive buffer from its beginning to its end. Then it is used again, if no view of it exists: a
+bytearray with a view refuses to change its size, so this can be asked. If there is a view, somebody has kept
+a message. The buffer is left to that view and never changes any more, and a new one takes its place.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from collections.abc import Callable
 from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
-RECEIVE_BUFFER_SIZE: Final = 512 << 10
-READ_SIZE_MIN: Final = 160 << 10  # a kept tail (at most one frame of 64 KiB) and a good read beside it
-DEADLINE_TICK_S: Final = 0.01
+RECEIVE_BUFFER_SIZE: Final = 512 << 10  # several large reads, and small enough to stay in a processor's cache
+READ_SIZE_MIN: Final = 160 << 10  # an incomplete frame of 64 KiB, and a good read after it
+DEADLINE_TICK_S: Final = 0.01  # a deadline may be so late: few timers serve many calls
 
 
 class Ticked(Protocol):

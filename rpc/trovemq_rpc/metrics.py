@@ -9,19 +9,19 @@ class Metrics:
     def __init__(self) -> None:
         self.connections = 0
         self.connections_opened = 0
-        self.refused_connections = 0  # another protocol, TLS that failed, or too many
+        self.refused_connections = 0  # another protocol, TLS that failed, or above the limit
         self.keepalive_timeouts = 0
         self.calls_started = 0
         self.calls_active = 0
         self.calls_ended: dict[str, int] = {}  # by status
         self.calls_refused = 0  # above a limit
-        self.calls_stalled = 0  # reset for lack of progress
-        self.calls_unread = 0  # reset because the answer was not taken
+        self.calls_stalled = 0  # reset because a message did not grow
+        self.calls_unread = 0  # reset because nobody read the answer
         self.goaways_sent: dict[str, int] = {}  # by code
         self.goaways_received: dict[str, int] = {}
         self.resets_received: dict[str, int] = {}
-        self.resets_sent: dict[str, int] = {}  # of connections that are gone
-        self.window_stalls = 0  # the same
+        self.resets_sent: dict[str, int] = {}  # added when a connection ends
+        self.window_stalls = 0  # sends that had to wait for a window; added when a connection ends
         self.too_many_pings = 0
         self.transparent_retries = 0
         self.messages_received = 0

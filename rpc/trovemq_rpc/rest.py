@@ -1,7 +1,7 @@
-"""The rest of a read: a connection does a bounded share of work in a turn of the loop, then the others have
-theirs.
+"""The rest of a read. In a turn of the loop a connection does a limited amount of work. The bytes that are
+left wait until the other connections had their turn.
 
-A flood's frames cost 1 to 15 us each, so one large read of them could hold up the others for half a second.
+A frame of a flood costs 1 to 15 us, so one large read of them could hold up the others for half a second.
 """
 
 from __future__ import annotations
@@ -14,34 +14,35 @@ from trovemq_rpc.loop_parts import LoopParts
 WORK_A_TURN_MAX: Final = 512
 """As `Receiving.parse` counts it: some 100 calls, or a few ms of a flood."""
 RESTS_SIZE_MAX: Final = 16 << 20
-"""The most bytes that all connections of a loop leave for later. Beyond it they leave nothing: bounded memory
-is more important than fairness."""
+"""The most bytes that all connections of a loop leave for later. Beyond it they leave nothing, because
+bounded memory is more important than fairness.
+"""
 
 
 class Rest:
-    """One connection's. While there is some, its transport does not read."""
+    """The rest of one connection. While there is one, the transport does not read."""
 
     __slots__ = ("_parts", "_size", "data")
 
     def __init__(self, parts: LoopParts) -> None:
         self.data: memoryview | None = None
         self._parts = parts
-        self._size = 0  # counted in `rests_size`: of the copy that `data` is the end of
+        self._size = 0  # of the copy whose end `data` is; counted in `rests_size`
 
     @property
     def work_max(self) -> int:
-        """The work that the connection may do now."""
+        """How much work the connection may do now, as `Receiving.parse` counts it."""
         return WORK_A_TURN_MAX if self._parts.rests_size < RESTS_SIZE_MAX else WORK_UNLIMITED
 
     def keep(self, data: memoryview) -> None:
-        """`data` is left: the end of the earlier rest, or of the receive buffer."""
+        """`data` is left over: the end of the rest before it, or of the receive buffer (which is copied)."""
         if self.data is None:
             self._count(len(data))
             data = memoryview(bytes(data))
         self.data = data
 
     def add(self, data: memoryview) -> None:
-        """More came, of a transport that reads on though it is paused."""
+        """More bytes came, from a transport that reads although it is paused."""
         assert self.data is not None
         joined = bytes(self.data) + bytes(data)
         self._count(len(joined))

@@ -1,5 +1,6 @@
-"""TLS between the transport's bytes and HTTP/2's: an ssl object between two memory buffers (ALPN
-`h2`, RFC 9113 section 3.2).
+"""TLS by an ssl object between two memory buffers: one for received bytes, one for bytes to send. The
+transports of asyncio and uvloop do the same at four times the cost. ALPN has to choose `h2` (RFC 9113 section
+3.2).
 """
 
 from __future__ import annotations
@@ -7,12 +8,10 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterable
 
-READ_SIZE = 128 << 10
-
 
 class Tls:
-    """One connection's TLS. `feed` ciphertext, then `handshake` or `read_into`; `seal` plain text;
-    write `take_output`.
+    """The TLS of one connection. Received bytes go to `feed`; then `handshake` or `read_into` uses them.
+    `seal` encrypts. `take_output` has the bytes to send.
     """
 
     __slots__ = ("_incoming", "_object", "_outgoing", "established")
@@ -31,9 +30,7 @@ class Tls:
         self._incoming.write(data)
 
     def handshake(self) -> bool:
-        """One step; True once it is done. ssl.SSLError where the peer does not speak TLS or is not
-        trusted.
-        """
+        """One step; True when it is done. ssl.SSLError: the peer does not speak TLS or is not trusted."""
         try:
             self._object.do_handshake()
         except ssl.SSLWantReadError:
@@ -50,7 +47,7 @@ class Tls:
         return bool(self._incoming.pending or self._object.pending())
 
     def read_into(self, view: memoryview) -> int:
-        """Decrypted bytes; 0 where a record is incomplete, -1 where the peer closed."""
+        """The number of decrypted bytes; 0 if a record is incomplete, -1 if the peer closed."""
         try:
             size: int = self._object.read(len(view), view)  # type: ignore[assignment]
         except ssl.SSLWantReadError:

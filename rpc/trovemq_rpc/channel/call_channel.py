@@ -1,4 +1,4 @@
-"""The part of a channel that calls and multi-callables need: channel.py implements it."""
+"""The part of a channel that its calls need. channel.py implements it, so calls need not import that."""
 
 from __future__ import annotations
 

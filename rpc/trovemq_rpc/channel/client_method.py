@@ -1,4 +1,4 @@
-"""A method as its calls use it."""
+"""A method, prepared so that its calls encode only their differences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trovemq_rpc.wire.compression import ACCEPTED
 
 
 class ClientMethod:
-    """The common part of all calls of a method; the header block among it."""
+    """The common part of all calls of a method: serializers, and most of the header block."""
 
     __slots__ = ("block", "deserialize", "list_size", "path", "serialize")
 

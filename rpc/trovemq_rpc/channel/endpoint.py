@@ -1,4 +1,4 @@
-"""A connection of the channel: calls become streams, events go to their calls."""
+"""A connection of the channel. Calls become streams, and events go to their calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOTHING = memoryview(b"")
 
 
 class ChannelEndpoint(Endpoint):
-    """`on_ready`, `on_capacity` and `on_gone` are the subchannel's."""
+    """The subchannel sets `on_ready`, `on_capacity` and `on_gone`."""
 
     def __init__(
         self, parts: LoopParts, options: Options, budget: BytesBudget, metrics: Metrics, tls: Tls | None
@@ -41,8 +41,8 @@ class ChannelEndpoint(Endpoint):
         return self.ready and not self.draining and not self.closing and self.connection.can_open
 
     def flush_call(self) -> None:
-        """A call was sent. Where calls come one at a time, as the last did, it is written at once: nothing
-        else of this turn would join it.
+        """A call was sent. It is written at the end of the turn, with others. If it is the only open call and
+        the one before it was so, too, it is written at once: no other call would join it.
         """
         if len(self.connection.streams) > 1:
             self._one_at_a_time = False
@@ -76,7 +76,7 @@ class ChannelEndpoint(Endpoint):
                 stream.owner.on_lost(self.reason)
 
     def refuse(self, reason: str) -> None:
-        """The server speaks another protocol, or TLS failed: the connecting code reports it."""
+        """The server speaks another protocol, or TLS failed. The subchannel reports the reason."""
         self.reason = reason
         self.metrics.refused_connections += 1
         self.abort()
@@ -144,7 +144,7 @@ class ChannelEndpoint(Endpoint):
             self.abort()
 
     def _on_goaway(self, last_id: int, code: int, debug: bytes) -> None:
-        """Streams above the id were not looked at: they go to another connection."""
+        """The server did not look at streams above the id: their calls go to another connection."""
         name = ErrorCode(code).name if code in ErrorCode._value2member_map_ else str(code)
         self.metrics.count(self.metrics.goaways_received, name)
         self.reason = f"GOAWAY {name} {debug.decode('utf-8', 'replace')}".rstrip()
@@ -161,7 +161,7 @@ class ChannelEndpoint(Endpoint):
                 owner.on_unprocessed(self.reason)
 
     def call_over(self) -> None:
-        """A stream is gone: there may be a free one for the next call."""
+        """A stream has ended: a call that waits may get one."""
         if self.draining:
             self.loop.call_soon(self._close_if_drained)
         elif self.on_capacity is not None:

@@ -17,7 +17,10 @@ from trovemq_rpc.intake import Received, as_bytes, lasting
 from trovemq_rpc.wire.framing import PREFIX_SIZE
 from trovemq_rpc.wire.status import StatusCode
 
-WRITE_PENDING_MAX: Final = 256 << 10  # `write` waits while more of the stream's bytes are held back
+WRITE_PENDING_MAX: Final = 256 << 10
+"""`write` waits while more of the stream's bytes are held back: enough to keep a network busy until it goes
+on.
+"""
 FINISHED: Final = "RPC already finished."
 HALF_CLOSED: Final = 'RPC is half closed after calling "done_writing".'
 
@@ -28,7 +31,7 @@ class OneResponse(Call):
     _response: Buffer | None = None
 
     def on_data(self, data: memoryview, ended: bool) -> None:
-        """One whole message in one frame is taken as it is, without reader or budget."""
+        """Takes a whole message in one frame as it is; others go to the reader, under the budget."""
         size = len(data)
         if self.reader is None and self._response is None and not self.over and size >= PREFIX_SIZE:
             length = int.from_bytes(data[1:PREFIX_SIZE], "big")
@@ -106,8 +109,8 @@ class ManyResponses(Call):
         self._wake_readers()
 
     def on_over(self) -> None:
-        """Unread messages stay, and stay counted, unless the call failed."""
-        self.receiver = None  # no cycle is left to the garbage collector
+        """Unread messages can still be read, and count until then, unless the call failed."""
+        self.receiver = None  # else a cycle would wait for the garbage collector
         if self._status is not StatusCode.OK:
             self.messages.clear()
         if not self.messages:
@@ -166,7 +169,7 @@ class OneRequest(Call):
 
 
 class ManyRequests(Call):
-    """A call with a stream of messages from us: of an iterator, or by `write`."""
+    """A call with a stream of messages from us: from an iterator, or by `write`."""
 
     _closed = False  # we send no more
     _wrote = False
@@ -207,7 +210,7 @@ class ManyRequests(Call):
                 waiter.set_result(None)
 
     async def _wait_writable(self) -> None:
-        """Until the call is sent and not too much of it is held back."""
+        """Waits until the call is sent and not too much of it is held back."""
         while not self.over and (not self.sent or self.stream.pending_size > WRITE_PENDING_MAX):
             waiter = self.channel.loop.create_future()
             if self._writers is None:

@@ -1,4 +1,4 @@
-"""A method as its callers see it: the multi-callables of generated stubs."""
+"""The multi-callables of generated stubs: objects that make a method's calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trovemq_rpc.wire.metadata import MetadataLike
 
 
 class MultiCallable:
-    """The base of the four; `_kind` is the kind of its calls."""
+    """The base of the four. `_kind` is the class of its calls."""
 
     _kind: type[Call]
     _intercept: str

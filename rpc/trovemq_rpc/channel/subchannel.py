@@ -1,7 +1,16 @@
-"""One connection that is kept: opened on demand, opened again when it is lost, with a backoff between
-failures.
+"""A connection that is opened on demand, and again when it is lost, with a pause after each failure.
 
-The addresses of a name are raced: the next begins a quarter second after the one before, or when that failed.
+| state | leads to |
+| --- | --- |
+| IDLE | CONNECTING: a call needs a connection |
+| CONNECTING | READY: the server's SETTINGS came; TRANSIENT_FAILURE: no address answered in time |
+| TRANSIENT_FAILURE | CONNECTING: the pause is over |
+| READY | IDLE: the connection was lost, or takes no more calls |
+| all | SHUTDOWN: the channel was closed |
+
+The addresses of a name are raced (RFC 8305 section 5): an attempt begins a quarter of a second after the one
+before it, or as soon as that one failed. The first connection wins. Pauses grow as gRPC's connection backoff
+says.
 """
 
 from __future__ import annotations
@@ -22,9 +31,9 @@ from trovemq_rpc.metrics import Metrics
 from trovemq_rpc.options import Options
 from trovemq_rpc.tls import Tls
 
-RACE_DELAY_S: Final = 0.25
-BACKOFF_FACTOR: Final = 1.6
-BACKOFF_JITTER: Final = 0.2
+RACE_DELAY_S: Final = 0.25  # RFC 8305 section 8
+BACKOFF_FACTOR: Final = 1.6  # of a pause to the one before it: gRPC's connection backoff
+BACKOFF_JITTER: Final = 0.2  # a pause is up to a fifth shorter or longer: clients shall not come together
 RECONNECT_INTERVAL_S: Final = 0.1  # between a connection that was lost at once and the next
 
 _random = random.Random()  # noqa: S311 - spreads reconnections, guards nothing

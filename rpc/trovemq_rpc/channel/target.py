@@ -1,4 +1,4 @@
-"""Targets as grpc writes them, and their addresses.
+"""Targets in gRPC's notation (doc/naming.md), and their addresses.
 
 | target                                        | means                       |
 |-----------------------------------------------|-----------------------------|
@@ -19,7 +19,7 @@ from trovemq_rpc.listening import split_host_port
 
 
 class Address(NamedTuple):
-    """One place to connect to; `unix` where it is a path."""
+    """A place to connect to: a host and a port, or (`unix`) a path."""
 
     host: str
     port: int
@@ -32,7 +32,7 @@ class Address(NamedTuple):
 
 
 class Target:
-    """A parsed target. ValueError where it is none."""
+    """A parsed target. ValueError if the text is none."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -62,7 +62,7 @@ class Target:
         return self.name.host if self.name is not None else self.addresses[0].host or "localhost"
 
     async def resolve(self) -> list[Address]:
-        """All addresses, IPv6 and IPv4 in turns, so that a broken family costs one attempt."""
+        """All addresses, IPv6 and IPv4 in turns: where one family does not work, that costs one attempt."""
         if self.name is None:
             return self.addresses
         loop = asyncio.get_running_loop()

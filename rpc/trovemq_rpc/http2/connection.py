@@ -22,7 +22,7 @@ class Connection(Receiving):
 
     @staticmethod
     def encode(fields: Iterable[Field]) -> bytes:
-        """A header block. It is the same for every connection and may be kept."""
+        """A header block. It holds for every connection, so it may be kept and sent again."""
         return encode_block(fields)
 
     @property

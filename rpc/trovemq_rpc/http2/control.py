@@ -1,8 +1,21 @@
-"""Frames that carry no content: SETTINGS, WINDOW_UPDATE, RST_STREAM, PING, GOAWAY, PRIORITY (RFC
-9113 sections 6.3-6.9).
+"""Frames that carry no content (RFC 9113 sections 6.3 to 6.9).
+
+| frame | section | on | payload: size and field |
+| --- | --- | --- | --- |
+| PRIORITY | 6.3 | a stream | 4: a bit, 31 bits of a stream id; 1: weight. It has no meaning any more |
+| RST_STREAM | 6.4 | a stream | 4: error code |
+| SETTINGS | 6.5 | the connection | 6 for each: 2 of identifier, 4 of value; empty where the flag ACK is set |
+| PUSH_PROMISE | 6.6 | a stream | an error here: we switch push off |
+| PING | 6.7 | the connection | 8: any bytes, which the answer (flag ACK) repeats |
+| GOAWAY | 6.8 | the connection | 4: the last stream id; 4: error code; the rest: text |
+| WINDOW_UPDATE | 6.9 | both | 4: a bit, 31 bits of increment, never 0 |
+
+Each kind has an allowance (see limits.py): a peer that sends too many of it is sent away.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from trovemq_rpc.http2 import events as ev
 from trovemq_rpc.http2 import frames
@@ -25,6 +38,9 @@ from trovemq_rpc.http2.errors import ConnectionFault, StreamFault
 from trovemq_rpc.http2.sending import Sending
 from trovemq_rpc.http2.state import RESET_BY_PEER
 from trovemq_rpc.http2.streams import CLOSED, Stream
+
+SETTINGS_IN_A_FRAME_MAX: Final = 64  # there are six; a peer may know some more than we do
+GOAWAY_TEXT_MAX: Final = 1_024  # kept of a peer's text: it is for people
 
 
 class ControlFrames(Sending):
@@ -55,8 +71,8 @@ class ControlFrames(Sending):
         return not stream_id & 1 or stream_id > self.last_peer_stream_id
 
     def _stream_fault(self, stream: Stream, fault: StreamFault, seen: bool = True) -> None:
-        """RST_STREAM, and the event where the layer above knows the stream. Costs the same as a reset by the
-        peer.
+        """Resets the stream. `seen`: the layer above knows it and gets an event. It costs as much allowance
+        as a reset by the peer.
         """
         self.allowances.resets.take()
         if stream.state == CLOSED:
@@ -77,8 +93,8 @@ class ControlFrames(Sending):
             return
         if len(payload) % 6:
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS are not a multiple of six bytes")
-        if len(payload) > 6 * 64:
-            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "more than 64 settings in a frame")
+        if len(payload) > 6 * SETTINGS_IN_A_FRAME_MAX:
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "too many settings in a frame")
         for identifier, value in frames.SETTING.iter_unpack(payload):
             self._setting(identifier, value)
         self.write(frames.SETTINGS_ACK)
@@ -175,7 +191,7 @@ class ControlFrames(Sending):
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "PING is not eight bytes")
         progress = (self.receive_window, self.send_window, self.streams_opened)
         if progress == self._progress_at_ping:
-            self.allowances.pings.take()  # an honest peer measures its round trip beside data, however often
+            self.allowances.pings.take()  # beside data an honest peer measures its round trip, very often
         self._progress_at_ping = progress
         if flags & ACK:
             self.events.append((ev.PONG, None, bytes(payload), False))
@@ -195,11 +211,11 @@ class ControlFrames(Sending):
         if self.goaway_received is not None:
             last = min(last, self.goaway_received)
         self.goaway_received = last
-        self.events.append((ev.GOAWAY, None, (last, code, bytes(payload[8:1032])), False))
+        self.events.append((ev.GOAWAY, None, (last, code, bytes(payload[8 : 8 + GOAWAY_TEXT_MAX])), False))
 
     def _priority(self, payload: memoryview, stream_id: int) -> None:
-        """Section 6.3; its meaning is gone (5.3.2), but not RFC 7540's rule that no stream depends
-        on itself.
+        """Section 6.3. It has no meaning any more (section 5.3.2), but h2spec still asks for a rule of RFC
+        7540: no stream depends on itself.
         """
         if not stream_id:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PRIORITY on stream 0")

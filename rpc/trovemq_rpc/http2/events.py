@@ -6,14 +6,14 @@
 | DATA | the stream | a view of the bytes received, valid until the next call of `parse` | the same |
 | TRAILERS | the stream | list of fields | True |
 | RESET | the stream | error code; the stream is closed | True |
-| TOO_LARGE | the stream | None: a header list above the limit opened or answered it | as HEADERS |
-| WRITABLE | the stream | None: all that was held back is written | False |
+| TOO_LARGE | the stream | None: its header list, or its trailers, are above the limit | as HEADERS |
+| WRITABLE | the stream | None: all bytes that were held back are written | False |
 | PONG | None | the eight bytes of the PING | False |
 | SETTINGS | None | None: the peer's settings were applied | False |
 | GOAWAY | None | (last stream id, code, debug bytes) | False |
 | FAULT | None | ConnectionFault: GOAWAY is among the output, close when it is written | True |
 
-Plain tuples, because one or two are made for every frame.
+They are plain tuples because there are one or two for every frame.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SETTINGS: Final = 7
 GOAWAY: Final = 8
 FAULT: Final = 9
 
-# Streams are typed Any here: the kinds up to TOO_LARGE have one, the others None.
+# The stream is typed Any: it is a Stream for the kinds up to TOO_LARGE, and None for the others.
 Event = tuple[int, Any, Any, bool]
 
 __all__ = [

@@ -7,6 +7,9 @@
 | 4      | 1      | flags                              |
 | 5      | 4      | reserved bit, 31 bits of stream id |
 | 9      | length | payload                            |
+
+control.py and header_blocks.py have the payloads. DATA (section 6.1) is bytes of messages, padded as HEADERS
+are.
 """
 
 from __future__ import annotations

@@ -1,4 +1,17 @@
-"""Header blocks (RFC 9113 sections 4.3, 6.2, 6.10): those that open a stream or a response, and trailers."""
+"""Header blocks (RFC 9113 sections 4.3, 6.2, 6.10): those that open a stream or a response, and trailers.
+
+The payload of HEADERS; CONTINUATION has a part of the block and nothing else:
+
+| size | field | where |
+| --- | --- | --- |
+| 1 | length of the padding | the flag PADDED is set |
+| 4 | a bit (exclusive), 31 bits: the stream on which this one depends | the flag PRIORITY is set |
+| 1 | weight | the same |
+| the rest | a part of the header block (RFC 7541) | always |
+| the padding | zeros | the flag PADDED is set |
+
+A block is complete with the frame that has END_HEADERS. Until then no other frame may come on the connection.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +36,7 @@ from trovemq_rpc.http2.limits import Limits
 from trovemq_rpc.http2.state import DEFAULT_LIMITS, RESET_BY_PEER, RESET_BY_US
 from trovemq_rpc.http2.streams import AFTER_RECEIVED_END, CLOSED, MAY_RECEIVE, OPEN, Buffer, Stream
 
-HEADS_MAX: Final = 256
+HEADS_MAX: Final = 256  # checked heads that a connection keeps: more than clients have methods
 
 
 class HeaderBlocks(ControlFrames):
@@ -78,7 +91,7 @@ class HeaderBlocks(ControlFrames):
             self._header_block(stream_id, block, self._block_flags, self._block_self)
 
     def _header_block(self, stream_id: int, block: Buffer, flags: int, depends_on_itself: bool) -> None:
-        """A whole block. It is decoded whatever becomes of it: the table belongs to the connection (4.3)."""
+        """A whole block. It is decoded even if nobody wants it: all blocks share a table (section 4.3)."""
         if len(block) > self.limits.header_block_size_max:
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"a header block of {len(block)} bytes")
         fields: Fields | None
@@ -111,7 +124,7 @@ class HeaderBlocks(ControlFrames):
             self._stream_fault(stream, fault, seen=stream.got_headers or self.client_side)
 
     def _open(self, stream_id: int, depends_on_itself: bool) -> Stream | None:
-        """HEADERS of a stream that is not there: the server opens it, if it may."""
+        """HEADERS for a stream that does not exist: the server opens it, if that is allowed."""
         if self.client_side or stream_id <= self.last_peer_stream_id:
             self._headers_without_stream(stream_id)
             return None
@@ -154,7 +167,9 @@ class HeaderBlocks(ControlFrames):
         self.events.append((ev.HEADERS, stream, head, ended))
 
     def _remember(self, fields: Fields, head: RequestHead | ResponseHead | None) -> None:
-        """The list was found sound; keeping it keeps its identity from being used again."""
+        """Keeps the head of a list that was found sound. The list is kept, too, so that no other list gets
+        its id.
+        """
         if not self.decoder.shared:
             return
         if len(self._heads) >= HEADS_MAX:

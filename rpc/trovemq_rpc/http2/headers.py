@@ -9,8 +9,7 @@ PROTOCOL_ERROR.
 | a request has :method, :scheme and a :path that is not empty; a response has :status        | 8.3.1, 8.3.2 |
 | trailers have no pseudo-header fields                                                       | 8.1          |
 
-Fields that were found sound are remembered (bounded), so that those which every call repeats cost
-one look-up.
+Sound fields are remembered, so that a field which every call repeats costs one look-up.
 """
 
 from __future__ import annotations
@@ -25,13 +24,12 @@ from trovemq_rpc.http2.errors import StreamFault
 Field = tuple[bytes, bytes]
 Fields = list[Field]
 
-SOUND_FIELDS_MAX: Final = 1_024
-SOUND_FIELD_SIZE_MAX: Final = 256
+SOUND_FIELDS_MAX: Final = 1_024  # remembered by the process; all are forgotten when there are more
+SOUND_FIELD_SIZE_MAX: Final = 256  # larger ones are rarely repeated: at most 256 KiB are remembered
 
 LIST_SIZE_OF_A_BYTE_MAX: Final = 60
-"""The most bytes of a header list that one byte of its header block stands for: no byte that we send stands
-for more."""
-_FIELD_OVERHEAD: Final = 32
+"""A byte of a header block that we send stands for at most so many bytes of its header list."""
+_FIELD_OVERHEAD: Final = 32  # section 6.5.2
 
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _BAD_VALUE = re.compile(rb"[\x00\r\n]|^[ \t]|[ \t]\Z")
@@ -42,7 +40,7 @@ _sound: set[Field] = set()
 
 
 class RequestHead:
-    """The fields that open a request. Shared between equal requests: `cache` is for the layer above."""
+    """The fields that open a request. Equal requests share one object; `cache` is the layer above's."""
 
     __slots__ = ("authority", "cache", "content_length", "fields", "method", "path", "scheme")
 
@@ -57,7 +55,7 @@ class RequestHead:
 
 
 class ResponseHead:
-    """The fields that open a response. Shared as RequestHead is."""
+    """The fields that open a response. Equal responses share one object, as requests do."""
 
     __slots__ = ("cache", "content_length", "fields", "status")
 
@@ -112,7 +110,7 @@ def check_response(headers: Fields) -> ResponseHead:
 
 
 def check_fields(fields: Fields) -> int:
-    """Checks fields other than pseudo ones; returns content-length, or -1 where there is none."""
+    """Checks all fields but pseudo-header fields; returns content-length, or -1 if there is none."""
     length = -1
     for field in fields:
         if field in _sound:

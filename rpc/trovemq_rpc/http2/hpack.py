@@ -41,11 +41,11 @@ INTEGER_MAX: Final = 2**28
 # The blocks that a decoder caches: repeated calls send the same one, and large ones are rarely repeated.
 # Each connection has a decoder, so all its blocks together are bounded.
 CACHED_BLOCK_SIZE_MAX: Final = 512
-CACHED_SIZE_MAX: Final = 8 * 1024
+CACHED_SIZE_MAX: Final = 8 * 1024  # about as much as the dynamic table may hold
 
 # The encoded fields that an encoder caches, and the largest of them.
 ENCODED_FIELDS_MAX: Final = 256
-ENCODED_FIELD_SIZE_MAX: Final = 256
+ENCODED_FIELD_SIZE_MAX: Final = 256  # larger ones are rarely repeated
 
 _STATIC_COUNT: Final = len(STATIC_TABLE) - 1
 _NEVER_INDEXED: Final = frozenset({b"authorization", b"proxy-authorization", b"cookie", b"set-cookie"})

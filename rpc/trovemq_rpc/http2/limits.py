@@ -1,26 +1,27 @@
-"""Limits on what a peer may make a connection hold or do. Each limit with its default and the reason for it.
+"""Limits of a peer: how much it may make a connection hold or do. Each has its default and its reason.
 
-The allowances are buckets: each frame of a kind takes one, the layer above calls `refill` once a
-second, and a call that ends well returns it. An empty bucket ends the connection with
-ENHANCE_YOUR_CALM. So an honest peer never meets them, and a flood ends within a second of work.
+The limits named `..._allowed` are buckets. Each frame of the kind takes one from its bucket; a second adds
+some (the layer above calls `refill`), and each call that ends well gives one reset back. A frame that finds
+the bucket empty ends the connection with ENHANCE_YOUR_CALM. An honest peer never gets there; a flood does
+within a second.
 
 | limit | default | reason |
 | --- | --- | --- |
-| concurrent_streams_max | 1,000 | state and handlers that one peer may have at once |
-| header_list_size_max | 64 KiB | as section 6.5.2 counts; gRPC's default of 8 KiB refuses long tokens |
-| header_block_size_max | 64 KiB | compressed bytes of a block, all CONTINUATION frames (CVE-2024-27316) |
-| continuations_max | 64 | empty CONTINUATION frames cost processor time, not bytes |
-| frame_size_max | 64 KiB | few headers for a large message, and a frame still fits the receive buffer |
-| stream_window | 64 KiB | bytes that a stream may send before anybody reads it; it grows by use |
+| concurrent_streams_max | 1,000 | a peer's calls and handlers at one time |
+| header_list_size_max | 64 KiB | as section 6.5.2 counts it; gRPC's 8 KiB are too little for long tokens |
+| header_block_size_max | 64 KiB | a block's compressed bytes with all CONTINUATION frames (CVE-2024-27316) |
+| continuations_max | 64 | empty CONTINUATION frames cost processor time but no bytes |
+| frame_size_max | 64 KiB | few frames for a large message, and several of them in the receive buffer |
+| stream_window | 64 KiB | bytes that come on a stream before anybody reads it; the window grows by use |
 | connection_window | 4 MiB | the same for all streams of a connection |
 | resets_allowed | 10,000 (2,000 a second) | rapid reset (CVE-2023-44487); busy clients cancel often, too |
-| pings_allowed | 200 (20 a second) | a PING is answered at once: a flood makes us write |
-| settings_allowed | 100 (10 a second) | the same; each change also walks all streams |
+| pings_allowed | 200 (20 a second) | each PING is answered at once, so a flood makes us write |
+| settings_allowed | 100 (10 a second) | the same, and a change of windows is work for all streams |
 | priorities_allowed | 2,000 (200 a second) | PRIORITY means nothing any more (section 5.3.2) |
-| empty_data_allowed | 1,000 (100 a second) | DATA without bytes and END_STREAM: work without flow control |
-| window_updates_allowed | 20,000 (20,000 a second) | each may walk the blocked streams |
-| unknown_frames_allowed | 2,000 (200 a second) | types nobody defined, ignored as section 5.5 requires |
-| reset_memory | 1,000 | streams reset by us whose late frames are ignored |
+| empty_data_allowed | 1,000 (100 a second) | DATA without bytes or END_STREAM is work that no window limits |
+| window_updates_allowed | 20,000 (20,000 a second) | each may be work for all streams that wait |
+| unknown_frames_allowed | 2,000 (200 a second) | types that nobody defined are ignored (section 5.5) |
+| reset_memory | 1,000 | remembered streams of which late frames are ignored, or known to be wrong |
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The bytes of a peer become events: one loop over all frames of a read (RFC 9113 sections 4 to 6).
 
-The meaning of a stream's frame by the stream's state (section 5.1); "reset" is a stream error, "fault" ends
-the connection:
+The table has the meaning of a frame in each state of its stream (section 5.1). A "fault" is a connection
+error: it ends the connection. A "reset" is a stream error: it ends the stream. The last three columns are
+closed streams: reset by us, reset by the peer, or ended by both sides.
 
 | frame | idle | open, half-closed (local) | half-closed (remote) | reset by us | by the peer | ended |
 | --- | --- | --- | --- | --- | --- | --- |
@@ -11,9 +12,9 @@ the connection:
 | WINDOW_UPDATE | fault PROTOCOL_ERROR | applied | applied | ignored | ignored | ignored |
 | PRIORITY | ignored | ignored | ignored | ignored | ignored | ignored |
 
-Bytes of DATA count against the connection's window whatever becomes of them; those that no event
-shows are acknowledged here. A stream that was closed long ago is not remembered: its late frames
-get a reset, never a fault.
+All bytes of DATA count against the connection's window. Bytes that become no event are acknowledged here.
+Streams that were reset are remembered for a while (`Limits.reset_memory`). A late frame of one that is
+forgotten gets a reset, never a fault.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ from trovemq_rpc.http2.state import DEFAULT_LIMITS
 from trovemq_rpc.http2.streams import MAY_RECEIVE, Stream
 
 PARTIAL_SIZE_MIN: Final = 8_192  # a DATA frame above this is delivered in parts, as they arrive
-WORK_UNLIMITED: Final = 1 << 62
-HEADER_BYTES_A_UNIT: Final = 64
+WORK_UNLIMITED: Final = 1 << 62  # more than any read
+HEADER_BYTES_A_UNIT: Final = 64  # of a header block: decoding them costs about as much as a frame does
 PLAIN_HEADERS_MASK: Final = PADDED | PRIORITY_FLAG | END_HEADERS
 
 _unpack_header = frames.FRAME_HEADER.unpack_from
@@ -79,11 +80,12 @@ class Receiving(HeaderBlocks):
         return events
 
     def parse(self, data: memoryview, work_max: int = WORK_UNLIMITED) -> int:
-        """Reads all complete frames and returns how many bytes they were; the caller passes the rest again,
-        with more.
+        """Reads the complete frames and returns how many bytes they are. The caller passes the other bytes
+        again, with those that follow.
 
-        Beyond `work_max` it stops (`stopped`): a frame is 1, and 1 more for each 64 bytes of a header block.
-        A violation becomes the event FAULT, with GOAWAY among the output, and all bytes after it are ignored.
+        It stops after `work_max` units of work (`stopped`): one a frame, and one for each 64 bytes of a
+        header block. A violation of the protocol becomes the event FAULT, and GOAWAY is among the output. All
+        bytes after it are ignored.
         """
         self.stopped = False
         if self.failed:
@@ -107,7 +109,9 @@ class Receiving(HeaderBlocks):
             self.events.append((ev.FAULT, None, fault, True))
 
     def _begin(self, data: memoryview) -> int:
-        """The peer's preface (section 3.4): magic, then SETTINGS first. Returns -1 where it is incomplete."""
+        """The peer's preface (section 3.4): the client's magic, then SETTINGS. Returns -1 if it is
+        incomplete.
+        """
         magic = self._preface_left
         if magic:
             if data[: len(magic)] != magic[: len(data)]:
@@ -202,7 +206,9 @@ class Receiving(HeaderBlocks):
         return True
 
     def _data(self, stream_id: int, payload: memoryview, length: int, ended: bool) -> None:
-        """DATA apart from the loop's way: `length` bytes of the window, of which `payload` is content."""
+        """DATA that is padded, or a part of a frame: `payload` is the content of `length` bytes of the
+        window.
+        """
         stream = self.streams.get(stream_id)
         if stream is None or not MAY_RECEIVE[stream.state] or not stream.got_headers:
             self._stray_data(stream_id, length)
@@ -245,7 +251,7 @@ class Receiving(HeaderBlocks):
         return size
 
     def _stray_data(self, stream_id: int, length: int) -> None:
-        """DATA where no stream takes it: see the table above."""
+        """DATA that no stream may receive: see the module's table."""
         stream = self.streams.get(stream_id)
         if not stream_id or self._is_idle(stream_id) or (stream is not None and not stream.got_headers):
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "DATA on an idle stream")

@@ -1,8 +1,8 @@
-"""Streams' bytes on their way out: header blocks, DATA under both windows (RFC 9113 sections 5.2 and 6.9).
+"""The half that writes: header blocks, and DATA under both windows (RFC 9113 sections 5.2 and 6.9).
 
-A stream's bytes leave at once where the windows and the transport allow it; the rest waits at the stream, in
-order, and its trailers after it. Streams that wait take turns of one frame's size, so that a large message
-does not keep small ones. Bytes for a stream that was reset meanwhile are dropped.
+Bytes leave at once as far as the stream's window, the connection's window and the transport allow it. The
+rest waits at its stream, in order, with the trailers after it. Streams that wait take turns, a frame each,
+so that a large message does not hold up small ones. Bytes for a stream that was reset are dropped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trovemq_rpc.http2.streams import (
     Stream,
 )
 
-JOIN_SIZE_MAX: Final = 4_096  # smaller pieces are joined: cheaper than an entry of writev
+JOIN_SIZE_MAX: Final = 4_096  # up to this, copying bytes into one piece is cheaper than a piece more to write
 
 _pack_header = frames.FRAME_HEADER.pack
 
@@ -56,7 +56,7 @@ class Sending(ConnectionState):
         return stream
 
     def open_unary(self, block: bytes, body: tuple[bytes, bytes]) -> Stream:
-        """A stream with its whole request: one piece of output where it fits the windows and frames."""
+        """Opens a stream with its whole request: one piece of output if it fits the windows and a frame."""
         size = len(body[0]) + len(body[1])
         limit = self.peer_frame_size_max
         if (
@@ -115,7 +115,7 @@ class Sending(ConnectionState):
             self._sent_end(stream)
 
     def send_answer(self, stream: Stream, block: bytes, body: tuple[bytes, bytes], trailers: bytes) -> None:
-        """A whole response, its body in two pieces: one piece of output where it fits."""
+        """A whole response: one piece of output if it fits. `body` is a message and its prefix before it."""
         if stream.state == CLOSED:
             return
         size = len(body[0]) + len(body[1])
@@ -223,9 +223,9 @@ class Sending(ConnectionState):
             self.events.append((ev.WRITABLE, stream, None, False))
 
     def drain(self) -> None:
-        """Gives each waiting stream its turns, until the connection's window or the transport stops them.
+        """Gives each waiting stream its turns, until the connection's window or the transport stops them all.
 
-        A stream that its own window stopped is not in `blocked`: it must not keep the others waiting.
+        A stream that its own window stopped is not in `blocked`: the others must not wait for it.
         """
         while self.blocked and self.can_write and self.send_window > 0:
             _, stream = self.blocked.popitem(last=False)
@@ -234,7 +234,7 @@ class Sending(ConnectionState):
                 self.blocked[stream.id] = stream
 
     def window_opened(self, stream: Stream) -> None:
-        """The stream's own window grew: if that stopped it, it waits for its turn again."""
+        """The stream's own window grew. A stream with waiting bytes takes turns again."""
         if stream.pending and stream.send_window > 0:
             self.blocked[stream.id] = stream
 
@@ -256,7 +256,9 @@ class Sending(ConnectionState):
 
     # --- windows for the peer ---------------------------------------------------------------------------
     def acknowledge(self, size: int) -> None:
-        """`size` bytes received on the connection are accounted for: the peer may send as many again."""
+        """`size` received bytes take no space any more: the peer may send as many again on the connection.
+        Its WINDOW_UPDATE waits until half of the window is due, or little of it is left.
+        """
         self.unacknowledged += size
         window = self.limits.connection_window
         if self.unacknowledged * 2 >= window or (self.unacknowledged and self.receive_window * 4 < window):
@@ -265,7 +267,7 @@ class Sending(ConnectionState):
             self.unacknowledged = 0
 
     def set_stream_window(self, stream: Stream, size: int) -> bool:
-        """The peer may send `size` bytes on the stream, never less than before; small steps are left out."""
+        """The peer may send `size` bytes on the stream. False: the step is below half of it, and left out."""
         grow = size - stream.receive_window
         if grow * 2 >= size and grow > 0 and stream.state < HALF_CLOSED_REMOTE:
             stream.receive_window = size
@@ -274,8 +276,7 @@ class Sending(ConnectionState):
         return False
 
     def raise_stream_window(self, stream: Stream, size: int) -> None:
-        """Raises the window at once, however small the step, for a message of which that much is still to
-        come."""
+        """The same without leaving small steps out: `size` bytes are still missing of a message."""
         grow = size - stream.receive_window
         if grow > 0 and stream.state < HALF_CLOSED_REMOTE:
             stream.receive_window = size

@@ -4,8 +4,8 @@ Invariants:
 - `streams` holds exactly the streams that are not closed; `streams[n].id == n`.
 - `output` is in the order of the wire; nothing is inserted before present bytes.
 - `held_back` is the sum of the streams' `pending_size`.
-- `receive_window` is how much the peer may still send, `unacknowledged` the consumed part that is not yet
-  returned; a WINDOW_UPDATE moves the second into the first.
+- `receive_window` is how much the peer may still send; `unacknowledged` is how much of it was consumed since
+  the last WINDOW_UPDATE. The next one adds the second to the first.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from trovemq_rpc.http2.streams import CLOSED, Buffer, Stream
 
 DEFAULT_LIMITS: Final = Limits()
 
-# Blocks are encoded without the dynamic table, so one encoder serves all connections. The size update to 0
-# that its very first block begins with is written at the beginning of each connection's first block instead
-# (RFC 7541 section 4.2).
+# Blocks are encoded without the dynamic table, so one encoder serves all connections. Its very first block
+# begins with a size update to 0 (RFC 7541 section 4.2). That one is thrown away here, and each connection
+# writes the update before its own first block.
 _encoder = Encoder()
 _encoder.encode(())
 encode_block = _encoder.encode
 TABLE_SIZE_UPDATE: Final = b"\x20"
 
 # How a stream that is gone was closed, where that matters for late frames.
-RESET_BY_US: Final = 1
-RESET_BY_PEER: Final = 2
+RESET_BY_US: Final = 1  # its peer may not know yet: late frames are ignored
+RESET_BY_PEER: Final = 2  # late frames break the protocol
 
 
 class ConnectionState:
@@ -63,7 +63,7 @@ class ConnectionState:
         self.goaway_sent: int | None = None  # the last stream id of ours
         self.goaway_received: int | None = None
         self.failed = False
-        self.lingering = 0  # calls of streams that are gone, whose handlers still run: they count as streams
+        self.lingering = 0  # handlers that still run although their streams are gone: they count as streams
 
         self.peer_concurrent_streams_max = (
             STREAM_ID_LIMIT if not client_side else 100
@@ -82,7 +82,7 @@ class ConnectionState:
         self.receive_window = WINDOW_DEFAULT
         self.unacknowledged = 0
         self._closed: OrderedDict[int, int] = OrderedDict()
-        self._forgotten = 0  # streams up to this id may have been reset without our remembering it
+        self._forgotten = 0  # streams up to this id may have been reset, and are not remembered
 
         # Counters for metrics
         self.streams_opened = 0
@@ -132,7 +132,7 @@ class ConnectionState:
         return stream
 
     def forget(self, stream: Stream, how: int = 0) -> None:
-        """The stream is closed; `how` says whether by a reset, and whose."""
+        """The stream is closed. `how` is RESET_BY_US, RESET_BY_PEER, or 0 for another end."""
         stream.state = CLOSED
         self.streams.pop(stream.id, None)
         if stream.pending is not None:
@@ -167,8 +167,8 @@ class ConnectionState:
         self.held_back = 0
 
     def goaway(self, code: int = ErrorCode.NO_ERROR, debug: bytes = b"", last: int | None = None) -> None:
-        """Section 6.8. The first of two at a drain names the highest id there is, so that none is
-        refused meanwhile.
+        """Section 6.8. A drain sends two: the first has the highest id there is, so that streams which are on
+        their way are not refused.
         """
         last_id = self.last_peer_stream_id if last is None else last
         if self.goaway_sent is not None:

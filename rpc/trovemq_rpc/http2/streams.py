@@ -1,7 +1,7 @@
 """A stream and its state (RFC 9113 section 5.1).
 
-Only the states of a stream that exists are numbered: an idle stream has no object yet, a closed one
-has none any more, and nothing is ever reserved because push is switched off.
+A stream has an object from its first frame to its end. So the state "idle" has no number here. The two
+"reserved" states have none because push is switched off.
 
 | state              | after END_STREAM sent | after END_STREAM received | may send | may receive |
 |--------------------|-----------------------|---------------------------|----------|-------------|
@@ -34,7 +34,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Stream:
-    """One exchange. `owner` belongs to the layer above; the rest to the connection."""
+    """A request and its response. `owner` belongs to the layer above, all else to the connection."""
 
     __slots__ = (
         "body_left",
@@ -57,7 +57,7 @@ class Stream:
         self.send_window = send_window
         self.receive_window = receive_window
         self.got_headers = False
-        self.body_left = -1  # the rest that content-length announces; -1: it announced nothing
+        self.body_left = -1  # how many bytes content-length still announces; -1 without content-length
         self.pending: deque[Buffer] | None = None  # bytes that windows or the transport hold back
         self.pending_size = 0
         self.pending_end = False

@@ -20,7 +20,7 @@ from trovemq_rpc.interop.cases import CASES, Peer
 from trovemq_rpc.interop.service import start
 from trovemq_rpc.interop.transports import TRANSPORTS, transport
 
-CASE_TIMEOUT_S = 120
+CASE_TIMEOUT_S = 120  # the soaks of a slow peer take half of it
 
 
 def _arguments(arguments: list[str] | None) -> argparse.Namespace:

@@ -1,12 +1,17 @@
 """A call on the server: the `ServicerContext` of coroutine handlers and the `call` of callbacks.
 
+| state | until | then |
+| --- | --- | --- |
+| reading: `ended` is False | the client ends its half | `read` returns EOF after the last message |
+| answering: `headers_sent` | the status is sent | over |
+| over: `over` | | nothing is sent, and nothing is held any more |
+
+A call is over with our status, the client's reset, its deadline, or the end of the connection.
+`was_cancelled` says that it was not our status.
+
 Invariants:
-- `over` is set once, by our last frame, the peer's reset, or the end of the connection; nothing is
-sent afterwards.
-- `unread` is the size of the messages in `messages`; `charged` the budget's count for this call; both are 0
-  at the end.
-- Between the stream's first and last bytes its receive window is the default less `unread`, or more
-for one message that was admitted.
+- `over` is set once. Nothing is sent afterwards.
+- `unread` is the size of the messages in `messages`. It is 0 at the end.
 """
 
 from __future__ import annotations
@@ -27,11 +32,14 @@ from trovemq_rpc.server.outgoing import Outgoing
 from trovemq_rpc.wire.metadata import MetadataLike, Pair
 from trovemq_rpc.wire.status import StatusCode, as_status
 
-WRITE_PENDING_MAX: Final = 256 << 10  # `write` waits while more of the stream's bytes are held back
+WRITE_PENDING_MAX: Final = 256 << 10
+"""`write` waits while more of the stream's bytes are held back: enough to keep a network busy until it goes
+on.
+"""
 
 
 class ServerCall(Incoming, Outgoing):
-    """Attributes that few calls need are the class's until they are set: making a call is cheap."""
+    """Attributes that few calls need belong to the class until they are set: so a call is made quickly."""
 
     task: asyncio.Task[None] | None = None
     callbacks: StreamCallbacks | None = None
@@ -98,9 +106,7 @@ class ServerCall(Incoming, Outgoing):
 
     # --- writing ----------------------------------------------------------------------------------------
     async def write(self, message: Any, compress: bool = True) -> None:
-        """Sends a response of a stream; waits while too much of it is held back by the client or
-        the network.
-        """
+        """Sends a response of a stream. Waits while the client or the network holds back too much of it."""
         if self.over:
             raise asyncio.CancelledError if self.was_cancelled else UsageError("the call is over")
         if not compress:
@@ -114,8 +120,8 @@ class ServerCall(Incoming, Outgoing):
                 self._writable = None
 
     def try_send(self, message: Any) -> bool:
-        """`write` for a callback. False where the client has not taken what was sent before, or the call is
-        over: nothing was done.
+        """`write` for a callback. False, and nothing was done, if the call is over or the client has not
+        taken the bytes before.
         """
         if self.over or self.stream.pending:
             return False
@@ -207,7 +213,7 @@ class ServerCall(Incoming, Outgoing):
         self._done_callbacks.append(callback)
 
     def on_deadline(self) -> None:
-        """The time is up: the client has ended the call by itself; ours is to stop the work."""
+        """The time is up. The client ends the call by itself; here the work must stop."""
         self.wheel_key = 0
         if not self.over:
             self.finish(StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
@@ -228,7 +234,7 @@ class ServerCall(Incoming, Outgoing):
         self._call_back("on_end")
 
     def _call_back(self, name: str) -> None:
-        """A callback that fails ends its own call, no other."""
+        """Runs a callback of the call. If it raises, this call ends and no other."""
         if self.callbacks is not None:
             try:
                 getattr(self.callbacks, name)(self)
@@ -240,7 +246,7 @@ class ServerCall(Incoming, Outgoing):
         self.stop_work()
 
     def reset(self, code: ErrorCode, status: str) -> None:
-        """Ends the stream without a status: the peer broke the protocol or a limit."""
+        """Ends the stream by RST_STREAM instead of a status: the peer broke the protocol or a limit."""
         self.endpoint.connection.reset(self.stream, code)
         if not self.over:
             self.end(status)
@@ -250,7 +256,7 @@ class ServerCall(Incoming, Outgoing):
     def end(self, status: str) -> None:
         """Nothing is sent or read any more."""
         self.over = True
-        self.stream.owner = self.receiver = None  # no cycle is left to the garbage collector
+        self.stream.owner = self.receiver = None  # else a cycle would wait for the garbage collector
         endpoint = self.endpoint
         if self.wheel_key:
             endpoint.parts.wheel.remove(self.wheel_key, self.on_deadline)
@@ -278,7 +284,7 @@ class ServerCall(Incoming, Outgoing):
         return message
 
     def in_task(self) -> None:
-        """Leaves a call of `on_calls` to the coroutine that its CallbackUnary has for it."""
+        """Leaves a call of `on_calls` to the coroutine that its CallbackUnary has."""
         if self.method.in_task is None:
             raise UsageError("this CallbackUnary has no coroutine")
         self.keep()
@@ -299,7 +305,7 @@ class StreamCallbacks(Protocol):
         """Messages of one read, in order; `ended`: the client sends no more."""
 
     def on_writable(self, call: ServerCall) -> None:
-        """All that `send` could not write yet is written."""
+        """All bytes that `send` could not write at once are written."""
 
     def on_end(self, call: ServerCall) -> None:
-        """The call is over without our doing: cancelled, its deadline passed, or the connection lost."""
+        """The call is over, and not by our answer: cancelled, too late, or its connection is lost."""

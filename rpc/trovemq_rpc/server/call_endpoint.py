@@ -1,4 +1,4 @@
-"""The part of a connection that a call needs, beyond every connection's: endpoint.py implements it."""
+"""The part of a connection that its calls need. endpoint.py implements it, so calls need not import that."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from trovemq_rpc.endpoint import Endpoint
 
-FEW_STREAMS_MAX: Final = 8  # of a connection: hardly two of them are served in one turn
+FEW_STREAMS_MAX: Final = 8  # up to so many streams of a connection, hardly two are served in one turn
 
 
 class CallEndpoint(Endpoint):
@@ -45,15 +45,17 @@ class CallEndpoint(Endpoint):
         """A call was answered, and is over: writes now or at the end of this turn."""
 
     def flush_before_wait(self) -> None:
-        """A coroutine has read all its requests: its responses to them leave before the work that it has left
-        to the next turn. Where many streams are open, others may join the write of this turn.
+        """A coroutine has read all its requests and is about to wait. Its responses leave now, not after work
+        that others do in this turn. With many open streams it is better to wait for the responses of others.
         """
         if not self.gathering and len(self.connection.streams) <= FEW_STREAMS_MAX:
             self.flush()
 
     @abstractmethod
     def linger_until_done(self, task: asyncio.Task[None]) -> None:
-        """A handler outlives its stream: it counts as a stream, or resets would buy unbounded work."""
+        """The handler's task has been cancelled and its stream is gone. Until the task ends it counts as a
+        stream: or a peer could start any number of handlers by resetting streams.
+        """
 
     @abstractmethod
     def auth_context(self) -> Mapping[str, Iterable[bytes]]:

@@ -1,10 +1,8 @@
-"""A request's header list as gRPC reads it. Parsed once for equal lists: the result is kept at the
-RequestHead.
+"""A request's header list as gRPC reads it. Equal lists share a RequestHead, which keeps the result: so it is
+made once.
 """
 
 from __future__ import annotations
-
-from typing import Final
 
 from trovemq_rpc.http2.headers import RequestHead
 from trovemq_rpc.server.method import Method
@@ -12,8 +10,6 @@ from trovemq_rpc.wire.compression import ACCEPTED, is_accepted
 from trovemq_rpc.wire.deadline import decode_timeout
 from trovemq_rpc.wire.metadata import Pair, decode_metadata
 from trovemq_rpc.wire.status import StatusCode
-
-NOT_GRPC: Final = "not gRPC"
 
 
 class CallHead:
@@ -32,7 +28,7 @@ class CallHead:
     )
 
     def __init__(self, head: RequestHead, method: Method | None) -> None:
-        # Not the head itself, which keeps this: no cycle is left to the garbage collector.
+        # Not the head itself, which keeps this: a cycle would wait for the garbage collector.
         self._fields = head.fields
         self._path = head.path
         self.method = method

@@ -1,4 +1,6 @@
-"""A call's requests: the short way of a small unary one, and who gets the others."""
+"""The requests of a call. A small unary request takes a short way; all others go through Intake to a reader,
+a receiver or a callback.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from trovemq_rpc.wire.status import StatusCode
 
 
 class Incoming(Intake):
-    """The reading half of ServerCall."""
+    """The receiving half of ServerCall."""
 
     endpoint: CallEndpoint
     method: Method
@@ -83,7 +85,7 @@ class Incoming(Intake):
             self.endpoint.request_complete(self)
 
     def take_message(self) -> Any:
-        """The next request of a stream, deserialized; its bytes are free for others."""
+        """The next queued request of a stream, deserialized."""
         message = self.take()
         deserialize = self.method.deserialize
         return message if deserialize is None else deserialize(as_bytes(message))

@@ -1,4 +1,4 @@
-"""A method as its calls use it: everything that a call needs is one attribute away."""
+"""A method, prepared so that everything a call needs is one attribute of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CALLBACKS = 3  # CallbackStream
 
 
 class Method:
-    """A handler, prepared by methods.method_of()."""
+    """A handler and the way to run it. `methods.method_of` makes it."""
 
     __slots__ = (
         "begins",
@@ -54,6 +54,6 @@ class Method:
         self.deserialize: Deserializer | None = handler.request_deserializer
         self.serialize: Serializer | None = handler.response_serializer
         self.waiting: list[Any] = []
-        """Complete calls of this turn, where it is a CallbackUnary's."""
+        """The calls that this turn completed, if the handler is a CallbackUnary."""
         self.in_task: Method | None = None
-        """The coroutine for calls of it that have to wait."""
+        """The coroutine for those of its calls that have to wait."""

@@ -1,10 +1,10 @@
-"""The implementation of a method: a handler of generated code, or callbacks.
+"""The three kinds of handlers.
 
-| handler | runs as | gets |
+| handler | runs | with |
 | --- | --- | --- |
-| RpcMethodHandler of grpc_tools | one task a call | request or iterator, context |
-| CallbackUnary | a call for all calls of a turn, no task | a list of calls, each with `message` and `reply` |
-| CallbackStream | a call for all messages of a read | the call and its messages |
+| RpcMethodHandler, of generated code | as a task for each call | the request or an iterator; the context |
+| CallbackUnary | once for all calls that a turn completed | these calls, each with its `message` |
+| CallbackStream | once for all messages of a call in a read | the call and these messages |
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from trovemq_rpc.server.method import (
 
 
 class CallbackUnary:
-    """`on_calls` gets the calls that one turn of the loop completed, of all connections. Each is
-    answered by `reply` or `fail`, now or later. A call's `message` is a view that is valid until
-    `on_calls` returns; `keep()` makes it last. `coroutine` is a handler for the calls that `on_calls`
-    leaves to it by `call.in_task()`: those that have to wait.
+    """A unary method without tasks. `on_calls` gets the calls that one turn of the loop completed, on all
+    connections. Each is answered by `reply` or `fail`, now or later.
+
+    A call's `message` is a view that is valid until `on_calls` returns; `keep()` makes it last. For a call
+    that has to wait, `on_calls` may call `call.in_task()`: then `coroutine` handles it.
     """
 
     request_streaming = False
@@ -50,7 +51,7 @@ class CallbackUnary:
 
 
 class CallbackStream:
-    """`on_open` gets a call whose headers arrived and returns its handler."""
+    """A stream without a task. `on_open` gets a call when its headers arrive, and returns its callbacks."""
 
     request_streaming = True
     response_streaming = True
@@ -67,7 +68,7 @@ class CallbackStream:
 
 
 def method_of(path: str, handler: Any) -> Method:
-    """The handler, prepared."""
+    """Prepares a handler."""
     if isinstance(handler, CallbackUnary):
         method = Method(path, handler, BATCH, handler.on_calls)
         method.in_task = method_of(path, handler.coroutine) if handler.coroutine is not None else None
@@ -93,7 +94,7 @@ def _behaviour(handler: Any) -> Any:
 
 
 def _plain(function: Any) -> Any:
-    """The function below partials and objects that can be called."""
+    """The function inside of partials, or of an object that can be called."""
     while hasattr(function, "func"):
         function = function.func
     if not inspect.isroutine(function) and callable(function):

@@ -1,4 +1,11 @@
-"""A call's answers: headers, messages, trailers. Blocks that most calls share are encoded once."""
+"""The answers of a call: headers, messages, trailers. Header blocks that most calls share are encoded once.
+
+| answer | frames |
+| --- | --- |
+| unary | HEADERS, DATA with prefix and message, HEADERS with the status (one piece of output if it fits) |
+| stream | HEADERS with the first message or before it, DATA for each message, HEADERS with the status |
+| failure before any of these | HEADERS with the status ("Trailers-Only") |
+"""
 
 from __future__ import annotations
 
@@ -19,12 +26,12 @@ from trovemq_rpc.wire.status import StatusCode, encode_message
 _HEAD_FIELDS: Final[list[Field]] = [(b":status", b"200"), (b"content-type", b"application/grpc")]
 HEAD: Final = Connection.encode(_HEAD_FIELDS)
 TRAILERS_OK: Final = Connection.encode([(b"grpc-status", b"0")])
-HEAD_SIZE_MAX: Final = 16_384  # above it a block may need CONTINUATION frames
-DETAILS_SIZE_SHORT: Final = 128  # of the text beside a status where the whole trailers are too large
+HEAD_SIZE_MAX: Final = 16_384  # of a block in one frame: every peer takes frames of this size
+DETAILS_SIZE_SHORT: Final = 128  # a line of a status' text, where the trailers are too large for the client
 
 
 class Outgoing:
-    """The writing half of ServerCall."""
+    """The sending half of ServerCall."""
 
     endpoint: CallEndpoint
     stream: Stream
@@ -90,7 +97,7 @@ class Outgoing:
             self.endpoint.flush_soon()
 
     def _frame(self, message: Any) -> tuple[int, list[Buffer], int]:
-        """A response as a compressed flag, buffers and their size."""
+        """A response as its compressed flag, its buffers and their size."""
         serialize = self.method.serialize
         if serialize is not None:
             message = serialize(message)
@@ -105,7 +112,7 @@ class Outgoing:
         return flag, pieces, len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
 
     def send(self: Any, message: Any) -> bool:
-        """Sends a response of a stream; never waits. False where it is held back: `on_writable` follows."""
+        """Sends a response of a stream without waiting. False: it is held back, and `on_writable` follows."""
         flag, pieces, size = self._frame(message)
         if 0 <= self.endpoint.options.send_size_max < size:
             self._refuse_response(size)
@@ -128,8 +135,8 @@ class Outgoing:
         self.stop_work()
 
     def reply(self: Any, message: Any = b"") -> None:
-        """The answer of a unary call, and OK. Bytes or a list of buffers where the method has no
-        serializer.
+        """Answers a unary call, with status OK. Without a serializer the message is bytes or a list of
+        buffers.
         """
         if self.over:
             return
@@ -160,7 +167,7 @@ class Outgoing:
         endpoint.flush_answer()
 
     def finish(self: Any, code: StatusCode, details: str = "") -> None:
-        """Ends the call with a status; headers and trailers in one block where nothing was sent yet."""
+        """Ends the call with a status. If nothing was sent yet, headers and trailers are one block."""
         if self.over:
             return
         block = TRAILERS_OK
@@ -173,7 +180,7 @@ class Outgoing:
 
     # --- the client's limits -----------------------------------------------------------------------------
     def _excess(self, fields: list[Field]) -> str:
-        """Why the client would not take this header list; empty where it does."""
+        """Why the client would not take this header list; "" if it does."""
         size, limit = list_size(fields), self.endpoint.connection.peer_header_list_size_max
         return too_large_metadata(size, limit) if size > limit else ""
 
@@ -183,8 +190,8 @@ class Outgoing:
         return head or self._excess(_trailers(StatusCode.OK, "", self._trailing))
 
     def _ending(self, code: StatusCode, details: str) -> tuple[StatusCode, list[Field]]:
-        """Trailers, with the headers where none were sent. Beyond the client's limit: the status and a short
-        text; an OK becomes RESOURCE_EXHAUSTED, as it came without its metadata.
+        """The trailers, with the headers if these were not sent. If that is too much for the client, only the
+        status and a short text are left, and an OK becomes RESOURCE_EXHAUSTED: its metadata is missing.
         """
         opening = [] if self.headers_sent else _HEAD_FIELDS
         initial = [] if self.headers_sent else self._initial or []

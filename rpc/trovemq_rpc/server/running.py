@@ -1,4 +1,4 @@
-"""Coroutine handlers: one task a call, as grpc.aio runs them."""
+"""Coroutine handlers: a task for each call, as grpc.aio runs them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def run(call: ServerCall) -> None:
     except Exception as error:
         _failed(call, error)
     finally:
-        call.task = None  # no cycle is left to the garbage collector, with all that the handler's frames hold
+        call.task = None  # else a cycle with all objects of the handler would wait for the garbage collector
 
 
 def _answer(call: ServerCall, response: Any) -> None:
@@ -74,12 +74,12 @@ def _failed(call: ServerCall, error: Exception) -> None:
 
 
 def _status_of(error: Exception) -> object | None:
-    """An error that is a status already is not a surprise worth a traceback."""
+    """The status that the error has, if it has one: then it is no surprise, and needs no traceback."""
     return getattr(error, "code", None) if hasattr(error, "details") else None
 
 
 async def _run_in_thread(call: ServerCall, argument: Any) -> None:
-    """A handler that is not a coroutine: in the pool given to `server`, as grpc.aio does for migration."""
+    """Runs a handler that is not a coroutine in the thread pool given to `server`, as grpc.aio does."""
     method, loop = call.method, call.endpoint.loop
     pool = call.endpoint.thread_pool
     if method.request_streaming:

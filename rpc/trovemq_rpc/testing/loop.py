@@ -13,14 +13,14 @@ import asyncio
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 from trovemq_rpc.testing.pipe import Faults
 from trovemq_rpc.testing.transport import MemoryTransport, join
 
 __all__ = ["Deadlock", "MemoryLoop", "MemoryServer"]
 
-FIRST_PORT = 50_000
+FIRST_PORT: Final = 50_000  # for listeners that name none
 
 
 class Deadlock(RuntimeError):  # noqa: N818 - the name says it

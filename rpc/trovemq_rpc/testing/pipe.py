@@ -14,13 +14,12 @@ __all__ = ["Faults", "Pipe"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """The possible faults of a connection. The default is a fast network without faults.
+    """The possible faults of a connection. The default is a fast network without any.
 
-    `piece_size_max`: bytes that arrive together at most; a piece has any size up to it, most often a
-    small one.
-    `delay_s_max`: a piece takes up to this long, so that connections overtake each other.
-    `stall_chance`, `stall_s`: how likely a piece waits, and how long.
-    `loss_chance`: how likely the connection breaks at a piece, instead of delivering it.
+    `piece_size_max`: the most bytes that arrive together. Pieces have all sizes up to it, more often small
+    ones. `delay_s_max`: the longest time that a piece takes; so connections overtake each other.
+    `stall_chance`, `stall_s`: how likely a piece waits longer, and how long. `loss_chance`: how likely the
+    connection breaks instead of delivering a piece.
     """
 
     piece_size_max: int = 1 << 20
@@ -46,7 +45,7 @@ class Faults:
 
 
 class Pipe:
-    """Bytes that one end wrote and the other did not get yet."""
+    """The bytes that one end has written and the other has not received."""
 
     def __init__(self, random: Random, faults: Faults | None = None) -> None:
         self.random = random
@@ -56,7 +55,7 @@ class Pipe:
         self._pieces: deque[memoryview] = deque()
 
     def write(self, pieces: Iterable[bytes | bytearray | memoryview]) -> None:
-        """Copies, as a socket does: later changes show nowhere."""
+        """Copies the bytes, as a socket does: the writer may change them afterwards."""
         assert not self.ended, "written after the end"
         for piece in pieces:
             if len(piece):

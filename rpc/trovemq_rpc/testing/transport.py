@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Iterable
 from itertools import count
 from random import Random
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from trovemq_rpc.testing.pipe import Faults, Pipe
 
 __all__ = ["MemoryTransport", "join"]
 
-WRITE_BUFFER_HIGH = 64 * 1024  # asyncio's default
+WRITE_BUFFER_HIGH: Final = 64 * 1024  # asyncio's default
 _ports = count(49_152)
 
 

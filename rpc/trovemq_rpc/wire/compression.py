@@ -1,4 +1,6 @@
-"""Compression of messages (gRPC "Compression"): identity, gzip and deflate, bounded on the way in."""
+"""Compression of messages (gRPC's doc/compression.md): identity, gzip (RFC 1952) and deflate (RFC 1950). What
+a received message inflates to is limited.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from typing import Final
 
 from trovemq_rpc.wire.status import NamedLikeGrpc
 
-LEVEL: Final = 6
+LEVEL: Final = 6  # zlib's default, and grpc-core's
 
 _WBITS: Final = {b"gzip": 31, b"deflate": 15}
 _NAMES: Final = (b"identity", b"deflate", b"gzip")
@@ -26,7 +28,7 @@ ENCODINGS: Final = {"NoCompression": b"identity", "Deflate": b"deflate", "Gzip":
 
 
 class DecompressionError(ValueError):
-    """The bytes are not of the grpc-encoding, or inflate to more than the limit."""
+    """The bytes do not fit grpc-encoding, or (`too_large`) they inflate to more than the limit."""
 
     def __init__(self, reason: str, too_large: bool = False) -> None:
         super().__init__(reason)
@@ -34,12 +36,12 @@ class DecompressionError(ValueError):
 
 
 def encoding_of(compression: object) -> bytes:
-    """The wire's name of a choice: a member of ours or of grpcio's, or None."""
+    """The name on the wire for a member of our Compression or of grpcio's; identity for None."""
     return ENCODINGS.get(getattr(compression, "name", ""), b"identity")
 
 
 def accepted_by(bits: int) -> bytes:
-    """The value of grpc-accept-encoding for grpc's set of algorithms: bit 1 is deflate, bit 2 gzip."""
+    """The value of grpc-accept-encoding for a set of gRPC's algorithms: bit 1 is deflate, bit 2 is gzip."""
     return b", ".join(name for bit, name in enumerate(_NAMES) if not bit or bits >> bit & 1)
 
 
@@ -57,7 +59,7 @@ def compress(encoding: bytes, data: bytes) -> bytes:
 
 
 def decompress(encoding: bytes, data: bytes | bytearray | memoryview, size_max: int) -> bytes:
-    """Never makes more than `size_max` bytes, whatever a few bytes promise."""
+    """Makes at most `size_max` bytes: a few bytes may stand for gigabytes."""
     if encoding not in _WBITS:
         raise DecompressionError("a compressed message without grpc-encoding")
     unpacker = zlib.decompressobj(_WBITS[encoding])

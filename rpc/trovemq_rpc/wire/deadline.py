@@ -1,17 +1,31 @@
-"""The header grpc-timeout: one to eight digits and a unit (gRPC over HTTP/2, "Timeout")."""
+"""The header grpc-timeout (gRPC over HTTP/2, "Timeout"): one to eight digits, then the letter of a unit.
+
+| letter | H | M | S | m | u | n |
+| --- | --- | --- | --- | --- | --- | --- |
+| unit | hours | minutes | seconds | milliseconds | microseconds | nanoseconds |
+"""
 
 from __future__ import annotations
 
 import math
 from typing import Final
 
-_SECONDS: Final = {0x48: 3600.0, 0x4D: 60.0, 0x53: 1.0, 0x6D: 1e-3, 0x75: 1e-6, 0x6E: 1e-9}  # H M S m u n
+_SECONDS: Final = {
+    ord("H"): 3600.0,
+    ord("M"): 60.0,
+    ord("S"): 1.0,
+    ord("m"): 1e-3,
+    ord("u"): 1e-6,
+    ord("n"): 1e-9,
+}
 _UNITS: Final = ((1e-6, b"u"), (1e-3, b"m"), (1.0, b"S"), (60.0, b"M"), (3600.0, b"H"))
-VALUE_LIMIT: Final = 100_000_000
+VALUE_LIMIT: Final = 100_000_000  # eight digits are below it
 
 
 def encode_timeout(seconds: float) -> bytes:
-    """The finest unit that eight digits hold; rounded up, so that the server never ends before the client."""
+    """In the finest unit whose value has eight digits at most. Rounded up: a server never ends a call before
+    its client does.
+    """
     for unit, letter in _UNITS:
         value = math.ceil(seconds / unit)
         if value < VALUE_LIMIT:

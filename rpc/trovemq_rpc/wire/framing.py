@@ -6,7 +6,7 @@
 | 1      | 4      | length of the message, big-endian         |
 | 5      | length | message                                   |
 
-The prefix knows nothing of frames: a message begins and ends anywhere in them.
+Messages and DATA frames are independent of each other: a message may begin and end anywhere in a frame.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-PREFIX_SIZE: Final = 5
+PREFIX_SIZE: Final = 5  # the first two rows of the table
 _PREFIX: Final = struct.Struct(">BI")
 pack_prefix = _PREFIX.pack
 
@@ -22,7 +22,7 @@ Message = memoryview | bytearray
 
 
 class FramingError(ValueError):
-    """The stream is not a sequence of messages; `too_large`: one is above the limit."""
+    """The bytes of a stream are not messages, or (`too_large`) a message is above the limit."""
 
     def __init__(self, reason: str, too_large: bool = False) -> None:
         super().__init__(reason)
@@ -30,8 +30,8 @@ class FramingError(ValueError):
 
 
 class MessageReader:
-    """Puts one stream's messages together. Those that arrive in one piece stay views of it; others
-    are copied once.
+    """Puts the messages of one stream together. A message that arrives in one piece becomes a view of it; any
+    other is copied once.
     """
 
     __slots__ = ("_buffer", "_compressed", "_length", "_prefix", "size_max")

@@ -1,7 +1,19 @@
-"""Status: gRPC's codes, the text beside them, and the meaning of HTTP's and HTTP/2's codes (gRPC over HTTP/2,
-"Responses").
+"""The status of a call: gRPC's codes, the text beside them, and the codes of HTTP and HTTP/2 that stand for
+them (gRPC over HTTP/2, "Responses"; doc/http-grpc-status-mapping.md).
 
-`StatusCode` has grpcio's names and values and equals grpcio's members, so that a channel needs no grpcio.
+The package itself ends calls with these. (A handler may end its call with any.)
+
+| status | server | channel |
+| --- | --- | --- |
+| CANCELLED | the client cancelled, or the connection is lost | `cancel()`, or RST_STREAM CANCEL |
+| UNKNOWN | the handler raised | no status came, or an HTTP status that is not in HTTP_STATUS |
+| DEADLINE_EXCEEDED | the deadline is over | the same |
+| UNIMPLEMENTED | unknown method or compression; no or two requests for one | such responses |
+| RESOURCE_EXHAUSTED | a message, metadata or calls above a limit | the same; RST_STREAM ENHANCE_YOUR_CALM |
+| INTERNAL | bytes that are not messages, a malformed grpc-timeout | the same bytes; any other RST_STREAM |
+| UNAVAILABLE | the server stops | no connection, a lost one, or a call that no server looked at |
+
+`StatusCode` has grpcio's names and values, and its members equal grpcio's. So a channel needs no grpcio.
 """
 
 from __future__ import annotations
@@ -12,11 +24,11 @@ from urllib.parse import unquote_to_bytes
 
 from trovemq_rpc.http2.constants import ErrorCode
 
-DETAILS_SIZE_MAX: Final = 4_096  # of our own messages: trailers stay small compared with peers' limits
+DETAILS_SIZE_MAX: Final = 4_096  # of the text that we send: half of the metadata that gRPC's clients take
 
 
 class NamedLikeGrpc(Enum):
-    """Equal to the member of the same name in grpcio's enumeration of the same name."""
+    """An enumeration whose members equal those of grpcio's enumeration of the same name."""
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -30,7 +42,7 @@ class NamedLikeGrpc(Enum):
 
 
 class StatusCode(NamedLikeGrpc):
-    """The outcome of a call; a value is the number on the wire and its name in lower case."""
+    """How a call ended. A value is the number on the wire, and the name in lower case."""
 
     OK = (0, "ok")
     CANCELLED = (1, "cancelled")
@@ -82,7 +94,7 @@ def status_of_reset(code: int) -> StatusCode:
 
 
 def as_status(code: Any) -> StatusCode:
-    """Ours for a member of grpcio's, of ours, or a number; UNKNOWN for anything else."""
+    """Our member for one of grpcio's, of ours, or a number; UNKNOWN for anything else."""
     if isinstance(code, StatusCode):
         return code
     if isinstance(code, Enum):
@@ -111,5 +123,5 @@ def encode_message(text: str) -> bytes:
 
 
 def decode_message(value: bytes) -> str:
-    """Text that cannot be decoded stays as it is: a status must never get lost by its text."""
+    """Bytes that are not UTF-8 are replaced: a status must not be lost because of its text."""
     return unquote_to_bytes(value).decode("utf-8", "replace")
