@@ -186,6 +186,17 @@ def test_the_client_alone_is_sdk_and_command_line(wheels: dict[str, Path], tmp_p
         assert (consumed.returncode, consumed.stderr) == (0, "")
 
 
+def test_the_transport_stands_alone_and_is_typed(wheels: dict[str, Path], tmp_path: Path) -> None:
+    commands = environment(tmp_path / "rpc", [wheels["trovemq-rpc"]])
+    (packages,) = (tmp_path / "rpc").glob("lib/python*/site-packages")
+    assert top_level_names(packages) == {"trovemq_rpc"}
+    assert (packages / "trovemq_rpc" / "py.typed").is_file()
+    (only,) = Distribution.discover(path=[str(packages)])
+    assert all("extra ==" in requirement for requirement in only.requires or ())
+    done = run([commands / "python", "-c", "import trovemq_rpc, trovemq_rpc.testing.loop"])
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_console_is_installed_with_its_pages(wheels: dict[str, Path], tmp_path: Path) -> None:
     ours = [wheels[name] for name in ("trovemq-rpc", "trovemq-proto", "trovemq", "trovemq-console")]
     commands = environment(tmp_path / "console", ours, "console")
