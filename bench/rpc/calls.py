@@ -32,6 +32,8 @@ GRPC_AIO_FEWER = 4
 STREAM_MESSAGES_EACH_ROUND = 200
 STREAM_MESSAGE_SIZE = 1 << 20
 
+ONE_US_MAX, OVER_BARE_MAX = 70, 3
+
 BARE = "bare TCP echo"
 OURS = "ours (callback)"
 OURS_TLS = "ours, TLS (callback)"
@@ -42,6 +44,8 @@ PEERS: dict[Kind, Any] = {"pygrpc": peer_pygrpc, "grpclib": peer_grpclib}
 Call = Callable[[bytes], Awaitable[Any]]
 Way = Literal["to", "from"]
 WAYS: tuple[Way, ...] = ("to", "from")
+Placement = Literal["both ends on one processor", "each end on a processor of its own"]
+PLACEMENTS: tuple[Placement, ...] = ("both ends on one processor", "each end on a processor of its own")
 
 
 @dataclass(slots=True)
@@ -52,7 +56,7 @@ class Unary:
     call: Call
     cpu: Call | None = None  # of the server; the bare echo has none
     server: Server | None = None
-    apart: list[float] = field(default_factory=list)  # medians, each end on a processor of its own
+    placed: dict[Placement, list[float]] = field(default_factory=lambda: {one: [] for one in PLACEMENTS})
     medians: list[float] = field(default_factory=list)
     p99s: list[float] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
@@ -64,10 +68,10 @@ class Unary:
         self.medians.append(median(times) * 1e6)
         self.p99s.append(quantiles(times, n=100)[98] * 1e6)
 
-    async def on_two_processors(self, count: int) -> None:
+    async def one_at_a_time_placed(self, placement: Placement, count: int) -> None:
         assert self.server is not None
-        with _apart(self.server.pid):
-            self.apart.append(median(await self._times(count)) * 1e6)
+        with _placed(placement, self.server.pid):
+            self.placed[placement].append(median(await self._times(count)) * 1e6)
 
     async def _times(self, count: int) -> list[float]:
         times = []
@@ -207,8 +211,9 @@ async def _run_rounds(unaries: dict[str, Unary], streams: dict[str, Streams], ro
     for _ in range(rounds):
         for unary in unaries.values():
             await unary.one_at_a_time(ALONE_EACH_ROUND)
-        for name in (BARE, OURS) if len(os.sched_getaffinity(0)) > 1 else ():
-            await unaries[name].on_two_processors(ALONE_EACH_ROUND)
+        for placement in PLACEMENTS if len(os.sched_getaffinity(0)) > 1 else ():
+            for name in (BARE, OURS):
+                await unaries[name].one_at_a_time_placed(placement, ALONE_EACH_ROUND)
     for _ in range(rounds):
         for name, unary in unaries.items():
             if unary.cpu is not None:
@@ -221,14 +226,12 @@ async def _run_rounds(unaries: dict[str, Unary], streams: dict[str, Streams], ro
 
 
 @contextmanager
-def _apart(server_pid: int) -> Iterator[None]:
-    """This process and the server on a processor each: where the system puts both on one, a call needs no
-    wake-up of the other processor.
-    """
+def _placed(placement: Placement, server_pid: int) -> Iterator[None]:
+    """This process and the server on chosen processors. On one, a call wakes no sleeping processor."""
     both = os.sched_getaffinity(0)
     one, other, *_ = sorted(both)
     os.sched_setaffinity(0, {one})
-    os.sched_setaffinity(server_pid, {other})
+    os.sched_setaffinity(server_pid, {one if placement == PLACEMENTS[0] else other})
     try:
         yield
     finally:
@@ -244,7 +247,7 @@ def ratio(over: Sequence[float], under: Sequence[float]) -> float:
 def _add_calls(report: Report, unaries: dict[str, Unary]) -> None:
     for name, unary in unaries.items():
         ours = name == OURS
-        goal: dict[str, float] = {"at_most": 70} if ours else {}
+        goal: dict[str, float] = {"at_most": ONE_US_MAX} if ours else {}
         report.add(f"{name}: 1 KiB, one at a time, median", median(unary.medians), "us", **goal)
         report.add(f"{name}: 1 KiB, one at a time, p99", median(unary.p99s), "us")
         if unary.cpu is not None:
@@ -252,15 +255,16 @@ def _add_calls(report: Report, unaries: dict[str, Unary]) -> None:
             report.add(f"{name}: 1 KiB, {IN_FLIGHT} in flight", median(unary.rates), "/s", **goal)
             report.add(f"{name}: client's processor a call", median(unary.client_cpu_us), "us")
             report.add(f"{name}: server's processor a call", median(unary.server_cpu_us), "us")
-    for name in (BARE, OURS):
-        if unaries[name].apart:
-            title = f"{name}: 1 KiB, one at a time, each end on a processor of its own, median"
-            report.add(title, median(unaries[name].apart), "us")
-    if unaries[OURS].apart:
-        apart = ratio(unaries[OURS].apart, unaries[BARE].apart)
-        report.add("ours over bare TCP, one at a time, each end on a processor of its own", apart, "x")
+    for placement in PLACEMENTS:
+        ours_placed, bare_placed = unaries[OURS].placed[placement], unaries[BARE].placed[placement]
+        if ours_placed:
+            title = f"one at a time, {placement}"
+            report.add(f"{BARE}: 1 KiB, {title}, median", median(bare_placed), "us")
+            report.add(f"{OURS}: 1 KiB, {title}, median", median(ours_placed), "us", at_most=ONE_US_MAX)
+            placed = ratio(ours_placed, bare_placed)
+            report.add(f"ours over bare TCP, {title}", placed, "x", at_most=OVER_BARE_MAX)
     over_bare = ratio(unaries[OURS].medians, unaries[BARE].medians)
-    report.add("ours over bare TCP, one at a time", over_bare, "x", at_most=3)
+    report.add("ours over bare TCP, one at a time", over_bare, "x", at_most=OVER_BARE_MAX)
     both = ratio(unaries[OURS].server_cpu_us, unaries[THEIRS].server_cpu_us)
     report.add("server's processor, ours over grpc.aio's, each under its own channel", both, "x")
 
