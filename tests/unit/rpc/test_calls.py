@@ -143,9 +143,9 @@ async def test_callbacks_get_the_calls_of_a_turn_together() -> None:
             with pytest.raises(rpc.AioRpcError) as failed:
                 await call(request)
             assert failed.value.code().name == code
-        answered, unanswered = await asyncio.gather(call(b"x"), call(b"raise"), return_exceptions=True)
-        assert answered == b"<x>"
-        assert isinstance(unanswered, rpc.AioRpcError)
+        outcomes = await asyncio.gather(call(b"x"), call(b"raise"), return_exceptions=True)
+        assert outcomes[0] == b"<x>"
+        assert isinstance(outcomes[1], rpc.AioRpcError)
 
 
 async def test_a_callback_leaves_calls_that_wait_to_a_coroutine() -> None:

@@ -56,7 +56,7 @@ async def test_reflection_of_grpcio_is_served(by: str) -> None:
         assert sorted(listed) == sorted(names)
 
 
-class _SeenByServer(grpc.aio.ServerInterceptor):
+class _SeenByServer(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     def __init__(self) -> None:
         self.seen: list[tuple[str, object]] = []
 
@@ -67,10 +67,10 @@ class _SeenByServer(grpc.aio.ServerInterceptor):
 
 
 class _Token(
-    grpc.aio.UnaryUnaryClientInterceptor,
-    grpc.aio.UnaryStreamClientInterceptor,
-    grpc.aio.StreamUnaryClientInterceptor,
-    grpc.aio.StreamStreamClientInterceptor,
+    grpc.aio.UnaryUnaryClientInterceptor,  # type: ignore[misc]
+    grpc.aio.UnaryStreamClientInterceptor,  # type: ignore[misc]
+    grpc.aio.StreamUnaryClientInterceptor,  # type: ignore[misc]
+    grpc.aio.StreamStreamClientInterceptor,  # type: ignore[misc]
 ):
     """Gives every call a token, as grpc.aio's documents say it."""
 

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -167,8 +168,7 @@ WRONG: dict[str, tuple[Callable[[], ssl.SSLContext], str]] = {
 def test_each_client_that_is_not_trusted_gets_its_end(caplog: pytest.LogCaptureFixture) -> None:
     async def program(loop: MemoryLoop, server: Any) -> None:
         for make, end in WRONG.values():
-            context = make()
-            _, peer = await loop.create_connection(lambda context=context: TlsPeer(context), *ADDRESS)
+            _, peer = await loop.create_connection(partial(TlsPeer, make()), *ADDRESS)
             assert await lost(loop, peer)
             assert peer.end == end
         transport, plain = await loop.create_connection(Raw, *ADDRESS)
