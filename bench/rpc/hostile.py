@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from itertools import count, cycle, islice
@@ -189,6 +190,7 @@ def p99(times: list[float]) -> float:
 
 
 def measure_hostile(report: Report, *, rounds: int = ROUNDS) -> None:
+    logging.getLogger("trovemq_rpc").setLevel(logging.ERROR)  # a line in 10 s would be part of some calls
     gc.freeze()  # as the daemon does after its start: else full collections are of this program's imports
     for name, make in WIRES.items():
         wire = make()
