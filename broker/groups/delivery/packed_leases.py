@@ -147,9 +147,8 @@ class PackedLeases:
                 end = int(blocks.searchsorted(self._firsts[index + 1]))
             leaf = self._leaves[index]
             if leaf.blocks[-1] < blocks[at] and len(leaf.blocks) >= LEAF_ROWS_MAX:
-                self._put(
-                    index + 1, index + 1, rows[at:end]
-                )  # after a full leaf, as for a queue that is read in order
+                # after a full leaf, which is the usual case: a queue is read in order
+                self._put(index + 1, index + 1, rows[at:end])
             else:
                 joined = np.concatenate([leaf.rows(), rows[at:end]])
                 self._put(index, index + 1, joined[np.argsort(joined["block"], kind="stable")])

@@ -98,6 +98,6 @@ def properties_of(record: memoryview) -> dict[str, str]:
 def reconsume_times_of(record: memoryview) -> int:
     """RECONSUMETIMES: how often a copy in a retry topic was delivered before."""
     (sys_flag,) = _INT.unpack_from(record, SYS_FLAG_AT)
-    # the field follows both hosts; header_shift() is the space that they take more
+    # the field follows both hosts; header_shift() is by how much they move it
     (times,) = _INT.unpack_from(record, RECONSUME_TIMES_AT + header_shift(sys_flag))
     return max(0, int(times))

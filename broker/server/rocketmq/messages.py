@@ -140,9 +140,8 @@ def fill_message(
         try:
             body = inflate_body(body, sys_flag, inflated_size_max(body_size))
         except TroveError:
-            system.body_encoding = (
-                v2.GZIP
-            )  # RocketMQ labels all compressed bodies so: the client may support it
+            # RocketMQ labels every compressed body with GZIP: the client may support the method
+            system.body_encoding = v2.GZIP
     message.body = body
     digest = system.body_digest
     digest.type = _MD5
