@@ -8,7 +8,8 @@ and signed calls as at a broker (trovemq_daemon/sessions.py).
 | everything else        | brokers and clients              |
 
 Invariants
-- No handler begins, and gets no message of a stream, before the call is admitted.
+- No handler begins before its call is admitted; each message of a stream is admitted before the handler gets
+  it.
 - A session ends when its secret is no longer valid: an open stream at its next message or reply.
 """
 

@@ -2,7 +2,8 @@
 
 Invariants
 - A method without a row in the table is for super users only.
-- No handler begins, and gets no message of a stream, before the call is admitted.
+- No handler begins before its call is admitted; each message of a stream is admitted before the handler gets
+  it.
 - The bytes of messages are checked before the service's own reader parses them.
 """
 

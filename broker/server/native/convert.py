@@ -1,4 +1,5 @@
-"""Converts protobuf messages to our own types and back. Only broker.server uses generated types."""
+"""Converts protobuf messages to our own types and back, so that the engine's packages use no generated
+types."""
 
 from __future__ import annotations
 
