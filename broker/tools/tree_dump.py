@@ -4,7 +4,7 @@
 |------------|-------------------------------------------------------------------|
 | location   | of the log                                                        |
 | message-id | of the unique ids, as text                                        |
-| order      | in which each queue is received: by priority if its topic is so; |
+| order      | in which each queue is received: by priority if its topic is so;  |
 |            | `sequence` counts within the queue                                |
 """
 

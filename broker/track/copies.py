@@ -6,14 +6,14 @@ A message's copies have its unique key (UNIQ_KEY), wherever they lie:
 |-------------|-------------------------------------------|-------------------------------------------|
 | MESSAGE     | a topic of users                          | none of the following                     |
 | COMMITTED   | a topic of users                          | the transaction type commit               |
-| DELIVERED   | a topic of users                          | REAL_TOPIC, which it has from the wait |
+| DELIVERED   | a topic of users                          | REAL_TOPIC, which it has from the wait    |
 | DELAYED     | rmq_sys_wheel_timer, SCHEDULE_TOPIC_XXXX  | its real topic may be a retry topic       |
 | RECALL      | rmq_sys_wheel_timer                       | TIMER_DEL_UNIQKEY                         |
 | HALF        | RMQ_SYS_TRANS_HALF_TOPIC                  |                                           |
 | GIVEN_UP    | TRANS_CHECK_MAX_TIME_TOPIC                |                                           |
 | RETRY       | %RETRY%group, %RETRY%group_topic, …+topic |                                           |
 | DEAD_LETTER | %DLQ%group                                |                                           |
-| CARRIED     | rmq_sys_trovemq_carried                   | made by retention; no group reads it        |
+| CARRIED     | rmq_sys_trovemq_carried                   | made by retention; no group reads it      |
 
 Producers may send several messages under one key. Each copy belongs to one of them: to the one that it points
 to, else to the newest one of its topic before it in the log.

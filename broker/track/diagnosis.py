@@ -1,7 +1,8 @@
 """Why a group has not consumed a message yet, or how it did: exactly one status per group.
 
 The status is the first of these that is true:
-- no group can receive the message: it is delayed, recalled, in an open or ended transaction, or deleted;
+- no group can receive the message: it is delayed, recalled, in an open or ended transaction, or no longer in
+  the log;
 - it is pending for the group: in flight, returned, held, ready;
 - the group has settled it: acknowledged, dead, skipped, …; if the group's retry topic has a copy of it, the
   status is that of the copy;
@@ -136,7 +137,7 @@ class ConsumptionDiagnosis:
     def _unconsumable(self, case: _Case) -> Generator[None, None, ConsumptionStatus]:
         tracked = case.tracked
         own = [copy for copy in tracked.copies if copy.group == case.group]
-        if own:  # the message itself is deleted, the group's copy is not
+        if own:  # the message itself is no longer in the log, the group's copy is
             base = _of(case, Reason.GONE, own[-1], detail="the group's copy is no longer in the log")
             return (yield from self._settled(case, own[0], base, after_offset=-1))
         recall = tracked.newest(CopyRole.RECALL)

@@ -6,8 +6,8 @@
 |-----|-------|--------------------------------------------------------------------------------|
 | 0   | i64   | lastReadTimeMs: slots before it were delivered                                 |
 | 8   | i64   | lastTimerLogFlushPos: end of the timer log                                     |
-| 16  | i64   | lastTimerQueueOffset: the wheel topic's next offset to be put into the log |
-| 24  | i64   | masterTimerQueueOffset: the same of the master; the lower one counts |
+| 16  | i64   | lastTimerQueueOffset: the wheel topic's next offset to be put into the log     |
+| 24  | i64   | masterTimerQueueOffset: the same of the master; the lower one counts           |
 | 32  | i64   | dataVersion.stateVersion                                                       |
 | 40  | i64   | dataVersion.timestamp                                                          |
 | 48  | i64   | dataVersion.counter                                                            |

@@ -115,7 +115,7 @@ def _having(condition: Has, values: _Values) -> Mask:
         fit = np.flatnonzero(sizes >= wanted if condition.is_prefix else sizes == wanted)
         if len(fit):
             begins = np.ndarray((len(scan.joined) - wanted + 1,), f"S{wanted}", scan.joined, strides=(1,))
-            # bytes of one size: NumPy ignores zeros at the end, which makes no two of them equal
+            # all have one size, so the trailing zeros that NumPy ignores make no two different ones equal
             met = begins[slices.starts[fit]] == condition.value
             found[slices.records[fit[met]]] = True
     return found

@@ -2,7 +2,7 @@
 
 | span            | kind   | around                                | parent                | links to     |
 |-----------------|--------|---------------------------------------|-----------------------|--------------|
-| `append TOPIC`  | server | a message's append, until it is acknowledged | the message's context | |
+| `append TOPIC`  | server | a message's append, until it is acknowledged | the message's context |       |
 | `deliver TOPIC` | server | the look that found messages for a group | the call's context | each message |
 
 A message's context is W3C's, in its properties `traceparent` and `tracestate`, or RocketMQ's `TRACE_CONTEXT`;

@@ -1,6 +1,6 @@
 """Checks names and addresses of RocketMQ's v2 protocol, and converts them to the stored form.
 
-| field | limit                                                           | error                |
+| field            | limit                                                           | error                |
 |------------------|-----------------------------------------------------------------|----------------------|
 | topic            | 1..127 of letters, digits, %, |, - and _; no system topic       | TOPIC_ILLEGAL        |
 | %RETRY%…, %DLQ%… | 1..255 of these; for reading only                               | TOPIC_ILLEGAL        |
