@@ -125,7 +125,7 @@ def bounded_reader(read: Any) -> Any:
         except TroveError as error:
             return error
         except (DecodeError, ValueError) as error:
-            return TroveError(errors.REQUEST_ILLEGAL, f"the bytes are no {descriptor.name}: {error}")
+            return TroveError(errors.REQUEST_ILLEGAL, f"the bytes are not a {descriptor.name}: {error}")
 
     return bounded
 

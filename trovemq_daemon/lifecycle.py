@@ -126,7 +126,7 @@ class Stop:
 
 
 class _Signals:
-    """Counts the signals: the first one asks to stop and starts the time of the shutdown, the second ends the
+    """Counts the signals: the first one asks to stop and limits the time of the shutdown, the second ends the
     process."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, stop: Stop, watchdog: _Watchdog) -> None:

@@ -198,7 +198,7 @@ class Calendar:
         return found
 
     def put_back(self, rows: Rows) -> None:
-        """Returns rows of take_due() that could not be delivered."""
+        """Adds rows again that take_due() has returned and that could not be delivered."""
         if len(rows):
             self._count(rows, 1)
             self._add_run(rows)

@@ -197,7 +197,7 @@ def reader(request_type: type[Request]) -> Callable[[bytes], Request | Malformed
         except TroveError as error:
             return Malformed(error.message)
         except (DecodeError, ValueError) as error:
-            return Malformed(f"the bytes are no {request_type.DESCRIPTOR.name}: {error}")
+            return Malformed(f"the bytes are not a {request_type.DESCRIPTOR.name}: {error}")
 
     return read
 
