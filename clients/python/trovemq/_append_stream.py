@@ -1,9 +1,10 @@
 """One open Append stream to one broker: frames out, acknowledgements back, in any number at a time.
 
-One task writes and one reads. A frame is encoded only when the writer takes it, so messages that are sent
-while earlier frames are being written join the next frame. When the stream breaks, frames that were not
-written to it are certainly not stored; those that wait for an acknowledgement are in doubt. Both return to
-their submitter, who decides whether to retry, and where.
+One task writes and one reads; where the transport takes a frame at once, a callback writes it instead: a task
+costs one more turn of the loop. A frame is encoded only when the writer takes it, so messages that are sent
+in the same turn, or while earlier frames are being written, share a frame. When the stream breaks, frames
+that were not written to it are certainly not stored; those that wait for an acknowledgement are in doubt.
+Both return to their submitter, who decides whether to retry, and where.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ class AppendStream:
         self._next_frame_id = 1
         self._broken: TroveError | None = None
         self._wake: asyncio.Future[None] | None = None
+        self._stream: Stream | None = None
+        self._write_scheduled = False
         self._task: asyncio.Task[None] | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._closed = False
@@ -75,7 +78,7 @@ class AppendStream:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
         else:
-            self._wake_writer()
+            self._write_soon()
         if self._expiry is None:
             self._watch_deadlines()
 
@@ -107,6 +110,7 @@ class AppendStream:
 
     async def _serve(self, stream: Stream) -> None:
         reader = asyncio.get_running_loop().create_task(self._read(stream))
+        self._stream = stream
         try:
             while self._broken is None:
                 await self._write_pending(stream)
@@ -114,6 +118,7 @@ class AppendStream:
                     await self._wait()
             raise self._broken
         finally:
+            self._stream = None
             stream.cancel()
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
@@ -127,17 +132,10 @@ class AppendStream:
 
     async def _write_pending(self, stream: Stream) -> None:
         while self._may_write():
-            frame, frame_id = self._pending.popleft(), self._next_frame_id
-            try:
-                data = frame.take(frame_id)
-            except Exception as error:  # without this, the frame would never have a result
-                frame.failed(_not_encodable(error), in_doubt=False)
-                continue
+            frame = self._pending.popleft()
+            data = self._taken(frame)
             if data is None:
                 continue
-            self._next_frame_id += 1
-            if not frame.one_way:
-                self._in_flight[frame_id] = frame
             try:
                 await stream.send(data)
             except TroveError as error:
@@ -146,6 +144,54 @@ class AppendStream:
                 raise
             if frame.one_way:
                 frame.written()
+
+    def _taken(self, frame: Frame) -> bytes | None:
+        """What is to be sent of a frame, which is in flight then; None where nothing is."""
+        frame_id = self._next_frame_id
+        try:
+            data = frame.take(frame_id)
+        except Exception as error:  # without this, the frame would never have a result
+            frame.failed(_not_encodable(error), in_doubt=False)
+            return None
+        if data is not None:
+            self._next_frame_id += 1
+            if not frame.one_way:
+                self._in_flight[frame_id] = frame
+        return data
+
+    @property
+    def _writer_waits(self) -> bool:
+        return self._wake is not None and not self._wake.done()
+
+    def _write_soon(self) -> None:
+        """At the end of this turn, with all that it brings."""
+        stream = self._stream
+        if stream is None or not stream.writable:
+            self._wake_writer()
+        elif not self._write_scheduled and self._writer_waits:
+            self._write_scheduled = True
+            asyncio.get_running_loop().call_soon(self._write_now)
+
+    def _write_now(self) -> None:
+        """What the transport takes without waiting; the task writes the rest."""
+        self._write_scheduled = False
+        stream = self._stream
+        while stream is not None and self._writer_waits and stream.writable and self._may_write():
+            frame = self._pending.popleft()
+            data = self._taken(frame)
+            if data is None:
+                continue
+            try:
+                stream.send_now(data)
+            except Exception as failure:  # as in _run
+                self._broken = _as_trove_error(failure)
+                if frame.one_way:
+                    frame.failed(self._broken, in_doubt=True)
+                break
+            if frame.one_way:
+                frame.written()
+        if self._must_go_on():
+            self._wake_writer()
 
     async def _wait(self) -> None:
         self._wake = asyncio.get_running_loop().create_future()

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 from trovemq._arguments import check_text
@@ -39,6 +40,7 @@ from trovemq_proto.records.properties import message_properties
 # At most, beside body, keys, tag and properties: 91 fixed bytes, topic, IPv6 hosts, names, CRC, UNIQ_KEY.
 RECORD_OVERHEAD = 320
 MESSAGE_GROUP_SIZE_MAX = 63  # bytes
+ENCODERS_KNOWN = 1_024  # queues
 _UNIQUE_KEY_NAME = PROPERTY_UNIQ_KEY.encode()
 
 
@@ -232,13 +234,7 @@ class SingleMessages(Batch):
             return None
         assert self.form is not None
         self._number()
-        encoder = SingleRecords(
-            self.topic,
-            self.slot.queue_id,
-            born_host=_empty_host(self.form.born_host_ipv6),
-            store_host=_empty_host(self.form.store_host_ipv6),
-            append_property_crc=self.form.append_property_crc,
-        )
+        encoder = _encoder(self.topic, self.slot.queue_id, self.form)
         records = [
             encoder.encode(message.body, self._block_of(message), message.born_timestamp)
             for message in self._messages
@@ -355,6 +351,17 @@ def _sizes_of(records: bytearray, count: int) -> Sizes:
 
         return RecordBatch.split(records).sizes
     return [fields.size for fields in split_fields(memoryview(records))]
+
+
+@lru_cache(maxsize=ENCODERS_KNOWN)
+def _encoder(topic: str, queue_id: int, form: RecordForm) -> SingleRecords:
+    return SingleRecords(
+        topic,
+        queue_id,
+        born_host=_empty_host(form.born_host_ipv6),
+        store_host=_empty_host(form.store_host_ipv6),
+        append_property_crc=form.append_property_crc,
+    )
 
 
 def _empty_host(ipv6: bool) -> bytes:

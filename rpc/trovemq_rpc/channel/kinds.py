@@ -230,12 +230,30 @@ class ManyRequests(Call):
         except asyncio.CancelledError:
             self.cancel()
             raise
+        self._send(prefix, message)
+        self.endpoint.flush_soon()
+
+    @property
+    def writable(self) -> bool:
+        """Whether write() would not wait."""
+        return (
+            self.sent and not self._closed and not self.over and self.stream.pending_size <= WRITE_PENDING_MAX
+        )
+
+    def write_now(self, request: Any) -> None:
+        """write() of a message to a `writable` call, from a callback: it is with the transport when this
+        returns. Raises as write()."""
+        assert self.writable, "a call that may have to wait is awaited: write()"
+        self._send(*self._frame(request))
+        if not self.endpoint.gathering:  # else the read under way flushes
+            self.endpoint.end_turn()
+
+    def _send(self, prefix: bytes, message: bytes) -> None:
         if self.done():
             self._raise()
             raise asyncio.InvalidStateError(FINISHED)
         self._wrote = True
         self.endpoint.connection.send_data(self.stream, (prefix, message), len(message) + PREFIX_SIZE)
-        self.endpoint.flush_soon()
 
     async def done_writing(self) -> None:
         """No more requests follow."""

@@ -161,3 +161,80 @@ def test_a_stream_that_is_over_keeps_no_receiver() -> None:
         assert owners[0]() is None, "no cycle is left to the garbage collector"
     finally:
         gc.enable()
+
+
+@given(
+    steps=st.lists(st.sampled_from(["now", "write", "large", "turn"]), max_size=40), seed=st.integers(0, 100)
+)
+def test_messages_written_at_once_and_awaited_come_in_order(steps: list[str], seed: int) -> None:
+    """write_now() takes what write() would send without waiting, and nothing while the window is closed."""
+    found: list[str] = []
+
+    async def talk(_requests: Any, context: Any) -> None:
+        while (request := await context.read()) is not rpc.EOF:
+            found.append(request)
+            await asyncio.sleep(0.01)
+
+    async def program(loop: MemoryLoop) -> list[str]:
+        server, sent = await _served(loop, talk), list[str]()
+        async with rpc.insecure_channel(TARGET) as channel:
+            call = channel.stream_stream("/t.T/Talk")()
+            assert not call.writable, "it is not sent yet"
+            await call.wait_for_connection()
+            for number, step in enumerate(steps):
+                text = f"{number} " + "x" * (MESSAGE_SIZE if step == "large" else 10)
+                if step == "turn":
+                    await asyncio.sleep(0)
+                    continue
+                sent.append(text)
+                if step == "write" or not call.writable:
+                    await call.write(text.encode())
+                else:
+                    call.write_now(text.encode())
+            await call.done_writing()
+            assert not call.writable
+            assert await call.read() is rpc.EOF
+        await server.stop(None)
+        return sent
+
+    assert run(program, seed) == found
+
+
+def test_a_message_written_at_once_needs_no_turn_of_the_loop() -> None:
+    async def program(loop: MemoryLoop) -> None:
+        server = await _served(loop, _silent)
+        async with rpc.insecure_channel(TARGET) as channel:
+            call = channel.stream_stream("/t.T/Talk")()
+            await call.wait_for_connection()
+            await asyncio.sleep(1)
+            call.write_now(b"x")
+            assert not call.endpoint.connection.output, "the transport has it"
+            call.cancel()
+        await server.stop(None)
+
+    run(program)
+
+
+def test_a_call_whose_window_is_closed_is_not_writable() -> None:
+    async def program(loop: MemoryLoop) -> None:
+        server = await _served(loop, _silent)
+        async with rpc.insecure_channel(TARGET) as channel:
+            call = channel.stream_stream("/t.T/Talk")()
+            await call.wait_for_connection()
+            written = 0
+            while call.writable:
+                call.write_now(bytes(MESSAGE_SIZE))
+                written += MESSAGE_SIZE
+                await asyncio.sleep(1)
+            assert written < WINDOW_GROWN_MAX + 5 * MESSAGE_SIZE
+            call.cancel()
+            assert not call.writable
+        await server.stop(None)
+
+    run(program)
+
+
+async def _silent(_requests: Any, context: Any) -> None:
+    """Reads nothing."""
+    context.set_receiver(lambda _message: False)
+    await asyncio.sleep(100)

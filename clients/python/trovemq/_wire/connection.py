@@ -70,6 +70,18 @@ class Stream:
         except self._failures as failure:
             raise await error_of_call(self._call, failure, self._server) from failure
 
+    @property
+    def writable(self) -> bool:
+        """Whether `send_now` may be called; never on grpcio's transport."""
+        return getattr(self._call, "writable", False)
+
+    def send_now(self, frame: bytes) -> None:
+        """Writes one frame from a callback. Raises TroveError where the stream is broken."""
+        try:
+            self._call.write_now(frame)
+        except self._failures as failure:
+            raise unreachable(self._server, str(failure)) from failure
+
     async def end(self) -> None:
         """Nothing more will be sent; later errors do not matter."""
         try:

@@ -265,6 +265,15 @@ class StreamCall:
         except self._channel.failures as failure:
             raise self._broken(await error_of_call(call, failure, self._channel.address)) from failure
 
+    @property
+    def writable(self) -> bool:
+        """Whether the call is open, its transport our own, and `write` would not wait."""
+        return getattr(self._call, "writable", False)
+
+    def write_now(self, message: bytes) -> None:
+        """As the transport's own."""
+        self._call.write_now(self._sign(message))
+
     async def done_writing(self) -> None:
         await self._through(lambda call: call.done_writing())
 

@@ -1,0 +1,192 @@
+"""One Append stream without a network: frames leave in order, by the callback or by the task."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support import fake_loop
+from trovemq._append_stream import FRAMES_IN_FLIGHT_MAX, AppendStream
+from trovemq._wire.failures import unreachable
+from trovemq.receipts import AppendOutcome
+from trovemq_proto.errors import TroveError
+
+
+class Frame:
+    deadline = float("inf")
+
+    def __init__(self, text: str, *, one_way: bool = False) -> None:
+        self.text = text
+        self.one_way = one_way
+        self.ends: list[str] = []
+
+    def take(self, _frame_id: int) -> bytes | None:
+        if self.text == "unwanted":
+            self.ends.append("unwanted")
+            return None
+        return self.text.encode()
+
+    def written(self) -> None:
+        self.ends.append("written")
+
+    def answered(self, _outcome: AppendOutcome) -> None:
+        self.ends.append("answered")
+
+    def failed(self, _error: TroveError, *, in_doubt: bool) -> None:
+        self.ends.append("in doubt" if in_doubt else "not sent")
+
+
+class Server:
+    """A connection, and its stream, which takes frames at once while it is `writable`."""
+
+    address = "127.0.0.1:1"
+
+    def __init__(self) -> None:
+        self.came: list[str] = []
+        self.at_once = 0
+        self.writable = True
+        self.broken = False
+        self._may_write = asyncio.Event()
+        self._may_write.set()
+        self._answers: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def server_info(self) -> None:
+        """It answers."""
+
+    def open_append(self) -> Server:
+        return self
+
+    def set_writable(self, writable: bool) -> None:
+        """A sender that waits continues some turns after there is space."""
+        self.writable = writable
+        if writable:
+            asyncio.get_running_loop().call_later(0.001, self._may_write.set)
+        else:
+            self._may_write.clear()
+
+    async def send(self, frame: bytes) -> None:
+        while not self.writable:
+            await self._may_write.wait()
+            await asyncio.sleep(0)
+        self.came.append(frame.decode())
+
+    def send_now(self, frame: bytes) -> None:
+        assert self.writable
+        if self.broken:
+            raise unreachable(self.address, "the connection is gone")
+        self.at_once += 1
+        self.came.append(frame.decode())
+
+    async def read(self) -> Any:
+        return await self._answers.get()
+
+    def set_receiver(self, receiver: Callable[[Any], bool]) -> None:
+        """As grpcio: there is none."""
+
+    def cancel(self) -> None:
+        """Nothing is under way."""
+
+    def answer(self, frame_id: int) -> None:
+        self._answers.put_nowait(type("Outcome", (), {"frame_id": frame_id}))
+
+
+async def opened(server: Server) -> AppendStream:
+    """A stream whose task waits for frames."""
+    connection: Any = server
+    stream = AppendStream(connection, lambda _reached: None)
+    stream.submit(Frame("first"))
+    await fake_loop.turns()
+    server.answer(1)
+    await fake_loop.turns()
+    assert server.came == ["first"]
+    return stream
+
+
+def test_frames_of_one_turn_are_written_before_the_turn_after_the_next() -> None:
+    async def scene() -> None:
+        server = Server()
+        stream = await opened(server)
+        for text in ("a", "b", "c"):
+            stream.submit(Frame(text))
+        assert server.came == ["first"], "more of this turn may join the last one"
+        await asyncio.sleep(0)
+        assert server.came == ["first", "a", "b", "c"]
+        assert server.at_once == 3
+        await stream.close()
+
+    fake_loop.run(scene())
+
+
+@given(
+    steps=st.lists(
+        st.sampled_from(["send", "send", "one way", "unwanted", "turn", "turns", "full", "free", "answer"]),
+        max_size=60,
+    )
+)
+def test_every_frame_is_sent_once_in_order_and_ends_once(steps: list[str]) -> None:
+    """Whether the transport takes it at once, or its task has to wait."""
+
+    async def scene() -> None:
+        server = Server()
+        stream = await opened(server)
+        frames, answered = list[Frame](), 1
+        for step in steps:
+            if step in ("send", "one way", "unwanted"):
+                text = step if step == "unwanted" else f"m{len(frames)}"
+                frames.append(Frame(text, one_way=step == "one way"))
+                stream.submit(frames[-1])
+            elif step in ("full", "free"):
+                server.set_writable(step == "free")
+            elif step == "answer":
+                answered += 1
+                server.answer(answered)
+            else:
+                await fake_loop.turns(1 if step == "turn" else 20)
+        server.set_writable(True)
+        await asyncio.sleep(1)
+        assert server.came[1:] == [frame.text for frame in frames if frame.text != "unwanted"]
+        await stream.close()
+        assert all(len(frame.ends) == 1 for frame in frames)
+        assert all((frame.ends == ["written"]) == frame.one_way for frame in frames)
+
+    fake_loop.run(scene())
+
+
+def test_no_more_frames_leave_than_may_be_unanswered() -> None:
+    async def scene() -> None:
+        server = Server()
+        stream = await opened(server)
+        for number in range(FRAMES_IN_FLIGHT_MAX + 3):
+            stream.submit(Frame(str(number)))
+        await fake_loop.turns()
+        assert len(server.came) == 1 + FRAMES_IN_FLIGHT_MAX
+        server.answer(2)
+        server.answer(3)
+        await fake_loop.turns()
+        assert len(server.came) == 3 + FRAMES_IN_FLIGHT_MAX
+        await stream.close()
+
+    fake_loop.run(scene())
+
+
+def test_a_frame_that_a_broken_stream_did_not_take_is_in_doubt() -> None:
+    async def scene() -> None:
+        server = Server()
+        stream = await opened(server)
+        server.broken = True
+        frames = [Frame("a"), Frame("b", one_way=True)]
+        for frame in frames:
+            stream.submit(frame)
+        await fake_loop.turns()
+        assert [frame.ends for frame in frames] == [["in doubt"], ["not sent"]]
+        server.broken = False
+        stream.submit(Frame("c"))
+        await fake_loop.turns()
+        assert server.came == ["first", "c"]
+        await stream.close()
+
+    fake_loop.run(scene())
