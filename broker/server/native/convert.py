@@ -52,7 +52,7 @@ def _status(error: TroveError) -> common_pb2.PutMessageStatus:
 def append_reply(
     frame_id: int, result: AppendResult, durability: Durability, broker: str, append_time_us: int
 ) -> message_pb2.AppendReply:
-    return message_pb2.AppendReply(
+    reply = message_pb2.AppendReply(
         frame_id=frame_id,
         status=common_pb2.PUT_OK,
         first_queue_offset=result.first_queue_offset,
@@ -63,22 +63,20 @@ def append_reply(
         store_host=result.store_host,
         append_time_us=append_time_us,
         broker=broker,
-        duplicate=bool(result.duplicates),
-        duplicates=[
-            message_pb2.Duplicate(
-                index=index,
-                queue_id=place.queue_id,
-                queue_offset=place.queue_offset,
-                physical_offset=place.physical_offset,
-                store_timestamp=place.store_timestamp,
-            )
-            for index, place in result.duplicates.items()
-        ],
-        sequence_gaps=[
-            message_pb2.SequenceGap(index=index, first=gap.first, last=gap.last)
-            for index, gap in result.gaps.items()
-        ],
     )
+    if result.duplicates:
+        reply.duplicate = True
+    for index, place in result.duplicates.items():
+        reply.duplicates.add(
+            index=index,
+            queue_id=place.queue_id,
+            queue_offset=place.queue_offset,
+            physical_offset=place.physical_offset,
+            store_timestamp=place.store_timestamp,
+        )
+    for index, gap in result.gaps.items():
+        reply.sequence_gaps.add(index=index, first=gap.first, last=gap.last)
+    return reply
 
 
 def mark_failed(reply: message_pb2.AppendReply, error: TroveError) -> None:

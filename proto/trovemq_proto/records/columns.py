@@ -61,7 +61,7 @@ class RecordColumns:
     def __init__(self, data: Buffer, positions: Int64s, sizes: Int64s, topic: str | None = None) -> None:
         self.data: Final = data if isinstance(data, memoryview) else memoryview(data)
         self.positions: Final = positions
-        self.sizes: Final = sizes
+        self.__dict__["sizes"] = sizes
         self.topic: Final = topic
         if len(positions) and not _within(positions, sizes, len(data)):
             raise TroveError(errors.BATCH_ILLEGAL, "a record lies outside of the batch's bytes")
@@ -76,7 +76,7 @@ class RecordColumns:
         rows = _few_rows(view)
         if rows is not None:
             positions = _ORIGIN if len(rows) == 1 else np.array([row.position for row in rows], np.int64)
-            return cls._of_few(view, positions, np.array([row.size for row in rows], np.int64), rows, topic)
+            return cls._of_few(view, positions, rows, topic)
         positions, sizes = _split_positions(view)
         batch = cls(view, positions, sizes, topic)
         batch.check_well_formed()
@@ -87,7 +87,6 @@ class RecordColumns:
         cls,
         data: memoryview,
         positions: Int64s,
-        sizes: Int64s,
         rows: list[RecordFields],
         topic: str | None,
     ) -> Self:
@@ -97,7 +96,6 @@ class RecordColumns:
         batch.__dict__ |= {
             "data": data,
             "positions": positions,
-            "sizes": sizes,
             "topic": topic,
             "rows": rows,
             "nbytes": rows[0].size if len(rows) == 1 else sum(row.size for row in rows),
@@ -112,6 +110,11 @@ class RecordColumns:
 
     def __len__(self) -> int:
         return len(self.positions)
+
+    @cached_property
+    def sizes(self) -> Int64s:
+        """int64[n]: the bytes of each record."""
+        return np.array([row.size for row in self.rows], np.int64)
 
     @cached_property
     def array(self) -> NDArray[np.uint8]:
@@ -337,7 +340,7 @@ class RecordColumns:
         rows: list[RecordFields] = self.__dict__.get("rows", [])
         if rows and len(data) == len(self.data):
             view = data if isinstance(data, memoryview) else memoryview(data)
-            batch = self._of_few(view, self.positions, self.sizes, rows, self.topic)
+            batch = self._of_few(view, self.positions, rows, self.topic)
         else:
             batch = type(self)(data, self.positions, self.sizes, self.topic)
         for name in ("rows", "geometry"):

@@ -8,6 +8,7 @@ already has can be read and queried.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 from trovemq_proto import errors
@@ -63,9 +64,11 @@ SYSTEM_GROUPS: Final = frozenset(
 )
 
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+NAMES_KNOWN: Final = 4_096  # of topics, that were checked and are legal
 _PRINTED_SIZE_MAX: Final = 160  # an error message never repeats a whole hostile name
 
 
+@lru_cache(maxsize=NAMES_KNOWN)
 def check_topic_name(name: str) -> None:
     """Raises TroveError TOPIC_ILLEGAL unless a user may create, and send to, a topic of this name."""
     fault = _fault(name, TOPIC_NAME_SIZE_MAX)
