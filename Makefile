@@ -127,7 +127,7 @@ quick: setup ## The fast tests, under a minute
 	@QUICK=1 $(PYTEST) -m "not slow and not untraced" $(ARGS)
 
 .PHONY: soak
-soak: setup ## Every trial of durability and all flights, about 40 minutes; writes docs/soak.md
+soak: setup ## Every trial of durability and all flights, about an hour; writes docs/soak.md
 	@SOAK=1 WHOLE=1 $(PYTEST) --timeout 3600 tests/durability tests/integration tests/unit
 
 .PHONY: soak-rpc
