@@ -26,8 +26,9 @@ from trovemq_rpc.server.method import (
 
 
 class CallbackUnary:
-    """A unary method without tasks. `on_calls` gets the calls that one turn of the loop completed, on all
-    connections. Each is answered by `reply` or `fail`, now or later.
+    """A method with one request, without tasks. `on_calls` gets the calls that one turn of the loop
+    completed, on all connections. Each is answered by `reply` or `fail`, now or later; by `reply_all` if it
+    has several responses.
 
     A call's `message` is a view that is valid until `on_calls` returns; `keep()` makes it last. For a call
     that has to wait, `on_calls` may call `call.in_task()`: then `coroutine` handles it.

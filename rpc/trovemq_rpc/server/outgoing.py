@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from trovemq_rpc.endpoint import OUTPUT_UNCOUNTED
@@ -140,24 +141,46 @@ class Outgoing:
         """
         if self.over:
             return
-        endpoint = self.endpoint
         flag, pieces, size = self._frame(message)
-        if 0 <= endpoint.options.send_size_max < size:
+        if 0 <= self.endpoint.options.send_size_max < size:
             self._refuse_response(size)
             return
+        self._answer(flag, pack_prefix(flag, size), pieces, size)
+
+    def reply_all(self: Any, messages: Iterable[Any]) -> None:
+        """All responses of a stream that has sent none yet, and OK: one piece of output where they fit."""
+        if self.over:
+            return
+        flags, count = 0, 0
+        framed: list[Buffer] = []
+        for message in messages:
+            flag, pieces, size = self._frame(message)
+            if 0 <= self.endpoint.options.send_size_max < size:
+                self._refuse_response(size)
+                return
+            flags |= flag
+            framed += (pack_prefix(flag, size), *pieces)
+            count += 1
+        body = b"".join(framed)
+        self._answer(flags, b"", [body], len(body), count)
+
+    def _answer(
+        self: Any, flag: int, prefix: bytes, pieces: Sequence[Buffer], size: int, count: int = 1
+    ) -> None:
+        """The body of `count` messages: a prefix, and pieces of `size` bytes. The call is over."""
         if (self._initial or self._trailing) and (excess := self._metadata_excess()):
             self.finish(StatusCode.RESOURCE_EXHAUSTED, excess)
             return
-        endpoint.metrics.messages_sent += 1
         head = HEAD if self._initial is None and not flag else self._head_block()
         trailers = TRAILERS_OK
         if self._trailing:
             trailers = Connection.encode(_trailers(StatusCode.OK, "", self._trailing))
+        endpoint = self.endpoint
+        endpoint.metrics.messages_sent += count
         connection = endpoint.connection
-        prefix = pack_prefix(flag, size)
         if self.headers_sent or len(pieces) != 1 or len(head) + len(trailers) > HEAD_SIZE_MAX:
             self.send_headers()
-            connection.send_data(self.stream, (prefix, *pieces), size + PREFIX_SIZE)
+            connection.send_data(self.stream, (prefix, *pieces), len(prefix) + size)
             connection.send_headers(self.stream, trailers, True)
         else:
             connection.send_answer(self.stream, head, (prefix, pieces[0]), trailers)

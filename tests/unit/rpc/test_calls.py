@@ -167,6 +167,22 @@ async def test_a_callback_leaves_calls_that_wait_to_a_coroutine() -> None:
         assert answers == [b"at once", b"slow later", b"at once"]
 
 
+@pytest.mark.parametrize("sizes", [(), (0,), (3, 0, 5), (4_096,), (16_379, 16_385, 1), (300_000, 7)])
+async def test_a_callback_answers_with_a_whole_stream(sizes: tuple[int, ...]) -> None:
+    """In one frame, in several, and beyond the client's window."""
+    replies = [bytes([number]) * size for number, size in enumerate(sizes)]
+
+    def on_calls(calls: list[rpc.ServerCall]) -> None:
+        for call in calls:
+            call.reply_all(replies)
+            call.reply_all([b"too late"])
+
+    async with ends(callbacks={"Call": rpc.CallbackUnary(on_calls)}) as both:
+        call = both.channel.unary_stream(f"/{SERVICE}/Call")
+        for _ in range(3):
+            assert [one async for one in call(b"")] == replies
+
+
 async def test_a_kept_message_outlives_the_receive_buffer() -> None:
     kept: list[tuple[Any, bytes]] = []
 
