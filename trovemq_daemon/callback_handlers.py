@@ -16,15 +16,15 @@ from typing import Any, TypeAlias
 import grpc
 
 Answer: TypeAlias = Callable[[Any], None]
-"""Called once, with the reply or with an exception."""
+"""Called once, with the reply or with an exception; of a stream of replies, with a list of them all."""
 Begin: TypeAlias = Callable[[Any, Any, Answer], bool]
-"""(request, context, answer). False: nothing was done, because the call has to wait: use the coroutine. An
+"""(request, context, answer). False: the call has to wait: use the coroutine, with the same context. An
 exception that it raises is the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallbackHandler:
-    """A unary method. The calls of one turn of the loop begin within `together`."""
+    """A method with one request. The calls of one turn of the loop begin within `together`."""
 
     begin: Begin
     coroutine: grpc.RpcMethodHandler[Any, Any]

@@ -86,6 +86,12 @@ class _TimedCall:
         if elapsed_ms >= slow.limit_ms and not self.waits_for_messages:
             slow.note(self._method, response, elapsed_ms, self._context.peer(), self.waits)
 
+    def leave(self, call: trovemq_rpc.ServerCall) -> None:
+        """To the coroutine, which times the call by itself."""
+        if self._stream:
+            self._metrics.stream_closed(self._method)
+        call.in_task()
+
     def ending(
         self, context: Any, failure: Exception
     ) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes]]] | None:
@@ -162,20 +168,22 @@ class HandlerGuard:
     def callbacks(self, method: str, handler: CallbackHandler) -> trovemq_rpc.CallbackUnary:
         """The same around a handler whose calls are answered by callbacks, for our own transport."""
         coroutine = self.handler(method, handler.coroutine)
-        read = coroutine.request_deserializer or bytes
+        read, stream = coroutine.request_deserializer or bytes, bool(coroutine.response_streaming)
 
         def on_calls(calls: list[trovemq_rpc.ServerCall]) -> None:
             self._made = 0
             with handler.together():
                 for call in calls:
-                    self._begin(method, handler.begin, call, read)
+                    self._begin(method, handler.begin, call, read, stream)
 
         return trovemq_rpc.CallbackUnary(
             on_calls, response_serializer=coroutine.response_serializer, coroutine=coroutine
         )
 
-    def _begin(self, method: str, begin: Begin, call: trovemq_rpc.ServerCall, read: Any) -> None:
-        timed = _TimedCall(method, self._metrics, call, stream=False)
+    def _begin(
+        self, method: str, begin: Begin, call: trovemq_rpc.ServerCall, read: Any, stream: bool
+    ) -> None:
+        timed = _TimedCall(method, self._metrics, call, stream=stream)
 
         def answer(outcome: Any) -> None:
             try:
@@ -183,6 +191,10 @@ class HandlerGuard:
                     timed.finished("CANCELLED")
                 elif isinstance(outcome, Exception):
                     self._fail_call(timed, call, outcome)
+                elif stream:
+                    self._made += sum(map(size_of, outcome))
+                    call.reply_all(outcome)
+                    timed.finished("OK")
                 else:
                     self._note_size(method, len(outcome) if isinstance(outcome, bytes) else 0)
                     call.reply(outcome)
@@ -191,14 +203,16 @@ class HandlerGuard:
                 self._fail_call(timed, call, error)
 
         try:
-            if self._large.get(method, True) and not self._replies.has_space(call.peer(), self._made):
-                call.in_task()
+            if (stream or self._large.get(method, True)) and not self._replies.has_space(
+                call.peer(), self._made
+            ):
+                timed.leave(call)
                 return
             request = read(call.keep())
             if isinstance(request, TroveError):
                 raise request
             if not begin(request, call, answer):
-                call.in_task()
+                timed.leave(call)
         except Exception as error:
             answer(error)
 

@@ -309,6 +309,36 @@ async def test_a_method_that_answers_by_callbacks_is_the_same_on_both(transport:
     assert callbacks.in_tasks == (6 if transport == "grpcio" else 1)
 
 
+async def test_a_stream_that_is_answered_by_callbacks_is_the_same_on_both(transport: GrpcTransport) -> None:
+    def begin(request: bytes, _context: Any, answer: Answer) -> bool:
+        if request == b"raise":
+            raise TroveError(errors.TOPIC_NOT_FOUND, "gone")
+        if request != b"wait":
+            answer([b"%d" % number * 9_000 for number in range(int(request))])
+        return request != b"wait"
+
+    async def coroutine(request: bytes, context: Any) -> AsyncIterator[bytes]:
+        found: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
+        if begin(request, context, answer_into(found)):
+            for one in await found:
+                yield one
+        else:
+            yield b"waited"
+
+    handler = CallbackHandler(begin, grpc.unary_stream_rpc_method_handler(coroutine))
+    async with served(transport, callbacks=handler) as (channel, registry, _):
+        call = channel.unary_stream("/test.Test/Call")
+        for count in (0, 1, 3, 10):
+            assert [one async for one in call(b"%d" % count)] == [b"%d" % n * 9_000 for n in range(count)]
+        assert [one async for one in call(b"wait")] == [b"waited"]
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            assert [one async for one in call(b"raise")] == []
+        assert failed.value.code() == grpc.StatusCode.NOT_FOUND
+        text = generate_latest(registry).decode()
+        assert re.search(r'trovemq_open_streams{.*request_code="Call"} 0.0', text)
+        assert 'request_code="Call"' not in _count(text), "streams are not timed as a whole"
+
+
 async def test_no_callback_gets_past_the_check_of_access(transport: GrpcTransport) -> None:
     callbacks = Callbacks()
 
