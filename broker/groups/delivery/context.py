@@ -1,20 +1,25 @@
-"""The common tools of the delivery engine."""
+"""The common tools of the delivery engine.
+
+Invariant: while acknowledgements are gathered, every other event comes after those that are waiting.
+"""
 
 from __future__ import annotations
 
 from broker.groups.consumer_settings import ConsumerSettings
+from broker.groups.delivery.gathering import GatheredAcknowledgements
 from broker.groups.delivery.group_topic import GroupTopic
 from broker.groups.delivery.lease_time import LeaseTime
 from broker.groups.delivery.leases import Lease
+from broker.groups.delivery.prepared import settled_event
 from broker.groups.delivery.priority_order import PriorityOrder, PriorityQueues
 from broker.groups.delivery.queue_state import QueueState
 from broker.groups.delivery.records import RecordReader
 from broker.groups.delivery.renewals import Renewals
-from trovemq_proto.positions import PhysicalOffset, QueueOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import BLANK_UNIT_SIZE, readable_units
 from trovemq_store.engine.record_writer import RecordWriter
-from trovemq_store.events.codec import Event
+from trovemq_store.events.codec import Event, EventKind
 from trovemq_store.events.event_log import EventLog
 from trovemq_store.topics.subscription_groups import SubscriptionGroups
 
@@ -48,9 +53,21 @@ class Context:
         self.dead_letter_count = 0
         self.dead_letter_failures = 0
         """Copies to a dead-letter topic that were refused (a full disk); each is tried again."""
+        self.gathering = GatheredAcknowledgements(events)
 
     def add(self, event: Event) -> None:
+        if self.gathering.is_open:
+            self.gathering.add_events()
         self.events.add(event)
+
+    def add_settled(
+        self, kind: EventKind, state: QueueState, lease: Lease, offsets: range, now_ms: EpochMs
+    ) -> None:
+        """Messages that were open under the lease are consumed, in the way that `kind` says."""
+        if self.gathering.is_open and kind is EventKind.ACKNOWLEDGED:
+            self.gathering.take(state, lease, offsets, now_ms)
+        else:
+            self.add(settled_event(kind, state, lease, offsets, now_ms))
 
     def note_lease(self, pair: GroupTopic, state: QueueState, lease: Lease) -> None:
         """The lease is new, or its end has changed."""

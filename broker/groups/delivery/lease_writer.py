@@ -213,7 +213,7 @@ class LeaseWriter:
         if self._attempt > 1:
             self._pair.redelivered_count += len(records)
         self._told = max(self._told, self._end)
-        self._context.events.add(
+        self._context.add(
             Event(
                 EventKind.RECEIVED,
                 request.now_ms,

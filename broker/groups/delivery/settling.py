@@ -10,6 +10,7 @@ Invariant: a handle or receipt changes a message only while the message is open 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 from broker.groups.consumer_settings import ConsumerSettings
@@ -18,7 +19,7 @@ from broker.groups.delivery.dead_letters import copy_open_message
 from broker.groups.delivery.group_topic import GroupTopic
 from broker.groups.delivery.group_topics import GroupTopicTable
 from broker.groups.delivery.leases import Lease
-from broker.groups.delivery.prepared import Acknowledgement, PreparedAcknowledgement, settled_event
+from broker.groups.delivery.prepared import Acknowledgement, PreparedAcknowledgement
 from broker.groups.delivery.priority_receiver import was_skipped
 from broker.groups.delivery.queue_state import QueueState
 from trovemq_proto import errors
@@ -47,6 +48,10 @@ class Settling:
         self.context = context
         self.group_topics = group_topics
         self._settings = settings
+
+    def gathering(self) -> AbstractContextManager[None]:
+        """A block without a pause, whose acknowledgements share events. Else each call here adds its own."""
+        return self.context.gathering
 
     def acknowledge(self, group: str, topic: str, receipt_handle: str, now_ms: EpochMs) -> None:
         """The message is consumed. To repeat the call while the handle is valid changes nothing.
@@ -279,7 +284,7 @@ class Settling:
     ) -> None:
         """Marks messages that are open under the lease as consumed."""
         self._consume(pair, state, lease, offsets)
-        self.context.add(settled_event(kind, state, lease, offsets, now_ms))
+        self.context.add_settled(kind, state, lease, offsets, now_ms)
 
     def _consume(self, pair: GroupTopic, state: QueueState, lease: Lease, offsets: range) -> None:
         """As _settle(), without its event."""

@@ -142,7 +142,7 @@ class RocketmqService:
         return {
             **handlers,
             "SendMessage": CallbackHandler(send, handlers["SendMessage"], parts.coalescer.together),
-            "AckMessage": CallbackHandler(acknowledge, handlers["AckMessage"]),
+            "AckMessage": CallbackHandler(acknowledge, handlers["AckMessage"], parts.delivery.gathering),
         }
 
     @staticmethod

@@ -3,7 +3,7 @@ changes, time, restarts, and crashes that take the tail of the events."""
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
@@ -170,14 +170,16 @@ class DeliveryMachine(RuleBasedStateMachine):
             return
         chosen = data.draw(st.lists(st.sampled_from(places), min_size=1, max_size=6, unique=True))
         handles = [self.model.of(group, *place).handle for place in chosen]
-        if data.draw(st.booleans()):
+        how = data.draw(st.sampled_from(["runs", "a call", "calls", "calls of a turn"]))
+        if how == "runs":
             self._acknowledge_runs(group, chosen)
-        elif len(handles) > 2:
+        elif how == "a call":
             results = self.engine.delivery.acknowledge_many(group, "orders", handles, self.engine.now_ms)
             assert results == [None] * len(handles)
         else:
-            for handle in handles:
-                self.engine.delivery.acknowledge(group, "orders", handle, self.engine.now_ms)
+            with self.engine.delivery.gathering() if how == "calls of a turn" else nullcontext():
+                for handle in handles:
+                    self.engine.delivery.acknowledge(group, "orders", handle, self.engine.now_ms)
         for place in chosen:
             self.model.of(group, *place).done = True
 
