@@ -164,6 +164,11 @@ class ReceiveWaits:
                 if not pairs:
                     del self._by_topic[name]
 
+    def has(self, pair: GroupTopicKey, filter_: Filter) -> bool:
+        """Whether somebody waits for the pair's messages with this filter."""
+        line = self._by_pair.get(pair)
+        return line is not None and _key(filter_) in line.filters
+
     def wake(self, pair: GroupTopicKey) -> None:
         """Wakes the first waiter of the pair, which may have a message to receive."""
         line = self._by_pair.get(pair)

@@ -209,20 +209,22 @@ async def _called_back(callbacks: Any, request: bytes, context: CallContext) -> 
         answered.set_result(True)
 
     def reply(message: Any) -> None:
-        context.written.append(message)
+        reply_all([message])
+
+    def reply_all(messages: Sequence[Any]) -> None:
+        context.written += messages
         answered.set_result(True)
 
-    passed = ("peer", "time_remaining", "done", "cancelled", "invocation_metadata")
-    call = SimpleNamespace(
+    vars(context).update(  # the coroutine gets the same object
         over=False,
         keep=lambda: request,
         reply=reply,
+        reply_all=reply_all,
         fail=fail,
         set_trailing_metadata=context.set_error,
         in_task=lambda: answered.set_result(False),
-        **{name: getattr(context, name) for name in passed},
     )
-    callbacks.on_calls([call])
+    callbacks.on_calls([context])
     return await answered
 
 

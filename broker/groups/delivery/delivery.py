@@ -57,6 +57,7 @@ from trovemq_store.events.codec import Event, EventKind
 from trovemq_store.events.event_log import EventLog
 from trovemq_store.events.receipt_handle import SourceKind
 from trovemq_store.files.files import FileSystem
+from trovemq_store.index.consume_queues import ConsumeQueues
 from trovemq_store.topics.subscription_groups import SubscriptionGroups
 
 __all__ = ["Delivered", "Delivery", "DeliveryState", "QueueProgress", "ReceiveRequest"]
@@ -185,6 +186,18 @@ class Delivery(Settling):
         if pair is None:
             return None
         return 0 if pair in self.context.woken else pair.leases.earliest_ms()
+
+    def seems_empty(self, group: str, topic: str, now_ms: EpochMs) -> bool:
+        """Whether a receive would find nothing, as far as a short look says: it does not see that a queue is
+        new, or a retry topic. Of an orderly group it does not know."""
+        pair = self.group_topics.get(group, topic)
+        if pair is None or pair.keyed or pair in self.context.woken:
+            return False
+        next_ms = pair.leases.earliest_ms()
+        if next_ms is not None and next_ms <= self.context.lease_time.at(now_ms):
+            return False
+        queues = self.context.store.consume_queues
+        return not any(_may_have(state, queues) for state in pair.sources.values())
 
     def next_due_ms(self) -> int | None:
         """When due_pairs() will return something; 0 if it does now."""
@@ -470,3 +483,11 @@ class Delivery(Settling):
     def lowest_live_record(self) -> PhysicalOffset | None:
         """The lowest physical offset of a record that is in flight or held."""
         return reappending.lowest_live_record(self.context, self.group_topics)
+
+
+def _may_have(state: QueueState, queues: ConsumeQueues) -> bool:
+    """Whether the group may receive something from the queue."""
+    if state.ready or state.held or state.order is not None or state.open.packed.count:
+        return True
+    queue = queues.get(state.topic, state.queue_id)
+    return queue is not None and state.next_offset < queue.max_offset

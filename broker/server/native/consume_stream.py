@@ -26,7 +26,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import grpc
@@ -280,10 +280,10 @@ class ConsumeStream(ReplyStream):
             raise TroveError(errors.CLIENT_UNKNOWN, "the client has expired or has changed its settings")
         if self._parts.rocketmq.registry.has_left(self._client_id):
             raise TroveError(errors.CLIENT_UNKNOWN, "the client has ended")
-        request = self._parts.receiver.prepare(*subscription, self._client_id)
-        return replace(
-            request,
-            confirmed=not request.renewed,
+        return self._parts.receiver.prepare(
+            *subscription,
+            self._client_id,
+            confirmed=subscription.invisible_ms is not None,
             count_max=max(1, min(self._credit_messages, BATCH_MESSAGES_MAX)),
             bytes_max=min(self._credit_bytes, BATCH_BYTES_MAX),
         )

@@ -4,6 +4,9 @@ The stream is: one status, the messages if there are some, the time of delivery
 (docs/rocketmq-protocol.md, "Order of the stream"). Its elements are serialised here, so the
 handler's response_serializer is None.
 
+A receive that finds messages at once needs no task on our own transport: the whole stream is one answer. One
+that has to wait, or whose replies are large, is left to the coroutine, with the messages that it was given.
+
 Delivered messages belong to the call until its stream has been written: where the client goes away before,
 they are delivered again without a counted attempt, those that the client cannot have at once
 (broker/groups/delivery/redelivery.py).
@@ -14,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -34,6 +37,7 @@ from broker.server.rocketmq.status import (
     client_id_of,
     metadata_value,
 )
+from trovemq_daemon.callback_handlers import Answer
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
@@ -49,6 +53,8 @@ REQUEST_TIMEOUT_DEFAULT_MS: Final = 3_000
 POLLING_CODE_SINCE: Final = (5, 0, 3)  # older clients do not know ILLEGAL_POLLING_TIME
 VERSION_KEY: Final = "x-mq-client-version"
 ATTEMPT_ID_SIZE_MAX: Final = 255
+REPLIES_SMALL: Final = 65_536
+"""Bytes of a stream that is answered at once. A larger one is written as its client reads it."""
 REDELIVERY_TICK_S: Final = 0.05  # a lease that is shortened meanwhile ends so much late at most
 REDELIVERY_TURN_S: Final = 0.001
 
@@ -70,20 +76,26 @@ class ReplySpace(Protocol):
         ...
 
 
+class _Taken(NamedTuple):
+    """Messages that were delivered to one call."""
+
+    attempt: ReceiveRequest
+    messages: list[Delivered]
+
+
 class Receiver:
     def __init__(self, parts: RocketmqParts, order: GroupOrder) -> None:
         self._parts = parts
         self._order = order
+        self._taken: dict[Context, _Taken] = {}
+        """Messages for calls whose coroutines have not begun."""
 
     async def receive(
         self, request: service_pb2.ReceiveMessageRequest, context: Context
     ) -> AsyncGenerator[bytes, None]:
         """ReceiveMessage. Raises TroveError before the first element only."""
-        until = asyncio.get_running_loop().time() + self._polling_s(request, context)
-        attempt = self._request(request, context)
-        with self._parts.registry.receiving(attempt.client_id, context):
-            delivered = messages_of(await self.next_runs(attempt, until, context))
-        if not delivered:
+        taken = self._taken.pop(context, None) or await self._wait_for_some(request, context)
+        if not taken.messages:
             yield _NOTHING
             yield self._delivered_at()
             return
@@ -91,12 +103,11 @@ class Receiver:
         try:
             # The next reply is made when the client has taken this one: unread replies take no memory. The
             # records are views of the log, which stays mapped for as long.
-            name = request.message_queue.topic
-            own_name = name if name.resource_namespace else None
+            name = _own_name(request)
             byte_count = 0
             yield _OK
-            for one in delivered:
-                element = received(one, own_name)
+            for one in taken.messages:
+                element = received(one, name)
                 byte_count += len(element)
                 begun += 1
                 yield element
@@ -104,8 +115,66 @@ class Receiver:
             written = True
         finally:
             if not written:
-                self._give_back(attempt, delivered, begun)
-        self._parts.traffic.fetched(attempt.topic, len(delivered), byte_count)
+                self._give_back(taken, begun)
+        self._parts.traffic.fetched(taken.attempt.topic, len(taken.messages), byte_count)
+
+    async def _wait_for_some(self, request: service_pb2.ReceiveMessageRequest, context: Context) -> _Taken:
+        until = asyncio.get_running_loop().time() + self._polling_s(request, context)
+        attempt = self._request(request, context)
+        with self._parts.registry.receiving(attempt.client_id, context):
+            return _Taken(attempt, messages_of(await self.next_runs(attempt, until, context)))
+
+    def begin_receive(
+        self, request: service_pb2.ReceiveMessageRequest, context: Context, answer: Answer
+    ) -> bool:
+        """As receive, without a task, where messages are there that make small replies."""
+        self._polling_s(request, context)  # its refusal is the first
+        topic, group = topic_to_read(request.message_queue.topic), group_name(request.group)
+        if self._parts.delivery.seems_empty(group, topic, self._parts.clock_ms()):
+            return False
+        attempt = self._request(request, context)
+        if self._parts.registry.has_left(attempt.client_id):
+            return False
+        if self._parts.waits.has((group, topic), attempt.filter):
+            return False  # they were woken, and look first
+        runs = self._attempt(attempt, context)
+        if not runs:
+            return False
+        taken = _Taken(attempt, messages_of(runs))
+        replies = None
+        try:
+            if sum(run.size for run in runs) <= REPLIES_SMALL:
+                replies = self._small_replies(taken, _own_name(request))
+        except Exception:
+            self._give_back(taken, 0)
+            raise
+        if replies is None:
+            self._taken[context] = taken
+            context.add_done_callback(self._return_untaken)
+            return False
+        answer(replies)
+        if context.cancelled():  # the answer was refused
+            self._give_back(taken, 0)
+        else:
+            self._parts.traffic.fetched(attempt.topic, len(taken.messages), sum(map(len, replies[1:-1])))
+        return True
+
+    def _small_replies(self, taken: _Taken, name: v2.Resource | None) -> list[bytes] | None:
+        """The whole stream; None where inflated bodies make it large."""
+        replies, size = [_OK], 0
+        for one in taken.messages:
+            replies.append(received(one, name))
+            size += len(replies[-1])
+            if size > REPLIES_SMALL:
+                return None
+        replies.append(self._delivered_at())
+        return replies
+
+    def _return_untaken(self, context: Context) -> None:
+        """The call ended before its coroutine began."""
+        taken = self._taken.pop(context, None)
+        if taken is not None:
+            self._give_back(taken, 0)
 
     def _delivered_at(self) -> bytes:
         seconds, millis = divmod(self._parts.clock_ms(), 1000)
@@ -139,18 +208,28 @@ class Receiver:
         name = group_name(request.group)
         filter_ = read_filter(request.filter_expression)
         invisible_ms = None if request.auto_renew else duration_ms(request.invisible_duration)
-        prepared = self.prepare(name, topic, filter_, invisible_ms, client_id_of(context))
-        return replace(
-            prepared,
+        return self.prepare(
+            name,
+            topic,
+            filter_,
+            invisible_ms,
+            client_id_of(context),
             count_max=min(max(request.batch_size, 1), self._parts.settings.receive_count_max),
             attempt_id=request.attempt_id[:ATTEMPT_ID_SIZE_MAX],
         )
 
     def prepare(
-        self, group: str, topic: str, filter_: Filter, invisible_ms: int | None, client_id: str
+        self,
+        group: str,
+        topic: str,
+        filter_: Filter,
+        invisible_ms: int | None,
+        client_id: str,
+        **fields: Any,
     ) -> ReceiveRequest:
-        """The request of a group's receive; a new group is created. invisible_ms None: the broker renews the
-        leases. Raises INVISIBLE_DURATION_ILLEGAL, TOPIC_NOT_FOUND, PERMISSION_MISSING, GROUP_NOT_FOUND."""
+        """The request of a group's receive, with these `fields`; a new group is created. invisible_ms None:
+        the broker renews the leases. Raises INVISIBLE_DURATION_ILLEGAL, TOPIC_NOT_FOUND, PERMISSION_MISSING,
+        GROUP_NOT_FOUND."""
         parts = self._parts
         now_ms = parts.clock_ms()
         lasts_ms = self._lasts_ms(invisible_ms)
@@ -166,6 +245,7 @@ class Receiver:
             now_ms=now_ms,
             client_id=client_id,
             renewed=invisible_ms is None,
+            **fields,
         )
 
     def _lasts_ms(self, invisible_ms: int | None) -> int:
@@ -233,7 +313,9 @@ class Receiver:
         if context.done():
             return []  # the client is gone: a message delivered to it would be lost for its invisible time
         waits, pair = self._parts.waits, (attempt.group.name, attempt.topic)
-        attempt = replace(attempt, others=waits.other_filters(pair, attempt.filter), left=[])
+        others = waits.other_filters(pair, attempt.filter)
+        if others:
+            attempt = replace(attempt, others=others, left=[])
         delivered = self._parts.delivery.receive_runs(attempt)
         tracing = self._parts.tracing
         if tracing is not None and delivered:
@@ -242,9 +324,9 @@ class Receiver:
             waits.wake_for(pair, filter_)
         return delivered
 
-    def _give_back(self, attempt: ReceiveRequest, delivered: list[Delivered], begun: int) -> None:
-        group, topic = attempt.group.name, attempt.topic
-        return_messages(self._parts.delivery, group, topic, delivered, begun, self._parts.clock_ms())
+    def _give_back(self, taken: _Taken, begun: int) -> None:
+        group, topic = taken.attempt.group.name, taken.attempt.topic
+        return_messages(self._parts.delivery, group, topic, taken.messages, begun, self._parts.clock_ms())
         self._parts.waits.wake((group, topic))
 
     async def watch_redeliveries(self) -> None:
@@ -257,6 +339,12 @@ class Receiver:
             await asyncio.sleep(min(max(wait_s, REDELIVERY_TURN_S), REDELIVERY_TICK_S))
             parts.waits.wake_pairs(parts.delivery.due_pairs(parts.clock_ms()))
             parts.delivery.make_dead_letters(parts.clock_ms())
+
+
+def _own_name(request: service_pb2.ReceiveMessageRequest) -> v2.Resource | None:
+    """The topic as the client names it, where that is not its stored name."""
+    name = request.message_queue.topic
+    return name if name.resource_namespace else None
 
 
 def read_filter(expression: v2.FilterExpression) -> Filter:

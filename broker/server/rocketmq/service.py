@@ -31,7 +31,7 @@ from broker.server.rocketmq.pulling import Puller
 from broker.server.rocketmq.receiving import Receiver
 from broker.server.rocketmq.routes import RouteParts, Routes
 from broker.server.rocketmq.sending import Sender
-from broker.server.rocketmq.status import begin_unary, reader, stream, unary, write_reply
+from broker.server.rocketmq.status import begin_call, reader, stream, unary, write_reply
 from broker.server.rocketmq.telemetry import Telemetry, TelemetryParts
 from trovemq_daemon.callback_handlers import Begin, CallbackHandler
 from trovemq_proto.rocketmq.v2 import admin_pb2, service_pb2
@@ -138,16 +138,23 @@ class RocketmqService:
         """The handlers, and for the methods that are called most the form without a task."""
         parts = self._parts
         send = self._begin("SendMessage", self.sender.begin_send, refused=parts.traffic.refused)
+        receive = self._begin("ReceiveMessage", self.receiver.begin_receive)
         acknowledge = self._begin("AckMessage", self.acknowledger.begin_acknowledge)
+        gathering = parts.delivery.gathering
         return {
             **handlers,
             "SendMessage": CallbackHandler(send, handlers["SendMessage"], parts.coalescer.together),
-            "AckMessage": CallbackHandler(acknowledge, handlers["AckMessage"], parts.delivery.gathering),
+            "ReceiveMessage": CallbackHandler(receive, handlers["ReceiveMessage"]),
+            "AckMessage": CallbackHandler(acknowledge, handlers["AckMessage"], gathering),
         }
 
     @staticmethod
     def _begin(name: str, begin: Begin, refused: Callable[[str], None] | None = None) -> Begin:
-        return begin_unary(name, begin, _reply_type(_MESSAGING.methods_by_name[name]), refused=refused)
+        method = _MESSAGING.methods_by_name[name]
+        reply_type = _reply_type(method)
+        if method.server_streaming:
+            return begin_call(name, begin, lambda status: [reply_type(status=status)], refused=refused)
+        return begin_call(name, begin, reply_type, refused=refused)
 
     def admin_handlers(self) -> Handlers:
         """The handler of each call, by name. They need no client id."""

@@ -258,17 +258,18 @@ def unary(
     return guarded
 
 
-def begin_unary(
+def begin_call(
     method: str,
     begin: Begin,
-    reply_type: Callable[..., Reply],
+    reply_type: Callable[..., Any],
     *,
     refused: Callable[[str], None] | None = None,
 ) -> Begin:
-    """As unary(), for a handler that answers by a callback."""
+    """As unary() and stream(), for a handler that answers by a callback. `reply_type` makes the answer: of a
+    stream, a list."""
 
     def guarded(request: Request | Malformed, context: Context, answer: Answer) -> bool:
-        def answered(outcome: Reply | Exception) -> None:
+        def answered(outcome: Any) -> None:
             if isinstance(outcome, Exception):
                 fault = _fault(outcome, context, method)
                 if refused is not None:

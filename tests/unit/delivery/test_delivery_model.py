@@ -75,7 +75,9 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     @rule(group=st.sampled_from(list(GROUPS)), count=st.sampled_from([1, 2, 3, 32]))
     def receive(self, group: str, count: int) -> None:
+        seems_empty = self.engine.delivery.seems_empty(group, "orders", self.engine.now_ms)
         got = self.engine.receive(group, count=count)
+        assert not (seems_empty and got), "a short look at the queues misses nothing"
         assert len(got) <= count
         now_ms = self.engine.now_ms
         dead = self._dead_letters(group)
