@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hmac
 import itertools
 from contextlib import suppress
 from dataclasses import dataclass
@@ -130,11 +131,20 @@ def test_random_credentials_are_refused(credential: bytes) -> None:
 @given(st.binary(max_size=64), st.data())
 def test_a_changed_message_is_refused(message: bytes, data: st.DataObject) -> None:
     key = SigningKey(bytes(16), b"k" * 32)
-    signed = bytearray(key.sign(1, 2, message))
-    assert key.is_signed(1, 2, bytes(signed))
+    signed = bytearray(key.sign(1, 0, message))
+    assert message_checker(key, 1)(bytes(signed))
     signed[data.draw(st.integers(0, len(signed) - 1))] ^= data.draw(st.integers(1, 255))
-    assert not key.is_signed(1, 2, bytes(signed))
-    assert not key.is_signed(1, 2, message)
+    assert not message_checker(key, 1)(bytes(signed))
+    assert not message_checker(key, 1)(message)
+
+
+@given(st.binary(max_size=64), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), st.binary(max_size=300))
+def test_a_messages_trailer_is_the_hmac_that_is_documented(
+    key: bytes, call: int, number: int, message: bytes
+) -> None:
+    signed = b"frame\0" + call.to_bytes(8) + number.to_bytes(8) + message
+    trailer = b"\xfa\x7f\x10" + hmac.digest(key, signed, "sha256")[:16]
+    assert SigningKey(bytes(16), key).sign(call, number, message) == message + trailer
 
 
 def test_messages_of_a_call_cannot_be_left_out_repeated_or_moved() -> None:

@@ -27,7 +27,8 @@ from trovemq_proto.v1 import security_pb2
 from .failures import error_of_call, unreachable
 
 _RENEWED_AFTER: Final = 0.8  # of a session's time
-_UNAUTHORIZED: Final = 40100  # of RocketMQ's protocol
+_ROCKETMQ: Final = "/apache.rocketmq."
+_UNAUTHORIZED: Final = 40100  # of RocketMQ's protocol, whose refusals are replies
 
 Failures = tuple[type[BaseException], ...]
 
@@ -236,8 +237,12 @@ class StreamCall:
 
     def _pass_receiver(self) -> None:
         receiver = self._receiver
-        if receiver is not None and hasattr(self._call, "set_receiver"):
+        if receiver is None or not hasattr(self._call, "set_receiver"):
+            return
+        if self._path.startswith(_ROCKETMQ):
             self._call.set_receiver(lambda reply: not _is_refused(reply) and receiver(reply))
+        else:
+            self._call.set_receiver(receiver)
 
     async def _through(self, use: Callable[[Any], Awaitable[Any]]) -> Any:
         call = await self._opened()
