@@ -6,6 +6,7 @@ request creates by their first use.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar, Token
 from typing import Final
 
@@ -19,10 +20,6 @@ def present_creator() -> Creator:
     return _present.get()
 
 
-def set_creator(creator: Creator) -> Token[Creator]:
-    """Sets the creator for the present task, or until reset_creator()."""
-    return _present.set(creator)
-
-
-def reset_creator(token: Token[Creator]) -> None:
-    _present.reset(token)
+set_creator: Final[Callable[[Creator], Token[Creator]]] = _present.set
+"""Of the present task's request, or until reset_creator()."""
+reset_creator: Final[Callable[[Token[Creator]], None]] = _present.reset

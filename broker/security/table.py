@@ -88,8 +88,7 @@ class SecurityTable:
         self._rules: dict[str, SubjectRules] = {}
         self._change: SecurityChange | None = None
         self.state = SecurityState()
-        self.version = 0
-        """Is raised with each change."""
+        """Each change makes another one."""
 
     @classmethod
     def load(cls, files: FileSystem, key: SealingKey, random_bytes: Callable[[int], bytes]) -> SecurityTable:
@@ -135,7 +134,6 @@ class SecurityTable:
             by_subject.setdefault(rule.subject, []).append(rule)
         self._rules = {subject: SubjectRules(rules) for subject, rules in by_subject.items()}
         self.state = state
-        self.version += 1
 
     # --- as JSON ----------------------------------------------------------------------------------------
     def _document(self, state: SecurityState) -> JsonObject:

@@ -94,11 +94,13 @@ class CheckedCallbacks(CheckedContext):
         self._context.set_receiver(None if receiver is None else self._behind_checks(receiver))
 
     def _behind_checks(self, receiver: Receiver) -> Receiver:
+        checks, creator = self._checks, self._checks.creator
+
         def receive(data: bytes) -> bool:
-            if self._checks.may_wait:
+            if checks.may_wait:
                 return False
-            message = self._checks.next_now(data)
-            token = set_creator(self._checks.creator)
+            message = checks.next_now(data)
+            token = set_creator(creator)
             try:
                 taken = receiver(message)
             finally:

@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from broker.security.actions import Action, Kind, Resource, action_text
+from broker.security.changes import SecurityState
 from broker.security.quotas import Quotas, Use
 from broker.security.rocketmq import SignatureChecker
 from broker.security.rules import SubjectRules
@@ -236,11 +237,11 @@ class Gate:
         return user
 
     @property
-    def version(self) -> int:
-        """Is raised with each change of users and rules: with the same version an admitted request is
-        admitted again."""
+    def state(self) -> SecurityState:
+        """Users, rules and quotas. A change makes another one: until then what was admitted is admitted
+        again."""
         assert self._table is not None, "a caller comes after open()"
-        return self._table.version
+        return self._table.state
 
     # --- permissions ----------------------------------------------------------------------------------
     def admit(self, caller: Caller, row: Row, request: Any, path: str = "") -> None:

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 
 import grpc
 
+from broker.security.changes import SecurityState
 from broker.security.creators import set_creator
 from broker.server.access.audit import CANCELLED, OK, outcome_of, outcome_of_error
 from broker.server.access.checked_context import CheckedContext, checked_context, checked_requests
@@ -159,7 +160,9 @@ class _Call:
         self._outer = context
         self._caller: Caller | None = None
         self.creator = NOBODY
-        self._known = ("", -1)
+        self._known_topic = ""
+        self._known_state: SecurityState | None = None
+        self._calm_state: SecurityState | None = None
         self._is_signed: Callable[[bytes], bool] | None = None
         self._client_id = ""
         self._quota: CallQuota | None = None
@@ -215,11 +218,12 @@ class _Call:
         """Checks a message. `refusal`: that of a quota."""
         if self._is_signed is not None and not self._is_signed(data):
             raise TroveError(errors.AUTHENTICATION_FAILED, "a message is not signed by its session")
-        message = self.method.read(data)
-        if isinstance(message, TroveError):
+        method = self.method
+        message = method.read(data)
+        if isinstance(message, (TroveError, Malformed)):
+            if isinstance(message, Malformed):
+                return message  # its service says so
             raise message
-        if isinstance(message, Malformed):
-            return message  # its service reports the fault
         self._message = message
         try:
             if refusal is not None:
@@ -228,29 +232,30 @@ class _Call:
         except TroveError as error:
             if error is not refusal and error.spec is not errors.ACCESS_DENIED:
                 raise
-            if not self.method.row.marks:
+            if not method.row.marks:
                 raise
-            self.method.gate.refused(self.method.path, error, self.peer.source, self.access_key)
+            method.gate.refused(method.path, error, self.peer.source, self.access_key)
             return RefusedMessage(message, error)
-        narrow = self.method.row.narrow
-        if narrow is not None and self.method.gate.may_see(self.caller) is not None:
+        narrow = method.row.narrow
+        if narrow is not None and method.gate.may_see(self.caller) is not None:
             narrow(message)
         return message
 
     def _admit(self, message: Any) -> None:
-        """Admits a message. A stream's messages for the same topic are admitted once for each version of
-        users and rules; reads of the audit records are noted, so each of them is checked. Raises
-        TroveError."""
-        method = self.method
-        if not method.row.by_topic or message.topic == AUDIT_TOPIC:
-            method.gate.admit(self.caller, method.row, message, method.path)
+        """A stream asks for the same topic again and again: it is admitted once until users or rules change.
+        Reads of the audit records are noted, so each of them is asked for. TroveError."""
+        gate, row = self.method.gate, self.method.row
+        if not row.by_topic:
+            gate.admit(self.caller, row, message, self.method.path)
             return
-        known = message.topic, method.gate.version
-        if known == self._known:
-            method.gate.check_producers(self.caller, method.row, message)
-        else:
-            method.gate.admit(self.caller, method.row, message, method.path)
-            self._known = known
+        topic, state = message.topic, gate.state
+        if state is self._known_state and topic == self._known_topic:
+            if row.producers is not None:
+                gate.check_producers(self.caller, row, message)
+            return
+        gate.admit(self.caller, row, message, self.method.path)
+        if topic != AUDIT_TOPIC:
+            self._known_topic, self._known_state = topic, state
 
     async def next(self, data: Any) -> Any:
         """A stream's message for its handler; the end of the requests after a refusal that ends the stream.
@@ -280,8 +285,15 @@ class _Call:
 
     @property
     def may_wait(self) -> bool:
-        """Whether a message may have to wait for a quota, or may be refused in a reply."""
-        return self._quota is not None or self.method.is_rocketmq or self.method.gate.has_quotas
+        """Whether a message may have to wait for a quota, or is refused in a reply. Where none may, none may
+        until users, rules or quotas change."""
+        state = self.method.gate.state
+        if state is self._calm_state:
+            return False
+        if self._quota is not None or self.method.is_rocketmq or state.quotas:
+            return True
+        self._calm_state = state
+        return False
 
     def next_now(self, data: bytes) -> Any:
         """As next() without a wait, if not may_wait. Raises TroveError."""
