@@ -24,8 +24,9 @@ from trovemq_daemon.tls import TlsIdentity
 from trovemq_daemon.transport_budget import TransportBudget
 from trovemq_rpc.options import ConnectionCount
 
-AccessCheck: TypeAlias = "Callable[[str, grpc.RpcMethodHandler[Any, Any]], grpc.RpcMethodHandler[Any, Any]]"
-"""Wraps the handler of a path (`/Service/Method`) with authentication of its callers."""
+AccessCheck: TypeAlias = Callable[[str, Any], Any]
+"""Makes the handler of a path (`/Service/Method`) one that authenticates its callers. A CallbackHandler
+becomes another one."""
 _NO_COMPRESSION: Final = 1 << 0
 """The bit set of gRPC's compression methods: only the identity. Otherwise a message with a thousandth of
 receive_size_max could be inflated to all of it. Clients compress bodies, which the broker inflates within its
@@ -73,12 +74,11 @@ class GuardedServices:
         *,
         callbacks: bool = False,
     ) -> None:
-        """`callbacks`: the server supports handlers that answer by callbacks. A check of access supports only
-        coroutines: with one there are no callbacks."""
+        """`callbacks`: the server takes handlers that answer by callbacks."""
         self._server = server
         self._guard = guard
         self._access = access
-        self._callbacks = callbacks and access is None
+        self._callbacks = callbacks
         self.names: set[str] = set()
 
     def add_generic_rpc_handlers(self, _handlers: Sequence[object]) -> None:
@@ -97,12 +97,12 @@ class GuardedServices:
 
     def _guarded(self, path: str, handler: grpc.RpcMethodHandler[Any, Any] | CallbackHandler) -> Any:
         name = path.rpartition("/")[2]
-        if isinstance(handler, CallbackHandler):
-            if self._callbacks:
-                return self._guard.callbacks(name, handler)
+        if isinstance(handler, CallbackHandler) and not self._callbacks:
             handler = handler.coroutine
         if self._access is not None:
             handler = self._access(path, handler)
+        if isinstance(handler, CallbackHandler):
+            return self._guard.callbacks(name, handler)
         return self._guard.handler(name, handler)
 
 

@@ -20,6 +20,7 @@ import grpc
 from broker.security.changes import SecurityState
 from broker.security.creators import set_creator
 from broker.server.access.audit import CANCELLED, OK, outcome_of, outcome_of_error
+from broker.server.access.callbacks import guarded_begin
 from broker.server.access.checked_context import CheckedContext, checked_context, checked_requests
 from broker.server.access.gate import Caller, CallQuota, Gate
 from broker.server.access.needs import ROWS, Level, Row
@@ -28,6 +29,7 @@ from broker.server.access.refusals import is_rocketmq, refused_reply
 from broker.server.refused_message import RefusedMessage
 from broker.server.rocketmq.status import Malformed
 from broker.server.turns import count_work
+from trovemq_daemon.callback_handlers import CallbackHandler
 from trovemq_daemon.handler_guard import bounded_reader
 from trovemq_daemon.peers import peer_of_call
 from trovemq_daemon.reply_budget import size_of
@@ -50,9 +52,13 @@ class AccessGuard:
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
 
-    def handler(self, path: str, handler: Handler) -> Handler:
-        """Wraps the handler with the gate."""
+    def handler(self, path: str, handler: Any) -> Any:
+        """The handler behind the gate, in the same form: of grpc, or a CallbackHandler."""
         row = ROWS.get(path, _SUPER)
+        if isinstance(handler, CallbackHandler):
+            plain = handler.coroutine
+            begin = guarded_begin(self._gate, path, row, handler.begin, plain.request_deserializer)
+            return CallbackHandler(begin, _Guarded(self._gate, path, row, plain).handler(), handler.together)
         if row.needs is Level.OPEN:
             return OpenMethod(self._gate, path, handler).handler()
         return _Guarded(self._gate, path, row, handler).handler()

@@ -10,6 +10,7 @@ import grpc
 import pytest
 
 from broker.security import changes
+from broker.security.creators import present_creator
 from broker.security.quotas import Quota
 from broker.server.access.checked_context import CheckedContext, checked_context
 from broker.server.access.guard import AccessGuard
@@ -19,6 +20,7 @@ from broker.server.rocketmq.status import reader
 from tests.support.fake_loop import run, turns
 from tests.unit.server.access.access_here import AccessHere, rocketmq_metadata, signed
 from trovemq._rocketmq.statuses import error_of
+from trovemq_daemon.callback_handlers import CallbackHandler
 from trovemq_daemon.grpc_transport import is_end
 from trovemq_proto.audit import AUDIT_TOPIC
 from trovemq_proto.authentication.calls import SigningKey, message_signer
@@ -33,6 +35,7 @@ FETCH = "/trovemq.v1.MessageService/Fetch"
 TRANSACT = "/trovemq.v1.TransactionService/Transact"
 LIST = "/trovemq.v1.AdminService/ListTopics"
 WATCH = "/trovemq.v1.RouteService/WatchRoutes"
+ACKNOWLEDGE = "/apache.rocketmq.v2.MessagingService/AckMessage"
 RECEIVE = "/apache.rocketmq.v2.MessagingService/ReceiveMessage"
 TELEMETRY = "/apache.rocketmq.v2.MessagingService/Telemetry"
 
@@ -466,3 +469,60 @@ def test_with_users_a_stream_got_its_messages_past_the_check() -> None:
         assert checked.peer() == "ipv4:127.0.0.1:5000"
     assert CallbackContext.of(CheckedContext(plain, cast("Any", None))) is None
     assert CallbackContext.of(checked_context(Context(), cast("Any", None))) is None
+
+
+def acknowledged(here: AccessHere, context: Context, request: bytes) -> tuple[bool, list[str]]:
+    """Whether AckMessage began by a callback, and whose topic it would make."""
+    creators: list[str] = []
+
+    def begin(_request: Any, _context: Any, _answer: Any) -> bool:
+        creators.append(present_creator().name)
+        return True
+
+    async def coroutine(_request: Any, _context: Any) -> Any:
+        raise AssertionError("not called here")
+
+    plain = grpc.unary_unary_rpc_method_handler(
+        coroutine, request_deserializer=reader(service_pb2.AckMessageRequest)
+    )
+    made = AccessGuard(here.gate).handler(ACKNOWLEDGE, CallbackHandler(begin, plain))
+    return made.begin(request, context, lambda _outcome: None), creators
+
+
+def test_a_call_of_rocketmqs_clients_needs_no_task_behind_the_gate(here: AccessHere) -> None:
+    here.rule("alice", "Sub", "*")
+    request = service_pb2.AckMessageRequest(
+        group=v2.Resource(name="g"), topic=v2.Resource(name="orders")
+    ).SerializeToString()
+    right = Context(rocketmq_metadata("alice"))
+    assert acknowledged(here, right, request) == (True, ["alice"])
+    assert present_creator().name == "", "the next callback is somebody else's"
+    key = here.log_in("alice")
+    wrong = Context(rocketmq_metadata("alice", "canary-secret-4"))
+    for context, bytes_ in (
+        (wrong, request),
+        (Context(), request),
+        (Context(signed(key, 0, ACKNOWLEDGE)), request),
+        (right, b"\xff\xff"),
+        (right, service_pb2.AckMessageRequest().SerializeToString()),
+    ):
+        assert acknowledged(here, context, bytes_) == (False, []), "the coroutine says what is wrong"
+    here.apply(changes.set_quota(here.table.state, "User:alice", Quota(requests_per_s=1)))
+    assert acknowledged(here, right, request) == (False, []), "it may have to wait"
+    here.apply(changes.set_quota(here.table.state, "User:alice", Quota()))
+    assert acknowledged(here, right, request) == (True, ["alice"])
+    here.without_rules("alice")
+    assert acknowledged(here, right, request) == (False, [])
+
+
+def test_a_session_whose_call_was_left_to_the_coroutine_is_not_refused_there(here: AccessHere) -> None:
+    here.rule("alice", "Pub", "Topic:orders")
+    seen: list[Any] = []
+    key = here.log_in("alice")
+    made = AccessGuard(here.gate).handler(
+        SEND, CallbackHandler(lambda *_: pytest.fail("a session's call"), send_handler(seen))
+    )
+    context, request = Context(signed(key, 0, SEND)), key.sign(0, 0, REQUEST)
+    assert not made.begin(request, context, lambda _outcome: None)
+    call(made.coroutine, context, request)
+    assert [one.topic for one in seen] == ["orders"]
