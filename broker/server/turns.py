@@ -16,8 +16,8 @@ from typing import Final, TypeVar
 
 from trovemq_store.engine.steps import Result, Steps
 
-TURN_S: Final = 0.005
-"""A turn ends with the first step that ends after this time."""
+TURN_S: Final = 0.001
+"""A turn ends with the first step that ends after this."""
 
 Page = TypeVar("Page")
 
