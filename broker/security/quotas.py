@@ -13,10 +13,11 @@ For a super user only a quota of its own name counts, and only its rates, so tha
 locked out. For a call without credentials, or with wrong ones, only quotas of its address count. Topics and
 groups are counted for the user who created them: only quotas of users limit them.
 
-All quotas that apply to a call count. Requests, bytes, and the event loop's time for queries are token
-buckets with the tokens of one second. A call waits until the bucket has no debt; if that takes longer than
-WAIT_MAX_MS it is refused. So one call may take more tokens than there are, and later calls wait for them: a
-message that is larger than the bytes of a second passes.
+Each quota that a call falls under counts. Requests, bytes and the time of the event loop that queries take
+are buckets that hold one second's worth. A call waits until those before it are paid; where this takes longer
+than WAIT_MAX_MS it is refused. So one call may take more than there is, and those after it pay: a message
+larger than a second's bytes passes once. A query that is under way counts as if it took what those before it
+took: else all that begin together would pass.
 
 Invariants
 - The client ids of one user do not prevent that others are counted.
@@ -47,6 +48,7 @@ CLIENTS_OF_USER_MAX: Final = 1_000  # of these, the most clients of one user, wh
 LOOK_INTERVAL_MS: Final = 1_000  # between two searches for idle accounts
 IPV6_PREFIX: Final = 64  # one network, whose owner chooses its addresses
 LIMIT_MAX: Final = 1 << 50
+QUERY_MS_FIRST: Final = 10.0  # what an account's first query is thought to take
 ANY: Final = "*"
 
 _CLIENT: Final = re.compile(r"[!-~]{1,255}")
@@ -130,7 +132,10 @@ def _network(source: str) -> str:
 class Use:
     """The account of one user, address or client."""
 
-    __slots__ = ("_at_ms", "_levels", "_limited", "_rates", "calls", "connections", "quota", "subject")
+    __slots__ = (
+        *("_at_ms", "_levels", "_limited", "_queries", "_query_ms", "_rates"),
+        *("calls", "connections", "quota", "subject"),
+    )
 
     def __init__(self, subject: str, quota: Quota, now_ms: EpochMs) -> None:
         self.calls = 0
@@ -140,6 +145,8 @@ class Use:
         self._rates = (0, 0, 0, 0)
         self._levels = [0.0, 0.0, 0.0, 0.0]
         self._at_ms = now_ms
+        self._queries = 0
+        self._query_ms = QUERY_MS_FIRST
         self.give(subject, quota)
 
     def give(self, subject: str, quota: Quota) -> None:
@@ -156,14 +163,29 @@ class Use:
         self._fill(now_ms)
         wait_ms = 0.0
         for index in self._limited:
-            if self._levels[index] < 0 and (is_query or index != Taken.QUERY_MS):
-                wait_ms = max(wait_ms, -self._levels[index] * 1_000 / self._rates[index])
+            level = self._levels[index]
+            if index == Taken.QUERY_MS:
+                if not is_query:
+                    continue
+                level -= self._queries * self._query_ms
+            if level < 0:
+                wait_ms = max(wait_ms, -level * 1_000 / self._rates[index])
         return wait_ms
 
     def take_request(self, size: int) -> None:
         """Takes the tokens of a request; to be called after wait_ms()."""
         self._levels[Taken.REQUESTS] -= 1
         self._levels[Taken.BYTES_IN] -= size
+
+    def begin_query(self) -> None:
+        """end_query() later."""
+        self._queries += 1
+
+    def end_query(self, elapsed_ms: float) -> None:
+        """So much all of its steps took; 0 for one that was refused later."""
+        self._queries -= 1
+        if elapsed_ms:
+            self._query_ms += (elapsed_ms - self._query_ms) / 2
 
     def take_query(self, elapsed_ms: float) -> None:
         """Takes the time of a step of a query."""

@@ -45,7 +45,8 @@ from trovemq_proto.positions import EpochMs
 from trovemq_store.topics.creators import Creator
 
 HOLD_S: Final = 1.0
-HELD_MAX: Final = 64  # of one caller: each is one of the open calls, whose number is limited
+HELD_MAX: Final = 512  # of one caller: each occupies one of the calls that all may have open
+_GOLDEN: Final = 0.6180339887498949  # its multiples, less their whole parts, lie evenly between 0 and 1
 AUTHORIZATION_KEY: Final = "authorization"
 DATE_KEY: Final = "x-mq-date-time"
 
@@ -90,6 +91,8 @@ class CallQuota:
         self._client_id = client_id
         self._connection = connection
         self._uses: tuple[Use, ...] = ()
+        self._query_uses: tuple[Use, ...] = ()
+        self._query_ms = 0.0
         uses = gate.uses(caller, client_id)
         if is_open:
             gate.quotas.move_call((), uses, connection)
@@ -113,13 +116,22 @@ class CallQuota:
             wait_ms = self._gate.quotas.take_request(uses, size, self._gate.now_ms(), is_query=is_query)
         except TroveError as error:
             return error
+        if is_query:
+            self._begin_query(uses)
         if wait_ms > 0:
             add_wait("quota", wait_ms)
             await asyncio.sleep(wait_ms / 1_000)
         return None
 
+    def _begin_query(self, uses: tuple[Use, ...]) -> None:
+        assert not self._query_uses, "a call is one query"
+        self._query_uses = uses
+        for use in uses:
+            use.begin_query()
+
     def worked(self, elapsed_s: float) -> None:
-        """Counts the time of a step of the call's query."""
+        """A step of the call's query took that long."""
+        self._query_ms += elapsed_s * 1_000
         self._gate.quotas.take_query(self._uses, elapsed_s * 1_000)
 
     def reply(self, size: int) -> float:
@@ -128,7 +140,9 @@ class CallQuota:
 
     def end(self) -> None:
         self._gate.quotas.close_call(self._uses, self._connection)
-        self._uses = ()
+        for use in self._query_uses:
+            use.end_query(self._query_ms)
+        self._uses = self._query_uses = ()
 
 
 class Gate:
@@ -149,6 +163,7 @@ class Gate:
         self._clock_ms = clock_ms
         self._entries: Mapping[str, Entries] = {}
         self._held: Counter[str] = Counter()
+        self._holds = 0
         self._table: SecurityTable | None = None
         self._sessions: Sessions | None = None
         self._signatures: SignatureChecker | None = None
@@ -361,13 +376,15 @@ class Gate:
         return self.quotas
 
     async def hold(self, error: BaseException, who: str) -> None:
-        """Delays the refusal of a call above a quota, so that a caller who tries again at once is slowed.
-        Returns at once for other errors, and if too many calls of `who` are already delayed."""
+        """A call above a quota gets its refusal late, so that a caller who tries again at once comes round
+        slowly: HOLD_S to twice as long, for refusals that end together would take the loop from others.
+        Returns at once for other errors, and where too many of `who` are held already."""
         if not isinstance(error, TroveError) or "quota" not in error.fields or self._held[who] >= HELD_MAX:
             return
         self._held[who] += 1
+        self._holds += 1
         try:
-            await asyncio.sleep(HOLD_S)
+            await asyncio.sleep(HOLD_S * (1 + self._holds * _GOLDEN % 1))
         finally:
             self._held[who] -= 1
             if not self._held[who]:
