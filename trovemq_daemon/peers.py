@@ -30,17 +30,25 @@ def peer_of_call(context: Any) -> Peer:
 
 
 def peer_of(name: str, security: Mapping[str, Iterable[bytes]]) -> Peer:
-    """The peer from gRPC's name of it (`ipv4:127.0.0.1:5000`, `ipv6:%5B::1%5D:5000`, `unix:…`) and from
-    gRPC's properties of the connection's security."""
+    """Of gRPC's name of the peer (`ipv4:127.0.0.1:5000`, `ipv6:%5B::1%5D:5000`, `unix:…`), and its names for
+    the security of the connection."""
+    plain = _plain_peer(name)
+    by_tls = any(bytes(one) in (b"ssl", b"tls") for one in security.get("transport_security_type", ()))
+    if not by_tls:
+        return plain
+    names = list(security.get("x509_common_name", ()))
+    certificate_name = bytes(names[0]).decode("utf-8", "replace") if len(names) == 1 else ""
+    return Peer(plain.source, True, certificate_name)
+
+
+@lru_cache(maxsize=4_096)
+def _plain_peer(name: str) -> Peer:
     family, _, rest = name.partition(":")
     host = unquote(rest).rpartition(":")[0].strip("[]") if family in ("ipv4", "ipv6") else ""
     address = parse_source(host)
     source = "" if address is None else str(address)
     local = family in ("unix", "unix-abstract") or (address is not None and address.is_loopback)
-    by_tls = any(bytes(one) in (b"ssl", b"tls") for one in security.get("transport_security_type", ()))
-    names = list(security.get("x509_common_name", ())) if by_tls else []
-    certificate_name = bytes(names[0]).decode("utf-8", "replace") if len(names) == 1 else ""
-    return Peer(source, local or by_tls, certificate_name)
+    return Peer(source, local)
 
 
 @lru_cache(maxsize=4_096)

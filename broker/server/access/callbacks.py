@@ -33,7 +33,7 @@ def guarded_begin(gate: Gate, path: str, row: Row, begin: Begin, read: Any) -> B
 
     def guarded(data: bytes, context: Any, answer: Answer) -> bool:
         metadata = context.invocation_metadata() or ()
-        if not of_rocketmq or gate.has_quotas or any(name == METADATA_KEY for name, _ in metadata):
+        if not of_rocketmq or gate.has_quotas or METADATA_KEY in [name for name, _ in metadata]:
             return False
         try:
             request = bounded(data)
