@@ -33,6 +33,7 @@ AT_ONCE: Final = 64
 TOPIC: Final = "storm"
 TAG: Final = "storm"
 DATE: Final = "20261123T001500Z"
+CLIENT_ID: Final = (("x-mq-client-id", "storm"),)
 KINDS: Final = ("create", "search", "receive")
 
 Call = Callable[[int], Awaitable[bool]]
@@ -70,12 +71,17 @@ def by_client(client: trovemq.Client, kind: str) -> Call:
     return call
 
 
+def rocketmq_metadata(user: str, secret: str) -> tuple[tuple[str, str], ...]:
+    """As RocketMQ's clients sign."""
+    signature = hmac.new(secret.encode(), DATE.encode(), "sha1").hexdigest()
+    signed = f"MQv2-HMAC-SHA1 Credential={user}, SignedHeaders=x-mq-date-time, Signature={signature}"
+    return (*CLIENT_ID, ("x-mq-date-time", DATE), ("authorization", signed))
+
+
 def receiving(channel: Any, user: str, secret: str) -> Call:
     """Raw calls, for a client of ours would wait between them."""
     receive = channel.unary_stream("/apache.rocketmq.v2.MessagingService/ReceiveMessage")
-    signature = hmac.new(secret.encode(), DATE.encode(), "sha1").hexdigest()
-    signed = f"MQv2-HMAC-SHA1 Credential={user}, SignedHeaders=x-mq-date-time, Signature={signature}"
-    metadata = (("x-mq-client-id", "storm"), ("x-mq-date-time", DATE), ("authorization", signed))
+    metadata = rocketmq_metadata(user, secret)
 
     def request(number: int) -> bytes:
         wanted = service.ReceiveMessageRequest(

@@ -1,10 +1,14 @@
 """The cost of asking who calls, and the effect of one user's storm on another's sends.
 
-    single    sends at a time over one connection, with users and without, in turns; 64 at once, too
+    check     one check of access, with 201 rules
+    single    sends at a time over one connection, with users and without, in turns; 64 at once, too, of our
+              client and of RocketMQ's protocol
     tls       batches by TLS and plain, of one broker, in turns
-    storms    p99 of one user's sends alone and beside another user's storm, in turns, with quotas and without
+    storms    p99 of one user's sends alone and beside another user's storm, in turns, without quotas (once,
+              for comparison) and with them
 
-The storms are those of `bench.storms`. Each ratio is of one run, the median over its rounds.
+The storms are those of `bench.storms`. Each ratio of costs is the median over its rounds; the p99 of a storm
+are those of all its rounds. It takes about four minutes.
 """
 
 from __future__ import annotations
@@ -16,29 +20,37 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, Final
 
 import trovemq
-from bench import measure, storms
+import trovemq_rpc
+from bench import access, measure, storms
 from bench.report import Report
 from trovemq._certificates import HOSTS_DEFAULT, make_authority, make_server
 from trovemq.testing import BrokerProcess, free_port
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_proto.rocketmq.v2 import service_pb2 as service
 from trovemq_proto.tls import TlsOptions
 
+Send = Callable[[], Awaitable[object]]
 ROUNDS: Final = 8
-SINGLE_S: Final = 2.0
+SINGLE_S: Final = 1.0
 TLS_MESSAGES: Final = 100_000
 PACE_S: Final = 0.005
-ALONE_S: Final = 10.0
-STORM_S_MAX: Final = 60.0
-CREATIONS: Final = 100_000
-CALLS_MAX: Final = 10_000_000
-QUOTA: Final = trovemq.Quota(requests_per_s=50, calls_max=16, topics_max=100, query_ms_per_s=10)
+ALONE_S: Final = 5.0
+STORM_S: Final = 8.0
+STORM_ROUNDS: Final = 3
+CALLS: Final = 100_000  # of a storm; all of them are tried only where there is no quota
+QUOTA: Final = trovemq.Quota(
+    requests_per_s=50, bytes_out_per_s=64 << 10, calls_max=16, topics_max=100, query_ms_per_s=5
+)
 ABOUT: Final = "Async flush, `trovemq` as the transport, client and broker on two processors.\n\n"
 
 
@@ -52,13 +64,19 @@ def _with_users(secret: str) -> dict[str, str]:
 
 async def measure_users(report: Report, directory: Path, *, quick: bool) -> None:
     divisor = 4 if quick else 1
+    _check(report)
     await _single(report, directory, ROUNDS // divisor)
     await _tls(report, directory, ROUNDS // divisor, TLS_MESSAGES // divisor)
-    for quota in (None, QUOTA):
-        await _storms(report, directory / ("quotas" if quota else "none"), quota, divisor)
+    await _storms(report, directory / "none", None, ALONE_S / divisor, STORM_S / divisor, 1)
+    await _storms(report, directory / "quotas", QUOTA, ALONE_S / divisor, STORM_S / divisor, STORM_ROUNDS)
 
 
 # --- costs ----------------------------------------------------------------------------------------------
+def _check(report: Report) -> None:
+    for name, call in access.checks().items():
+        report.add(name, access.microseconds(call, 2_000), "us", at_most=2)
+
+
 async def _single(report: Report, directory: Path, rounds: int) -> None:
     secret = secrets.token_urlsafe()
     async with AsyncExitStack() as stack:
@@ -75,30 +93,57 @@ async def _single(report: Report, directory: Path, rounds: int) -> None:
         clients = {True: await _user(stack, brokers[True], secret, "alice")}
         clients[False] = await stack.enter_async_context(trovemq.connect(brokers[False].address))
         await clients[False].admin.create_topic(measure.TOPIC)
-        for at_once in (1, 64):
+        raw = {
+            with_users: await _raw_send(stack, broker.address, secret if with_users else "")
+            for with_users, broker in brokers.items()
+        }
+        body = bytes(measure.BODY_SIZE)
+        sends: dict[bool, Send] = {
+            with_users: partial(client.send, measure.TOPIC, body) for with_users, client in clients.items()
+        }
+        for name, at_once, send in (
+            ("single sends, 1 at once", 1, sends),
+            ("single sends, 64 at once", 64, sends),
+            ("SendMessage, 64 at once", 64, raw),
+        ):
             rates: dict[bool, list[float]] = {True: [], False: []}
             spent: dict[bool, list[float]] = {True: [], False: []}
             for number in range(-1, rounds):
                 for with_users in (True, False) if number % 2 else (False, True):
                     before = measure.scheduled_seconds(brokers[with_users].pid)
-                    count = await _sends(clients[with_users], at_once)
+                    count = await _sends(send[with_users], at_once)
                     cost = measure.scheduled_seconds(brokers[with_users].pid) - before
                     if number >= 0:
                         rates[with_users].append(count / SINGLE_S)
                         spent[with_users].append(cost / count * 1e6)
-            name = f"single sends, {at_once} at once"
             report.add(f"{name}, with users", median(rates[True]), "/s")
             report.add(f"{name}, with users / without", _ratio(rates), "x", at_least=0.9)
             report.add(f"{name}, with users / without: broker CPU", _ratio(spent), "x")
 
 
-async def _sends(client: trovemq.Client, at_once: int) -> int:
-    end, count, body = time.perf_counter() + SINGLE_S, 0, bytes(measure.BODY_SIZE)
+async def _raw_send(stack: AsyncExitStack, address: str, secret: str) -> Send:
+    """SendMessage of RocketMQ's protocol, signed by its admin as its clients do where there is a secret."""
+    channel = await stack.enter_async_context(trovemq_rpc.insecure_channel(address))
+    send = channel.unary_unary("/apache.rocketmq.v2.MessagingService/SendMessage")
+    message = v2.Message(topic=v2.Resource(name=measure.TOPIC), body=bytes(measure.BODY_SIZE))
+    message.system_properties.message_id = "01" + "0" * 32
+    request = service.SendMessageRequest(messages=[message]).SerializeToString()
+    metadata = storms.rocketmq_metadata("admin", secret) if secret else storms.CLIENT_ID
+
+    async def sent() -> None:
+        reply = service.SendMessageResponse.FromString(await send(request, metadata=metadata))
+        assert reply.status.code == v2.OK, reply.status.message
+
+    return sent
+
+
+async def _sends(send: Send, at_once: int) -> int:
+    end, count = time.perf_counter() + SINGLE_S, 0
 
     async def work() -> None:
         nonlocal count
         while time.perf_counter() < end:
-            await client.send(measure.TOPIC, body)
+            await send()
             count += 1
 
     await asyncio.gather(*(work() for _ in range(at_once)))
@@ -131,7 +176,14 @@ async def _tls(report: Report, directory: Path, rounds: int, messages: int) -> N
 
 
 # --- storms ---------------------------------------------------------------------------------------------
-async def _storms(report: Report, directory: Path, quota: trovemq.Quota | None, divisor: int) -> None:
+async def _storms(
+    report: Report,
+    directory: Path,
+    quota: trovemq.Quota | None,
+    alone_s: float,
+    storm_s: float,
+    rounds: int,
+) -> None:
     secret = secrets.token_urlsafe()
     name = "with quotas" if quota is not None else "without quotas"
     goal: dict[str, float] = {} if quota is None else {"at_most": 1.2}
@@ -142,7 +194,13 @@ async def _storms(report: Report, directory: Path, quota: trovemq.Quota | None, 
         alice = await _user(stack, broker, secret, "alice")
         mallory = await _mallory(stack, broker, secret, quota)
         for kind in storms.KINDS:
-            alone, beside, counts = await _storm(broker, alice, mallory, kind, divisor)
+            alone, beside, counts = list[float](), list[float](), Counter[str]()
+            for _ in range(rounds):
+                alone += await _paced(alice, alone_s, asyncio.Event())
+                times, found = await _storm(broker, alice, mallory, kind, storm_s)
+                beside += times
+                counts.update(found)
+            alone += await _paced(alice, alone_s, asyncio.Event())
             before, during = (quantiles(times, n=100)[98] * 1e3 for times in (alone, beside))
             report.add(f"sends alone, before {kind}, {name}: p99", before, "ms")
             report.add(f"sends beside a storm of {kind}, {name}: p99", during, "ms")
@@ -152,12 +210,9 @@ async def _storms(report: Report, directory: Path, quota: trovemq.Quota | None, 
 
 
 async def _storm(
-    broker: BrokerProcess, alice: trovemq.Client, mallory: Mapping[str, str], kind: str, divisor: int
-) -> tuple[list[float], list[float], dict[str, int]]:
-    alone = await _paced(alice, ALONE_S / divisor, asyncio.Event())
-    calls = CREATIONS // divisor if kind == "create" else CALLS_MAX
-    seconds = (STORM_S_MAX if kind == "create" else 2 * ALONE_S) / divisor
-    command = (sys.executable, "-m", "bench.storms", kind, broker.address, str(seconds), str(calls))
+    broker: BrokerProcess, alice: trovemq.Client, mallory: Mapping[str, str], kind: str, seconds: float
+) -> tuple[list[float], dict[str, int]]:
+    command = (sys.executable, "-m", "bench.storms", kind, broker.address, str(seconds), str(CALLS))
     over = asyncio.Event()
     process = await asyncio.create_subprocess_exec(
         *command, stdout=subprocess.PIPE, env={**os.environ, **mallory}
@@ -173,8 +228,7 @@ async def _storm(
     beside = await _paced(alice, seconds + 10, over)
     counts: dict[str, int] = json.loads(await waiting)
     await asyncio.sleep(1)
-    again = await _paced(alice, ALONE_S / divisor, asyncio.Event())
-    return alone + again, beside, counts
+    return beside, counts
 
 
 async def _paced(client: trovemq.Client, seconds: float, over: asyncio.Event) -> list[float]:
