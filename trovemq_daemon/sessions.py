@@ -72,13 +72,16 @@ class CallWindow:
 
 @dataclass(slots=True)
 class Session:
-    """The session of one client. `until_ms`: no call may begin after it."""
+    """One client's. `until_ms`: no calls begin after it, nor by a clock that was set back far before it."""
 
     access_key: str
     secret: Secret
     key: SigningKey
     until_ms: int
     window: CallWindow
+
+    def is_over(self, now_ms: int) -> bool:
+        return not 0 <= self.until_ms - now_ms <= 2 * SESSION_TIME_MAX_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +182,8 @@ class Sessions:
     def call(self, credential: bytes, path: str, now_ms: int) -> SessionCall:
         """The session that signed this call of `path`. TroveError AUTHENTICATION_FAILED."""
         session = self._sessions.get(session_id_of(credential))
-        if session is None or now_ms > session.until_ms:
-            raise _failed("the session is unknown here, or has expired: begin another one", session="over")
+        if session is None or session.is_over(now_ms):
+            raise _failed("the session is unknown here, or over: make another one", session="over")
         number = session.key.check_credential(credential, path)
         if number is None:
             raise _failed("the call is not signed by its session")
@@ -198,8 +201,8 @@ class Sessions:
         return user
 
     def expire(self, now_ms: int) -> None:
-        """Forgets expired entries; to be called about every minute."""
-        for session_id in [name for name, held in self._sessions.items() if now_ms > held.until_ms]:
+        """Forgets expired entries; call every minute or so."""
+        for session_id in [name for name, held in self._sessions.items() if held.is_over(now_ms)]:
             del self._sessions[session_id]
 
 

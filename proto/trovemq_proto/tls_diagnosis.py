@@ -19,6 +19,7 @@ _PREFACE: Final = (
 _FRAME_HEADER_SIZE: Final = 9
 _SETTINGS: Final = 4
 # OpenSSL's numbers (X509_V_ERR_…).
+_NOT_YET: Final = 9
 _EXPIRED: Final = 10
 _NAME_MISMATCHES: Final = (62, 64)  # of a host name, of an IP address
 _NOT_TRUSTED: Final = (2, 18, 19, 20, 21)  # no issuer, self-signed, self-signed in the chain, …
@@ -82,6 +83,8 @@ def _explain_certificate(error: ssl.SSLCertVerificationError, address: str, name
         )
     if error.verify_code == _EXPIRED:
         return f"the certificate of {address} has expired: give the server a new one"
+    if error.verify_code == _NOT_YET:
+        return f"the certificate of {address} is not valid yet: is the clock of this machine right?"
     if error.verify_code in _NOT_TRUSTED:
         return (
             f"the certificate of {address} is signed by nobody who is trusted here "

@@ -450,20 +450,34 @@ def test_without_its_key_file_a_store_with_users_does_not_open(tmp_path: Path) -
     assert "SEALING_KEY_MISMATCH" in json.dumps(broker.lines)
 
 
-def test_a_store_with_users_opens_where_nobody_is_asked(tmp_path: Path) -> None:
-    store = tmp_path / "store"
+def test_users_are_switched_on_for_a_store_with_messages_and_off(tmp_path: Path) -> None:
+    store, any_secret = tmp_path / "store", Credentials("admin", "any-secret")
 
-    async def program(address: str) -> None:
-        async with trovemq.connect(address, access_key="admin", secret_key="any-secret") as client:
-            await client.admin.create_topic("orders", queue_count=1)
+    async def without_users(address: str, topic: str) -> str:
+        async with connected(address, any_secret) as client:
+            await client.admin.create_topic(topic, queue_count=1)
             with pytest.raises(TroveError, match="AUTHENTICATION_DISABLED"):
                 await make_user(client, "alice")
+            return (await client.send(topic, BODY)).offset_msg_id
 
-    for settings in (ON, ()):
-        with running_broker(store, *settings) as broker:
-            if not settings:
-                run(program(broker.address))
-            broker.stop()
+    async def with_users(address: str, message_id: str) -> None:
+        assert await refusal(lambda: connect_once(address, any_secret)) == "AUTHENTICATION_FAILED"
+        async with connected(address, admin_of(store)) as client:
+            (found,) = (await client.get(message_id)).messages
+            assert found.body == BODY
+
+    with running_broker(store) as broker:
+        message_id = asyncio.run(without_users(broker.address, "orders"))
+        broker.stop()
+    (store / "config" / "auth").mkdir()  # RocketMQ's own users
+    with running_broker(store, *ON) as broker:
+        run(with_users(broker.address, message_id))
+        broker.stop()
+        events = {line["event"]: line for line in broker.lines}
+        assert events["access.rocketmq_users_ignored"]["level"] == "warning"
+    with running_broker(store) as broker:
+        run(without_users(broker.address, "as-before"))
+        broker.stop()
 
 
 def check_canaries(broker: BrokerProcess) -> None:

@@ -96,6 +96,7 @@ def test_spans_of_the_broker_join_those_of_the_client(tmp_path: Path) -> None:
     links = [link.span_id for span in delivered for link in span.links]
     assert links == [append.parent_span_id], "a message in no trace has no link"
     assert len(found.spans) == 2
+    assert b"followed" not in b"".join(span.SerializeToString() for span in found.spans), "no body is shown"
 
 
 def named(exporter: InMemorySpanExporter, name: str) -> list[ReadableSpan]:

@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from broker.security import changes
+from broker.security.sealing import SealingKey
+from broker.security.table import SecurityTable
 from broker.tools.__main__ import _check_restored
 from tests.support.backups import back_up, fill, queues, refuse_restore, restored
 from tests.support.engine import NOW_MS, SMALL_SYNC, flush, open_store, scan_bodies, send
+from trovemq_daemon.users import UserKind, new_user
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId, QueueOffset
@@ -43,6 +47,27 @@ def test_a_restored_store_has_what_was_synced(
     assert copy.key_index.position == offsets
     fill(copy, 5, 900)
     assert queues(copy)[0][-1] == b"orders 904".ljust(300)
+    copy.close(NOW_MS)
+
+
+def test_users_and_rules_are_in_it_sealed(store: MessageStore, root: Path, tmp_path: Path) -> None:
+    key, secret = SealingKey(bytes(range(32))), b"canary-secret-7"
+    table = SecurityTable.load(store.files, key, bytes)
+    made = new_user("alice", UserKind.NORMAL, secret, salt=bytes(16), now_ms=0)
+    after = changes.add_user(table.state, made)
+    after, _ = changes.add_rule(after, "alice", allow=True, actions="Pub", resource="Topic:orders")
+    change = table.begin(after)
+    change.run()
+    table.finish(change)
+    back_up(store, root, tmp_path / "backup", link=False)
+    assert not [
+        path for path in (tmp_path / "backup").rglob("*") if path.is_file() and secret in path.read_bytes()
+    ]
+    copy = restored(tmp_path)
+    again = SecurityTable.load(copy.files, key, bytes)
+    assert again.state == table.state
+    with pytest.raises(TroveError, match="SEALING_KEY_MISMATCH"):
+        SecurityTable.load(copy.files, SealingKey(bytes(32)), bytes)
     copy.close(NOW_MS)
 
 

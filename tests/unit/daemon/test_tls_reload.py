@@ -170,7 +170,8 @@ async def test_clients_whose_certificate_expired_and_old_tls_are_refused(
         assert not await reaches(address, old, client=old, name="late")
         assert await reaches(address, old, client=old)
     async with served(files, transport) as address:
-        assert await asyncio.to_thread(_handshake, address, ssl.TLSVersion.TLSv1_2) == "TLSv1.2"
+        for newest, name in ((ssl.TLSVersion.TLSv1_2, "TLSv1.2"), (ssl.TLSVersion.TLSv1_3, "TLSv1.3")):
+            assert await asyncio.to_thread(_handshake, address, newest) == name
         for version in (ssl.TLSVersion.TLSv1_1, ssl.TLSVersion.TLSv1):
             with pytest.raises((ssl.SSLError, ConnectionError)):
                 await asyncio.to_thread(_handshake, address, version)

@@ -63,9 +63,9 @@ class Call:
         self.written.append(message)
 
 
-def stream_of(call: Any) -> tuple[StreamCall, Channel]:
+def stream_of(call: Any, path: str = "/s/m") -> tuple[StreamCall, Channel]:
     channel = Channel()
-    return StreamCall(cast("SignedChannel", channel), "/s/m", (), lambda _sign, _metadata: call), channel
+    return StreamCall(cast("SignedChannel", channel), path, (), lambda _sign, _metadata: call), channel
 
 
 @pytest.mark.parametrize("early", [True, False])
@@ -97,7 +97,7 @@ def test_replies_come_to_the_receiver_whenever_it_was_set(early: bool) -> None:
 def test_a_refusal_is_the_readers_and_ends_the_session() -> None:
     async def program() -> None:
         call = Call()
-        stream, channel = stream_of(call)
+        stream, channel = stream_of(call, "/apache.rocketmq.v2.MessagingService/Telemetry")
         stream.set_receiver(lambda _reply: True)
         reading = asyncio.ensure_future(stream.read())
         await turns()

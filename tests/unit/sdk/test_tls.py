@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 import trovemq
-from tests.support.certificates import LONG_AGO, Certificates
+from tests.support.certificates import LONG_AGO, NOW, Certificates
 from tests.unit.sdk.conftest import QUICK
 from tests.unit.sdk.fake_server import FakeServer
 from trovemq import ClientOptions, TlsOptions, TroveError, errors
@@ -96,6 +97,15 @@ async def test_a_server_s_certificate_that_has_expired(
     certificates.server("old", now=LONG_AGO)
     async with broker(certificates, "old") as server:
         assert "has expired" in await refused(server.address, TlsOptions(ca=certificates.ca), options)
+
+
+async def test_a_clock_that_is_behind_the_server_s_certificate_is_named(
+    certificates: Certificates, options: ClientOptions
+) -> None:
+    certificates.server("new", now=NOW + timedelta(days=1_000))
+    async with broker(certificates, "new") as server:
+        text = await refused(server.address, TlsOptions(ca=certificates.ca), options)
+        assert "is not valid yet: is the clock of this machine right?" in text
 
 
 async def test_a_server_s_certificate_of_somebody_else(

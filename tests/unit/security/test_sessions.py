@@ -287,6 +287,23 @@ def test_a_session_has_a_time(server: Server) -> None:
     assert len(server.sessions) == 0
 
 
+@pytest.mark.parametrize("years", [-10, 10])
+def test_a_clock_that_is_off_by_years_makes_no_session_last(server: Server, years: int) -> None:
+    off_ms = years * 365 * 86_400_000
+    key, _ = server.log_in(now_ms=EpochMs(0))
+    server.sessions.call(key.credential(0, PATH), PATH, -1_000)
+    with pytest.raises(TroveError, match="over: make another one"):
+        server.sessions.call(key.credential(1, PATH), PATH, off_ms)
+    newer, _ = server.log_in(now_ms=EpochMs(off_ms))
+    server.sessions.call(newer.credential(0, PATH), PATH, off_ms)
+    server.sessions.expire(off_ms)
+    assert len(server.sessions) == 1
+    first = client_first("alice", NONCE)
+    proof = ClientHandshake(first, server.sessions.begin(first, 0), SECRET).message
+    with pytest.raises(TroveError, match="begin again"):
+        server.sessions.finish(proof, off_ms)
+
+
 def test_handshakes_and_sessions_are_bounded(server: Server) -> None:
     for number in range(HANDSHAKES_MAX + 10):
         server.sessions.begin(client_first("alice", f"{number:020}"), 0)
