@@ -70,7 +70,16 @@ def secured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         shown = TlsOptions(
             ca=certificates.ca, certificate=certificates.pem("client"), key=certificates.key("client")
         )
-        yield Secured(by_tls, shown, transport)
+        made = Secured(by_tls, shown, transport)
+        asyncio.run(registered(made))
+        yield made
+
+
+async def registered(secured: Secured) -> None:
+    """Returns when the broker is in the routes: it is ready before that."""
+    async with secured.connect() as client:
+        routes = client._pool.routes
+        assert await routes.wait_until(lambda: bool(routes.state.brokers), 60)
 
 
 async def test_the_sdk_comes_to_the_broker_through_the_nameserver(secured: Secured) -> None:
