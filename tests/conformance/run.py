@@ -5,8 +5,9 @@
     make conformance ARGS="--tls --authentication"    over TLS, as a user who may send and consume
     make conformance ARGS="--shared DIR"     a folder of suites of the same kind instead of our own
 
-A language needs its tools: Java `java` and `mvn`, Node.js `node` and `npm`; without them it is skipped and
-the table says so. The clients are installed under build/conformance, from their packages.
+A language needs its tools: Java `java` and `mvn`, Node.js `node` and `npm`, Go `go`; without them it is
+skipped and the table says so. So is Go without `--tls`: its client speaks nothing else. The clients are
+installed under build/conformance, from their packages.
 The exit code is 0 when every case of every suite that ran has passed.
 """
 
@@ -33,7 +34,9 @@ from trovemq.testing import BrokerProcess, free_port
 HERE = Path(__file__).resolve().parent
 BUILD = HERE.parents[1] / "build" / "conformance"
 LANGUAGES = ("python", "java", "nodejs")
-TOOLS = {"python": (), "java": ("java", "javac", "mvn"), "nodejs": ("node", "npm")}
+BY_TLS_ONLY = ("go",)
+ALL_LANGUAGES = (*LANGUAGES, *BY_TLS_ONLY)
+TOOLS = {"python": (), "java": ("java", "javac", "mvn"), "nodejs": ("node", "npm"), "go": ("go",)}
 INSTALL_S_MAX = 240
 SUITE_S_MAX = 150
 CASE = re.compile(r"^(ok|not ok) ([^\s:(]+)(?:: (.*?))?(?: \([\d.]+ ?s\))?$")
@@ -91,6 +94,9 @@ def install(language: str, folder: Path) -> list[str]:
         if not (folder / "node_modules").is_dir():
             run_command(["npm", "install", "--no-audit", "--no-fund", "--silent"], folder, INSTALL_S_MAX)
         return ["node", "suite.js"]
+    if language == "go":
+        run_command(["go", "build", "-o", "suite", "."], folder, INSTALL_S_MAX)
+        return ["./suite"]
     library = folder / "target" / "lib"
     if not list(library.glob("*.jar")):
         target = f"-DoutputDirectory={library}"
@@ -130,6 +136,12 @@ def run_suite(
     outcome = Outcome(language)
     if missing := missing_tools(language):
         outcome.skipped = f"no {', '.join(missing)} on this machine"
+        return outcome
+    if language in BY_TLS_ONLY and environment.get("SSL") != "true":
+        outcome.skipped = "its client speaks TLS only (--tls)"
+        return outcome
+    if not (source / language).is_dir():
+        outcome.skipped = f"no suite in {source}"
         return outcome
     folder = build / language
     started = time.monotonic()
@@ -226,7 +238,7 @@ def make_user(address: str, environment: Mapping[str, str]) -> dict[str, str]:
 
 def make_certificates(folder: Path) -> tuple[list[str], dict[str, str]]:
     """A server's, as the broker's options, and variables by which clients trust it: one of Node.js, one of
-    grpcio. The Java client trusts every server."""
+    grpcio. The clients of Java and Go trust every server."""
     now = datetime.now(UTC)
     folder.mkdir(parents=True, exist_ok=True)
     authority = make_authority("conformance", 1, now)
@@ -286,16 +298,16 @@ def run_all(
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Conformance with the official RocketMQ 5 clients.")
-    parser.add_argument("languages", nargs="*", default=[], metavar="LANGUAGE", help=", ".join(LANGUAGES))
+    parser.add_argument("languages", nargs="*", default=[], metavar="LANGUAGE", help=", ".join(ALL_LANGUAGES))
     parser.add_argument("--shared", type=Path, help="a folder of suites of the same kind")
     parser.add_argument("--tls", action="store_true", help="over TLS")
     parser.add_argument("--authentication", action="store_true", help="as a user who may send and consume")
     parser.add_argument("--side-by-side", type=int, default=2, help="suites at a time (2)")
     parser.add_argument("--json", type=Path, help="also write the outcome to this file")
     options = parser.parse_args()
-    languages = options.languages or list(LANGUAGES)
-    if unknown := set(languages) - set(LANGUAGES):
-        parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(LANGUAGES)}")
+    languages = options.languages or list(ALL_LANGUAGES)
+    if unknown := set(languages) - set(ALL_LANGUAGES):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(ALL_LANGUAGES)}")
     source = options.shared or HERE
     build = BUILD / ("shared" if options.shared else "own")
     outcomes = run_all(

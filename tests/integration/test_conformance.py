@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.run import BUILD, HERE, LANGUAGES, Outcome, print_table, run_all
+from tests.conformance.run import ALL_LANGUAGES, BUILD, HERE, LANGUAGES, Outcome, print_table, run_all
 from tests.support.trials import SOAK
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,7 +61,7 @@ def check(outcome: Outcome) -> None:
     assert outcome.problem == ""
     failed = {name: fault for name, fault in outcome.faults.items() if fault is not None}
     assert failed == {}
-    assert len(outcome.faults) >= 19
+    assert len(outcome.faults) >= (16 if outcome.language == "go" else 19)
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -99,11 +99,11 @@ def test_the_official_client_and_our_protocol_live_in_one_process(own: dict[str,
 
 @pytest.fixture(scope="module")
 def secured() -> dict[str, Outcome]:
-    outcomes = run_all(LANGUAGES, HERE, BUILD / "own", tls=True, authentication=True, side_by_side=2)
+    outcomes = run_all(ALL_LANGUAGES, HERE, BUILD / "own", tls=True, authentication=True, side_by_side=2)
     return {outcome.language: outcome for outcome in outcomes}
 
 
 @pytest.mark.skipif(not SOAK, reason="in make soak")
-@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("language", ALL_LANGUAGES)
 def test_over_tls_as_a_user_who_may_send_and_consume(secured: dict[str, Outcome], language: str) -> None:
     check(secured[language])
