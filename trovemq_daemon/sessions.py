@@ -113,6 +113,8 @@ class Sessions:
         self._begun_by: Counter[str] = Counter()
         """The number of _handshakes by address."""
         self._sessions: OrderedDict[bytes, Session] = OrderedDict()
+        self._of_user: dict[str, dict[bytes, None]] = {}
+        """Of _sessions, in their order."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -170,13 +172,23 @@ class Sessions:
         session = Session(
             user.access_key, secret, SigningKey(session_id, key), now_ms + SESSION_TIME_MAX_MS, CallWindow()
         )
-        own = [other for other, held in self._sessions.items() if held.access_key == user.access_key]
-        for other in own[: max(0, len(own) - SESSIONS_OF_USER_MAX + 1)]:
-            del self._sessions[other]
+        own = self._of_user.get(user.access_key, {})
+        if len(own) >= SESSIONS_OF_USER_MAX:
+            self._drop(next(iter(own)))
         if len(self._sessions) >= SESSIONS_MAX:
-            self._sessions.popitem(last=False)
+            self._drop(next(iter(self._sessions)))
         self._sessions[session_id] = session
+        self._of_user.setdefault(user.access_key, {})[session_id] = None
         return session
+
+    def _drop(self, session_id: bytes) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is None:
+            return
+        own = self._of_user[session.access_key]
+        del own[session_id]
+        if not own:
+            del self._of_user[session.access_key]
 
     # --- calls ------------------------------------------------------------------------------------------
     def call(self, credential: bytes, path: str, now_ms: int) -> SessionCall:
@@ -196,14 +208,14 @@ class Sessions:
         """The session's user. Raises TroveError AUTHENTICATION_FAILED if its secret is no longer valid."""
         user = self._users.user(session.access_key)
         if user is None or not user.enabled or session.secret not in user.secrets:
-            self._sessions.pop(session.key.session_id, None)
+            self._drop(session.key.session_id)
             raise _failed("the user is disabled, or the secret is not valid any more")
         return user
 
     def expire(self, now_ms: int) -> None:
         """Forgets expired entries; call every minute or so."""
         for session_id in [name for name, held in self._sessions.items() if held.is_over(now_ms)]:
-            del self._sessions[session_id]
+            self._drop(session_id)
 
 
 def _failed(message: str, **fields: object) -> TroveError:

@@ -7,6 +7,8 @@ packages may not have at all, whatever a comment says.
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,6 +63,24 @@ def faults_of(tree: ast.AST) -> Iterator[str]:
                 yield f"{name}()"
             if any(word.arg == "shell" for word in node.keywords):
                 yield "shell="
+
+
+IMPORTS = """
+import sys
+
+SEEN = []
+EVENTS = {"socket.connect", "socket.getaddrinfo", "subprocess.Popen", "os.system", "os.exec", "os.fork"}
+sys.addaudithook(lambda event, _: SEEN.append(event) if event in EVENTS else None)
+import broker.daemon.app, nameserver.app, trovemq.cli.app, trovemq.sync, trovemq_console.app
+sys.exit(", ".join(SEEN) or 0)
+"""
+
+
+def test_imports_reach_no_network_and_start_no_process() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_no_daemon_runs_a_shell_evaluates_text_or_reads_pickles() -> None:

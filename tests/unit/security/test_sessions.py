@@ -312,6 +312,9 @@ def test_handshakes_and_sessions_are_bounded(server: Server) -> None:
     for _ in range(SESSIONS_OF_USER_MAX + 5):
         server.sessions._make(user, user.secrets[0], bytes(32), 0)
     assert len(server.sessions) == SESSIONS_OF_USER_MAX
+    assert list(server.sessions._of_user) == ["alice"]
+    server.sessions.expire(SESSION_TIME_MAX_MS + 1)
+    assert not server.sessions._of_user
 
 
 def test_a_flood_of_handshakes_from_one_address_leaves_the_others(server: Server) -> None:
