@@ -5,14 +5,17 @@ the coroutine: one of a session, whose number is taken once; one under a quota; 
 
 Invariants
 - A call begins here only if it is admitted; what is left to the coroutine has changed nothing.
+- Who signed is remembered for its connection, until users or rules change; what it may is asked each time.
+  Who showed a certificate is not: another connection may come from the same address and port.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final, NamedTuple
 
+from broker.security.changes import SecurityState
 from broker.security.creators import reset_creator, set_creator
-from broker.server.access.gate import Gate
+from broker.server.access.gate import AUTHORIZATION_KEY, DATE_KEY, Caller, Gate
 from broker.server.access.needs import Row
 from broker.server.access.refusals import is_rocketmq
 from broker.server.rocketmq.status import Malformed
@@ -21,9 +24,47 @@ from trovemq_daemon.handler_guard import bounded_reader
 from trovemq_daemon.peers import peer_of_call
 from trovemq_proto.authentication.calls import METADATA_KEY
 from trovemq_proto.errors import TroveError
+from trovemq_store.topics.creators import Creator
+
+KNOWN_MAX: Final = 4_096
+_CREDENTIALS: Final = frozenset({METADATA_KEY, AUTHORIZATION_KEY, DATE_KEY})
 
 
-def guarded_begin(gate: Gate, path: str, row: Row, begin: Begin, read: Any) -> Begin:
+class _Known(NamedTuple):
+    """A caller, by the users and rules of this state."""
+
+    state: SecurityState
+    caller: Caller
+    creator: Creator
+
+
+class KnownCallers:
+    """Callers by their signature and connection, of all methods of a gate."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._known: dict[tuple[Any, ...], _Known] = {}
+
+    def caller(self, path: str, context: Any) -> _Known | None:
+        """None: a session's call. TroveError AUTHENTICATION_FAILED, SERVICE_NOT_AVAILABLE."""
+        gate, metadata = self._gate, context.invocation_metadata() or ()
+        shown = [pair for pair in metadata if pair[0] in _CREDENTIALS]
+        if any(name == METADATA_KEY for name, _ in shown):
+            return None
+        key = (context.peer(), bool(context.auth_context()), *shown)
+        known = self._known.get(key)
+        if known is not None and known.state is gate.state:
+            return known
+        caller = gate.caller(gate.credentials(path, metadata), peer_of_call(context))
+        known = _Known(gate.state, caller, gate.creator(caller))
+        if any(name == AUTHORIZATION_KEY and value for name, value in shown):
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            self._known[key] = known
+        return known
+
+
+def guarded_begin(gate: Gate, known: KnownCallers, path: str, row: Row, begin: Begin, read: Any) -> Begin:
     """`begin`, for the request's bytes and behind the gate. `read`: the method's own reader."""
     assert callable(row.needs), "who may call depends on the request"
     assert row.audit is None, "acts and look-ups are recorded by the coroutine's guard"
@@ -32,18 +73,17 @@ def guarded_begin(gate: Gate, path: str, row: Row, begin: Begin, read: Any) -> B
     of_rocketmq, bounded = is_rocketmq(path), bounded_reader(read)
 
     def guarded(data: bytes, context: Any, answer: Answer) -> bool:
-        metadata = context.invocation_metadata() or ()
-        if not of_rocketmq or gate.has_quotas or METADATA_KEY in [name for name, _ in metadata]:
+        if not of_rocketmq or gate.has_quotas:
             return False
         try:
+            who = known.caller(path, context)
             request = bounded(data)
-            if isinstance(request, (TroveError, Malformed)):
+            if who is None or isinstance(request, (TroveError, Malformed)):
                 return False
-            caller = gate.caller(gate.credentials(path, metadata), peer_of_call(context))
-            gate.admit(caller, row, request, path)
+            gate.admit(who.caller, row, request, path)
         except TroveError:
             return False
-        token = set_creator(gate.creator(caller))
+        token = set_creator(who.creator)
         try:
             return begin(request, context, answer)
         finally:

@@ -20,7 +20,7 @@ import grpc
 from broker.security.changes import SecurityState
 from broker.security.creators import set_creator
 from broker.server.access.audit import CANCELLED, OK, outcome_of, outcome_of_error
-from broker.server.access.callbacks import guarded_begin
+from broker.server.access.callbacks import KnownCallers, guarded_begin
 from broker.server.access.checked_context import CheckedContext, checked_context, checked_requests
 from broker.server.access.gate import Caller, CallQuota, Gate
 from broker.server.access.needs import ROWS, Level, Row
@@ -51,13 +51,16 @@ class AccessGuard:
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
+        self._known = KnownCallers(gate)
 
     def handler(self, path: str, handler: Any) -> Any:
         """The handler behind the gate, in the same form: of grpc, or a CallbackHandler."""
         row = ROWS.get(path, _SUPER)
         if isinstance(handler, CallbackHandler):
             plain = handler.coroutine
-            begin = guarded_begin(self._gate, path, row, handler.begin, plain.request_deserializer)
+            begin = guarded_begin(
+                self._gate, self._known, path, row, handler.begin, plain.request_deserializer
+            )
             return CallbackHandler(begin, _Guarded(self._gate, path, row, plain).handler(), handler.together)
         if row.needs is Level.OPEN:
             return OpenMethod(self._gate, path, handler).handler()

@@ -12,13 +12,15 @@ import pytest
 from broker.security import changes
 from broker.security.creators import present_creator
 from broker.security.quotas import Quota
+from broker.server.access.callbacks import KnownCallers
 from broker.server.access.checked_context import CheckedContext, checked_context
+from broker.server.access.gate import Gate
 from broker.server.access.guard import AccessGuard
 from broker.server.native.reply_stream import CallbackContext
 from broker.server.refused_message import RefusedMessage
 from broker.server.rocketmq.status import reader
 from tests.support.fake_loop import run, turns
-from tests.unit.server.access.access_here import AccessHere, rocketmq_metadata, signed
+from tests.unit.server.access.access_here import CLUSTER, AccessHere, rocketmq_metadata, signed
 from trovemq._rocketmq.statuses import error_of
 from trovemq_daemon.callback_handlers import CallbackHandler
 from trovemq_daemon.grpc_transport import is_end
@@ -513,6 +515,22 @@ def test_a_call_of_rocketmqs_clients_needs_no_task_behind_the_gate(here: AccessH
     assert acknowledged(here, right, request) == (True, ["alice"])
     here.without_rules("alice")
     assert acknowledged(here, right, request) == (False, [])
+
+
+def test_a_callers_certificate_is_not_taken_for_the_next_ones(here: AccessHere) -> None:
+    gate = Gate(authorization=True, cluster=CLUSTER, clock_ms=lambda: EpochMs(0), certificates=True)
+    gate.open(here.table, here.sessions)
+    here.user("bob")
+    known, callers = KnownCallers(gate), []
+    for name in (b"alice", b"bob"):
+        context = Context((("authorization", ""),))
+        shown = {"transport_security_type": [b"ssl"], "x509_common_name": [name]}
+        context.auth_context = lambda shown=shown: shown  # type: ignore[method-assign,misc]
+        found = known.caller(ACKNOWLEDGE, context)
+        callers.append(found.caller.access_key if found is not None else "")
+    assert callers == ["alice", "bob"]
+    by_signature = Context(rocketmq_metadata("bob"))
+    assert known.caller(ACKNOWLEDGE, by_signature) is known.caller(ACKNOWLEDGE, by_signature)
 
 
 def test_a_session_whose_call_was_left_to_the_coroutine_is_not_refused_there(here: AccessHere) -> None:
