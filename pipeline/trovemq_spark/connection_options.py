@@ -1,7 +1,7 @@
-"""The options by which readers and writers of format `trovemq` connect: TLS and transport.
+"""The options by which readers and writers of format `trovemq` connect: TLS, credentials and transport.
 
-What is not given comes from the variables TROVEMQ_TLS, TROVEMQ_TLS_CA, … of each process. Files are read on
-each machine.
+What is not given comes from the variables TROVEMQ_TLS, TROVEMQ_TLS_CA, TROVEMQ_ACCESS_KEY, … of each process.
+Files are read on each machine; a secret is no option, for Spark shows those.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ ROWS: Final[tuple[Row, ...]] = (
     ("tlsCert", "tls_cert", TEXT, "", "PEM file of this client's certificate"),
     ("tlsKey", "tls_key", TEXT, "", "PEM file of its key"),
     ("tlsServerName", "tls_server_name", TEXT, "", "the name in the server's certificate; else the host"),
+    ("credentialsFile", "credentials_file", TEXT, "", "file of access key and secret; else the environment"),
     ("grpcTransport", "grpc_transport", choice(*TRANSPORTS), "", "the library that carries the calls"),
 )
 # fmt: on
@@ -36,6 +37,7 @@ class ConnectionOptions:
     tls_cert: str | None = None
     tls_key: str | None = None
     tls_server_name: str | None = None
+    credentials_file: str | None = None
     grpc_transport: str | None = None
 
     def connection(self) -> ConnectionOptions:
@@ -45,7 +47,9 @@ class ConnectionOptions:
     def of_client(self, options: ClientOptions) -> ClientOptions:
         """The SDK's options with these."""
         transport = cast("GrpcTransport | None", self.grpc_transport)
-        return replace(options, tls=self._tls(), grpc_transport=transport)
+        return replace(
+            options, tls=self._tls(), credentials_file=self.credentials_file, grpc_transport=transport
+        )
 
     def _tls(self) -> bool | TlsOptions | None:
         given = TlsOptions(

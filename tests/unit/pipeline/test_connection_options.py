@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,14 +27,26 @@ FILES = {"tlsCa": "ca", "tlsCert": "cert", "tlsKey": "key", "tlsServerName": "na
     ],
 )
 def test_the_sdk_gets_them(given: dict[str, str], tls: Any) -> None:
-    options = parse_source_options(
-        {"nameServer": "h:1", "subscribe": "t", "grpcTransport": "Trovemq", **given}
-    )
+    own = {"grpcTransport": "Trovemq", "credentialsFile": "keys", **given}
+    options = parse_source_options({"nameServer": "h:1", "subscribe": "t", **own})
     cluster = pickle.loads(pickle.dumps(Cluster("h:1", 7, options.connection())))
-    expected = ClientOptions(reconnect_timeout_ms=7, tls=tls, grpc_transport="trovemq")
+    expected = ClientOptions(
+        reconnect_timeout_ms=7, tls=tls, credentials_file="keys", grpc_transport="trovemq"
+    )
     assert without_backoff(cluster.client_options()) == without_backoff(expected)
-    writing = parse_sink_options({"nameServer": "h:1", **given})
-    assert writing.of_client(ClientOptions()).tls == tls
+    writing = parse_sink_options({"nameServer": "h:1", **own}).of_client(ClientOptions())
+    assert (writing.tls, writing.credentials_file) == (tls, "keys")
+
+
+def test_tasks_call_as_the_user_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("access_key=spark\nsecret_key=canary-secret-9\n")
+    given = {"nameServer": "h:1", "subscribe": "t", "credentialsFile": str(file)}
+    cluster = Cluster("h:1", 7, parse_source_options(given).connection())
+    credentials = cluster.client_options().credentials()
+    assert credentials is not None
+    assert credentials.access_key == "spark"
+    assert b"canary" not in pickle.dumps(cluster)
 
 
 def test_without_them_the_environment_decides() -> None:
@@ -43,4 +56,5 @@ def test_without_them_the_environment_decides() -> None:
 
 def without_backoff(options: ClientOptions) -> dict[str, Any]:
     """Two of them never have the same source of chance."""
-    return {name: getattr(options, name) for name in ("reconnect_timeout_ms", "tls", "grpc_transport")}
+    names = ("reconnect_timeout_ms", "tls", "credentials_file", "grpc_transport")
+    return {name: getattr(options, name) for name in names}
