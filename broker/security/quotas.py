@@ -16,8 +16,8 @@ groups are counted for the user who created them: only quotas of users limit the
 Each quota that a call falls under counts. Requests, bytes and the time of the event loop that queries take
 are buckets that hold one second's worth. A call waits until those before it are paid; where this takes longer
 than WAIT_MAX_MS it is refused. So one call may take more than there is, and those after it pay: a message
-larger than a second's bytes passes once. A query that is under way counts as if it took what those before it
-took: else all that begin together would pass.
+larger than a second's bytes passes once. A query that is under way counts as long as
+those before it took: else all that begin together would pass.
 
 Invariants
 - The client ids of one user do not prevent that others are counted.
@@ -48,7 +48,7 @@ CLIENTS_OF_USER_MAX: Final = 1_000  # of these, the most clients of one user, wh
 LOOK_INTERVAL_MS: Final = 1_000  # between two searches for idle accounts
 IPV6_PREFIX: Final = 64  # one network, whose owner chooses its addresses
 LIMIT_MAX: Final = 1 << 50
-QUERY_MS_FIRST: Final = 10.0  # what an account's first query is thought to take
+QUERY_MS_FIRST: Final = 10.0  # for which an account's first query counts until it has ended
 ANY: Final = "*"
 
 _CLIENT: Final = re.compile(r"[!-~]{1,255}")

@@ -1,7 +1,7 @@
 """The options by which readers and writers of format `trovemq` connect: TLS, credentials and transport.
 
-What is not given comes from the variables TROVEMQ_TLS, TROVEMQ_TLS_CA, TROVEMQ_ACCESS_KEY, … of each process.
-Files are read on each machine; a secret is no option, for Spark shows those.
+Options that are not given come from the variables TROVEMQ_TLS, TROVEMQ_TLS_CA, TROVEMQ_ACCESS_KEY, … of each
+process. Files are read on each machine; a secret is no option, for Spark shows those.
 """
 
 from __future__ import annotations

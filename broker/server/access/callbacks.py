@@ -4,8 +4,8 @@ They are those of RocketMQ's clients, whose credentials can be looked at twice. 
 the coroutine: one of a session, whose number is taken once; one under a quota; one that is refused.
 
 Invariants
-- A call begins here only if it is admitted; what is left to the coroutine has changed nothing.
-- Who signed is remembered for its connection, until users or rules change; what it may is asked each time.
+- A call begins here only if it is admitted; one that is left to the coroutine has changed nothing.
+- Who signed is remembered for its connection, until users or rules change; rights are checked each time.
   Who showed a certificate is not: another connection may come from the same address and port.
 """
 

@@ -253,8 +253,7 @@ class Gate:
 
     @property
     def state(self) -> SecurityState:
-        """Users, rules and quotas. A change makes another one: until then what was admitted is admitted
-        again."""
+        """Users, rules and quotas. A change makes another one: until then a caller may do the same again."""
         assert self._table is not None, "a caller comes after open()"
         return self._table.state
 

@@ -12,6 +12,7 @@ import (
 
 	rocketmq "github.com/apache/rocketmq-clients/golang/v5"
 	"github.com/apache/rocketmq-clients/golang/v5/credentials"
+	v2 "github.com/apache/rocketmq-clients/golang/v5/protocol/v2"
 )
 
 const (
@@ -50,17 +51,15 @@ func producer(checker func(*rocketmq.MessageView) rocketmq.TransactionResolution
 	return made
 }
 
-// A simple consumer that has a position in every queue.
+// A simple consumer that has its settings and a position.
 func consumer(group, topic string, expression *rocketmq.FilterExpression) rocketmq.SimpleConsumer {
 	made, err := rocketmq.NewSimpleConsumer(config("TROVE_GO_"+group, ""),
-		rocketmq.WithAwaitDuration(time.Second),
+		rocketmq.WithAwaitDuration(5*time.Second),
 		rocketmq.WithSubscriptionExpressions(map[string]*rocketmq.FilterExpression{topic: expression}))
 	check(err == nil, "new consumer: %v", err)
 	err = made.Start()
 	check(err == nil, "start of a consumer: %v", err)
-	for range 4 {
-		receive(made, 15*time.Second)
-	}
+	receive(made, 15*time.Second)
 	return made
 }
 
@@ -68,7 +67,10 @@ func tagged(tag string) *rocketmq.FilterExpression { return rocketmq.NewFilterEx
 
 // This client has an error where no message came.
 func receive(from rocketmq.SimpleConsumer, invisible time.Duration) []*rocketmq.MessageView {
-	found, _ := from.Receive(ctx, 16, invisible)
+	found, err := from.Receive(ctx, 16, invisible)
+	if status, known := rocketmq.AsErrRpcStatus(err); known {
+		check(v2.Code(status.GetCode()) == v2.Code_MESSAGE_NOT_FOUND, "receive: %v", err)
+	}
 	return found
 }
 
@@ -156,7 +158,7 @@ func init() {
 			one.AddProperty(name, value)
 		}
 		receipt := send(producer(nil, normal), one)
-		found := take(from, 1, 20*time.Second, 0)
+		found := take(from, 1, 35*time.Second, 0)
 		expect(len(found), 1, "messages")
 		expect(found[0].GetMessageId(), receipt.MessageID, "message id")
 		expect(string(found[0].GetBody()), "Grüße, 世界 🌍", "body")
@@ -191,7 +193,7 @@ func init() {
 			body[place] = byte(place)
 		}
 		send(by, &rocketmq.Message{Topic: normal, Body: body, Tag: &tag})
-		found := take(from, 1, 20*time.Second, 0)
+		found := take(from, 1, 35*time.Second, 0)
 		expect(len(found), 1, "messages")
 		check(string(found[0].GetBody()) == string(body), "the body is another one")
 	})
@@ -246,10 +248,10 @@ func init() {
 		tag := "again" + run
 		from := consumer("again", normal, tagged(tag))
 		receipt := send(producer(nil, normal), message(normal, "again", tag))
-		first := take(from, 1, 20*time.Second, 10*time.Second)
+		first := take(from, 1, 35*time.Second, 10*time.Second)
 		taken := time.Now()
 		expect(len(first), 1, "messages")
-		second := take(from, 1, 40*time.Second, 0)
+		second := take(from, 1, 45*time.Second, 0)
 		expect(len(second), 1, "messages again")
 		expect([]string{first[0].GetMessageId(), second[0].GetMessageId()},
 			[]string{receipt.MessageID, receipt.MessageID}, "message ids")
@@ -260,11 +262,11 @@ func init() {
 		tag := "changed" + run
 		from := consumer("changed", normal, tagged(tag))
 		send(producer(nil, normal), message(normal, "changed", tag))
-		first := take(from, 1, 20*time.Second, 120*time.Second)
+		first := take(from, 1, 35*time.Second, 120*time.Second)
 		expect(len(first), 1, "messages")
 		err := from.ChangeInvisibleDuration(first[0], 10*time.Second)
 		check(err == nil, "change: %v", err)
-		again := take(from, 1, 40*time.Second, 0)
+		again := take(from, 1, 45*time.Second, 0)
 		expect(bodies(again), []string{"changed"}, "redelivered")
 	})
 	define("messages_of_a_message_group_come_in_their_order", func() {
@@ -287,7 +289,7 @@ func init() {
 		one, at := message(delay, "delayed", tag), time.Now().Add(8*time.Second)
 		one.SetDelayTimestamp(at)
 		send(by, one)
-		expect(bodies(take(from, 1, 40*time.Second, 0)), []string{"delayed"}, "bodies")
+		expect(bodies(take(from, 1, 45*time.Second, 0)), []string{"delayed"}, "bodies")
 		check(!time.Now().Before(at.Truncate(time.Second)), "it came before its time")
 	})
 	define("a_transaction_is_committed_or_rolled_back", func() {

@@ -533,7 +533,7 @@ def test_a_callers_certificate_is_not_taken_for_the_next_ones(here: AccessHere) 
     assert known.caller(ACKNOWLEDGE, by_signature) is known.caller(ACKNOWLEDGE, by_signature)
 
 
-def test_a_session_whose_call_was_left_to_the_coroutine_is_not_refused_there(here: AccessHere) -> None:
+def test_a_sessions_call_is_left_to_the_coroutine_untouched(here: AccessHere) -> None:
     here.rule("alice", "Pub", "Topic:orders")
     seen: list[Any] = []
     key = here.log_in("alice")
