@@ -25,8 +25,8 @@ from trovemq_daemon.transport_budget import TransportBudget
 from trovemq_rpc.options import ConnectionCount
 
 AccessCheck: TypeAlias = Callable[[str, Any], Any]
-"""Makes the handler of a path (`/Service/Method`) one that authenticates its callers. A CallbackHandler
-becomes another one."""
+"""Wraps the handler of a path (`/Service/Method`) with authentication of its callers; a CallbackHandler with
+another one."""
 _NO_COMPRESSION: Final = 1 << 0
 """The bit set of gRPC's compression methods: only the identity. Otherwise a message with a thousandth of
 receive_size_max could be inflated to all of it. Clients compress bodies, which the broker inflates within its
@@ -74,7 +74,7 @@ class GuardedServices:
         *,
         callbacks: bool = False,
     ) -> None:
-        """`callbacks`: the server takes handlers that answer by callbacks."""
+        """`callbacks`: the server supports handlers that answer by callbacks."""
         self._server = server
         self._guard = guard
         self._access = access

@@ -32,7 +32,8 @@ ERROR_TEXT_SIZE_MAX: Final = 1_024
 ERROR_FIELD_SIZE_MAX: Final = 256
 ERROR_FIELDS_SIZE_MAX: Final = 1_536
 WAITING_STREAMS: Final = frozenset({"PullMessage", "ReceiveMessage", "WatchRoutes"})
-"""Their replies wait for events and are made in one step of the loop: waiting, they claim no space."""
+"""Methods whose replies wait for events and are made in one step of the loop: they claim no space while they
+wait."""
 TURN_S: Final = 0.001
 """A stream's replies take the loop for so long at most, and one more reply; then others have their turn. Our
 own transport takes them without a pause as long as the client reads fast."""

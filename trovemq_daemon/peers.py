@@ -30,8 +30,8 @@ def peer_of_call(context: Any) -> Peer:
 
 
 def peer_of(name: str, security: Mapping[str, Iterable[bytes]]) -> Peer:
-    """Of gRPC's name of the peer (`ipv4:127.0.0.1:5000`, `ipv6:%5B::1%5D:5000`, `unix:…`), and its names for
-    the security of the connection."""
+    """The peer from gRPC's name of it (`ipv4:127.0.0.1:5000`, `ipv6:%5B::1%5D:5000`, `unix:…`) and from
+    gRPC's properties of the connection's security."""
     plain = _plain_peer(name)
     by_tls = any(bytes(one) in (b"ssl", b"tls") for one in security.get("transport_security_type", ()))
     if not by_tls:

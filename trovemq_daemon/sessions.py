@@ -72,7 +72,8 @@ class CallWindow:
 
 @dataclass(slots=True)
 class Session:
-    """One client's. `until_ms`: no calls begin after it, nor by a clock that was set back far before it."""
+    """The session of one client. `until_ms`: no call may begin after it, nor, by a clock that was set back,
+    far before it."""
 
     access_key: str
     secret: Secret
@@ -195,7 +196,7 @@ class Sessions:
         """The session that signed this call of `path`. TroveError AUTHENTICATION_FAILED."""
         session = self._sessions.get(session_id_of(credential))
         if session is None or session.is_over(now_ms):
-            raise _failed("the session is unknown here, or over: make another one", session="over")
+            raise _failed("the session is unknown here, or has expired: begin another one", session="over")
         number = session.key.check_credential(credential, path)
         if number is None:
             raise _failed("the call is not signed by its session")
@@ -213,7 +214,7 @@ class Sessions:
         return user
 
     def expire(self, now_ms: int) -> None:
-        """Forgets expired entries; call every minute or so."""
+        """Forgets expired entries; to be called about every minute."""
         for session_id in [name for name, held in self._sessions.items() if held.is_over(now_ms)]:
             self._drop(session_id)
 

@@ -21,5 +21,5 @@ def present_creator() -> Creator:
 
 
 set_creator: Final[Callable[[Creator], Token[Creator]]] = _present.set
-"""Of the present task's request, or until reset_creator()."""
+"""Sets the creator for the present task, or until reset_creator()."""
 reset_creator: Final[Callable[[Token[Creator]], None]] = _present.reset

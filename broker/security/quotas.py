@@ -13,11 +13,11 @@ For a super user only a quota of its own name counts, and only its rates, so tha
 locked out. For a call without credentials, or with wrong ones, only quotas of its address count. Topics and
 groups are counted for the user who created them: only quotas of users limit them.
 
-Each quota that a call falls under counts. Requests, bytes and the time of the event loop that queries take
-are buckets that hold one second's worth. A call waits until those before it are paid; where this takes longer
-than WAIT_MAX_MS it is refused. So one call may take more than there is, and those after it pay: a message
-larger than a second's bytes passes once. A query that is under way counts as long as
-those before it took: else all that begin together would pass.
+All quotas that apply to a call count. Requests, bytes, and the event loop's time for queries are token
+buckets with the tokens of one second. A call waits until the bucket has no debt; if that takes longer than
+WAIT_MAX_MS it is refused. So one call may take more tokens than there are, and later calls wait for them: a
+message that is larger than the bytes of a second passes. An open query counts as long as those before it
+took: else all queries that begin together would pass.
 
 Invariants
 - The client ids of one user do not prevent that others are counted.

@@ -88,7 +88,7 @@ class SecurityTable:
         self._rules: dict[str, SubjectRules] = {}
         self._change: SecurityChange | None = None
         self.state = SecurityState()
-        """Each change makes another one."""
+        """Is replaced by each change."""
 
     @classmethod
     def load(cls, files: FileSystem, key: SealingKey, random_bytes: Callable[[int], bytes]) -> SecurityTable:

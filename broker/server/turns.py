@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 from trovemq_store.engine.steps import Result, Steps
 
 TURN_S: Final = 0.001
-"""A turn ends with the first step that ends after this."""
+"""A turn ends with the first step that ends after this time."""
 
 Page = TypeVar("Page")
 

@@ -1,4 +1,4 @@
-"""Calls that are answered by callbacks, without a task, behind the gate.
+"""Calls that are answered by callbacks, without a task, after the check of access.
 
 They are those of RocketMQ's clients, whose credentials can be looked at twice. Every other call is left to
 the coroutine: one of a session, whose number is taken once; one under a quota; one that is refused.
@@ -65,7 +65,7 @@ class KnownCallers:
 
 
 def guarded_begin(gate: Gate, known: KnownCallers, path: str, row: Row, begin: Begin, read: Any) -> Begin:
-    """`begin`, for the request's bytes and behind the gate. `read`: the method's own reader."""
+    """`begin` with the gate before it, for the bytes of the request. `read`: the method's own reader."""
     assert callable(row.needs), "who may call depends on the request"
     assert row.audit is None, "acts and look-ups are recorded by the coroutine's guard"
     assert row.show is None, "replies are shown whole"

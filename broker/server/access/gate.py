@@ -45,7 +45,7 @@ from trovemq_proto.positions import EpochMs
 from trovemq_store.topics.creators import Creator
 
 HOLD_S: Final = 1.0
-HELD_MAX: Final = 512  # of one caller: each occupies one of the calls that all may have open
+HELD_MAX: Final = 512  # of one caller: each is one of the open calls, whose number is limited
 _GOLDEN: Final = 0.6180339887498949  # its multiples, less their whole parts, lie evenly between 0 and 1
 AUTHORIZATION_KEY: Final = "authorization"
 DATE_KEY: Final = "x-mq-date-time"
@@ -130,7 +130,7 @@ class CallQuota:
             use.begin_query()
 
     def worked(self, elapsed_s: float) -> None:
-        """A step of the call's query took that long."""
+        """Counts the time of a step of the call's query."""
         self._query_ms += elapsed_s * 1_000
         self._gate.quotas.take_query(self._uses, elapsed_s * 1_000)
 
@@ -253,7 +253,8 @@ class Gate:
 
     @property
     def state(self) -> SecurityState:
-        """Users, rules and quotas. A change makes another one: until then a caller may do the same again."""
+        """Users, rules and quotas. Each change replaces the object: with the same one an admitted request is
+        admitted again."""
         assert self._table is not None, "a caller comes after open()"
         return self._table.state
 
@@ -375,9 +376,9 @@ class Gate:
         return self.quotas
 
     async def hold(self, error: BaseException, who: str) -> None:
-        """A call above a quota gets its refusal late, so that a caller who tries again at once comes round
-        slowly: HOLD_S to twice as long, for refusals that end together would take the loop from others.
-        Returns at once for other errors, and where too many of `who` are held already."""
+        """Delays the refusal of a call above a quota, so that a caller who tries again at once is slowed: by
+        HOLD_S to twice as long, because refusals that end together would take the loop from others. Returns
+        at once for other errors, and if too many calls of `who` are already delayed."""
         if not isinstance(error, TroveError) or "quota" not in error.fields or self._held[who] >= HELD_MAX:
             return
         self._held[who] += 1

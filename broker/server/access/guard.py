@@ -54,7 +54,7 @@ class AccessGuard:
         self._known = KnownCallers(gate)
 
     def handler(self, path: str, handler: Any) -> Any:
-        """The handler behind the gate, in the same form: of grpc, or a CallbackHandler."""
+        """Wraps the handler with the gate, in the same form: of grpc, or a CallbackHandler."""
         row = ROWS.get(path, _SUPER)
         if isinstance(handler, CallbackHandler):
             plain = handler.coroutine
@@ -88,6 +88,7 @@ class _Guarded:
         generator = inspect.isasyncgenfunction(self._behaviour)
         yields = generator or not self.streams_replies
         assert yields or self.row.show is None, "replies that are written would be shown whole"
+        assert not (self.row.is_query and self.streams_requests), "a call is one query"
         guarded = self._generator if generator else self._coroutine
         return make(guarded, bytes, self._handler.response_serializer)
 
@@ -231,7 +232,7 @@ class _Call:
         message = method.read(data)
         if isinstance(message, (TroveError, Malformed)):
             if isinstance(message, Malformed):
-                return message  # its service says so
+                return message  # its service reports the fault
             raise message
         self._message = message
         try:
@@ -251,8 +252,8 @@ class _Call:
         return message
 
     def _admit(self, message: Any) -> None:
-        """A stream asks for the same topic again and again: it is admitted once until users or rules change.
-        Reads of the audit records are noted, so each of them is asked for. TroveError."""
+        """Admits a message. A stream's messages for the same topic are admitted once until users or rules
+        change; reads of the audit records are noted, so each of them is checked. Raises TroveError."""
         gate, row = self.method.gate, self.method.row
         if not row.by_topic:
             gate.admit(self.caller, row, message, self.method.path)
@@ -294,7 +295,7 @@ class _Call:
 
     @property
     def may_wait(self) -> bool:
-        """Whether a message may have to wait for a quota, or is refused in a reply. Where none may, none may
+        """Whether a message may have to wait for a quota, or may be refused in a reply. False stays false
         until users, rules or quotas change."""
         state = self.method.gate.state
         if state is self._calm_state:

@@ -99,7 +99,7 @@ async def test_a_server_s_certificate_that_has_expired(
         assert "has expired" in await refused(server.address, TlsOptions(ca=certificates.ca), options)
 
 
-async def test_a_clock_that_is_behind_the_server_s_certificate_is_named(
+async def test_a_clock_that_is_before_the_server_s_certificate_is_named(
     certificates: Certificates, options: ClientOptions
 ) -> None:
     certificates.server("new", now=NOW + timedelta(days=1_000))

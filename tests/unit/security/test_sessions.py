@@ -292,7 +292,7 @@ def test_a_clock_that_is_off_by_years_makes_no_session_last(server: Server, year
     off_ms = years * 365 * 86_400_000
     key, _ = server.log_in(now_ms=EpochMs(0))
     server.sessions.call(key.credential(0, PATH), PATH, -1_000)
-    with pytest.raises(TroveError, match="over: make another one"):
+    with pytest.raises(TroveError, match="expired: begin another one"):
         server.sessions.call(key.credential(1, PATH), PATH, off_ms)
     newer, _ = server.log_in(now_ms=EpochMs(off_ms))
     server.sessions.call(newer.credential(0, PATH), PATH, off_ms)

@@ -491,7 +491,7 @@ def acknowledged(here: AccessHere, context: Context, request: bytes) -> tuple[bo
     return made.begin(request, context, lambda _outcome: None), creators
 
 
-def test_a_call_of_rocketmqs_clients_needs_no_task_behind_the_gate(here: AccessHere) -> None:
+def test_a_call_of_rocketmqs_clients_needs_no_task_with_users(here: AccessHere) -> None:
     here.rule("alice", "Sub", "*")
     request = service_pb2.AckMessageRequest(
         group=v2.Resource(name="g"), topic=v2.Resource(name="orders")
