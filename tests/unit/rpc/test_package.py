@@ -40,12 +40,12 @@ def test_the_readmes_client_calls_the_readmes_server() -> None:
     server, client = (program.replace(ADDRESS, f"{host}:{port}") for program in programs())
     with subprocess.Popen([sys.executable, "-W", "error", "-c", server]) as serving:
         try:
-            call = client.replace('await hello(b"world",', 'await hello(b"world", wait_for_ready=True,')
+            call = client.replace("timeout=5", "timeout=60, wait_for_ready=True")
             done = subprocess.run(
                 [sys.executable, "-W", "error", "-c", call],
                 capture_output=True,
                 text=True,
-                timeout=30,
+                timeout=90,
                 check=False,
             )
         finally:
