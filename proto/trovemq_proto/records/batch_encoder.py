@@ -85,6 +85,7 @@ class BatchEncoder:
             head = self._head(queue_id, born_timestamp, born_host)
             return self._encode_many(head, bodies, unique_keys, keys, tags, properties, flags)
         blocks = self._blocks(unique_keys, keys, tags, properties)
+        assert len(blocks) == count, "each message has its property block"
         return bytearray().join(
             encode_record(
                 self.topic,

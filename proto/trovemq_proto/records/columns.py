@@ -91,6 +91,7 @@ class RecordColumns:
         topic: str | None,
     ) -> Self:
         """A few well-formed records, in order, which lie within `data`: nothing is computed for them."""
+        assert len(rows) == len(positions), "each record has its fields"
         assert rows[-1].position + rows[-1].size <= len(data), "the records lie within the buffer"
         batch = cls.__new__(cls)
         batch.__dict__ |= {

@@ -130,6 +130,7 @@ class SingleRecords:
 def blank_record(remaining: int) -> bytes:
     """The 8 bytes that end a segment with `remaining` bytes left."""
     assert remaining >= BLANK_SIZE, f"{remaining} bytes left"
+    assert remaining < 1 << 31, "the size is an i32"
     return remaining.to_bytes(4) + MAGIC_BLANK_BYTES
 
 

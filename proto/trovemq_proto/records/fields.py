@@ -117,5 +117,4 @@ def split_records(data: bytes) -> Iterator[bytes]:
 
 
 def magic_bytes(magic: int) -> bytes:
-    assert magic in (MAGIC_V1, MAGIC_V2), hex(magic)
-    return MAGIC_V1_BYTES if magic == MAGIC_V1 else MAGIC_V2_BYTES
+    return {MAGIC_V1: MAGIC_V1_BYTES, MAGIC_V2: MAGIC_V2_BYTES}[magic]

@@ -38,6 +38,7 @@ def fold_hashes(values: NDArray[np.uint32]) -> NDArray[np.int32]:
 
 def running_sums(flat: NDArray[np.uint8]) -> NDArray[np.uint32]:
     """S of the module's docstring: uint32[m + 1] for uint8[m], m <= HASHED_BYTES_MAX."""
+    assert flat.dtype == np.uint8, "the sums are those of bytes"
     assert len(flat) <= HASHED_BYTES_MAX, f"{len(flat)} bytes"
     sums = np.empty(len(flat) + 1, np.uint32)
     sums[0] = 0

@@ -157,7 +157,8 @@ def _hash_wide(
 ) -> None:
     """Replaces hash and size (in UTF-16 units) of the slices that are not ASCII."""
     high = scan.high_bytes
-    assert high is not None, "asked for only when there are high bytes"
+    assert high is not None, "called only if there are high bytes"
+    assert len(hashes) == len(sizes) == len(slices.starts), "each slice has its hash and its size"
     wide = np.searchsorted(high, slices.starts) != np.searchsorted(high, slices.ends)
     for i in np.flatnonzero(wide).tolist():
         text = scan.joined[int(slices.starts[i]) : int(slices.ends[i])].decode("utf-8", "replace")

@@ -96,6 +96,7 @@ class Message:
         """The properties as they are stored."""
         fields = read_fields(self.record, 0, len(self.record))
         assert fields is not None, "the record of a message is well formed"
+        assert fields.size == len(self.record), "a message has the whole record, and no more"
         return self.record[fields.property_position :]
 
     @property

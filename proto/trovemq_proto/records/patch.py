@@ -56,6 +56,7 @@ def patch_batch(
     has, becomes 0. Returns the batch over the patched buffer.
     """
     assert len(buffer) == len(batch.data), f"buffer of {len(buffer)} bytes for a batch over {len(batch.data)}"
+    assert first_queue_offset >= 0, "queue offsets count from 0"
     view = memoryview(buffer)
     _patch_seals(view, batch, seal)
     if len(batch) <= SMALL_BATCH_MAX:
@@ -104,6 +105,7 @@ def _patch_all(
         has_form = (sys_flags & SYS_FLAG_BORN_HOST_IPV6 != 0) == (len(born_host) == HOST_SIZE_IPV6)
         _write_host(view, positions[has_form] + BORN_HOST_AT, born_host)
     has_form = (sys_flags & SYS_FLAG_STORE_HOST_IPV6 != 0) == (len(store_host) == HOST_SIZE_IPV6)
+    assert len(store_host) in (HOST_SIZE_IPV4, HOST_SIZE_IPV6), f"store host of {len(store_host)} bytes"
     assert has_form.all(), "store host of another form"
     store_timestamps_at = positions + STORE_TIMESTAMP_AT + batch.geometry.born_shifts
     longs[store_timestamps_at] = store_timestamp
@@ -129,6 +131,7 @@ def _patch_record(
     born_host: bytes | None,
 ) -> None:
     position = row.position
+    assert position + row.size <= len(view), "the record lies within the buffer"
     _OFFSETS.pack_into(view, position + QUEUE_OFFSET_AT, queue_offset, physical_offset)
     if born_host is not None and len(born_host) == host_size(row.sys_flag, SYS_FLAG_BORN_HOST_IPV6):
         view[position + BORN_HOST_AT : position + BORN_HOST_AT + len(born_host)] = born_host

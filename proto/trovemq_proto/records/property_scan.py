@@ -135,6 +135,7 @@ def scan_properties(data: memoryview, geometry: Geometry) -> Iterator[PropertySc
         taken = int(ends[first - 1]) if first else 0
         last = int(np.searchsorted(ends, taken + HASHED_BYTES_MAX, "right"))
         assert last > first, "a property block is shorter than HASHED_BYTES_MAX"
+        assert last <= geometry.well_formed, "other records have no properties"
         starts = ends[first:last] - taken - sizes[first:last] - 1
         yield PropertyScan(_join(data, geometry, first, last), starts, first)
         first = last

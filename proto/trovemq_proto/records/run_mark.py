@@ -91,7 +91,8 @@ def check_transaction_id(transaction_id: str) -> str:
 
 def mark_block(transaction_id: str, number: int) -> bytes:
     """The four properties; count and begin are filled in by seal_marks()."""
-    assert 0 <= number < RECORDS_MAX
+    assert number >= 0, "records are numbered from 0"
+    assert number < RECORDS_MAX, "its number has four digits"
     return (
         f"{PROPERTY_TX_ID}\x01{transaction_id}\x02{PROPERTY_TX_NUMBER}\x01{number:04d}\x02"
         f"{PROPERTY_TX_COUNT}\x01{'0' * _COUNT_DIGITS}\x02{PROPERTY_TX_BEGIN}\x01{'0' * _BEGIN_DIGITS}\x02"
@@ -121,7 +122,8 @@ def with_mark(data: memoryview, row: RecordFields, block: bytes) -> tuple[bytes,
 
 def seal_marks(view: memoryview, mark_ends: NDArray[np.int64], count: int, begin: PhysicalOffset) -> None:
     """Fills in the number of records and where the first one lies; mark_ends: where each block ends."""
-    assert 0 < count <= RECORDS_MAX
+    assert len(mark_ends) == count, "each record has a mark"
+    assert 0 < count <= RECORDS_MAX, "the count has four digits"
     data = np.frombuffer(view, np.uint8)
     _write_digits(data, mark_ends - 1 - _BEGIN_DIGITS, begin, _BEGIN_DIGITS)
     _write_digits(data, mark_ends - _BEGIN_SIZE - 1 - _COUNT_DIGITS, count, _COUNT_DIGITS)

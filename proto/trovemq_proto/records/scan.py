@@ -43,6 +43,7 @@ def scan_run(
     at = None if physical_offset_of_data is None else physical_offset_of_data + end
     state, _ = check_record(data, end, limit, physical_offset=at, check_crc=check_crc)
     assert state is not RecordState.RECORD or len(batch), "the first record is never left out for its size"
+    assert end <= limit or not len(batch), "no record passes the limit"
     return batch, end, state
 
 

@@ -39,6 +39,7 @@ class UniqueKeyGenerator:
         self, mac: bytes, process_id: int, start_seconds_since_2021: int, elapsed_seconds: Callable[[], int]
     ) -> None:
         assert len(mac) == 6, f"MAC of {len(mac)} bytes"
+        assert process_id >= 0, "its low bytes are written"
         self._prefix: Final = (_VERSION + mac + (process_id & 0xFFFF).to_bytes(2)).hex().upper()
         self._start_seconds: Final = start_seconds_since_2021
         self._elapsed_seconds: Final = elapsed_seconds

@@ -236,7 +236,8 @@ def _slots_by_first_item(files: ReadOnlyFileSystem, path: str, rest: int) -> int
 def _find(view: memoryview, wanted: bytes, begin: int) -> int:
     """The position of `wanted` in a file's view, from `begin` on; -1 where it is absent."""
     content = view.obj  # searching the mapping itself copies nothing
-    assert isinstance(content, mmap.mmap | bytes), "what ReadOnlyFile holds"
+    assert isinstance(content, mmap.mmap | bytes), "a ReadOnlyFile has one of them"
+    assert begin >= 0, "a search begins in the file"
     return content.find(wanted, begin)
 
 

@@ -77,6 +77,7 @@ class AppendResult(NamedTuple):
         message counts."""
         ends = list(accumulate(counts, initial=0))
         assert ends[-1] == self.message_count, "the sends are the whole batch"
+        assert len(self.positions) == self.record_count, "each stored record has its position"
         shares = zip(pairwise(ends), _shares(self.duplicates, ends), _shares(self.gaps, ends), strict=True)
         before = 0
         for (first, end), known, gaps in shares:

@@ -94,6 +94,9 @@ class Deduplication:
         kept = list(range(len(ids)))
         if dedup.known or dedup.repeats:
             kept = [index for index in kept if index not in dedup.known and index not in dedup.repeats]
+            assert len(kept) + len(dedup.known) + len(dedup.repeats) == len(ids), (
+                "a message is stored, or has one original"
+            )
             if not kept:
                 return self._answered(topic, ids, dedup, None)
             data = bytearray(b"".join(batch.select(kept)))
@@ -101,7 +104,7 @@ class Deduplication:
         result = self._store.append(
             data, batch, topic=topic, queue_id=queue_id, now_ms=now_ms, born_host=born_host
         )
-        assert result.record_count == len(kept), "each message that is no duplicate is stored"
+        assert result.record_count == len(kept), "each message that is not a duplicate is stored"
         fault_point("deduplication.after_append")
         stored = [ids[index] for index in kept] if len(kept) < len(ids) else ids
         offsets = (result.physical_offset + result.positions).tolist()
@@ -201,6 +204,7 @@ class Deduplication:
         now_ms: EpochMs,
     ) -> DedupResult:
         """Finds duplicates by id first, then among the remaining messages by number."""
+        assert len(numbered) <= len(ids), "a message has at most one number"
         by_id = self._known(trees, topic, window_ms, ids, now_ms)
         known = {index: by_id[each] for index, each in enumerate(ids) if each in by_id} if by_id else {}
         repeats = {index: first for index, first in _repeats(ids).items() if index not in known}
@@ -256,6 +260,7 @@ class Deduplication:
             self.refused(topic, unique_id)
         synced_at = max((found.end for found in dedup.known.values()), default=LOG_ORIGIN)
         if stored is None:
+            assert len(duplicates) == len(ids), "nothing was stored: each message is a duplicate"
             return only_duplicates(duplicates, synced_at, self._store_host)
         result = stored[0]
         return result._replace(duplicates=duplicates, synced_at=max(synced_at, result.end))

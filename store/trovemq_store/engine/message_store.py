@@ -143,6 +143,7 @@ class MessageStore(StoreReading):
         while self.key_index is not None and self.lagging:
             before = self.key_index.position
             self.catch_up(INDEX_STEP_BYTES)
+            assert self.key_index.position >= before, "an index only moves forward"
             if self.key_index.position == before:
                 return
 
@@ -364,6 +365,7 @@ class MessageStore(StoreReading):
         assert not sync or self.visible_offset <= self._log.flushed_offset, (
             "readers see records that are on disk"
         )
+        assert self.visible_offset <= self._log.end, "readers see records that were appended"
         return self.consume_queues.take_grown()
 
     def catch_up(self, bytes_max: int) -> bool:
@@ -451,6 +453,7 @@ class MessageStore(StoreReading):
             return
         topic = work.change.name
         assert work.physical_offset <= self._log.end, "records that are appended later are alive"
+        assert self.topics.get(topic) is None, "the topic is not in the table any more"
         self._deletions.set(topic, work.physical_offset)
         self.offsets.delete_topic(topic)
         for key in [key for key in self._next_offsets if key[0] == topic]:
@@ -482,8 +485,12 @@ class MessageStore(StoreReading):
         return [segment for segment in list(self._log.segments)[:-1] if segment.end <= end]
 
     def trim(self, physical_offset: PhysicalOffset) -> StoreTrim:
-        """Lets the log begin at physical_offset, the end of one of closed_segments(): see StoreTrim."""
-        assert any(segment.end == physical_offset for segment in self.closed_segments())
+        """The removal of everything before physical_offset, the end of one of closed_segments(): see
+        StoreTrim."""
+        assert physical_offset > self.min_offset, "the log begins later afterwards"
+        assert any(segment.end == physical_offset for segment in self.closed_segments()), (
+            "a restart reads nothing of the segments"
+        )
         return StoreTrim(self.files, self._log, self.consume_queues, self.key_index, physical_offset)
 
     # --- stop ---------------------------------------------------------------------------------------
@@ -510,10 +517,12 @@ class MessageStore(StoreReading):
         self.offsets.persist()
         self.topics.write_file()
         if self._dispatcher.pending_bytes:
-            return  # a consume queue lacks records: stays marked as crashed, the next start completes it
+            # A consume queue lacks records: the store stays marked as crashed, and the next start adds them.
+            return
         fault_point("close.before_marks")
         end = self._log.end
         assert end == self.flushed_offset, "a clean stop has everything on disk"
+        assert self.consume_queues.position <= end, "no queue is ahead of the log"
         self._checkpoint.save(end, self.last_store_timestamp, self._queue_ends(end), stopped=True)
         fault_point("close.before_abort_removed")
         self.files.remove(ABORT_PATH)

@@ -205,6 +205,7 @@ class _Opening:
         fault_point("recovery.after_cut")
         _settle(self._files, log, begin, end)
         fault_point("recovery.after_settle")
+        assert begin <= end, "the log does not end before the scan"
         assert queues.position <= end, "no queue has units after the log's end"
         dispatcher.position = max(dispatcher.position, end)
         self._deletions.truncate_to(end)
@@ -423,6 +424,7 @@ class _Opening:
         """A damaged record that says of itself that it is its queue's next message is believed in that."""
         segment = self._log.segments.at(damage.physical_offset)
         assert segment is not None, "damage is found in segments"
+        assert damage.end <= segment.end, "damage is found segment by segment"
         view, position = segment.file.view(), damage.physical_offset - segment.start
         if not can_read_record(segment.file, position, damage.end - segment.start):
             return

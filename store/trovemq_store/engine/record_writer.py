@@ -143,7 +143,6 @@ class RecordWriter:
                 end += 1
             results += self._append_run(first.topic, first.queue_id, records[begin:end], now_ms, internal)
             begin = end
-        assert len(results) == len(records), "one result a record"
         return results
 
     def _append_run(
@@ -168,6 +167,7 @@ class RecordWriter:
         batch = RecordBatch.split(data, topic=topic)
         assert len(batch) == count, "each encoded record is one record"
         result = self.append_batch(topic, queue_id, data, batch, now_ms, internal=internal)
+        assert result.record_count == count, "each record is in the log: one result per record"
         if count == 1:
             return [result]
         return [_one(result, batch, index) for index in range(count)]

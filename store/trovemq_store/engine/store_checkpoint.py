@@ -97,6 +97,7 @@ class StoreCheckpoint:
         checkpoint.save(self._files, self._checkpoint)
         fault_point("checkpoint.after_save")
         assert marked >= self.position, "marks only move forward"
+        assert log_begin <= log_end, "the log begins before its end"
         self.position = marked
 
     def _queue_begins(self, queue_ends: QueueEnds) -> QueueEnds:

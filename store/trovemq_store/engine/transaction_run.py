@@ -110,6 +110,7 @@ class TransactionRun:
         self._sizes += map(len, records)
         assert len(self.data) == at, "every record is in the run, with its mark"
         self._mark_ends += ends
+        assert len(self._mark_ends) == len(self._sizes), "every record has one mark"
         self._indexes.setdefault((topic, queue_id), []).extend(range(number, number + len(batch)))
         self._born_hosts.setdefault((topic, queue_id), born_host)
 

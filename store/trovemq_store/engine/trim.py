@@ -89,7 +89,8 @@ class StoreTrim:
 
     def abandon(self) -> Steps[None]:
         """Instead of hide(): everything stays."""
-        assert not self._of_queues.hidden
+        assert not self._of_queues.hidden, "hidden records stay hidden"
+        assert not self._followed, "no queue has followed yet"
         self._of_queues.abandoned = True
         yield from self._consume_queues.follow_trim()
 
@@ -123,7 +124,8 @@ class StoreTrim:
 
     def remove(self) -> None:
         """StorageError: may be called again, to continue."""
-        assert self._followed, "else somebody may still read there"
+        assert self._of_queues.hidden, "readers do not find the records any more"
+        assert self._followed, "no queue reads the files any more"
         fault_point("trim.detached")
         while self._closes:
             self._closes.pop()()

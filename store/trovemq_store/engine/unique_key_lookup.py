@@ -35,6 +35,7 @@ def records_with_unique_key(
 def _candidates(store: MessageStore, key_hash: int, begin: PhysicalOffset) -> list[PhysicalOffset]:
     """Physical offsets of records that may have a key of that hash, each once."""
     assert store.key_index is not None, "without a key index the queues are read"
+    assert begin >= store.min_offset, "the log has all records from there on"
     indexed_end = max(begin, store.key_index.position)
     try:
         found = set(store.key_index.candidates(key_hash, begin, indexed_end))
@@ -49,7 +50,8 @@ def _candidates(store: MessageStore, key_hash: int, begin: PhysicalOffset) -> li
 
 def _answers(record: memoryview, topic: str, unique_key: str) -> bool:
     fields = read_fields(record, 0, len(record))
-    assert fields is not None, "the store gives records that are well formed"
+    assert fields is not None, "the store returns records that are well formed"
+    assert fields.size == len(record), "the store returns whole records"
     if record[fields.topic_position : fields.topic_position + fields.topic_size] != topic.encode():
         return False
     return parse_properties(bytes(record[fields.property_position :])).get(PROPERTY_UNIQ_KEY) == unique_key

@@ -70,6 +70,7 @@ class EventLog:
             fault_point("events.before_append")
             (result,) = self._writer.append([record], now_ms)
             fault_point("events.after_append")
+            assert result.record_count == 1, "the events of a part are one record"
             assert result.first_queue_offset >= self._next_offset, "events lie in the log in their order"
             del self._pending[: len(part)]
             self._next_offset = QueueOffset(result.first_queue_offset + 1)

@@ -175,5 +175,6 @@ def armed(action: Action) -> Iterator[None]:
     _action = action
     try:
         yield
+        assert _action is action, "nothing else armed the points"
     finally:
         _action = None

@@ -113,8 +113,8 @@ class GuardedFileSystem:
 
     # --- the reserve --------------------------------------------------------------------------------
     def refill(self) -> None:
-        """Makes the reserve whole; may block, may run in another thread. StorageError: it is not whole."""
-        self.short = False  # a call that meets a full disk meanwhile says so again
+        """Fills the reserve; may block, may run in another thread. StorageError: it is not whole."""
+        self.short = False  # a call that meets a full disk meanwhile sets it again
         try:
             for path in self._reserve_paths():
                 if self.inner.exists(path):

@@ -61,7 +61,8 @@ class MemoryFile:
 
     def write(self, offset: int, data: Buffer) -> None:
         view = memoryview(data).cast("B")
-        assert 0 <= offset <= offset + len(view) <= self.size, "a write stays inside its file"
+        assert offset >= 0, "a write begins in its file"
+        assert offset + len(view) <= self.size, "a write ends in its file"
         self._content.data[offset : offset + len(view)] = view
 
     def scatter(self, offsets: NDArray[np.int64], values: NDArray[np.void] | NDArray[np.integer]) -> None:

@@ -108,7 +108,8 @@ class MemoryTrees:
             for key in change.removals:
                 entries.pop(key, None)
             for key, value in chain(change.puts, change.entries()):
-                assert 0 < len(key) <= KEY_SIZE_MAX, "a key has 1 to 511 bytes"
+                assert key, "a key is not empty"
+                assert len(key) <= KEY_SIZE_MAX, "LMDB takes no longer key"
                 entries[key] = value
             maps[change.tree] = entries
         self._content.maps = maps

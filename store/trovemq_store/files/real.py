@@ -133,7 +133,8 @@ class RealFile:
         if mapping is None:
             self.view()
             mapping = self._map
-            assert mapping is not None, "view() makes it"
+            assert mapping is not None, "view() makes the mapping"
+            assert len(mapping) == self._size, "the whole file is mapped"
         check_readable(mapping, self._path, begin, end)
 
     def written_ranges(self, begin: int) -> Iterator[tuple[int, int]]:
@@ -150,7 +151,8 @@ class RealFile:
 
     def write(self, offset: int, data: Buffer) -> None:
         view = memoryview(data).cast("B")
-        assert 0 <= offset <= offset + len(view) <= self._size, "a write stays inside its file"
+        assert offset >= 0, "a write begins in its file"
+        assert offset + len(view) <= self._size, "a write ends in its file"
         end = offset + len(view)
         position = offset
         try:
@@ -188,6 +190,7 @@ class RealWritableMap(RealFile):
 
     def view(self) -> memoryview:
         assert self._map is not None, "the file is open"
+        assert len(self._map) == self._size, "the whole file is mapped"
         return memoryview(self._map).toreadonly()
 
     def write(self, offset: int, data: Buffer) -> None:
@@ -197,6 +200,7 @@ class RealWritableMap(RealFile):
 
     def scatter(self, offsets: NDArray[np.int64], values: NDArray[np.void] | NDArray[np.integer]) -> None:
         assert self._bytes is not None, "the file is open"
+        assert len(offsets) == len(values), "each value has its offset"
         scatter_into(self._bytes, offsets, values)
 
     def close(self) -> None:
@@ -235,6 +239,7 @@ class RealFileSystem:
         return f"{self._prefix}/{checked_path(path)}" if path else self._prefix
 
     def create(self, path: str, size: int, *, preallocate: bool) -> File:
+        assert path, "the root is a directory"
         assert size > 0, "an empty file cannot be mapped"
         descriptor = self._make(path, size, preallocate, exclusive=True)
         return RealFile(descriptor, path, size)

@@ -46,8 +46,9 @@ class TreeChange:
 
     def entries(self) -> Iterator[tuple[bytes, bytes]]:
         """`keys` with their values."""
-        assert len(self.values) in (0, len(self.keys)), "a value for each key, or none at all"
-        return zip(self.keys, self.values if len(self.values) else repeat(b""))  # noqa: B905
+        if not len(self.values):
+            return zip(self.keys, repeat(b""))
+        return zip(self.keys, self.values, strict=True)
 
 
 class TreeCursor(Protocol):

@@ -166,9 +166,10 @@ class ConsumeQueue:
         return np.concatenate(pieces) if pieces else np.empty(0, UNIT_DTYPE)
 
     def few_units(self, offset: QueueOffset, count: int) -> list[tuple[PhysicalOffset, int, int]]:
-        """As units(), for a few units and without columns; fewer if their file ends before. They must exist.
-        The last unit of the queue is known without reading a file."""
-        assert self._first_unit <= offset <= self._end - count, "written units"
+        """As units(), for a few units that must exist, without columns; fewer if their file ends before. The
+        last unit of the queue is known without reading a file."""
+        assert count > 0, "a caller asks for units"
+        assert self._first_unit <= offset <= self._end - count, "the units are written"
         if offset == self._known_offset:
             return [self._known_unit]
         base, position = self._place(offset)
@@ -246,6 +247,7 @@ class ConsumeQueue:
             fault_point("queues.after_cut")
         self._find_first_unit()
         self._min = min(max(self._min, self._first_unit), self._end)
+        assert self._bases or not self.has_units, "units lie in files"
         assert self._first_unit <= self._end, "the first unit lies before the end"
 
     def trim(self, physical_offset: PhysicalOffset) -> None:
@@ -334,6 +336,7 @@ class ConsumeQueue:
             self._find_end()
             self._find_first_unit()
         self._min = self._first_unit
+        assert self._bases or not self.has_units, "units lie in files"
         assert self._min <= self._end, "the minimum never passes the end"
 
     def _load_short(self, trusted_position: PhysicalOffset | None, deleted_below: PhysicalOffset) -> bool:
@@ -500,6 +503,7 @@ class ConsumeQueue:
         path = self._path(base)
         if self._bases and base <= self._bases[-1]:
             return self._open_files.get(path)
+        assert base % self._file_size == 0, "files are named by multiples of their size"
         assert not self._bases or base == self._bases[-1] + self._file_size, "files follow each other"
         file = self._open_files.create(path, self._file_size)
         self._bases.append(base)
@@ -508,7 +512,8 @@ class ConsumeQueue:
         return file
 
     def _begin_at(self, offset: QueueOffset) -> None:
-        """A queue without units takes any first offset, with blanks from its file's start up to there."""
+        """Lets a queue without units begin at any offset, with blanks from its file's start up to there."""
+        assert offset >= 0, "offsets count from 0"
         assert not self.has_units, "messages keep their offsets"
         base, position = self._place(offset)
         if self._bases != [base]:

@@ -209,6 +209,7 @@ class ConsumeQueues:
 
     def _note_gap(self, queue: ConsumeQueue, offset: QueueOffset) -> None:
         assert offset > queue.max_offset, "messages are missing before it"
+        assert offset - queue.max_offset <= GAP_UNITS_MAX, "a longer gap is not believed"
         if len(self.gaps) < _NOTED_MAX:
             begin = queue.max_offset
             self.gaps.append(QueueGap(queue.topic, queue.queue_id, begin, offset - begin))
@@ -216,8 +217,9 @@ class ConsumeQueues:
     def place_lost(
         self, topic: str, queue_id: QueueId, end: QueueOffset, physical_offset: PhysicalOffset, size: int
     ) -> None:
-        """The queue had messages up to offset `end`, and the records of the last ones are lost: a unit that
-        points to the damaged place (`size` bytes) keeps their offsets from being given again."""
+        """The queue had messages up to offset `end`, and the records of the last ones are lost: adds a unit
+        that points to the damaged place (`size` bytes), so that their offsets are not assigned again."""
+        assert size > 0, "a unit of size 0 is not written"
         queue = self._queue(topic, queue_id)
         if len(self.gaps) < _NOTED_MAX:
             begin = queue.max_offset if queue.has_units else QUEUE_ORIGIN
@@ -235,6 +237,7 @@ class ConsumeQueues:
         fault_point("queues.before_sync")
         self._dirty.sync()
         fault_point("queues.after_sync")
+        assert self._position >= position, "nothing is cut during a flush"
         assert position >= self._synced_position, "a synced position never goes back"
         self._synced_position = position
 
@@ -253,7 +256,6 @@ class ConsumeQueues:
         self._position = self._synced_position = physical_offset
 
     def trim_before(self, physical_offset: PhysicalOffset) -> None:
-        assert physical_offset >= self.log_begin, "the log's begin only rises"
         for queue in self._all():
             queue.trim(physical_offset)
         self.log_begin = physical_offset

@@ -58,14 +58,15 @@ class Dispatcher:
         self.pending_bytes = 0
         self.failures = 0
         self.index_later = False
-        """Somebody calls catch_up() soon, and again and again: a few records need not be indexed at once."""
-        self._left_bytes = 0  # to optional projections that had everything before
+        """Set if a caller calls catch_up() regularly: then small batches need not be indexed at once."""
+        self._left_bytes = 0  # for later, by projections that had everything before
 
     def offer(self, batch: DispatchBatch) -> None:
         """Remembers a batch that was just appended; dispatch() applies it once it may be visible."""
         assert not self._pending or self._pending[-1].end <= batch.physical_offset, (
             "batches come in log order"
         )
+        assert batch.physical_offset >= self.position, "an appended batch is not visible yet"
         self._pending.append(batch)
         self.pending_bytes += batch.records.nbytes
 
@@ -86,9 +87,11 @@ class Dispatcher:
             assert self.pending_bytes >= 0, "each batch is counted once"
             if on_visible is not None:
                 on_visible(batch)
+        assert self._pending or self.pending_bytes == 0, "nothing is pending: no bytes are"
 
     def apply(self, batch: DispatchBatch) -> None:
-        """Applies one run at `position` to everything that is up to date."""
+        """Applies the run at `position` to every projection that is up to date."""
+        assert batch.end >= self.position, "batches are applied in log order"
         if batch.alive is None and self._deletions.any:
             alive = self._deletions.alive_mask(batch.records, batch.physical_offset)
             batch = replace(batch, alive=alive) if alive is not None else batch

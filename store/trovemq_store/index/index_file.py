@@ -126,6 +126,7 @@ class IndexFile:
     # --- writing ------------------------------------------------------------------------------------
     def continue_from(self, full_file: IndexFile) -> None:
         """Makes this empty file the one after a full file (see the quirk above). Raises StorageError."""
+        assert full_file.full, "a file is begun when the one before is full"
         assert self.count == 1, "only an empty file can be begun"
         self.begin_timestamp = self.end_timestamp = max(EpochMs(0), full_file.end_timestamp)
         self.begin_physical = self.end_physical = max(LOG_ORIGIN, full_file.end_physical)
@@ -139,7 +140,7 @@ class IndexFile:
         if self._slots_doubtful:
             self._rebuild(self.count)
         taken = min(len(hashes), self._item_count - self.count)
-        assert taken > 0, "a full file is put into no more"
+        assert taken > 0, "nothing is put into a full file"
         assert len(hashes) == len(physical) == len(timestamps), "an entry has all three"
         hashes, physical, timestamps = hashes[:taken], physical[:taken], timestamps[:taken]
         header = (
@@ -360,6 +361,7 @@ class IndexFile:
         fault_point("index.after_slots_again")
         self.count = count
         self.hash_slot_count = int(np.count_nonzero(slots))
+        assert self.hash_slot_count < count, "an item begins one chain at most"
         self._write_header()
         self._slots_doubtful = False
 

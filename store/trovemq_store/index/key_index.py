@@ -306,6 +306,7 @@ class KeyIndex:
         fault_point("index.before_sync")
         self._dirty.sync()
         fault_point("index.after_sync")
+        assert self._position >= position, "nothing is cut during a flush"
         assert position >= self._synced_position, "a synced position never goes back"
         self._synced_position = position
 
@@ -395,6 +396,7 @@ class KeyIndex:
         before = self._resume if last == self._position else 0
         self._resume = before + int(np.count_nonzero(put == last))
         self._position = last
+        assert self._resume > 0, "one key of that record has an item at least"
 
     # --- files --------------------------------------------------------------------------------------
     def _writable_file(self) -> IndexFile:
@@ -422,7 +424,8 @@ class KeyIndex:
             self._remove(file)
             raise
         last = self._index_files[-1:]
-        assert not last or int(last[0].name) < int(file.name), "files are taken in the order of their names"
+        assert file.count == 1, "a new file has no items"
+        assert not last or int(last[0].name) < int(file.name), "files are used in the order of their names"
         self._dirty.mark_created(path)
         self._index_files.append(file)
         return file

@@ -15,7 +15,6 @@ OPEN_FILES_MAX = 256  # two descriptors each: a mapping keeps one of its own
 
 class OpenFiles:
     def __init__(self, files: FileSystem, limit: int = OPEN_FILES_MAX) -> None:
-        assert limit > 0
         self._files = files
         self._limit = limit
         self._open: OrderedDict[str, File] = OrderedDict()
@@ -50,7 +49,9 @@ class OpenFiles:
             self._open.popitem()[1].close()
 
     def _keep(self, path: str, file: File) -> File:
+        assert path not in self._open, "a file is opened once"
         self._open[path] = file
         if len(self._open) > self._limit:
             self._open.popitem(last=False)[1].close()
+        assert path in self._open, "the file that is used stays open"
         return file

@@ -86,6 +86,7 @@ class CommitLog:
 
     def open_at(self, end: PhysicalOffset) -> None:
         """Begins to append at `end`, which recovery found; everything before it has been synced."""
+        assert self._dirty_end == LOG_ORIGIN, "nothing was written before recovery ended"
         assert self.min_offset <= end <= self.segments.capacity_end, "the log ends within its files"
         self.end = self.flushed_offset = end
         self._names_synced_below = self.segments.capacity_end
@@ -140,6 +141,7 @@ class CommitLog:
 
     def _zero_dirty(self, segment: Segment) -> None:
         if self._dirty_end > self.end:
+            assert segment.start <= self.end, "the refused write began in this segment"
             assert self._dirty_end <= segment.end, "a write goes to one segment"
             segment.file.write(self.end - segment.start, bytes(self._dirty_end - self.end))
             self._dirty_end = self.end

@@ -61,12 +61,14 @@ class LogReader:
             segment = self.log.segments.at(self.position)
             if segment is None:
                 return
+            begin = self.position
             run, state = self._next_run(segment)
             if run is not None:
                 self._newest = run.records
                 yield run
             if state is RecordState.RECORD:
-                assert run is not None, "a run that ended before its limit has records: the reader moves on"
+                assert run is not None, "a run that ended before its limit has records"
+                assert self.position > begin, "the reader moves on"
                 continue
             if state is None:
                 self._pass_unreadable(segment)
@@ -120,6 +122,7 @@ class LogReader:
         if readable_end(segment.file, begin, begin + HEAD_SIZE) == begin + HEAD_SIZE:
             size = stated_size(segment.file, begin, segment.file.size)
         damaged_from = self.position
+        assert damaged_from >= segment.start, "the place lies in the segment"
         self.position = find_record(segment, PhysicalOffset(damaged_from + max(1, size)))
         assert damaged_from < self.position <= segment.end, "the reader moves on, within the segment"
         self.damages.append(Damage(damaged_from, self.position, RecordState.UNREADABLE))
@@ -133,6 +136,7 @@ class LogReader:
         return goes_on(segment, self.position, state, following, newest_ms)
 
     def _pass_damage(self, segment: Segment, state: RecordState) -> None:
+        assert state not in (RecordState.RECORD, RecordState.BLANK), "these are not damage"
         damaged_from = self.position
         begin = search_from(segment, damaged_from, state)
         found = find_record(segment, begin)

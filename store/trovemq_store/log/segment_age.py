@@ -55,6 +55,7 @@ def _last_from(segment: Segment, begin: PhysicalOffset) -> EpochMs | None:
             bytes_max=RUN_BYTES_MAX,
         )
         assert len(run), "a good record begins here"
+        assert segment.offset_at(position) > at, "the search moves on"
         last = EpochMs(int(run.store_timestamps[-1]))
         at = segment.offset_at(position)
         if state is RecordState.BLANK:

@@ -205,13 +205,15 @@ class Segments:
         return self._spare_work
 
     def finish_spare(self, work: SpareWork) -> None:
-        assert work is self._spare_work, "one spare is made at a time"
+        assert work is self._spare_work, "one spare is created at a time"
+        assert not self._spare_ready, "there was none when the work began"
         self._spare_work = None
         self._spare_ready = work.ready
 
     def kept_work(self) -> SpareWork:
-        """Work that makes the file for a full disk."""
-        assert not self.kept_ready, "there is one"
+        """The work of creating the file for a full disk."""
+        assert self._segments, "the log is open"
+        assert not self.kept_ready, "one file is kept"
         return SpareWork(self._files, self.file_size, KEPT_PATH)
 
     def finish_kept(self, work: SpareWork) -> None:
@@ -244,6 +246,7 @@ class Segments:
         if internal and (kept := self._take_kept(path)) is not None:
             return self._append(Segment(start, kept))
         assert failure is not None, "each of the tries failed"
+        assert self.capacity_end == start, "nothing has changed"
         spec = errors.DISK_FULL if failure.disk_full else errors.CREATE_MAPPED_FILE_FAILED
         self.refused = failure.disk_full
         advice = "" if self._segments else "; a new store may have smaller segments (commit_log_file_size)"

@@ -69,7 +69,8 @@ class WholeRuns:
         for run in self._reader:
             yield from self._take(run)
         yield from self._finish()
-        assert not self._held, "everything was given out, or is cut off"
+        assert self._mark is None, "no transaction is held back any more"
+        assert not self._held, "all records were returned, or are cut off"
 
     def _take(self, run: DispatchBatch) -> Iterator[DispatchBatch]:
         marked = marked_records(run.records)
@@ -116,6 +117,7 @@ class WholeRuns:
     def _hold(self, run: DispatchBatch, begin: int, end: int) -> None:
         if begin < end:
             assert self._mark is not None, "records of a transaction are held back, and no others"
+            assert not self._held or self._held[-1].end <= run.offset_of(begin), "they are in log order"
             self._held.append(_part(run, begin, end))
 
     def _release(self) -> Iterator[DispatchBatch]:
@@ -131,6 +133,7 @@ class WholeRuns:
     def _described(self) -> UnfinishedRun:
         mark = self._mark
         assert mark is not None, "a transaction is held back"
+        assert self._held, "it has the record of the mark"
         begin = self._held[0].offset_of(0)
         seen = sum(len(part.records) for part in self._held)
         return UnfinishedRun(mark.transaction_id, begin, self._held[-1].end, seen, mark.record_count)

@@ -157,6 +157,7 @@ class ConfigTable(ABC, Generic[ConfigT]):
     def finish(self, change: Change[ConfigT]) -> None:
         """After run(): the table has the change where the file has it, else it is as it was."""
         assert change is self._change, "one change at a time"
+        assert change.parts or not change.name, "a change with a name changes an entry"
         self._change = None
         for part in change.parts:
             self._finish_part(part, saved=change.saved)

@@ -88,6 +88,7 @@ class TopicDeletions:
         self.save_added(topic, physical_offset)
         self.set(topic, physical_offset)
         assert self.deleted_below(topic) >= physical_offset, "a deletion never goes back"
+        assert self._highest >= physical_offset, "alive_mask() looks at the topic's records"
 
     def save_added(self, topic: str, physical_offset: PhysicalOffset) -> None:
         """The first half of add(): the file has it, and nothing counts before set(). May run in a thread."""
@@ -112,7 +113,8 @@ class TopicDeletions:
             self._set({**self._deleted_below, topic: physical_offset})
 
     def truncate_to(self, physical_offset: PhysicalOffset) -> None:
-        """The log ends there after recovery: records written there later are alive; durable."""
+        """The log ends there after recovery, so that records which are written later are alive; durable."""
+        assert physical_offset >= LOG_ORIGIN, "an end below 0 would bring all deleted messages back"
         if self._highest > physical_offset:
             capped = {topic: min(below, physical_offset) for topic, below in self._deleted_below.items()}
             self._replace({topic: below for topic, below in capped.items() if below > 0})

@@ -232,6 +232,7 @@ class ConsumerOffsets:
         if queues is None or queues.get(queue_id) == before:
             return
         self._change += 1
+        assert self._change > self._persisted_change, "an undone change has to be saved"
         if before is not None:
             queues[queue_id] = before
             return

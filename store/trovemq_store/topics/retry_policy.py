@@ -43,12 +43,15 @@ class RetryPolicy:
     multiplier: float = 2.0
 
     def delay_ms(self, attempt: int) -> int:
-        """The wait after delivery number `attempt` (from 1) failed, as RocketMQ 5 clients reckon it."""
-        assert attempt >= 1, attempt
+        """The wait after delivery number `attempt` (from 1) failed, as RocketMQ 5 clients compute it."""
+        assert attempt >= 1, "deliveries are counted from 1"
         if self.kind == "customized":
-            return self.next_ms[min(attempt, len(self.next_ms)) - 1]
-        grown = self.initial_ms * self.multiplier ** min(attempt - 1, _EXPONENT_MAX)
-        return int(min(grown, self.max_ms))
+            delay_ms = self.next_ms[min(attempt, len(self.next_ms)) - 1]
+        else:
+            grown = self.initial_ms * self.multiplier ** min(attempt - 1, _EXPONENT_MAX)
+            delay_ms = int(min(grown, self.max_ms))
+        assert delay_ms >= 0, "no policy has a negative delay"
+        return delay_ms
 
     def check(self) -> None:
         """Raises TroveError REQUEST_ILLEGAL unless a user may give a group this policy."""

@@ -143,7 +143,7 @@ class TopicJournal:
             data += bytes(_aligned(len(data)) - len(data))
             number += 1
         assert len(data) % _ALIGNMENT == 0, "entries begin at multiples of 8"
-        assert self._position + len(data) <= FILE_SIZE, "has_space() was asked"
+        assert self._position + len(data) <= FILE_SIZE, "the caller has called has_space()"
         try:
             self._write(data)
         except StorageError as error:
@@ -159,6 +159,7 @@ class TopicJournal:
     def remove(self) -> None:
         """topics.json has everything. StorageError."""
         assert not self._number, "else changes would be lost"
+        assert self._position == 0, "the next entry begins a generation"
         if self._files.exists(PATH):
             self._files.remove(PATH)
             self._files.sync_directory(parent_directory(PATH))

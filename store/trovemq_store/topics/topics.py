@@ -246,6 +246,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         """ensure_internal() for callers that may not block: run() in another thread, then finish(). None
         where the topic is there. TroveError LIMIT_EXCEEDED, SERVICE_NOT_AVAILABLE."""
         assert self._is_system(name), f"{name} is not a topic of the broker's own"
+        assert queue_count > 0, "a topic has queues"
         if name in self._configs:
             return None
         self._check_count()
@@ -302,6 +303,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         """topics.json has everything, as RocketMQ reads it. May block. TroveError as run()."""
         assert self._change is None, "one change at a time"
         self._topics_file.write_all(self._version)
+        assert self._topics_file.journal.entry_count == 0, "topics.json has all changes"
 
     def _is_system(self, name: str) -> bool:
         return name in self._reserved or is_system_topic(name)

@@ -194,8 +194,9 @@ class Producers:
                 if place.store_timestamp > since_ms:
                     found[keys[key]] = Known(place, LOG_ORIGIN)
         recent = self._recent.get((topic, producer))
-        for sequence in sequences & recent.places.keys() if recent is not None else ():
-            assert recent is not None
+        if recent is None:
+            return found
+        for sequence in sequences & recent.places.keys():
             offset, store_ms = recent.places[sequence]
             known = self._known_at(offset) if offset >= alive_from and store_ms > since_ms else None
             if known is not None:

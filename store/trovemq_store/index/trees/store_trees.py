@@ -213,6 +213,7 @@ class StoreTrees:
     def begin(self, limit: PhysicalOffset, bytes_max: int) -> TreeStep | None:
         """The next step of the first index that lacks something below `limit`; None where none does."""
         assert not self._busy, "one step at a time"
+        assert limit <= self._log.flushed_offset, "the trees are never ahead of the log on disk"
         for index in self.indexes:
             if (step := index.begin(limit, bytes_max)) is not None:
                 self._busy = True

@@ -44,7 +44,7 @@ class Sweeper:
 
     def step(self, entries_max: int) -> bool:
         """See StoreTrees.sweep."""
-        assert entries_max > 1, "of two blocks of locations one may go"
+        assert entries_max > 1, "of two blocks of locations one may be removed"
         if gone := self._numbers.retire_deleted():
             self._commit(gone)
             return True
@@ -55,6 +55,7 @@ class Sweeper:
                 changes, more = self._walk(reader, entries_max)
         if changes:
             self._trees.commit(changes)
+        assert self._swept <= self._min_offset(), "only records below the log's beginning are removed"
         return more
 
     def _commit(self, changes: list[TreeChange]) -> None:

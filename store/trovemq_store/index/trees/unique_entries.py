@@ -237,7 +237,8 @@ class UniqueIdSweeper:
             if (entry := self._numbers.find(topic)) is not None
         }
         change = TreeChange(UNIQUE_ID)
-        assert self._at is not None
+        assert self._at is not None, "the walk has begun"
+        assert entries_max > 0, "a step looks at entries"
         seen = list(islice(reader.items(UNIQUE_ID, self._at), entries_max))
         for key, value in seen:
             if VALUE.unpack(value)[3] <= since.get(key[:4], now_ms - (1 << 62)):
