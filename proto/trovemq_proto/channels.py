@@ -1,7 +1,7 @@
 """Every gRPC channel of a client: SDK, command line, Spark sources, and a broker at its nameservers.
 
 This module alone knows which transport is used (grpcio or trovemq_rpc), with which times, sizes and TLS. A
-channel has grpc.aio's methods on both; `Transport` has their differences.
+channel has the methods of grpc.aio with both; their differences are in `Transport`.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class ChannelSettings:
             ("grpc.max_send_message_length", self.message_size_max),
             ("grpc.max_receive_message_length", self.message_size_max),
             ("grpc.initial_reconnect_backoff_ms", self.reconnect_min_ms),
-            # Not a wait, for all its name: how long an attempt to connect may take. A busy server needs time.
+            # Despite its name: how long an attempt to connect may take. A busy server needs time.
             ("grpc.min_reconnect_backoff_ms", self.connect_timeout_ms),
             ("grpc.max_reconnect_backoff_ms", self.reconnect_max_ms),
             ("grpc.use_local_subchannel_pool", 1),
@@ -166,11 +166,12 @@ def transport_of(name: GrpcTransport) -> Transport:
 
 
 def open_channel(address: str, settings: ChannelSettings) -> Channel:
-    """A channel to HOST:PORT; it connects when it is first used, and again by itself after a break."""
+    """A channel to HOST:PORT. It connects when it is first used, and again by itself when a connection is
+    lost."""
     transport, tls, arguments = transport_of(settings.transport), settings.tls, settings.arguments()
     if tls is None:
         return cast("Channel", transport.module.insecure_channel(address, options=arguments))
-    # grpcio brings certificates of its own; the system's are meant on both.
+    # grpcio has certificates of its own; both transports shall trust the system's.
     trusted = system_certificates() if tls.ca is None and settings.transport == "grpcio" else tls.ca
     credentials = transport.credentials(trusted, tls.key, tls.certificate)
     return cast("Channel", transport.module.secure_channel(address, credentials, options=arguments))

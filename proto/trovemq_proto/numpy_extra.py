@@ -1,4 +1,4 @@
-"""NumPy is an extra of the client. With it many records are handled at once, without it one by one."""
+"""NumPy is optional for the client: with it many records are processed at once, without it one by one."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from functools import cache
 from typing import Final
 
 COLUMNS_SIZE_MIN: Final = 32_768
-"""In fewer bytes the records are read one by one, in more by columns: whichever is faster."""
+"""Records of fewer bytes together are read one by one, of more by columns: the faster way for each."""
 PLAIN_ENCODED_MAX: Final = 4
-"""So many records are encoded one by one, more by columns."""
+"""Up to this many records are encoded one by one, more by columns."""
 NUMPY_MISSING: Final = "needs NumPy: pip install 'trovemq[numpy]'"
 
 

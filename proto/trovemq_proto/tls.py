@@ -1,4 +1,4 @@
-"""TLS of a client: whom it trusts and who it is, read from PEM files and checked before anything connects.
+"""TLS of a client: trusted certificates and its own, read from PEM files and checked before it connects.
 
 | variable | means | on the command line |
 | --- | --- | --- |
@@ -7,8 +7,8 @@
 | TROVEMQ_TLS_CERT, TROVEMQ_TLS_KEY | the client's own certificate and its key | --tls-cert, --tls-key |
 | TROVEMQ_TLS_SERVER_NAME | the name in the server's certificate | --tls-server-name |
 
-That a certificate has expired is seen here where `cryptography` is installed (`pip install
-'trovemq[tls]'`), and by the handshake otherwise.
+An expired certificate is found here if `cryptography` is installed (`pip install 'trovemq[tls]'`), otherwise
+by the handshake.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ClientTls:
 
 
 def system_certificates() -> bytes | None:
-    """PEM of the certificates that the system trusts; None where it has no such file."""
+    """PEM of the certificates that the system trusts; None if it has no such file."""
     bundle = ssl.get_default_verify_paths().cafile
     return Path(bundle).read_bytes() if bundle else None
 
@@ -94,7 +94,7 @@ def options_of_environment(environment: Mapping[str, str] = os.environ) -> TlsOp
 def chosen_tls(
     given: bool | TlsOptions | None, environment: Mapping[str, str] = os.environ
 ) -> ClientTls | None:
-    """TLS as a caller gave it (True: with the environment's files); where None, as the environment says.
+    """TLS as a caller wants it (True: with the files of the environment; None: as the environment says).
 
     Raises:
         TroveError: TLS_OPTION_ILLEGAL.

@@ -1,7 +1,7 @@
-"""Why a server cannot be reached, where TLS is the reason: one look at its port, after a failed attempt.
+"""Finds out whether TLS is the reason that a server cannot be reached, by one connection to its port.
 
-gRPC says of a plain client at a TLS port, and of the other way round, that a socket was closed. A connection
-of our own, of which nothing but the first bytes is read, shows the reason.
+If only one of client and server uses TLS, gRPC reports no more than that a socket was closed. A connection of
+our own, of which nothing but the first bytes is read, shows the reason.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NOT_TRUSTED: Final = (2, 18, 19, 20, 21)  # no issuer, self-signed, self-signed
 
 
 async def explain(address: str, tls: ClientTls | None) -> str | None:
-    """A sentence that says what to do; None where the reason is not TLS."""
+    """A sentence that says what to do; None if the reason is not TLS."""
     host, _, port_text = address.rpartition(":")
     host, port = host.removeprefix("[").removesuffix("]"), int(port_text)
     try:
@@ -94,7 +94,7 @@ def _explain_certificate(error: ssl.SSLCertVerificationError, address: str, name
 
 
 def _explain_refusal(reason: str, address: str, tls: ClientTls) -> str:
-    """The server ended the connection after the handshake: with an alert, or without a word."""
+    """The server ended the connection after the handshake, with or without an alert."""
     if tls.certificate is None:
         return (
             f"{address} asks for a client's certificate ({reason}): give one with certificate and key "

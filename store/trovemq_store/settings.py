@@ -1,7 +1,7 @@
 """The engine's settings for opening a store: sizes, limits and switches, as plain values.
 
-`broker.daemon.settings` reads files, environment and command line and makes this; tests make it directly.
-Each value is listed with RocketMQ's name.
+`broker.daemon.settings` makes it from files, environment and command line; tests make it directly. A comment
+names RocketMQ's setting of the same meaning.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CONSUME_QUEUE_UNIT_SIZE: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSettings:
-    """Sizes in bytes, times in milliseconds. Sizes must equal those that the store was written with."""
+    """Sizes are in bytes. Those of files must equal the ones that the store was written with."""
 
     commit_log_file_size: int = 1_073_741_824  # mappedFileSizeCommitLog
     consume_queue_file_size: int = 6_000_000  # mappedFileSizeConsumeQueue
@@ -27,7 +27,7 @@ class StoreSettings:
     tree_index_enable: bool = (
         False  # B+trees beside the log: search, deduplication, priority (a broker has them)
     )
-    producers_max: int = 10_000  # that number their messages and are remembered
+    producers_max: int = 10_000  # producers whose sequence numbers are remembered
     body_size_max: int = 4_194_304  # maxMessageSize
     batch_size_max: int = 8_388_608
     append_property_crc: bool = True  # enabledAppendPropCRC

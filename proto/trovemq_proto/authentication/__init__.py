@@ -1,1 +1,1 @@
-"""How a client of ours proves who it is, as both sides need it: `scram` once a connection, `calls` then."""
+"""Authentication of our clients, for both sides: `scram` once per connection, then `calls` for each call."""

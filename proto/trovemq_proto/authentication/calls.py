@@ -5,7 +5,7 @@ Metadata `trovemq-auth-bin` of each call
 | bytes | content                                                                      |
 |-------|------------------------------------------------------------------------------|
 | 16    | id of the session                                                            |
-| 8     | number of the call, big-endian: each one once                                |
+| 8     | number of the call, big-endian; each number is used once                     |
 | 32    | HMAC-SHA256(session key, "call" 0 id number path), path as `/Service/Method` |
 
 Each request message ends with an unknown field of protobuf's, which readers skip
@@ -17,8 +17,8 @@ Each request message ends with an unknown field of protobuf's, which readers ski
 | 16    | HMAC-SHA256(session key, "frame" 0 call number, message number, all before it), cut |
 
 Messages of a call are numbered from 0. So on a connection without TLS nobody can change, repeat, reorder or
-add a call or a message of one. They can read everything, leave out the rest of a stream, and change replies:
-against that there is TLS.
+add calls, or messages of a call. But an attacker can read everything, leave out the rest of a stream, and
+change replies: only TLS prevents that.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Buffer = bytes | memoryview
 
 
 class SigningKey:
-    """One session's key, as both sides use it.
+    """The key of one session, for both sides.
 
     The HMAC of a message is made by its definition (RFC 2104): the hashes of the key's two blocks are kept,
     and a message costs a copy of each. By `hmac` a short message costs twice as much.
@@ -103,7 +103,7 @@ class SigningKey:
 
 
 def session_id_of(credential: bytes) -> bytes:
-    """The session that a call names; whatever it is, where it is none."""
+    """The session id that a credential names; any bytes if the credential is malformed."""
     return credential[:SESSION_ID_SIZE]
 
 
@@ -120,7 +120,7 @@ def message_signer(key: SigningKey, call: int) -> Callable[[bytes], bytes]:
 
 
 def message_checker(key: SigningKey, call: int) -> Callable[[Buffer], bool]:
-    """Checks the messages of one call in their order; after a wrong one nothing is right any more."""
+    """Checks the messages of one call in their order; after a wrong one all later ones count as wrong."""
     mac, number, sound = key.message_mac(call), -1, True
 
     def check(message: Buffer) -> bool:

@@ -3,7 +3,7 @@
     access_key=admin
     secret_key=…
 
-Empty lines and lines that begin with # count for nothing.
+Empty lines and lines that begin with # are ignored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Credentials:
 
 
 def parse_credentials(text: str) -> Credentials:
-    """ValueError, which does not show the content."""
+    """Reads the text of such a file. ValueError, whose message does not show the content."""
     values: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         stripped = line.strip()
@@ -37,5 +37,5 @@ def parse_credentials(text: str) -> Credentials:
 
 
 def credentials_text(credentials: Credentials) -> str:
-    """As parse_credentials() reads it."""
+    """The text of a file with these credentials."""
     return f"access_key={credentials.access_key}\nsecret_key={credentials.secret_key}\n"

@@ -1,4 +1,4 @@
-"""A client's log-in: both steps of the handshake, over whatever transport."""
+"""A client's log-in: both steps of the handshake, over any transport."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def log_in(
 ) -> tuple[SigningKey, int]:
     """The session's key, and for how many ms its calls may begin. `nonce`: random, 16 characters or more.
 
-    ScramError where the server does not know the secret; what `ask` raises.
+    Raises ScramError if the server does not know the secret, and the errors of `ask`.
     """
     first = client_first(credentials.access_key, nonce)
     answer = await ask(security_pb2.AuthenticateRequest(message=first))

@@ -6,10 +6,10 @@
     c=biws,r=NONCE+MORE,p=PROOF      ->
                                      <-      v=SIGNATURE
 
-Neither the secret nor anything that could be sent again goes over the wire: the proof holds for these two
-nonces alone. The key of the session is derived from values that both sides know at the end, and no listener
-does. There is no channel binding (the transports do not show TLS's own): a session's calls are signed instead
-(calls.py).
+Neither the secret nor anything that could be replayed is sent: the proof is valid for these two nonces alone.
+The key of the session is derived from values that both sides know at the end, and that no listener knows.
+There is no channel binding (the transports do not give access to that of TLS): a session's calls are signed
+instead (calls.py).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ClientFirst:
 
     @classmethod
     def parse(cls, message: str) -> ClientFirst:
-        """ScramError."""
+        """Raises ScramError if it is not one."""
         found = _CLIENT_FIRST.fullmatch(message[: MESSAGE_SIZE_MAX + 1])
         if found is None:
             raise ScramError("the first message is not n,,n=ACCESS_KEY,r=NONCE")
@@ -84,7 +84,7 @@ class ServerHandshake:
         self._bare = first.bare
 
     def check(self, message: str, verifiers: tuple[Verifier, ...]) -> tuple[int, str, bytes]:
-        """Which verifier the proof fits, the answer, and the session's key. ScramError."""
+        """The index of the verifier that the proof fits, the reply, and the session's key. ScramError."""
         found = _CLIENT_FINAL.fullmatch(message[: MESSAGE_SIZE_MAX + 1])
         if found is None or found[2] != _BINDING:
             raise ScramError("the last message is not c=biws,r=NONCE,p=PROOF")
@@ -109,7 +109,7 @@ class ClientHandshake:
     """The client's side, once the server has answered its first message."""
 
     def __init__(self, first: str, server_first: str, secret: bytes) -> None:
-        """ScramError where the answer is not one to the first message."""
+        """Raises ScramError if the server's message is not a reply to the first one."""
         sent, answer = _CLIENT_FIRST.fullmatch(first), _SERVER_FIRST.fullmatch(server_first)
         assert sent is not None, "our own message"
         if answer is None or not answer[1].startswith(sent[3]) or len(answer[1]) < len(sent[3]) + 16:

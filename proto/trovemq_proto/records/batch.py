@@ -36,8 +36,8 @@ class RecordBatch(RecordColumns):
         return self._built(inflate=True)
 
     def received(self) -> Iterator[Message]:
-        """The messages as a program gets them (message.received): a body that does not inflate stops nothing.
-        Raises TroveError RECORD_DAMAGED at a record without its CRC."""
+        """The messages as a program gets them (message.received): a body that cannot be inflated does no
+        harm. Raises TroveError RECORD_DAMAGED at a record without its CRC."""
         if len(self) <= SMALL_BATCH_MAX:
             return (decode_received(self.record(index)) for index in range(len(self)))
         return map(received, self._built(inflate=False))
@@ -86,7 +86,7 @@ class RecordBatch(RecordColumns):
         return bodies
 
     def property_values(self, name: str) -> list[str | None]:
-        """The value of this property in each record, None where it has none."""
+        """The value of this property in each record; None if the record does not have it."""
         values: list[str | None] = [None] * len(self)
         for scan in self.property_scans:
             found = scan.find(name.encode("utf-8", "replace"))

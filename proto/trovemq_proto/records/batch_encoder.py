@@ -33,7 +33,7 @@ class BatchEncoder:
 
     store_host_ipv6, append_property_crc: as the broker's route says. born_host_ipv6: the form of the
     born_host given to encode (left out, it is zeros until the broker fills it in). The broker's own fields
-    (offsets, store time, store host, CRC property) are zero until patch_batch. writer: who gives the
+    (offsets, store time, store host, CRC property) are zero until patch_batch. writer: who writes the
     properties. Raises TroveError TOPIC_ILLEGAL.
     """
 

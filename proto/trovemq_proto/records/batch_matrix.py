@@ -2,7 +2,7 @@
 
 If all unique keys have the same size, and so have all keys and all tags, then everything but the bodies is a
 matrix of bytes that is filled column by column. Otherwise only the headers are, and the property blocks are
-made one by one. A row of the matrix, where the stroke is the place of the body:
+made one by one. A row of the matrix; the body comes at the stroke:
 
 | header (layout.py) / topic with its length | i16 | UNIQ_KEY, KEYS, TAGS, the user's, the CRC property |
 """

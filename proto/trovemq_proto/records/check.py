@@ -1,8 +1,8 @@
-"""Records as recovery sees them: is there a good record here, and how far does the run of good ones go?
+"""The check of a position of the log: is there a good record, and if not, what is there?
 
-A record is good when it is well formed (fields.read_fields), names a plausible topic, says that it lies
-where it lies (PHYSICALOFFSET) and has its CRC: that of the whole record where it holds one (record_crc.py),
-else that of its body (an empty body is not checked, as in RocketMQ).
+A record is good if it is well formed (fields.read_fields), names a plausible topic, states its own position
+(PHYSICALOFFSET) and has its CRC: that of the whole record if it has one (record_crc.py), otherwise that of
+its body (an empty body is not checked, as in RocketMQ).
 Source: RocketMQ 5.4.0, CommitLog.checkMessageAndReturnSize, made stricter.
 """
 
@@ -43,7 +43,7 @@ class RecordState(Enum):
     DAMAGED = "damaged"
     """A well-formed record that does not have its CRC."""
     UNREADABLE = "unreadable"
-    """The disk does not give these bytes (who reads files finds it; check_record does not)."""
+    """The disk does not return these bytes (found by readers of files, not by check_record)."""
 
 
 def check_record(
@@ -71,8 +71,8 @@ def check_record(
 
 
 def is_plausible_topic(topic: str) -> bool:
-    """1..255 visible ASCII characters that can name a directory: wider than the names that brokers accept,
-    narrower than chance."""
+    """Whether it is 1 to 255 visible ASCII characters that can name a directory: more names than brokers
+    accept, but random bytes rarely pass."""
     return (
         0 < len(topic) <= TOPIC_SIZE_MAX_V2
         and _TOPIC_CHARACTERS.issuperset(topic)
@@ -86,7 +86,7 @@ def crc_matches(data: bytes | memoryview, fields: RecordFields) -> bool:
     if _has_record_crc(data, fields):
         return data[end - CRC_PROPERTY_SIZE : end] == record_crc_property(data, fields.position, end)
     if fields.property_size and data[end - 1] == 0:
-        return False  # its end was lost, and the CRC property with it: no properties end with a zero
+        return False  # the end was lost, with the CRC property: no properties end with a zero
     return not fields.body_size or body_crc_matches(data, fields)
 
 

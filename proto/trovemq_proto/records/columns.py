@@ -129,7 +129,7 @@ class RecordColumns:
 
     @property
     def uniform(self) -> bool:
-        """All records follow one another and have one size, one sys flag and one layout."""
+        """Whether all records follow one another and have one size, one sys flag and one layout."""
         return self.geometry.stride > 0
 
     def record(self, index: int) -> memoryview:
@@ -278,7 +278,7 @@ class RecordColumns:
         return self._rows_at(starts, width)
 
     def _rows_at(self, starts: Int64s, width: int) -> NDArray[np.uint8]:
-        """As _rows(), at any places."""
+        """As bytes_at(), for any starts."""
         if not width or not len(starts):
             return np.empty((len(starts), width), np.uint8)
         windows = np.ndarray((len(self.data) - width + 1,), f"V{width}", self.data, 0, (1,))
@@ -373,7 +373,7 @@ class RecordColumns:
 
     @cached_property
     def property_bytes(self) -> bytes:
-        """All property blocks, one after the other: to see quickly that a name is in none of them."""
+        """All property blocks, one after the other: shows quickly that a name is in none of them."""
         if len(self) <= SMALL_BATCH_MAX:
             spans = [(row.property_position, row.property_position + row.property_size) for row in self.rows]
             return b"".join([self.data[start:end] for start, end in spans])
@@ -401,7 +401,7 @@ def _within(positions: Int64s, sizes: Int64s, length: int) -> bool:
 
 
 def _few_rows(data: memoryview) -> list[RecordFields] | None:
-    """The records that fill `data` exactly, where they are few, as the first one's size says."""
+    """The records that fill `data` exactly; None if they do not, or if they are more than a few."""
     rows: list[RecordFields] = []
     position, length = 0, len(data)
     while position < length:
@@ -414,7 +414,7 @@ def _few_rows(data: memoryview) -> list[RecordFields] | None:
 
 
 def _split_positions(data: memoryview) -> tuple[Int64s, Int64s]:
-    """Walks the TOTALSIZEs; when the first one divides the whole, one strided comparison does it."""
+    """Follows the TOTALSIZEs. If the first one divides the whole, one strided comparison may be enough."""
     length = len(data)
     size = int.from_bytes(data[:4], signed=True) if length >= RECORD_SIZE_MIN else 0
     if size >= RECORD_SIZE_MIN and length % size == 0:

@@ -18,7 +18,7 @@ from trovemq_proto.records.layout import (
 )
 
 STREAM_HEAD_SIZE: Final = 4
-"""Bytes that begins_stream() looks at."""
+"""How many bytes begins_stream() needs."""
 _LZ4_FRAME: Final = bytes.fromhex("04224d18")
 _ZSTD_FRAME: Final = bytes.fromhex("28b52ffd")
 _ZLIB_DEFLATE: Final = 8

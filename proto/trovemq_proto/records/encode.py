@@ -85,7 +85,7 @@ def encode_record(
 
 
 class SingleRecords:
-    """Encodes records of one topic, queue and form: encode_record where they have that in common.
+    """Encodes records of one topic, queue and form as encode_record() does, with the common parts made once.
 
     Raises TroveError TOPIC_ILLEGAL.
     """
@@ -128,14 +128,14 @@ class SingleRecords:
 
 
 def blank_record(remaining: int) -> bytes:
-    """The 8 bytes that end a segment with `remaining` bytes left."""
+    """The 8 bytes that end a segment in which `remaining` bytes are left."""
     assert remaining >= BLANK_SIZE, f"{remaining} bytes left"
     assert remaining < 1 << 31, "the size is an i32"
     return remaining.to_bytes(4) + MAGIC_BLANK_BYTES
 
 
 def host_flags(sys_flag: int, born_host_ipv6: bool, store_host_ipv6: bool) -> int:
-    """sys_flag with its two host bits set as said."""
+    """sys_flag with its two host bits set or cleared."""
     sys_flag &= ~(SYS_FLAG_BORN_HOST_IPV6 | SYS_FLAG_STORE_HOST_IPV6)
     return (
         sys_flag

@@ -52,7 +52,7 @@ class RecordFields(NamedTuple):
 
 
 def store_timestamp(data: Bytes, position: int, sys_flag: int | None = None) -> EpochMs:
-    """STORETIMESTAMP, epoch ms, of the record at `position`; its sys flag is read where it is not given."""
+    """STORETIMESTAMP, epoch ms, of the record at `position`; its sys flag is read if it is not given."""
     if sys_flag is None:
         (sys_flag,) = _INT.unpack_from(data, position + SYS_FLAG_AT)
     (timestamp,) = _LONG.unpack_from(data, position + STORE_TIMESTAMP_AT + born_shift(sys_flag))

@@ -141,7 +141,8 @@ def _scan_entries(
 
 
 def _hashes(scan: PropertyScan, slices: Slices, prefixes: Prefixes) -> NDArray[np.uint32]:
-    """Java hashes (modulo 2 ** 32) of prefix + slice; prefixes: their hashes, one for all or one a record."""
+    """Java hashes (modulo 2 ** 32) of prefix + slice; prefixes: their hashes, one for all or one per
+    record."""
     sizes = slices.ends - slices.starts
     hashes = scan.hashes(slices)
     if scan.high_bytes is not None:

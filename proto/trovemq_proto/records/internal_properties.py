@@ -1,4 +1,4 @@
-"""Properties of TroveMQ's own: which there are, and who may write each. Every door asks here.
+"""Properties of TroveMQ's own, and who may write each. All protocols use this table.
 
 | property                  | written by | says                                                              |
 |---------------------------|------------|-------------------------------------------------------------------|
@@ -13,10 +13,10 @@
 | `TROVEMQ_SEQUENCE`        | the SDK    | the message's number among those of that producer                 |
 | `TROVEMQ_KEY_SIZES`       | the SDK    | where the keys in KEYS end, where one has spaces (keys.py)        |
 
-The prefix is reserved: no other name begins with it. The SDK's properties come by the native protocol
-(Append, Send), also from an application that numbers its messages itself; not by RocketMQ's, where the broker
-writes the sizes of keys. A receiver sees none of these names: they are left out where a message is given to a
-program, and where it is sent again (except the sizes of keys in a dead letter).
+The prefix is reserved: no other name begins with it. The SDK's properties are accepted in the native protocol
+(Append, Send), also from an application that numbers its messages itself; not in RocketMQ's, where the broker
+writes the sizes of keys. No receiver sees these names: they are left out of a message for a program, and of a
+message that is sent again (except the sizes of keys in a dead letter).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def is_internal(name: str) -> bool:
 
 
 def is_reserved(name: str, writer: Writer = Writer.USER) -> bool:
-    """Whether the name has a meaning of RocketMQ's own, or of ours, and is not this writer's to give."""
+    """Whether the name has a meaning of RocketMQ's own, or of ours, and this writer may not write it."""
     if name.startswith(INTERNAL_PREFIX):
         return writer is Writer.USER or INTERNAL_PROPERTIES.get(name) is not writer
     return name in RESERVED_PROPERTIES or name.startswith(TRANSIENT_PREFIX)
@@ -90,7 +90,7 @@ def without_internal(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def forbidden_name(block: bytes) -> str | None:
-    """A name in this property block that a client's record may not have; None: there is none."""
+    """A name in this property block that a client's record may not have; None if there is none."""
     if _PREFIX not in block:
         return None
     for piece in block.split(_VALUE_END):

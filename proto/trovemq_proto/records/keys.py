@@ -21,14 +21,14 @@ _SPACE = ord(" ")
 
 
 def key_sizes(keys: Sequence[str]) -> str:
-    """TROVEMQ_KEY_SIZES of these keys; "" where KEYS says it all."""
+    """TROVEMQ_KEY_SIZES of these keys; "" if KEYS is enough."""
     if not any(" " in key for key in keys):
         return ""
     return ",".join(str(len(key.encode())) for key in keys)
 
 
 def keys_with_spaces(keys: bytes, sizes: bytes) -> list[bytes]:
-    """The keys with spaces, by KEYS and TROVEMQ_KEY_SIZES; none where these do not fit each other."""
+    """The keys with spaces, by KEYS and TROVEMQ_KEY_SIZES; none if these do not fit each other."""
     texts = sizes.split(b",")
     if not all(text.isdigit() and len(text) <= 5 for text in texts):
         return []
@@ -41,7 +41,7 @@ def keys_with_spaces(keys: bytes, sizes: bytes) -> list[bytes]:
 
 
 def key_word(key: bytes, *, is_beginning: bool = False) -> bytes:
-    """The word by which indexes find a key: its longest one. Of a beginning the last word may be incomplete:
-    b"" where there is no other one."""
+    """The word by which indexes find a key: its longest one. The last word of a key's beginning may be
+    incomplete and is not used: b"" if there is no other one."""
     words = key.split(b" ")
     return max(words[:-1] if is_beginning else words, key=len)

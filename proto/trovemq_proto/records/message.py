@@ -38,8 +38,8 @@ class Message:
     """A record's fields. Timestamps are epoch ms, offsets and sizes as stored, magic_code is signed.
 
     `body` is as the application gave it, `stored_body` as it lies in the record (compressed, perhaps);
-    `record` is the whole record's bytes. `body_error` says why `body` is empty where `stored_body` does not
-    inflate; "" otherwise.
+    `record` has the bytes of the whole record. `body_error` says why `body` is empty if `stored_body` cannot
+    be inflated; "" otherwise.
     """
 
     topic: str
@@ -83,7 +83,7 @@ class Message:
 
     @property
     def packed_born_host(self) -> bytes:
-        """BORNHOST as it is stored; its text may be one that no address has."""
+        """BORNHOST as it is stored; its text may be one that is not an address."""
         return self.record[BORN_HOST_AT : STORE_TIMESTAMP_AT + born_shift(self.sys_flag)]
 
     @property
@@ -160,14 +160,14 @@ def decode_message(
 def decode_received(
     record: bytes | bytearray | memoryview, *, queue_offset: QueueOffset | None = None
 ) -> Message:
-    """As decode_message, as a program is to get it: see received()."""
+    """As decode_message, for a program: see received()."""
     data = bytes(record)
     return received(build_message(data, _checked_fields(data), queue_offset, inflate=False))
 
 
 def received(stored: Message) -> Message:
-    """A message that was decoded with its stored body, as a program is to get it: inflated where that is
-    possible, else with `body_error`; without TroveMQ's own properties."""
+    """The form for a program of a message that was decoded with its stored body: inflated if that is
+    possible, otherwise with `body_error`; without TroveMQ's own properties."""
     message = stored
     if any(map(is_internal, stored.properties)):
         message = replace(message, properties=without_internal(stored.properties))

@@ -1,4 +1,4 @@
-"""The broker's changes of a client's records when it appends them: offsets, store time, hosts, CRC."""
+"""The fields that the broker fills in when it appends records: offsets, store time, hosts, CRC."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def patch_batch(
     Record i gets the queue offset first_queue_offset + i and the physical offset physical_offset +
     positions[i]; the store host's form must be the records' own; born_host is written into those records that
     have its form, others keep the client's; append_property_crc: the records that end with a reserved CRC
-    property get their CRC (validate_batch sees to it that a client's do). seal: the PREPAREDTRANSACTIONOFFSET
-    of the records of an atomic transaction (run_mark.py); in all others a negative value, which only a seal
-    has, becomes 0. Returns the batch over the patched buffer.
+    property get their CRC (validate_batch refuses a client's records without one). seal: the
+    PREPAREDTRANSACTIONOFFSET of the records of an atomic transaction (run_mark.py); in all others a negative
+    value, which only a seal has, becomes 0. Returns the batch over the patched buffer.
     """
     assert len(buffer) == len(batch.data), f"buffer of {len(buffer)} bytes for a batch over {len(batch.data)}"
     assert first_queue_offset >= 0, "queue offsets count from 0"

@@ -3,7 +3,7 @@
 | stored text               | counts as     |
 |---------------------------|---------------|
 | none                      | 4             |
-| a number of 1 to 9 digits | it, at most 9 |
+| a number of 1 to 9 digits | it; 9 if more |
 | anything else             | 4             |
 
 A send with a priority that is not 0 to 9 is refused; the table is for records that others have written.

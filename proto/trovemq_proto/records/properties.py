@@ -112,7 +112,7 @@ def message_properties(
     properties: Mapping[str, str] | None,
     writer: Writer = Writer.USER,
 ) -> dict[str, str]:
-    """The properties of one message in the encoder's order, each checked. writer: who gives `properties`."""
+    """The properties of one message in the encoder's order, each checked. writer: who writes `properties`."""
     found = {}
     if not isinstance(properties, Mapping | None):
         raise TroveError(errors.PROPERTY_ILLEGAL, f"properties is a mapping of texts, {not_of(properties)}")

@@ -61,8 +61,8 @@ class PropertyScan:
         return slice_hashes(self._sums, slices.starts, slices.ends)
 
     def names_and_values(self) -> tuple[Slices, Slices]:
-        """Every property: its name, and in the same place its value. A name that a record has twice is there
-        twice; the later one counts."""
+        """The names of all properties, and in the same order their values. A name that a record has twice
+        occurs twice; the later one counts."""
         begins = np.searchsorted(self._name_starts, self._block_starts)
         counts = np.diff(begins, append=len(self._name_starts))
         records = np.repeat(np.arange(self.first, self.first + self.count), counts)
@@ -70,7 +70,7 @@ class PropertyScan:
         return names, Slices(records, self._name_ends + 1, self._values_end)
 
     def find(self, name: bytes) -> Slices:
-        """The values of this property, at most one a record (the last of its name)."""
+        """The values of this property, at most one per record (the last with its name)."""
         chosen = np.flatnonzero(self._name_ends - self._name_starts == len(name))
         starts = self._name_starts[chosen]
         same = np.ones(len(chosen), np.bool_)

@@ -1,4 +1,4 @@
-"""The CRC over a whole record that its last property may hold (RocketMQ's enabledAppendPropCRC).
+"""The CRC of a whole record, in its last property (RocketMQ's enabledAppendPropCRC).
 
 It takes the record's last 20 bytes; RocketMQ reads it as any other property.
 
@@ -10,8 +10,8 @@ It takes the record's last 20 bytes; RocketMQ reads it as any other property.
 |                     |       | the least significant one first                                       |
 | -1                  | 1     | 0x02                                                                  |
 
-A damaged name must not turn the check off: with six of the nine bytes of name and 0x01 in their places it is
-this property. No record is appended that has them by chance (validate.py).
+A damaged name must not switch the check off: the last property counts as the CRC property if six of the nine
+bytes of its name and 0x01 are right. No record is appended that has those by chance (validate.py).
 Source: RocketMQ 5.4.0, CommitLog, MessageExtEncoder, MessageDecoder.
 """
 

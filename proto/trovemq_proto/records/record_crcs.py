@@ -66,8 +66,8 @@ def fill_record_crcs(view: memoryview, batch: RecordColumns) -> None:
 
 
 def damaged_records(batch: RecordColumns) -> Bools:
-    """The records whose CRC is wrong: the whole record's where they have one, else the body's (that of an
-    empty body is not checked, as in RocketMQ)."""
+    """The records whose CRC is wrong: that of the whole record if they have one, otherwise the body's (that
+    of an empty body is not checked, as in RocketMQ)."""
     if not len(batch):
         return np.zeros(0, np.bool_)
     whole = look_like_record_crcs(batch)

@@ -7,15 +7,15 @@
 | `TROVEMQ_TX_COUNT`  | 4 digits: how many records the transaction has                 |
 | `TROVEMQ_TX_BEGIN`  | 20 digits: physical offset of the record with number 0         |
 
-They come in this order at the end of the properties, before the whole record's CRC where there is one. The
-values have fixed widths (but the id), so that count and begin are filled in when they are known.
+They come in this order at the end of the properties, before the whole record's CRC if there is one. All
+values but the id have fixed widths, so that count and begin can be filled in when they are known.
 
-Properties are a client's to write, so they alone prove nothing. The *seal* proves a mark: the record's
-PREPAREDTRANSACTIONOFFSET is -1 - TROVEMQ_TX_BEGIN. RocketMQ has no negative value there, no door takes one,
-and the append of anything but a transaction's run overwrites it with 0 (patch.py).
+A client can write properties, so they alone prove nothing. The *seal* proves a mark: the record's
+PREPAREDTRANSACTIONOFFSET is -1 - TROVEMQ_TX_BEGIN. RocketMQ has no negative value there, no protocol accepts
+one, and the append of anything but a transaction's run replaces it by 0 (patch.py).
 
 Invariants
-- A mark counts only where the record comes after its TROVEMQ_TX_BEGIN in the same run, under the seal of that
+- A mark counts only if the record comes after its TROVEMQ_TX_BEGIN in the same run, with the seal of that
   begin: a copy of the record that lies elsewhere (a retry, a dead letter, a message forwarded by RocketMQ) is
   not part of a transaction, nor is a record whose marks were forged.
 - Stores that an older version wrote last (StoreState.runs_sealed) have marks without seals; there, and until
@@ -151,8 +151,8 @@ def seal_of(begin: PhysicalOffset) -> int:
 def read_mark(
     batch: RecordBatch, index: int, physical_offset: PhysicalOffset, *, sealed: bool = True
 ) -> RunMark | None:
-    """The mark of the record that lies at physical_offset; None where it has none that counts there. sealed:
-    only a seal makes it count."""
+    """The mark of the record that lies at physical_offset; None if it has none that counts there. sealed: it
+    counts only with a seal."""
     row = batch.row(index)
     end = row.position + row.size
     end -= CRC_PROPERTY_SIZE if has_record_crc(batch.data, row) else 0

@@ -1,4 +1,4 @@
-"""The longest run of good records: recovery and the rebuilding of indexes read the log by it."""
+"""The longest run of good records from a position on: so recovery and rebuilds of indexes read the log."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from trovemq_proto.records.record_crcs import damaged_records
 
 _TOTAL_SIZE: Final = Struct(">i")
 _DOUBTFUL: Final = np.array([byte == ord(".") or not is_plausible_topic(chr(byte)) for byte in range(256)])
-"""Bytes that a topic's name has nowhere, and the dot, which it may not be made of alone."""
+"""Bytes that no topic's name may have, and the dot, of which alone a name may not consist."""
 _ALIKE_MIN: Final = 8
-"""After this many records of one size in a row, the next ones are examined together."""
+"""After this many consecutive records of one size, the next ones are examined together."""
 
 
 def scan_run(
@@ -48,8 +48,8 @@ def scan_run(
 
 
 def _walk(data: memoryview, position: int, limit: int, bytes_max: int) -> RecordBatch:
-    """The ranges from `position` on by their TOTALSIZEs, while they fit; whether they are records is not
-    checked."""
+    """The ranges from `position` on that the TOTALSIZEs give, as long as they fit. Whether they are records
+    is not checked."""
     start = position
     sizes = array("q")
     unpack = _TOTAL_SIZE.unpack_from
@@ -68,7 +68,7 @@ def _walk(data: memoryview, position: int, limit: int, bytes_max: int) -> Record
             continue
         alike += 1
         if alike >= _ALIKE_MIN:
-            # Four times as many as were alike: guessing wrong costs little beside them.
+            # Up to four times as many as were alike: a wrong guess costs little beside those.
             more = _count_alike(data, position, size, min(4 * alike, (end - position) // size))
             sizes.extend(array("q", (size,)) * more)
             position += more * size
@@ -100,7 +100,7 @@ def _good_head(batch: RecordBatch, physical_offset_of_data: int | None, check_cr
 
 
 def _implausible_topics(batch: RecordBatch) -> NDArray[np.bool_]:
-    """is_plausible_topic of each record, negated; names become text only where a byte is doubtful."""
+    """is_plausible_topic of each record, negated; a name is decoded only if it has a doubtful byte."""
     if batch.only_topic is not None:
         return np.full(len(batch), not is_plausible_topic(batch.only_topic))
     sizes, ends = batch.topic_sizes, np.cumsum(batch.topic_sizes)

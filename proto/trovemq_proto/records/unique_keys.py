@@ -1,4 +1,4 @@
-"""The unique key: who made a message, and when.
+"""The unique key of a message, which names its process and its time.
 
 Unique key of our clients (the form of RocketMQ's v5 clients), as upper-case hex:
 

@@ -1,4 +1,4 @@
-"""Everything that a broker checks of a batch of a client before it appends it."""
+"""Everything that a broker checks in a client's batch before it appends it."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _expected(
 
 
 def _split(data: Buffer, topic: str) -> RecordBatch:
-    """RecordBatch.split, but properties that are too long for their i16 are named as such."""
+    """RecordBatch.split, with an error of its own for properties that are too long for their i16."""
     try:
         return RecordBatch.split(data, topic=topic)
     except TroveError as error:
@@ -134,7 +134,7 @@ class Expected:
         unfit |= (batch.born_timestamps < 0) | (batch.born_timestamps > BORN_TIMESTAMP_MAX)
         unfit |= (batch.born_ports < 0) | (batch.born_ports > PORT_MAX)
         if unfit.any():
-            return unfit  # the topic's width is read below: it must be there
+            return unfit  # the following reads need topics of this width
         topics = batch.bytes_at(batch.topic_positions, len(self.topic))
         unfit |= (topics != np.frombuffer(self.topic, np.uint8)).any(axis=1)
         unfit |= self._unfit_properties(batch)
@@ -153,7 +153,7 @@ class Expected:
         return unfit | ~have_record_crcs(batch)
 
     def check(self, data: memoryview, index: int, row: RecordFields) -> None:
-        """Raises for the first thing that is wrong with this record."""
+        """Raises the error of the first fault of this record."""
         header = HEADERS[host_bits(row.sys_flag)].unpack_from(data, row.position)
         _, magic, body_crc, queue_id, _, _, _, _, born_ms, born_host, _, _, consumed, prepared, _ = header
         if row.body_size > self.body_size_max:

@@ -1,4 +1,4 @@
-"""The part of a live store that belongs to a backup: chosen on the engine's thread, copied elsewhere later.
+"""The part of a live store that belongs to a backup: chosen on the engine's thread, copied later in another.
 
 Invariants
 - The small files were copied before the capture: none refers to anything at or after log_end.
@@ -58,7 +58,8 @@ class Capture:
         return len(self.linked) + len(self.copied) + sum(len(queue.files) for queue in self.queues)
 
     def state_of_copy(self, missing: set[tuple[str, int]]) -> StoreState:
-        """The copy's own state.json: as after a crash, with nothing indexed. `missing`: queues that went."""
+        """The copy's own state.json: as after a crash, with nothing indexed. `missing`: queues that are
+        gone."""
         ends: dict[str, dict[int, int]] = {}
         for queue in self.queues:
             if (queue.topic, queue.queue_id) not in missing:
@@ -68,7 +69,7 @@ class Capture:
 
 
 def capture_log(store: MessageStore, *, link: bool) -> Capture:
-    """One step; queue_steps() completes it."""
+    """Captures the log, in one step; queue_steps() adds the queues."""
     end = store.flushed_offset
     may_link = {segment.start for segment in store.closed_segments()} if link else set()
     linked, copied = [], []

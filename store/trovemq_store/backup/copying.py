@@ -1,4 +1,4 @@
-"""Copying files by descriptors, in steps, with their SHA-256; everything is on disk when a step list ends."""
+"""Copies files by descriptors, in steps, with their SHA-256; after the last step everything is on disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CANNOT_LINK: Final = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, er
 
 
 class Copied:
-    """The result of a step list: filled in when it has ended."""
+    """The result of the steps, filled in by the last one."""
 
     entry: FileEntry
     linked = False
@@ -44,9 +44,9 @@ def copy_file(
     *,
     reserve: bool = False,
 ) -> Iterator[int]:
-    """Copies the first data_size bytes (all where None); the rest is a hole, or with `reserve` preallocated.
+    """Copies the first data_size bytes (None: all); the rest is a hole, or with `reserve` preallocated.
 
-    Yields the bytes of each step. OSError; also where the file is shorter (EIO).
+    Yields how many bytes each step has copied. OSError, also if the file is shorter (EIO).
     """
     digest = hashlib.sha256()
     with _opened(source / path, _READ) as reading:
@@ -66,7 +66,7 @@ def copy_file(
 
 
 def link_file(source: Path, target: Path, path: str, result: Copied) -> Iterator[int]:
-    """A hard link, or a copy where there can be none. For files that are never written again."""
+    """Makes a hard link, or a copy if that is not possible. For files that are never written again."""
     make_directories(target, (target / path).parent)
     try:
         os.link(source / path, target / path, follow_symlinks=False)
@@ -96,7 +96,7 @@ def _chunks(reading: int, size: int, path: Path) -> Iterator[bytes]:
 
 
 def write_file(target: Path, path: str, data: bytes) -> FileEntry:
-    """A small file that is made new."""
+    """Writes a new, small file."""
     make_directories(target, (target / path).parent)
     with _opened(target / path, _MAKE) as writing:
         _write_all(writing, data)
@@ -112,7 +112,7 @@ def _write_all(writing: int, data: bytes) -> None:
 
 
 def make_directories(root: Path, directory: Path) -> None:
-    """Makes `directory` and its parents below `root`; follows no link below root."""
+    """Creates `directory` and its parents below `root`; follows no link below root."""
     for part in reversed([directory, *directory.parents]):
         if part != root and part.is_relative_to(root):
             try:
@@ -128,7 +128,7 @@ def sync_directory(path: Path) -> None:
 
 
 def sync_tree(root: Path) -> Iterator[int]:
-    """Brings the names of all files below to disk."""
+    """Syncs the names of all files below `root`."""
     for directory, _, _ in os.walk(root):
         sync_directory(Path(directory))
         yield 0

@@ -7,7 +7,7 @@ manifest.json, one JSON object:
 
     format            1; a higher number is refused
     createdMs         epoch ms
-    cluster, broker   whose store it is
+    cluster, broker   the names of the store's cluster and broker
     logBegin, logEnd  physical offsets: the range of the copy's log
     files             path, size, dataSize, sha256: the first dataSize bytes have that SHA-256 (hex), the
                       other bytes up to `size` are zero

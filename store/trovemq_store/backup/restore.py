@@ -1,8 +1,9 @@
-"""A backup made a store again: copied with every byte compared to the manifest, and put in place at the end.
+"""Makes a store of a backup: copies it, compares every byte with the manifest, and puts it in place at the
+end.
 
 Invariants
-- Nothing appears at the store's path before all of it is there, on disk, and right.
-- The backup is only read: files that are hard-linked with the live store stay untouched.
+- Nothing appears at the store's path before the whole copy is on disk and checked.
+- The backup is only read, so that files which are hard-linked with the live store do not change.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ _ZEROS: Final = bytes(1 << 20)
 
 
 def restore(backup: Path, store: Path, check: Callable[[Path], None]) -> Manifest:
-    """Copies the backup to `store`, which must not be there (an empty directory may be).
+    """Copies the backup to `store`, which must not exist, or be an empty directory.
 
-    check: raises where the copied store, before it is put in place, is not right. TroveError REQUEST_ILLEGAL,
-    STORE_FAILED (the fault of the backup), STORE_NEWER; OSError.
+    check: called with the copy before it is put in place; raises an error if that is not right. TroveError
+    REQUEST_ILLEGAL, STORE_FAILED (the fault of the backup), STORE_NEWER; OSError.
     """
     store = store.resolve()
     manifest = load_manifest(backup)

@@ -2,7 +2,7 @@
 manifest.
 
 This order makes the copy consistent (see capture.py). Topics and deletions are copied after the queues: a
-topic that was deleted meanwhile, whose queue files went, is deleted in the copy too.
+topic that was deleted meanwhile, and whose queue files are gone, is deleted in the copy, too.
 
 Invariants
 - Nothing outside of the target directory is written, and no link in it is followed.
@@ -30,7 +30,7 @@ from trovemq_store.files.fault_points import fault_point
 from trovemq_store.log import checkpoint, state
 
 NOT_COPIED: Final = frozenset({"commitlog", "consumequeue", "index", LOCK_PATH, ABORT_PATH, checkpoint.PATH})
-"""At the store's top: copied in another way, or not at all."""
+"""Names at the top of the store that are copied in another way, or not at all."""
 LAST: Final = ("config/topics.json", "config/topics.json.bak")
 LAST_OF_ALL: Final = ("trovemq/deletions.json", "trovemq/deletions.json.bak")
 _NEW_MANIFEST: Final = f"{MANIFEST_NAME}.new"
@@ -42,8 +42,8 @@ _OWN_STATE: Final = frozenset({state.PATH, "trovemq/key-index.json"})
 def checked_target(directory: str, source: Path) -> Path:
     """The directory of a new backup of the store in `source`.
 
-    TroveError REQUEST_ILLEGAL unless it is absolute, missing or empty, not in the store nor around it, and
-    reached without symbolic links; its parent must be there.
+    TroveError REQUEST_ILLEGAL unless it is absolute, missing or empty, neither in the store nor around
+    it, and reached without symbolic links; its parent must exist.
     """
     target = Path(directory)
     if not target.is_absolute() or os.path.normpath(directory) != directory.rstrip("/") or "\0" in directory:
@@ -68,8 +68,8 @@ def _illegal(message: str) -> TroveError:
 
 
 class BackupWriter:
-    """begin(), then small_files(), then the capture, then the rest(capture): iterators of steps, each giving
-    the bytes it read. All of them raise OSError; discard() then removes the partial copy."""
+    """begin(), then small_files(), then the capture, then the rest(capture): iterators of steps, each
+    yields how many bytes it has read. All of them raise OSError; discard() then removes the partial copy."""
 
     def __init__(self, source: Path, target: Path) -> None:
         self._source = source
@@ -82,7 +82,7 @@ class BackupWriter:
 
     @property
     def file_count(self) -> int:
-        """Files that are done."""
+        """How many files are copied."""
         return len(self._entries)
 
     def begin(self) -> None:
@@ -105,7 +105,7 @@ class BackupWriter:
                 self._target.rmdir()
 
     def small_files(self) -> Iterator[int]:
-        """Configuration and own state: whatever is neither log nor projection."""
+        """Copies configuration and own state: all files that are neither log nor projection."""
         with suppress(FileNotFoundError):
             times = (self._source / checkpoint.PATH).read_bytes()[:_CHECKPOINT_TIMES]
             self._checkpoint = times.ljust(checkpoint.FILE_SIZE, b"\0")
@@ -123,7 +123,7 @@ class BackupWriter:
                     yield path
 
     def _copy_if_there(self, path: str) -> Iterator[int]:
-        """A file that is replaced or removed meanwhile is copied as it was, or not at all."""
+        """Copies a file; one that is replaced or removed meanwhile is copied as it was, or not at all."""
         copied = Copied()
         try:
             if (self._source / path).is_symlink():
@@ -134,7 +134,7 @@ class BackupWriter:
         self._entries[path] = copied.entry
 
     def rest(self, capture: Capture, created_ms: int, cluster: str, broker: str) -> Iterator[int]:
-        """Everything else; the backup is whole and on disk when it ends."""
+        """Copies everything else; after the last step the backup is whole and on disk."""
         fault_point("backup.after_capture")
         self._check_space(capture)
         for path in capture.linked:

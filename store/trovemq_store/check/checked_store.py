@@ -53,9 +53,10 @@ class CheckedStore(Protocol):
     """A store that is checked. In a live one everything but `live` may change between two steps."""
 
     live: bool
-    """Records after the checked part, and their units and items, are being added."""
+    """Whether the store is in use: records after the checked part, with their units and items, are added."""
     clean: bool
-    """Nothing may be missing; else recovery completes it, and that something is missing is a note."""
+    """Whether nothing may be missing. Otherwise recovery adds missing units and items: a missing one is
+    a note."""
 
     @property
     def min_offset(self) -> PhysicalOffset:
@@ -77,7 +78,7 @@ class CheckedStore(Protocol):
     def queue(self, topic: str, queue_id: QueueId) -> QueueUnits | None: ...
 
     def queue_keys(self) -> Iterable[tuple[str, QueueId]]:
-        """(topic, queue id) of every queue that there is; in a live store some may go and come meanwhile."""
+        """(topic, queue id) of every queue; in a live store queues may be removed and added meanwhile."""
         ...
 
 
@@ -85,8 +86,8 @@ class CheckedStore(Protocol):
 class OpenIndex:
     """The index files, oldest first, as they were when the check began.
 
-    Records below `complete_below` must have their items; later records may not have them yet. `kept`: the
-    store has an index at all.
+    Records below `complete_below` must have their items; later records may not have them yet. `kept`:
+    whether the store has an index.
     """
 
     files: list[IndexView]
@@ -96,8 +97,8 @@ class OpenIndex:
 
 @dataclass(frozen=True, slots=True)
 class ReadAhead:
-    """Bytes [begin, end) of a file that are read next: the caller may bring them to memory first, and send
-    the OSError back where that fails."""
+    """Bytes [begin, end) of a file that are read next: the caller may bring them into memory first, and sends
+    back the OSError if that fails."""
 
     path: str
     begin: int

@@ -8,12 +8,12 @@ from typing import Final
 
 REPORTED_MAX: Final = 1000
 EACH_MAX: Final = 100
-"""This many findings of one kind and place are named one by one."""
+"""So many findings of one kind and place are reported one by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something at `offset` (bytes) of `file`. `note`: no damage, or recovery puts it right by itself."""
+    """Something at `offset` (bytes) of `file`. `note`: it is not damage, or recovery repairs it."""
 
     file: str
     offset: int
@@ -28,7 +28,7 @@ class Finding:
 
 
 class Findings:
-    """Passes on the first REPORTED_MAX findings and counts all."""
+    """Reports the first REPORTED_MAX findings and counts all."""
 
     def __init__(self, report: Callable[[Finding], None]) -> None:
         self._report = report

@@ -1,7 +1,7 @@
 """The hash table of one index file: every item is in exactly one chain, the one of its own slot.
 
-Needs no sorting and one bit of memory an item: where each item names an older one of its slot, or none, and
-no item is named twice, the items of a slot are one chain if all but its newest are named.
+The check needs no sorting, and one byte of memory per item. If each item names an older one of its slot, or
+none, and no item is named twice, then the items of a slot are one chain if all but the newest are named.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Bools = NDArray[np.bool_]
 class ChainCheck:
     """steps() yields after each step; it compares the items that the file had when it was opened.
 
-    growing: items are put into it meanwhile. recovery repairs these findings.
+    growing: items are put into the file meanwhile. note: recovery repairs the findings.
     """
 
     def __init__(self, file: IndexView, findings: Findings, *, growing: bool, note: bool) -> None:

@@ -57,8 +57,8 @@ class IndexCheck:
 
     # --- the files by themselves --------------------------------------------------------------------
     def check_files(self) -> Generator[IndexView | None, bool | None, None]:
-        """Chains and headers. Yields a file before it is read, None after each step; is sent whether the
-        disk does not give it: then no items are compared with records."""
+        """Checks chains and headers. Yields a file before it is read, None after each step. Send True if the
+        disk does not return the file: then no items are compared with records."""
         note = not self._store.clean
         for file in self._index.files:
             check_count(file, self._findings)
@@ -76,7 +76,7 @@ class IndexCheck:
     def run(self, run: DispatchBatch) -> None:
         if not self._kept or not len(run.records):
             return
-        self._pass(max(run.offset_of(0), self._position))  # of records that went meanwhile, or are damaged
+        self._pass(max(run.offset_of(0), self._position))  # of records removed meanwhile, or damaged
         items = key_items(run, tags=True)
         found = [(_numbers(file, first, stop), file, first) for file, first, stop in self._take(run.end)]
         self._position = run.end
@@ -106,7 +106,7 @@ class IndexCheck:
             self._position = max(self._position, end)
 
     def _pass(self, begin: PhysicalOffset) -> None:
-        """The cursor moves to the items of records at or after `begin`: there is no record in between."""
+        """Moves the cursor to the items of records at or after `begin`: there is no record in between."""
         for file, first, stop in self._take(begin):
             physical = file.items["physical_offset"][first:stop]
             extra = (
@@ -175,11 +175,12 @@ class IndexCheck:
 
     # --- missing items ------------------------------------------------------------------------------
     def _count_passed(self, offsets: Int64s) -> int:
-        """How many of them the index has passed: after its last item it only lags."""
+        """How many of the records the index has passed: later ones are only not indexed yet."""
         return int(np.count_nonzero(offsets < self._index.complete_below))
 
     def _count_missing(self, offsets: Int64s) -> None:
-        """Keys without an item: after the last item the index only lags, before it they are lost."""
+        """Counts the records with keys without an item: before the last item they are lost, after it the
+        index only lags."""
         for physical_offset in np.unique(offsets[offsets < self._index.complete_below]).tolist():
             what = f"record {physical_offset} has keys without an item"
             self._findings.add(layouts.INDEX_DIRECTORY, 0, what, note=not self._store.clean)
@@ -189,8 +190,8 @@ class IndexCheck:
         self._unindexed_count += len(beyond)
 
     def finish(self, end: PhysicalOffset) -> None:
-        """After the last run; `end` is the log's end. Items after the end of a live store's checked part
-        are of records that were appended meanwhile."""
+        """Call after the last run; `end` is the log's end. In a live store, items after the end of the
+        checked part are of records that were appended meanwhile."""
         if not self._kept:
             return
         self._pass(end)

@@ -29,7 +29,7 @@ class KeyItems(NamedTuple):
     """mix() of physical offset and hash."""
     physical_offsets: Int64s
     alive: NDArray[np.bool_]
-    """Where not, the record's topic was deleted: its items may still be there, but need not."""
+    """False: the record's topic was deleted, so that its items may still exist, but need not."""
 
 
 def key_items(run: DispatchBatch, *, tags: bool) -> KeyItems:
@@ -40,7 +40,7 @@ def key_items(run: DispatchBatch, *, tags: bool) -> KeyItems:
 
 
 def mix(physical_offsets: Int64s, hashes: Int64s) -> Numbers:
-    """One number for each pair: equal pairs give equal numbers, others all but never do."""
+    """One number for each pair: equal pairs give equal numbers, different pairs almost never do."""
     return physical_offsets.astype(np.uint64) * _MIX + hashes.astype(np.uint64)
 
 
@@ -52,7 +52,7 @@ def has_right_size(path: str, size: int, slot_count: int, item_count: int, findi
 
 
 def check_count(file: IndexView, findings: Findings) -> None:
-    """ChainCheck reports a count beyond the file's capacity; 0 reads as 1."""
+    """Compares the header's count, where 0 means 1. ChainCheck reports a count beyond the file's capacity."""
     counted = int(file.header["item_count"])
     if max(counted, int(counted == 0)) != file.item_count and counted <= len(file.items):
         findings.add(file.path, 36, f"names {counted} items, has {file.item_count}")

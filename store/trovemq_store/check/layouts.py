@@ -1,4 +1,4 @@
-"""Consume queues and index files as arrays over their files, for reading only, big-endian.
+"""Read-only arrays over the files of consume queues and the key index, big-endian.
 
 (docs/store-format.md, "Unit", and docs/store-format.md, "Index file")
 
@@ -125,7 +125,7 @@ class IndexView:
 
     @property
     def item_count_now(self) -> int:
-        """The header's present count, of a file that items are put into."""
+        """The present count in the header, for a file into which items are put."""
         return int(np.frombuffer(self.view, HEADER_DTYPE, count=1)[0]["item_count"])
 
     @property
@@ -160,7 +160,7 @@ def read_queues(files: FileSystem) -> Iterator[QueueView]:
 
 
 def _readable_view(files: FileSystem, path: str) -> memoryview:
-    """The whole file. StorageError where the disk does not give all of it: a read would end the process."""
+    """The whole file. StorageError if the disk does not return all of it: a read would end the process."""
     file = files.open(path)
     file.check_readable(0, file.size)
     return file.view()
@@ -187,12 +187,12 @@ def index_file_size(slot_count: int, item_count: int) -> int:
 
 
 def read_index(files: FileSystem, path: str, slot_count: int, item_count: int) -> IndexView:
-    """ValueError where the file is smaller than the numbers say; StorageError."""
+    """ValueError if the file is smaller than the counts say; StorageError."""
     return view_index(path, _readable_view(files, path), slot_count, item_count)
 
 
 def view_index(path: str, view: memoryview, slot_count: int, item_count: int) -> IndexView:
-    """The file as its header now says. ValueError as above."""
+    """The file with the count that its header has now. ValueError as read_index()."""
     header = np.frombuffer(view, HEADER_DTYPE, count=1)[0].copy()
     slots = np.frombuffer(view, ">i4", count=slot_count, offset=HEADER_SIZE)
     items = np.frombuffer(view, ITEM_DTYPE, count=item_count, offset=HEADER_SIZE + SLOT_SIZE * slot_count)

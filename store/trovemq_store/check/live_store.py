@@ -1,6 +1,6 @@
-"""A store that is in use, as the checks see it: as it was when the check began.
+"""A store that is in use, for the checks, as it was when the check began.
 
-Checked are the records below the visible end at that time, and whatever belongs to them. Every method is
+The records below the visible end at that time are checked, with their units and items. Every method is
 called on the engine's thread, between its own steps.
 """
 
@@ -102,7 +102,7 @@ def log_place(file_size: int, physical_offset: PhysicalOffset) -> tuple[str, int
 
 
 class IndexMappings:
-    """Mappings of their own of a live store's index files: those of the index may be closed meanwhile."""
+    """Separate mappings of a live store's index files, because the index may close its own meanwhile."""
 
     def __init__(self, store: MessageStore) -> None:
         index = store.key_index
@@ -111,7 +111,7 @@ class IndexMappings:
         self._views: list[memoryview] = []
 
     def open(self) -> None:
-        """May block, and may run in another thread. StorageError; also where a file is gone by now."""
+        """May block, and may run in another thread. StorageError, also if a file is gone by now."""
         views = []
         for name in self._names:
             file = self._store.files.open(f"{layouts.INDEX_DIRECTORY}/{name}")
@@ -122,7 +122,7 @@ class IndexMappings:
         self._views = views
 
     def now(self, end: PhysicalOffset) -> OpenIndex | None:
-        """The index at this moment, for records below `end`; None where it has other files by now.
+        """The index at this moment, for records below `end`; None if it has other files by now.
 
         ValueError where a file is too small.
         """
@@ -145,10 +145,10 @@ class IndexMappings:
 
 
 class LiveScrub:
-    """One check of an open store. `steps` is its iterator (see store_check.Steps); the rest is how far it is.
+    """One check of an open store. `steps` is its iterator (see store_check.Steps).
 
-    run_bytes_max: of the log, in one step. index: IndexMappings.now() with the visible end, in this same
-    step of the engine's thread.
+    run_bytes_max: how much of the log one step reads. index: IndexMappings.now() with the visible end, in
+    this same step of the engine's thread.
     """
 
     def __init__(self, store: MessageStore, index: OpenIndex, findings: Findings, run_bytes_max: int) -> None:

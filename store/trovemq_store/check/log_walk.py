@@ -1,7 +1,7 @@
 """The log of a live store as small steps: runs of good records, and damage between them.
 
 Below the limit nothing may be missing: whatever is not a record is damage, and the walk continues at the next
-record that names its own position. No step looks at more than a window of bytes, also where it searches.
+record that names its own position. No step reads more than a window of bytes, also when it searches.
 The log's beginning may move ahead of the walk (retention): it then continues there.
 """
 
@@ -99,7 +99,7 @@ class LogWalk:
             yield from self._pass_damage(segment, limit, state)
 
     def _is_gone(self, segment: Segment) -> bool:
-        """Retention took the segment since the last step: its file may be closed."""
+        """Whether retention has removed the segment since the last step: its file may be closed."""
         return self._log.min_offset > segment.start
 
     def _pass_damage(self, segment: Segment, limit: PhysicalOffset, state: RecordState) -> LogSteps:

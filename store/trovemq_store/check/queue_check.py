@@ -73,7 +73,7 @@ class QueueCheck:
                 yield
 
     def _floor(self, topic: str) -> PhysicalOffset:
-        """Units of records below may be there, and need not."""
+        """Records below this offset may have units, but need not."""
         return max(self._store.min_offset, self._store.deleted_below(topic))
 
     def _compare(self, key: tuple[str, QueueId], offsets: Int64s, expected: Records) -> None:
@@ -102,7 +102,7 @@ class QueueCheck:
         self.unit_count += len(offsets)
 
     def _check_gaps(self, queue: QueueUnits, seen: _Seen, offsets: Int64s) -> None:
-        """Units between those of the records: only records that are damaged may have left some."""
+        """Checks the units between those of the records: only damaged records may have them."""
         ends = np.maximum.accumulate(np.r_[seen.next, offsets + 1])
         for i in np.flatnonzero(offsets > ends[:-1]).tolist():
             for begin in range(int(ends[i]), int(offsets[i]), _UNITS_AT_ONCE):
@@ -112,7 +112,7 @@ class QueueCheck:
 
     # --- the end ------------------------------------------------------------------------------------
     def finish(self, end: PhysicalOffset) -> Iterator[None]:
-        """After the last run; `end` is where the checked part of the log ends."""
+        """Call after the last run; the checked part of the log ends at `end`."""
         for key, seen in list(self._seen.items()):
             self._check_missing(key, seen)
             yield
@@ -138,7 +138,7 @@ class QueueCheck:
         return self._store.deleted_below(topic) > self._begun_at
 
     def _check_surplus(self, queue: QueueUnits, seen: _Seen | None, end: PhysicalOffset) -> Iterator[None]:
-        """Units without a record in the present log: before the first and after the last one."""
+        """Checks the units before and after those of the records in the log."""
         if self._store.live and self._deleted_since(queue.topic):
             return
         first, last = (seen.first, seen.next) if seen is not None else (queue.end, queue.end)
@@ -155,8 +155,8 @@ class QueueCheck:
     def _check_outside(
         self, queue: QueueUnits, first: int, units: Records, end: PhysicalOffset | None
     ) -> None:
-        """Blanks, units of a trimmed log, of damaged records and of deleted topics may be there; others may
-        not, except after `end` in a live store."""
+        """Checks units without records. They may be blanks, or of a trimmed log, of damaged records or of
+        deleted topics; in a live store also of records at or after `end`."""
         surplus = surplus_units(units, self._floor(queue.topic), self._unknown)
         if self._store.live and end is not None:
             surplus &= units["physical_offset"] < end

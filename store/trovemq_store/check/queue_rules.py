@@ -53,7 +53,7 @@ class UnknownPlaces:
         return (at >= 0) & (physical < np.array(self._ends, np.int64)[at])
 
     def any_in(self, begin: PhysicalOffset, end: PhysicalOffset) -> bool:
-        """Whether something between these offsets is not known."""
+        """Whether any of the places lies between these offsets, at least in part."""
         begins, ends = np.array(self._begins, np.int64), np.array(self._ends, np.int64)
         return bool(np.any((begins < end) & (ends > begin)))
 
@@ -86,8 +86,8 @@ def by_queue(run: DispatchBatch) -> Iterator[tuple[tuple[str, QueueId], Int64s]]
 
 
 def surplus_units(units: Records, floor: PhysicalOffset, unknown: UnknownPlaces) -> Bools:
-    """The indexes of units that no record asked for and that must not be there. Blanks may, and units of
-    records below `floor` (trimmed, or of a deleted topic) or in unknown places."""
+    """Which of these units, that belong to no record, must not exist. Blanks may exist, and units of records
+    below `floor` (trimmed, or of a deleted topic) or in unknown places."""
     physical = units["physical_offset"].astype(np.int64)
     surplus: Bools = (units["size"] != BLANK_SIZE) & (physical >= floor)
     return surplus & ~unknown.cover(physical) if surplus.any() else surplus
@@ -102,7 +102,8 @@ def report_surplus(
     *,
     clean: bool,
 ) -> None:
-    """Units of no record, at these queue offsets. log_end: where the log ends; None: they lie before it."""
+    """Reports units that belong to no record, at these queue offsets. log_end: where the log ends; None: the
+    units lie before that."""
     for offset, unit in zip(offsets[:EACH_MAX].tolist(), units[:EACH_MAX], strict=True):
         beyond = log_end is not None and int(unit["physical_offset"]) >= log_end
         what = "lies after the log's end" if beyond else "belongs to no record"

@@ -1,13 +1,13 @@
-"""Makes a stopped store's consume queues and key index again from its log. The log itself is only read.
+"""Rebuilds a stopped store's consume queues and key index from its log. The log itself is only read.
 
 Order, so that an interrupted repair is completed by the next one, or by the next start:
  1. the store is marked as open, with nothing of its projections on disk;
- 2. their files go;
- 3. the log is read from its beginning, and both are made from its records;
- 4. where they now are is noted, and a store that was closed cleanly is marked so again.
+ 2. their files are removed;
+ 3. the log is read from its beginning, and both are built from its records;
+ 4. their positions are saved, and a store that was closed cleanly is marked as that again.
 
-Damaged records stay where they are; their queues have blanks in their place. A queue whose records are all
-gone from the log keeps the number of its next message by its last file, which stays.
+Damaged records stay where they are; their queues have blanks in their place. If all records of a queue are
+gone from the log, its last file is kept, so that the queue keeps its next offset.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class _Repair:
         if self._own or self._view.clean:
             state.save(files, finished)
         else:
-            files.remove(state.PATH)  # another broker's: its next start goes by its checkpoint
+            files.remove(state.PATH)  # another broker's: its next start uses its checkpoint
         if self._view.clean:
             files.remove(ABORT_PATH)
         fault_point("repair.after_finish")

@@ -1,4 +1,4 @@
-"""A stopped store, as the checks see it."""
+"""A stopped store, for the checks."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class StoppedStore:
 
 
 def log_steps(view: StoreView, scan: LogScan) -> Iterator[LogStep]:
-    """The log from its beginning to where recovery would find its end; fills `scan`."""
+    """Steps over the log, from its beginning to the end that recovery would find; fills `scan`."""
     reader = WholeRuns(
         LogReader(view.log, view.log.min_offset, view.known_end), sealed=state.runs_sealed(view.state)
     )

@@ -1,5 +1,5 @@
-"""The B+trees of a stopped store, for reading: those on disk where they have the whole log, else others that
-are made from the log, in memory.
+"""The B+trees of a stopped store, for reading: those on disk if they have the whole log, otherwise trees that
+are built from the log in memory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from trovemq_store.index.trees.tree_index import changes_of
 def stopped_trees(
     view: StoreView, remark: Callable[[str], None]
 ) -> Iterator[tuple[TreeReader, TopicNumbers]]:
-    """A reader of trees that have the whole log; `remark` is called where they are not those on disk."""
+    """A reader of trees that have the whole log; `remark` is called if they are not those on disk."""
     trees: Trees
     opened, why = open_stopped(view)
     if opened is not None:
@@ -54,7 +54,7 @@ def stopped_trees(
 
 
 def open_stopped(view: StoreView) -> tuple[Trees | None, str]:
-    """The trees on disk; None, and why not, where there are none that can be read."""
+    """The trees on disk; None and the reason if they are missing or cannot be read."""
     try:
         trees = view.files.open_trees(DIRECTORY, TREE_NAMES)
     except StorageError as error:
@@ -78,7 +78,7 @@ def search_mark(trees: Trees) -> Mark:
 
 
 def lacking(view: StoreView, trees: Trees) -> str:
-    """How the trees contradict the log, or what they lack of it; empty where they are complete."""
+    """How the trees contradict the log, or how much of it they lack; empty if they are complete."""
     try:
         mark = search_mark(trees)
     except StorageError as error:
@@ -91,7 +91,7 @@ def lacking(view: StoreView, trees: Trees) -> str:
 
 
 def contradicting(view: StoreView, mark: Mark) -> str:
-    """Why trees of this mark are not this log's; empty where they may be."""
+    """Why trees with this mark do not belong to this log; empty if they may."""
     if mark.position > max(view.log.segments.capacity_end, view.log.min_offset):
         return f"the trees reach to {mark.position}, the log to {view.log.segments.capacity_end}"
     if mark.physical_offset < view.log.min_offset:

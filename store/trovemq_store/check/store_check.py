@@ -19,7 +19,7 @@ from trovemq_store.log.projection import DispatchBatch
 from trovemq_store.log.whole_runs import UnfinishedRun
 
 Steps = Generator[ReadAhead | None, OSError | None, None]
-"""A ReadAhead: these bytes are read next. None: a step is done."""
+"""Yields a ReadAhead if these bytes are read next, None if a step is done."""
 
 
 @dataclass(slots=True)
@@ -118,7 +118,7 @@ class StoreCheck:
         yield None
 
     def finish(self, end: PhysicalOffset) -> Steps:
-        """After steps(); `end` is where the checked part of the log ends."""
+        """Call after steps(); the checked part of the log ends at `end`."""
         try:
             for _ in self._queues.finish(end):
                 yield None

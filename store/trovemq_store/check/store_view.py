@@ -1,6 +1,6 @@
-"""A store as recovery would find it, without touching it.
+"""A store as recovery would find it, without changing it.
 
-The sizes of its files come from the settings that were given, else from the files themselves. The log is
+The sizes of its files come from the given settings, otherwise from the files themselves. The log is
 read by the same reader that recovery uses, from its first byte; records of deleted topics are
 distinguished by the same table.
 """
@@ -50,7 +50,7 @@ class LogScan:
     last_store_timestamp: EpochMs = EpochMs(0)
     damages: list[Damage] = field(default_factory=list)
     unreadable: list[tuple[PhysicalOffset, str]] = field(default_factory=list)
-    """Physical offsets of well-formed records whose body cannot be had, and why."""
+    """Physical offsets of well-formed records whose body cannot be decompressed, and why."""
 
 
 class StoreView:
@@ -79,7 +79,7 @@ class StoreView:
 
     @property
     def locked(self) -> bool:
-        """Another process has the store open: files may change while they are read."""
+        """Whether another process has the store open: files may change while they are read."""
         return self.files.is_locked(LOCK_PATH)
 
     @property
@@ -128,7 +128,7 @@ class StoreView:
         return segment.file.path, physical_offset - segment.start
 
     def message(self, run: DispatchBatch, index: int, scan: LogScan) -> Message | None:
-        """A record of a run, decoded; None, noted in `scan`, where its body cannot be decompressed."""
+        """A record of a run, decoded; None if its body cannot be decompressed, which is noted in `scan`."""
         try:
             return run.records.message(index)
         except TroveError as error:
@@ -144,12 +144,12 @@ class StoreView:
 
 
 def infer_sizes(files: ReadOnlyFileSystem, given: Mapping[str, int]) -> StoreSettings:
-    """The settings for a store, its sizes as given or else as its files have them."""
+    """The settings for a store, with the given sizes, and for the others those of its files."""
     return StoreSettings(**known_sizes(files, given))  # type: ignore[arg-type]  # only integer members
 
 
 def known_sizes(files: ReadOnlyFileSystem, given: Mapping[str, int]) -> dict[str, int]:
-    """The sizes that are given, and those that the store's files have."""
+    """The given sizes, and for the others those of the store's files."""
     sizes = dict(given)
     if (saved := state.load(files)) is not None:
         sizes = {name: getattr(saved, name) for name in SIZES} | sizes
@@ -166,7 +166,7 @@ def known_sizes(files: ReadOnlyFileSystem, given: Mapping[str, int]) -> dict[str
 
 
 def with_sizes_of_store(root: Path, settings: StoreSettings, written: Collection[str]) -> StoreSettings:
-    """The same settings; sizes that nobody set are those of the store in `root`, where it has them.
+    """The settings, where sizes that nobody set are those of the store in `root`, if it has them.
 
     TroveError STORE_SETTINGS_MISMATCH, STORE_NEWER; StorageError.
     """
@@ -175,8 +175,7 @@ def with_sizes_of_store(root: Path, settings: StoreSettings, written: Collection
 
 
 def _segment_size(files: ReadOnlyFileSystem) -> int:
-    """The size of the log's files; 0 where they differ: a file that was cut short does not show a store's
-    size."""
+    """The size of the log's files; 0 if they differ, because one may have been cut short."""
     paths = [
         f"{COMMIT_LOG_DIRECTORY}/{name}" for name in files.list(COMMIT_LOG_DIRECTORY) if name.isdecimal()
     ]
@@ -194,7 +193,8 @@ def _queue_file_size(files: ReadOnlyFileSystem) -> int:
 
 
 def _index_sizes(files: ReadOnlyFileSystem, given: Mapping[str, int]) -> dict[str, int]:
-    """Slots and items of an index file: one equation for both, its size, and neither is written in it."""
+    """Slot and item counts of the index files. A file has neither of them; its size is one equation for
+    both."""
     paths = layouts.index_paths(files)
     if not paths:
         return {}
@@ -215,7 +215,7 @@ def _index_sizes(files: ReadOnlyFileSystem, given: Mapping[str, int]) -> dict[st
 def _slots_by_first_item(files: ReadOnlyFileSystem, path: str, rest: int) -> int:
     """Finds item 1 by its content: a key hash of the record that the header names first.
 
-    A file without items, or whose record is gone, has RocketMQ's usual 1 slot to 4 items.
+    A file without items, or whose record is gone, is taken to have RocketMQ's usual 1 slot to 4 items.
     """
     usual = rest // (layouts.SLOT_SIZE + 4 * layouts.ITEM_SIZE)
     view = files.open(path).view()
@@ -223,7 +223,7 @@ def _slots_by_first_item(files: ReadOnlyFileSystem, path: str, rest: int) -> int
     physical_offset = PhysicalOffset(int(header["begin_physical_offset"]))
     if int(header["item_count"]) <= 1:
         return usual
-    items_from = layouts.HEADER_SIZE + layouts.ITEM_SIZE  # where item 1 would be, were there no slots
+    items_from = layouts.HEADER_SIZE + layouts.ITEM_SIZE  # where item 1 would be if there were no slots
     for key_hash in _key_hashes_at(files, physical_offset):
         position = _find(view, key_hash.to_bytes(4) + physical_offset.to_bytes(8), items_from)
         slots, odd = divmod(position - items_from, layouts.SLOT_SIZE)

@@ -1,8 +1,7 @@
 """The B+trees of a stopped store against the log: LMDB's structure, then every entry of the search trees.
 
-Where the trees lag, or where a start would quarantine them, that is a note; the part that they have is
-checked all the same. Faults that a start would not notice, and that make searches answer wrongly, are
-findings.
+Trees that lag are checked as far as they are. If a start would rebuild them, that is a note. Faults that a
+start would not notice, and that make the results of searches wrong, are findings.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _FINDINGS_MAX: Final = 8
 
 def check_trees(view: StoreView, findings: Findings) -> None:
     if not view.files.exists(PATH):
-        return  # they are made at the next start
+        return  # they are created at the next start
     damage = _pages(view)
     for problem in damage[:_FINDINGS_MAX]:
         findings.add(PATH, 0, problem)
@@ -181,7 +180,7 @@ class _Entries:
 
 
 def _declared(reader: TreeReader) -> dict[bytes, int]:
-    """By topic number and property name: from where on records have terms of the property."""
+    """By topic number and property name: the offset from which on records have terms of the property."""
     return {
         key[len(PROPERTY_FROM) :]: OFFSET.unpack(value)[0]
         for key, value in reader.items(META, PROPERTY_FROM, key_after(PROPERTY_FROM))

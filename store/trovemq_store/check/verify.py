@@ -1,4 +1,4 @@
-"""The whole store against itself: every record, every consume-queue unit, every item of the indexes."""
+"""Checks a whole stopped store: every record, every consume-queue unit, every item of the indexes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OWN_FILES: Final = {"checkpoint", "lock", "abort"}
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The findings of a recovery of the store."""
+    """The state of the store, as a recovery would find it, and the counts of findings."""
 
     clean: bool
     log_begin: PhysicalOffset
@@ -90,7 +90,7 @@ def _report_log(view: StoreView, scan: LogScan, bytes_cut: int, findings: Findin
 
 
 def _check_files(view: StoreView, findings: Findings) -> None:
-    """The tables can be read, and queue files have the size of the settings."""
+    """Checks that the tables can be read, and that queue files have the size of the settings."""
     for load in (TopicTable.load, ConsumerOffsets.load):
         try:
             load(view.files)

@@ -23,13 +23,14 @@ _Row = TypeVar("_Row")
 
 
 class AppendResult(NamedTuple):
-    """The place of a batch: contiguous from physical_offset; record i has first_queue_offset + i.
+    """The place of a batch in the log: its records lie one after the other from physical_offset on, and
+    record i has the queue offset first_queue_offset + i.
 
-    Of a batch with `duplicates` (index in the batch -> where the message was stored before; rising) these
-    were left out: everything else says of the others, which are numbered without them. Where all of it were
-    duplicates, physical_offset, first_queue_offset and store_timestamp are those of the first one's original.
-    `synced_at`: how far the log must be synced for the originals to be on disk. `gaps` (index in the batch,
-    rising): the numbers that the producer of the message left out just before it.
+    `duplicates`: index in the batch -> place of the original, rising. These messages were not stored, and all
+    other fields describe the remaining records only, numbered without them. If all messages are duplicates,
+    physical_offset, first_queue_offset and store_timestamp are those of the first message's original.
+    `synced_at`: the log must be synced up to here for the originals to be on disk. `gaps` (by index in the
+    batch, rising): the sequence numbers that the producer left out just before that message.
     """
 
     status: AppendStatus
@@ -73,8 +74,8 @@ class AppendResult(NamedTuple):
         return self._part(first, count, len(before), known, gaps)
 
     def parts(self, counts: Iterable[int]) -> Iterator[AppendResult]:
-        """Splits the result of a batch into those of the sends that it was put together from, by their
-        message counts."""
+        """Splits the result of a batch into the results of the sends that are in it; `counts`: how many
+        messages each send has."""
         ends = list(accumulate(counts, initial=0))
         assert ends[-1] == self.message_count, "the sends are the whole batch"
         assert len(self.positions) == self.record_count, "each stored record has its position"
@@ -87,7 +88,8 @@ class AppendResult(NamedTuple):
     def _part(
         self, first: int, count: int, before: int, known: Mapping[int, Place], gaps: Mapping[int, Gap]
     ) -> AppendResult:
-        """`before`: how many duplicates lie before it; `known`: those in it."""
+        """The result of `count` messages. `before`: the number of duplicates before them; `known`: the
+        duplicates among them, counted from the first one."""
         kept = count - len(known)
         if not kept:
             return only_duplicates(known, self.synced_at, self.store_host)
@@ -107,7 +109,7 @@ class AppendResult(NamedTuple):
         )
 
     def offset_msg_ids(self) -> list[str]:
-        """One offsetMsgId a record."""
+        """One offsetMsgId per record."""
         return [
             encode_offset_msg_id(self.store_host, PhysicalOffset(self.physical_offset + int(position)))
             for position in self.positions
@@ -115,7 +117,7 @@ class AppendResult(NamedTuple):
 
 
 def _shares(rows: Mapping[int, _Row], ends: Sequence[int]) -> Iterator[dict[int, _Row]]:
-    """The rows of ends[0] .. ends[1] - 1, of ends[1] .. ends[2] - 1, …, each counted from its first one."""
+    """For each range ends[i] .. ends[i + 1] - 1 the rows in it, with indexes counted from its beginning."""
     indexes = tuple(rows)
     for first, end in pairwise(ends):
         own = indexes[bisect_left(indexes, first) : bisect_left(indexes, end)]
@@ -125,7 +127,7 @@ def _shares(rows: Mapping[int, _Row], ends: Sequence[int]) -> Iterator[dict[int,
 def only_duplicates(
     duplicates: Mapping[int, Place], synced_at: PhysicalOffset, store_host: bytes
 ) -> AppendResult:
-    """Nothing was appended: message 0, 1, … of the batch had been stored before."""
+    """The result where nothing was appended, because all messages of the batch had been stored before."""
     first = duplicates[0]
     return AppendResult(
         AppendStatus.PUT_OK,

@@ -5,8 +5,8 @@ transactions). A record that cannot be copied must not hold up the others: it st
 continues as if the record could not be read.
 
 Invariants
-- An error that may pass (a full disk, a broker that stops) is never taken for one of the record's own.
-- The memory is bounded: the latest KNOWN_MAX places, and KNOWN_MAX that nobody has logged yet.
+- A temporary error (a full disk, a stopping broker) is never counted as a failure of the record.
+- Memory is bounded: the latest KNOWN_MAX places, and at most KNOWN_MAX failures that are not logged yet.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ OF_THE_RECORD: Final = (
     errors.REQUEST_ILLEGAL,
     errors.TOPIC_ILLEGAL,
 )
-"""Errors that repeat however often the same copy is tried."""
+"""Errors whose cause is the record: the same copy would fail at every further attempt."""
 
 Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
 class CopyFailure:
-    """A record that could not be copied; topic and queue as the record says them."""
+    """A record that could not be copied; topic and queue are those that the record names."""
 
     purpose: str
     physical_offset: PhysicalOffset
@@ -61,7 +61,7 @@ class CopyFailures:
         self._unreported: deque[CopyFailure] = deque(maxlen=KNOWN_MAX)
 
     def copied(self, purpose: str, record: bytes | memoryview, make: Callable[[], Made]) -> Made | None:
-        """The result of make() for the record; None where the record cannot be copied. TroveError where the
+        """The result of make(). None if the record cannot be copied, which is noted. Raises TroveError if the
         cause may be temporary."""
         try:
             return make()

@@ -1,15 +1,16 @@
-"""Idempotent produce: a message whose unique id its topic stored within the window is not stored again.
+"""Idempotent produce: a message is not stored again if its topic has stored its unique id within the window.
 
-Only a producer's own sends are checked, by the topic that the producer named (topic option `deduplicate`).
-The duplicate is answered with the place of the original; it uses up no queue offset. Messages that wait
-elsewhere (half and delayed ones) are judged by once(); one that is withdrawn there (rolled back, given up,
-recalled) leaves its id free again. Where a producer numbers its messages, a number that it has sent within
-the window is a duplicate too, and numbers that did not come are counted (trees/producers.py).
+Only messages that producers send are checked, by the topic that the producer named (topic option
+`deduplicate`). The reply to a duplicate has the place of the original; a duplicate uses up no queue offset.
+Messages that wait in another topic (half and delayed ones) are checked by append_if_absent(). If such a
+message is withdrawn (rolled back, given up, recalled), its id may be stored again. If a producer numbers its
+messages, a number that it has sent within the window is a duplicate, too, and missing numbers are counted
+(trees/producers.py).
 
 Invariants
-- An id is looked up, stored and remembered in one step that nothing can interrupt: of two sends of one id,
-  whatever their connections, one is stored.
-- Of a batch that is refused nothing is remembered.
+- An id is looked up, stored and remembered in one step that nothing interrupts: of two sends with the same
+  id, on whatever connections, one is stored.
+- Nothing of a refused batch is remembered.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _UNREAD: Final = "the ids cannot be looked up"
 
 
 class Deduplication:
-    """One a store; used from the engine's thread."""
+    """One per store; used on the engine's thread."""
 
     def __init__(
         self,
@@ -79,9 +80,9 @@ class Deduplication:
         now_ms: EpochMs,
         born_host: bytes | None,
     ) -> AppendResult:
-        """MessageStore.append() for a producer's own send.
+        """MessageStore.append() for the messages of a producer.
 
-        TroveError as there, and INDEX_DISABLED, OS_PAGE_CACHE_BUSY; then nothing was stored.
+        Raises TroveError as that does, and INDEX_DISABLED, OS_PAGE_CACHE_BUSY; then nothing was stored.
         """
         window_ms = self._store.topics.options(topic).deduplicate_ms
         if not window_ms:
@@ -120,7 +121,8 @@ class Deduplication:
     def append_if_absent(
         self, topic: str, unique_id: bytes, now_ms: EpochMs, write: Callable[[], AppendResult]
     ) -> AppendResult:
-        """write() stores one message of that topic and id somewhere; it is not called for a duplicate."""
+        """Calls write(), which stores one message with that topic and id, unless the message is a
+        duplicate."""
         window_ms = self._store.topics.options(topic).deduplicate_ms
         if not window_ms or not unique_id:
             return write()
@@ -184,7 +186,7 @@ class Deduplication:
                 f"the ids of topic {topic} are being read from the log",
                 topic=topic,
             )
-        self._current_from = LOG_ORIGIN  # since the opening; later messages are remembered
+        self._current_from = LOG_ORIGIN  # caught up since the opening; ids of later messages are remembered
         trees.unique_ids.check_space(count)
         return trees
 
@@ -214,7 +216,7 @@ class Deduplication:
         with storage_errors(_UNREAD, errors.UNKNOWN_ERROR):
             dedup = trees.producers.check(topic, self._now(now_ms) - window_ms, left, ids)
         dedup.known |= known
-        for index, first in repeats.items():  # whose first one may be a duplicate by its number
+        for index, first in repeats.items():  # the first one may be a duplicate by its number
             if first in dedup.known:
                 dedup.known[index] = dedup.known[first]
             else:
@@ -247,7 +249,8 @@ class Deduplication:
         dedup: DedupResult,
         stored: tuple[AppendResult, Mapping[int, Place]] | None,
     ) -> AppendResult:
-        """The result that the sender gets."""
+        """The result of a batch with duplicates. stored: the result of the other messages, and their places
+        by index; None if there are none."""
         duplicates: dict[int, Place] = {}
         for index, unique_id in enumerate(ids):
             if index in dedup.known:
@@ -267,8 +270,8 @@ class Deduplication:
 
 
 def withdraw(store: MessageStore, topic: str, unique_id: str, result: AppendResult) -> None:
-    """The message of that id will never be delivered, as the record says that was appended just now: another
-    one of the id is none too many."""
+    """Allows the id again: its message will never be delivered, as the record says that was just appended
+    (`result`)."""
     if store.trees is not None and store.topics.options(topic).deduplicate_ms:
         offset = result.physical_offset
         store.trees.unique_ids.remember(topic, [unique_id.encode()], [offset], result.end)

@@ -1,6 +1,7 @@
-"""Space that an open store keeps back for a full disk: a segment, and the reserve of its file system.
+"""Space that an open store reserves for a full disk: a segment file, and the reserve of its file system.
 
-Invariant: while the reserve is not whole, no new message is taken: the rest is for the broker's own records.
+Invariant: while a part of the reserve is missing, new messages are refused: the disk's space is then for the
+broker's own records.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class ReserveRefill:
 
 
 class DiskReserve:
-    """enabled: the setting spare_segment_enable; without it there is no reserve, and an existing one is
-    removed."""
+    """The reserve of one store. enabled: the setting spare_segment_enable; without it there is no reserve,
+    and an existing one is removed."""
 
     def __init__(self, files: GuardedFileSystem, segments: Segments, *, enabled: bool) -> None:
         self._files = files

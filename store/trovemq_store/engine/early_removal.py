@@ -4,14 +4,14 @@ own.
     {"formatVersion": 1, "newest": ms, "until": ms, "crc32": "…"}
 
 newest   the newest store time among the records that went early
-until    when retention would have removed the last of them: from then on nothing lacks any more
+until    when retention would have removed the last of them: from then on nothing is missing
 (the CRC: store/trovemq_store/files/sealed_json.py)
 
-An answer that reaches back to `newest` may lack some of these records, and says so. Backups have the file.
+A reply that reaches back to `newest` may lack some of these records, and says so. Backups contain the file.
 
 Invariants
-- It is on disk, in two equal copies, before the first of the records is taken from the readers.
-- Neither number goes down while the file is there.
+- The file is on disk, in two equal copies, before readers lose the first of the records.
+- Neither number is ever lowered while the file exists.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FORMAT_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """See the table above; 0 and 0 where nothing lacks."""
+    """See the table above; both are 0 where nothing is missing."""
 
     newest_ms: EpochMs = EpochMs(0)
     until_ms: EpochMs = EpochMs(0)
@@ -91,7 +91,8 @@ class EarlyRemoval:
         self.removed = removed
 
     def forget_at(self, now_ms: EpochMs) -> None:
-        """Where retention would have removed it all by now, nothing lacks. May block. StorageError."""
+        """Removes the file if retention would have removed all of the messages by now. May block.
+        StorageError."""
         if not self.removed or now_ms < self.removed.until_ms:
             return
         file = _file(self._files)

@@ -135,10 +135,10 @@ class MessageStore(StoreReading):
             self.trees.catch_up_current(min(self.flushed_offset, self.visible_offset))
         fault_point("open.before_flush")
         if not self.consume_queues.many_unsynced:
-            self.flush_projections()  # else the next flush does it: until then the old marks hold
+            self.flush_projections()  # else the next flush does it; until then the old marks are valid
 
     def _complete_index(self) -> None:
-        """Reads the log on until the index has everything, or cannot continue (no file to be had for it)."""
+        """Reads the log until the index is complete, or cannot continue because a file cannot be created."""
         assert self.key_index is not None or not self.lagging, "only the key index may lag"
         while self.key_index is not None and self.lagging:
             before = self.key_index.position
@@ -161,9 +161,9 @@ class MessageStore(StoreReading):
     ) -> AppendResult:
         """Appends a validated batch (validate_batch's result over `data`) as one run. Never syncs.
 
-        A bytearray is patched in place and belongs to the store from then on. Topic and queue id were
-        checked by the caller. internal: the broker's own record, which continues where space.check() refuses
-        new messages.
+        A bytearray is patched in place and belongs to the store from then on. The caller has checked topic
+        and queue id. internal: a record of the broker's own, which is taken also while the disk reserve
+        refuses new messages.
 
         TroveError BATCH_ILLEGAL, BATCH_SIZE_EXCEEDED, DISK_FULL, CREATE_MAPPED_FILE_FAILED,
         OS_PAGE_CACHE_BUSY, STORE_FAILED, UNKNOWN_ERROR; then nothing was written and no queue offset used up.
@@ -206,7 +206,7 @@ class MessageStore(StoreReading):
     def append_run(self, run: TransactionRun, now_ms: EpochMs) -> RunResult:
         """Appends an atomic transaction's records as one run within one segment. Never syncs.
 
-        Who was asked has checked topics and queues, as for append(). The run is the store's from then on.
+        The caller has checked topics and queues, as for append(). The run belongs to the store from then on.
         TroveError as append(); then nothing was written and no queue offset used up.
         """
         self._check_writable()
@@ -238,7 +238,7 @@ class MessageStore(StoreReading):
         timestamp: EpochMs,
         next_offsets: Mapping[tuple[str, QueueId], QueueOffset],
     ) -> None:
-        """All of it at once, or nothing."""
+        """Writes the whole run, or nothing."""
         assert timestamp >= self.last_store_timestamp, "store times never go back"
         check_properties(patched)
         try:
@@ -248,9 +248,9 @@ class MessageStore(StoreReading):
             self.last_store_timestamp = self._names.now_ms = timestamp
             self._dispatcher.offer(DispatchBatch(patched, physical_offset, self._log.end))
         except TroveError:
-            raise  # refused, and taken back
+            raise  # refused: the log is as before
         except BaseException:
-            self.mark_failed()  # no memory, perhaps: the log may now have more than we know
+            self.mark_failed()  # out of memory, perhaps: the log may now have more than `end` says
             raise
 
     def _check_writable(self) -> None:
@@ -319,13 +319,13 @@ class MessageStore(StoreReading):
 
     @property
     def lagging(self) -> list[str]:
-        """Names of the projections that have not reached visible_offset; few records that were left to the
-        index do not count."""
+        """Names of the projections that have not reached visible_offset. The few records that index_later()
+        leaves for later do not count."""
         return [projection.name for projection in self._dispatcher.lagging_long]
 
     def index_later(self) -> None:
-        """From now on a few records at a time are left to the index, for whoever calls catch_up() again and
-        again. Until then look-ups read them from the log."""
+        """From now on the key index gets small batches later, several at once. The caller must call
+        catch_up() regularly; until then look-ups read these records from the log."""
         self._dispatcher.index_later = True
 
     # --- flush and dispatch -------------------------------------------------------------------------
@@ -352,10 +352,10 @@ class MessageStore(StoreReading):
         return grown
 
     def dispatch(self) -> list[tuple[str, QueueId]]:
-        """Carries every record that may be visible to the projections (async mode: call after append).
+        """Applies to the projections every record that may become visible (async mode: call after append).
 
-        Returns the (topic, queue_id) pairs that grew. A consume queue that cannot be written (a full disk)
-        holds everything back; it is tried again at the next call.
+        Returns the (topic, queue_id) pairs that grew. If a consume queue cannot be written (a full disk),
+        no later record becomes visible; the next call tries again.
         """
         sync = self.settings.flush_mode == "sync"
         try:
@@ -369,12 +369,12 @@ class MessageStore(StoreReading):
         return self.consume_queues.take_grown()
 
     def catch_up(self, bytes_max: int) -> bool:
-        """Lets projections that lag (a rebuilt key index, records that were left to it) read on in the log.
-        True where more is left."""
+        """Lets lagging projections (a key index that is rebuilt, or gets records later) read the next part of
+        the log. True if there is more to read."""
         return self._dispatcher.catch_up(bytes_max)
 
     def index_left(self) -> None:
-        """The key index gets the records that were left to it, now."""
+        """Applies to the key index the records that index_later() left for later."""
         self._dispatcher.index_left()
 
     def begin_trees(self, bytes_max: int) -> TreeStep | None:
@@ -388,7 +388,7 @@ class MessageStore(StoreReading):
         return step
 
     def finish_trees(self, step: TreeStep) -> None:
-        """Whatever became of run()."""
+        """Call after run(), also if it failed."""
         assert self.trees is not None, "begin_trees() gave the step"
         assert self.removal_holds > 0, "begin_trees() holds removals"
         self.removal_holds -= 1
@@ -400,21 +400,22 @@ class MessageStore(StoreReading):
             self.trees.catch_up(min(self.flushed_offset, self.visible_offset))
 
     def spare_work(self) -> SpareWork | None:
-        """Work that makes the next segment's file ahead of need; run() it in another thread."""
+        """The work of creating the next segment's file before it is needed; run() it in another thread."""
         return self._log.spare_work()
 
     def finish_spare(self, work: SpareWork) -> None:
         self._log.segments.finish_spare(work)
 
     def flush_projections(self, *, index: bool = False) -> None:
-        """Consume queues, now and then the index, and the marks of how far they are, to disk. May block."""
+        """Syncs the consume queues, and now and then (or if `index`) the index, and saves how far they are on
+        disk. May block."""
         log_end, timestamp = self._log.flushed_offset, self._flushed_timestamp
         few = self.consume_queues.queue_count <= QUEUE_ENDS_MAX
         self._checkpoint.flush(log_end, timestamp, self._queue_ends(log_end) if few else {}, index=index)
 
     @property
     def marked_offset(self) -> PhysicalOffset:
-        """A restart scans the log from here, or from further on."""
+        """A restart scans the log from here, or from a later offset."""
         return self._checkpoint.position
 
     def _window_begin(self, window_ms: int) -> PhysicalOffset:
@@ -444,7 +445,7 @@ class MessageStore(StoreReading):
         return TopicDeletion(self._deletions, change, self._log.end)
 
     def finish_delete_topic(self, work: TopicDeletion) -> None:
-        """Call on the engine's thread, whatever became of run(). To persist the offsets is the caller's.
+        """Call on the engine's thread after run(), also if it failed. The caller persists the offsets.
 
         TroveError STORE_FAILED: the topic is deleted, but the store cannot continue.
         """
@@ -465,7 +466,8 @@ class MessageStore(StoreReading):
             raise TroveError(errors.STORE_FAILED, f"files of {topic} cannot be removed: {error}") from error
 
     def _synced_queue_end(self, topic: str, queue_id: QueueId) -> QueueOffset:
-        """How far consumer offsets of a queue may be stored: no message below may be lost by a power cut."""
+        """The highest consumer offset of a queue that may be stored: a power cut loses no message below
+        it."""
         queue = self.consume_queues.get(topic, queue_id)
         if queue is None:
             return OFFSET_MAX
@@ -475,7 +477,8 @@ class MessageStore(StoreReading):
 
     # --- retention ----------------------------------------------------------------------------------
     def removals_held(self) -> bool:
-        """While files of the store are being copied, none is removed for its age or to free the disk."""
+        """Whether files of the store are being copied or read: none is then removed for its age or to free
+        the disk."""
         return self.removal_holds > 0
 
     def closed_segments(self) -> list[Segment]:
@@ -530,7 +533,7 @@ class MessageStore(StoreReading):
         self.files.sync_directory("")
 
     def _queue_ends(self, log_end: PhysicalOffset) -> QueueEnds:
-        """How far the queues reach below log_end."""
+        """The max offset of each queue, of its records below log_end."""
         queues, all_of_them = self.consume_queues, self.visible_offset <= log_end
         return {
             topic: {

@@ -5,7 +5,8 @@ Order, and why:
  2. refuse a store that cannot be served: other sizes, a newer format, forms that are not supported;
  3. the log's files, then the projections with the position up to which they can be trusted;
  4. scan the log from that position to its end and apply the records that the consume queues lack (the key
-    index may lag and reads on later); where they turn out to lack more than that, from the log's beginning;
+    index may lag, and catches up later); if the queues turn out to lack earlier records, too, scan again from
+    the log's beginning;
  5. cut everything after the end, sync the recovered files, and only then mark the store as open (`abort`).
 
 A store is *clean* when `abort` is missing: its files are trusted and only the tail is verified. Otherwise
@@ -298,8 +299,8 @@ class _Opening:
     def _load_after_crash(self) -> None:
         saved, key_index = self._saved, self._key_index
         if saved is not None:
-            # Below the log's beginning there is nothing to make a unit from again: a queue that has no other
-            # units keeps the number of its next message by them.
+            # Units of records below the log's beginning cannot be rebuilt. They are trusted, because a queue
+            # without other units knows its next queue offset from them.
             trusted = max(saved.consume_queue_position, self._log.min_offset)
             self._consume_queues.load(trusted, deleted_below=self._deletions.entries(), names_synced=True)
             if not self._queues_are_whole(saved):
@@ -326,8 +327,8 @@ class _Opening:
             key_index.truncate_to(LOG_ORIGIN)  # files of it are gone: all of it is rebuilt
 
     def _queues_are_whole(self, saved: StoreState) -> bool:
-        """After a clean stop: whether every queue begins and ends where it did, unless the log begins later
-        by now; after a crash: whether it is there."""
+        """Whether every queue of the saved state exists and, unless the log begins later by now, begins where
+        it did. After a clean stop each must also end where it did."""
         same_log_begin = saved.log_begin == self._log.min_offset
         for topic, queues in saved.queue_ends.items():
             if self._deletions.deleted_below(topic) >= max(1, saved.consume_queue_position):
@@ -342,7 +343,8 @@ class _Opening:
         return True
 
     def _forget_queues(self) -> None:
-        """All queues are rebuilt from the log. If that is interrupted, it begins again."""
+        """Forgets all queues; they are rebuilt from the log. If that is interrupted, the next start begins it
+        again."""
         fault_point("recovery.before_forgetting")
         self._save_state(consume_queue_position=0, queue_ends={}, queue_begins={})
         self._mark_open()
@@ -410,7 +412,8 @@ class _Opening:
                     yield topic, queue_id, end
 
     def _keep_queue_offsets(self, damages: Sequence[Damage]) -> None:
-        """No queue offset is given twice, also where the last records of a queue are damaged."""
+        """Sees to it that no queue offset is assigned twice, also if the last records of a queue are
+        damaged."""
         for topic, queue_id, end in list(self._short_queues()):
             queue = self._consume_queues.get(topic, queue_id)
             last_end = LOG_ORIGIN if queue is None else queue.last_physical_end
@@ -421,7 +424,7 @@ class _Opening:
                     break
 
     def _place_damaged(self, damage: Damage) -> None:
-        """A damaged record that says of itself that it is its queue's next message is believed in that."""
+        """Keeps a place in the queue for a damaged record that says that it is the queue's next message."""
         segment = self._log.segments.at(damage.physical_offset)
         assert segment is not None, "damage is found in segments"
         assert damage.end <= segment.end, "damage is found segment by segment"
@@ -445,12 +448,12 @@ class _Opening:
             self._consume_queues.place_lost(topic, queue_id, offset + 1, damage.physical_offset, fields.size)
 
     def _cut(self, end: PhysicalOffset) -> int:
-        """Cuts the log at `end`. Returns how many bytes there were not zero."""
+        """Cuts the log at `end`. Returns how many bytes after it were not zero."""
         if not self._clean:
             self._log.segments.drop_from(end)
-        self._offsets.cap_all(self._consume_queues.next_offset)  # of a .bak too, and of topics since deleted
+        self._offsets.cap_all(self._consume_queues.next_offset)  # also those of a .bak, and of deleted topics
         if self._clean and self._saved is not None:
-            # No more can be there than one append that failed, and whose bytes could not be taken back.
+            # At most the bytes of one failed append can be there, which could not be zeroed.
             size_max = max(self._settings.batch_size_max, run_size_max(self._settings.commit_log_file_size))
             return zero_behind(self._files, self._log, end, size_max)
         return zero_behind(self._files, self._log, end)
@@ -465,7 +468,8 @@ def last_indexed_offset(key_index: KeyIndex | None) -> PhysicalOffset:
 
 
 def _move(projection: Projection, position: PhysicalOffset) -> None:
-    """The saved state may be ahead of the last entry: the records between them have none."""
+    """Moves the projection up to the saved position: the records between its last entry and that have
+    none."""
     if position > projection.position:
         projection.apply(DispatchBatch(NO_RECORDS, position, position))
 
@@ -482,7 +486,7 @@ def _last_store_timestamp(log: CommitLog, consume_queues: ConsumeQueues) -> Epoc
 
 
 def log_runs(log: CommitLog) -> LogRuns:
-    """Runs of the log without looking at CRCs; damage is skipped."""
+    """Reads runs of the log without checking CRCs; damage is skipped."""
 
     def runs(begin: PhysicalOffset, end: PhysicalOffset, run_bytes_max: int) -> LogReader:
         begin = max(begin, log.min_offset)
@@ -492,8 +496,8 @@ def log_runs(log: CommitLog) -> LogRuns:
 
 
 def _settle(files: FileSystem, log: CommitLog, scanned_from: PhysicalOffset, end: PhysicalOffset) -> None:
-    """Everything that the scan found is on disk before anyone relies on it: a killed broker's last
-    records may have been in the page cache only."""
+    """Syncs everything that the scan found, before anyone relies on it: the last records of a killed broker
+    may be in the page cache only."""
     if len(log.segments):
         files.sync_directory(DIRECTORY)
     for segment in log.segments.covering(scanned_from, end):

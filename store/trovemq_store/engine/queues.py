@@ -1,8 +1,7 @@
 """Finding a queue by topic and queue id, as a caller names it: for pulling, queries and administration alike.
 
-A topic is known here by its configuration or by queues that the store has of it, whatever its name:
-everything in the store can be read. A queue that was configured and has had no message yet is there, and
-empty.
+A topic exists here if it is configured or if the store has queues of it, whatever its name: everything in the
+store can be read. A configured queue that has had no message yet exists, and is empty.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def _stated_count(config: TopicConfig | None) -> int:
 
 
 def find_queue(store: MessageStore, topic: str, queue_id: QueueId) -> ConsumeQueue | None:
-    """The queue, or None where it is there and has had no message yet.
+    """The queue; None if it exists and has had no message yet.
 
     Raises TroveError TOPIC_NOT_FOUND, QUEUE_NOT_FOUND.
     """
@@ -71,7 +70,8 @@ def topic_not_found(topic: str) -> TroveError:
 
 
 def readable_units(queue: ConsumeQueue, offset: QueueOffset, count: int) -> NDArray[np.void]:
-    """queue.units(), with units of UNREADABLE_UNIT_SIZE where the disk does not give them."""
+    """queue.units(), with units of UNREADABLE_UNIT_SIZE in the place of those that the disk does not
+    return."""
     count = min(count, queue.max_offset - offset)
     try:
         return queue.units(offset, count)
@@ -90,8 +90,8 @@ def messages_from(
     store: MessageStore, topic: str, queue_id: QueueId, begin: QueueOffset, end: QueueOffset | None = None
 ) -> Iterator[tuple[QueueOffset, Message]]:
     """(queue offset, message) of every visible, undamaged message of the queue from `begin` on, up to `end`
-    (without it: the queue's end now), with its stored body. For the broker's own topics: one message at a
-    time."""
+    (without it: the queue's present end), with its stored body. Reads message by message, which is meant for
+    the broker's own topics."""
     queue = store.consume_queues.get(topic, queue_id)
     if queue is None:
         return

@@ -51,8 +51,8 @@ class StoreReading:
     def record_at(self, physical_offset: PhysicalOffset, *, check: bool = True) -> memoryview | None:
         """The whole visible, undamaged record that begins exactly there.
 
-        None where there is none: inside a record, beyond the visible end, below the minimum, of a deleted
-        topic. TroveError RECORD_DAMAGED where one begins there and is damaged.
+        None if no such record begins there: inside a record, after the visible end, below the minimum offset,
+        or of a deleted topic. Raises TroveError RECORD_DAMAGED if the record that begins there is damaged.
         """
         visible_end = self.visible_offset
         segment = self._log.segments.at(physical_offset)
@@ -80,12 +80,12 @@ class StoreReading:
         return self._deletions.alive_mask(one, physical_offset) is not None
 
     def read(self, physical_offset: PhysicalOffset, size: int, *, check_readable: bool = True) -> memoryview:
-        """Raw log bytes within one segment, unchecked; empty where they are not all there. StorageError where
-        the disk does not give them; with check_readable=False the caller asks, by can_read()."""
+        """Raw log bytes within one segment, unchecked; empty if they are not all there. StorageError if the
+        disk does not return them; with check_readable=False the caller has checked that with can_read()."""
         return self._log.read(physical_offset, size, check_readable=check_readable)
 
     def read_given(self, physical_offset: PhysicalOffset, size: int) -> memoryview:
-        """read(); a record that the disk does not return is empty too, and counted as damage."""
+        """As read(), but bytes that the disk does not return are empty, too, and counted as damage."""
         try:
             return self._log.read(physical_offset, size)
         except StorageError:
@@ -93,7 +93,7 @@ class StoreReading:
             return memoryview(b"")
 
     def can_read(self, physical_offset: PhysicalOffset, size: int) -> bool:
-        """Whether the disk gives these bytes of one segment."""
+        """Whether the disk returns these bytes of one segment."""
         try:
             self._log.read(physical_offset, size)
         except StorageError:
@@ -101,7 +101,8 @@ class StoreReading:
         return True
 
     def store_timestamp_at(self, physical_offset: PhysicalOffset) -> EpochMs | None:
-        """STORETIMESTAMP of the record there without checking the rest; None where it cannot be one."""
+        """STORETIMESTAMP of the record at that offset, whose other bytes are not checked. None if there
+        cannot be one."""
         if not self.min_offset <= physical_offset < self._log.end:
             return None
         return self._log.store_timestamp_at(physical_offset)

@@ -1,12 +1,12 @@
 """Records that the broker writes itself: half and delayed messages, retries, dead letters, events.
 
-They pass the same append as a client's and lie in the log as RocketMQ would have written them. Nothing waits
-for their sync here: who must (a reply that promises the disk) waits for `AppendResult.end`.
+They are appended like a client's messages, and lie in the log as RocketMQ would have written them. Nothing
+here waits for a sync: a reply that promises durability waits for `AppendResult.end`.
 
 Invariants
 - Records of one call with the same topic and queue lie together, in the order given.
-- A body is copied as it lies in the log (compressed, perhaps), with the system flag that says so; so are a
-  copy's born host and properties. Nothing of a copy is decoded and encoded again.
+- A copy has the body (compressed, perhaps, with the system flag that says so), the born host and the
+  properties as they lie in the log. Nothing of it is decoded and encoded again.
 """
 
 from __future__ import annotations
@@ -101,7 +101,8 @@ class RecordWriter:
         """Zeros in the form of the store's host, which the append fills in."""
 
     def has_space(self, record: NewRecord) -> bool:
-        """Whether the record's properties, and a CRC where there is to be one, fit into it."""
+        """Whether the record has space for its properties, and for the CRC property if the store appends
+        one."""
         size_max = PROPERTIES_SIZE_MAX - (
             CRC_PROPERTY_SIZE if self._store.settings.append_property_crc else 0
         )
@@ -110,12 +111,14 @@ class RecordWriter:
         return sum(len((name + value).encode()) + 2 for name, value in record.properties.items()) <= size_max
 
     def informed(self, record: NewRecord, changes: Mapping[str, str]) -> NewRecord:
-        """The record with these properties, where it has space for them: they inform, and no more."""
+        """The record with these properties if it has space for them, else the record itself: they are not
+        needed."""
         longer = record.with_properties(changes)
         return longer if self.has_space(longer) else record
 
     def checked(self, record: NewRecord) -> NewRecord:
-        """The record itself, which an append takes, whenever there is space. TroveError: none ever will."""
+        """Returns the record if an append can take it, given space on the disk. TroveError: no append ever
+        can."""
         encoded = self.encode(record)
         check_properties(RecordBatch.split(encoded, topic=record.topic))
         if len(encoded) > self._store.settings.commit_log_file_size - BLANK_SIZE:
@@ -126,10 +129,10 @@ class RecordWriter:
     def append(
         self, records: Sequence[NewRecord], now_ms: EpochMs, *, internal: bool = True
     ) -> list[AppendResult]:
-        """One result a record, in order. Runs of one topic and queue become one append each. internal: False
-        for a user's message, which a full disk refuses.
+        """Appends the records; one result per record, in order. Consecutive records of one topic and queue
+        are appended together. internal: False for a user's message, which is refused while the disk is full.
 
-        TroveError as MessageStore.append; the runs before the one refused are then in the log.
+        TroveError as MessageStore.append; the runs before the refused one are then in the log.
         """
         results: list[AppendResult] = []
         begin = 0
@@ -182,7 +185,7 @@ class RecordWriter:
         *,
         internal: bool = True,
     ) -> AppendResult:
-        """Records of that topic and queue that are encoded already, as one write of the log.
+        """Appends encoded records of that topic and queue in one write of the log.
 
         TroveError as MessageStore.append.
         """
@@ -195,7 +198,8 @@ class RecordWriter:
     def encode(self, record: NewRecord) -> bytes:
         """The record's bytes; offsets, store time and CRC property are filled in by the append.
 
-        A copy of a record that was stored without the CRC property, and has no space for it, goes without.
+        The copy of a record that was stored without the CRC property, and has no space for it, is written
+        without it.
         """
         block = record.property_block()
         has_space = len(terminated(block)) <= PROPERTIES_SIZE_MAX - CRC_PROPERTY_SIZE

@@ -1,4 +1,4 @@
-"""How far everything was on disk: the marks that a start trusts, `trovemq/state.json` and `checkpoint`.
+"""The marks of how far everything is on disk, which a start trusts: `trovemq/state.json` and `checkpoint`.
 
 Invariant: everything below a mark was on disk before the mark was written.
 """
@@ -48,15 +48,15 @@ class StoreCheckpoint:
         self._last_indexed = saved.key_index_last_offset if saved else state.NO_INDEX
         self._flushes = 0
         self.position = LOG_ORIGIN
-        """Physical offset: a restart scans the log from here, or from further on."""
+        """Physical offset: a restart scans the log from here, or from a later offset."""
 
     def flush(
         self, log_end: PhysicalOffset, timestamp: EpochMs, queue_ends: QueueEnds, *, index: bool
     ) -> None:
-        """Consume queues, now and then the index (always where `index`), and then the marks.
+        """Syncs the consume queues, now and then (always if `index`) the index, and then saves the marks.
 
-        log_end, timestamp: the log is on disk up to here, and its last record was stored then; queue_ends: of
-        the records below. StorageError.
+        The log is on disk up to log_end, and the last record below was stored at `timestamp`; queue_ends: the
+        max offsets of the queues, of the records below log_end. StorageError.
         """
         last_indexed = last_indexed_offset(self._key_index)
         self._queues.flush()
@@ -75,11 +75,11 @@ class StoreCheckpoint:
         self, log_end: PhysicalOffset, timestamp: EpochMs, queue_ends: QueueEnds, *, stopped: bool = False
     ) -> None:
         """Writes both files. stopped: the store is closed, and its index files count as they are."""
-        # A projection may be ahead of the log's sync (async mode): its saved position must not be.
         self._checkpoint = self._checkpoint.advanced(physic=timestamp, logics=timestamp)
         fault_point("state.before_save")
+        # A projection may be ahead of the log's sync (async mode): its saved position must not be.
         marked = min(self._queues.synced_position, log_end)
-        log_begin = self._queues.log_begin  # before the queues' own: it rises after them
+        log_begin = self._queues.log_begin  # read before the begins of the queues: it rises after them
         state.save(
             self._files,
             msgspec.structs.replace(

@@ -68,7 +68,7 @@ class TransactionRun:
         self.message_count = 0
 
     def __len__(self) -> int:
-        """Records, the broker's own among them."""
+        """The number of records, including the broker's own."""
         return len(self._sizes)
 
     @property
@@ -89,7 +89,7 @@ class TransactionRun:
         self.message_count = count
 
     def add_own(self, record: bytes, topic: str, queue_id: QueueId) -> None:
-        """Adds a record of the broker's own, after the messages."""
+        """Adds a record of the broker's own, which comes after the messages."""
         self._add(RecordBatch.split(record, topic=topic), topic, queue_id, None)
 
     def _add(self, batch: RecordBatch, topic: str, queue_id: QueueId, born_host: bytes | None) -> None:
@@ -137,7 +137,7 @@ class TransactionRun:
         store_host: bytes,
         append_property_crc: bool,
     ) -> RecordBatch:
-        """Fills in all that depends on the place in the log. Returns all records, in log order."""
+        """Fills in all values that depend on the place in the log. Returns all records, in log order."""
         assert len(self) > 0, "a run has records"
         assert first_queue_offsets.keys() == self._indexes.keys(), (
             "each queue of the run has its first offset"

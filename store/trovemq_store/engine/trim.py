@@ -1,16 +1,16 @@
-"""Taking the beginning off a store: segments of the log, then files of the consume queues, then index files.
+"""Removing the beginning of a store: segments of the log, then files of the consume queues, then index files.
 
     prepare()   in steps on the engine's thread: the input of measure()
     measure()   in any thread: how far each queue's minimum rises
-    hide()      on the engine's thread: from now on nobody finds the records, all at once
+    hide()      on the engine's thread: from now on no reader finds the records, all at once
     follow()    in steps on the engine's thread: each queue notes its lost units, unless it did before
-    remove()    in any thread: the files go, oldest first
+    remove()    in any thread: the files are removed, oldest first
 
 Invariants
-- Nothing is removed before it was hidden, and every queue has followed; a crash in between leaves everything
-  as it was, or a log that begins later than its queues and its index, which the next start trims again.
-- Segments go one after another, each removal on disk before the next: no crash leaves a gap in the log. So
-  do the files of each queue.
+- No file is removed before its records were hidden and every queue has followed. A crash in between leaves
+  everything as it was, or a log that begins later than its queues and its index: the next start trims those.
+- Segments are removed one after the other, each removal on disk before the next: no crash leaves a gap in the
+  log. So are the files of each queue.
 - A view of a removed file stays valid: its mapping is freed with the last view.
 """
 
@@ -142,7 +142,7 @@ def trim_now(trim: StoreTrim) -> None:
 
 
 def hide_now(trim: StoreTrim) -> None:
-    """All of them but the last. StorageError."""
+    """All steps but remove(), in this thread. StorageError."""
     finished(trim.prepare())
     trim.measure()
     trim.hide()

@@ -1,4 +1,4 @@
-"""All records of a topic with one unique key, exactly: for the broker's own look-ups in the log.
+"""Exactly the records of a topic that have one unique key: for the broker's own look-ups in the log.
 
 The key index has 31 bits of a hash: each record that it names is compared. The part of the log that the index
 does not cover yet is read; where the disk does not return the index, all of the log is read.
@@ -27,7 +27,7 @@ def records_with_unique_key(
         try:
             record = store.record_at(physical_offset)
         except TroveError:
-            continue  # damaged: counted there
+            continue  # damaged: record_at() has counted it
         if record is not None and _answers(record, topic, unique_key):
             yield record
 

@@ -1,4 +1,4 @@
-"""Events in the life of stored messages: records of the topic `rmq_sys_trovemq_delivery`.
+"""Events of stored messages (delivered, acknowledged, …) as records of the topic `rmq_sys_trovemq_delivery`.
 
 A record's body holds many events. All numbers are little-endian.
 
@@ -24,7 +24,7 @@ A record's body holds many events. All numbers are little-endian.
 | 16  | i64   | queue offset                                                    |
 | 24  | i64   | time of the event, epoch ms                                     |
 | 32  | i64   | until: epoch ms, or another queue offset, by kind               |
-| 40  | i64   | physical offset, or messages that wait (PASSED), by kind        |
+| 40  | i64   | physical offset; of PASSED: how many messages wait              |
 | 48  | u32   | attempt: deliveries so far                                      |
 | 52  | u32   | lease: number of the lease that the event gives or ends         |
 """
@@ -86,7 +86,7 @@ class EventKind(IntEnum):
     MOVED = 9  # in flight as before, but its record now lies at physical_offset
     HELD = 10  # examined, not delivered: an earlier one of its message group is in flight
     FORGOTTEN = 11  # the group (of all topics where the topic is empty) was deleted
-    PASSED = 12  # below offset, priority `attempt` was RECEIVED or is consumed; below `until`, all
+    PASSED = 12  # RECEIVED or consumed: priority `attempt` below offset, all below `until`
     IN_LOG_ORDER = 13  # the queue is not received by priority any more; waiting messages were HELD
     TIMER_ENDED = (
         20  # topic, queue id and offset of a record that waited: it was delivered, moved or recalled
@@ -111,7 +111,7 @@ class Event:
     client_id: str = ""
     renewed: bool = False
     physical_offset: int = 0
-    """Or messages that wait, by kind."""
+    """By kind: a physical offset, or how many messages wait."""
 
 
 def encode_events(events: Iterable[Event]) -> bytes:

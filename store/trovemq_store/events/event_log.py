@@ -1,13 +1,14 @@
-"""The events' way into the log, and back at the next start.
+"""Appends events to the log, and reads them at the next start.
 
-Events gather in memory and are appended as one record, at least every 100 ms (the daemon's timer) or when
-they are many. The append waits for no sync of its own: a tail that a power cut takes means that messages are
-delivered again, never that one is lost.
+Pending events are kept in memory and appended as one record, every 100 ms (the daemon's timer) or earlier if
+there are many. No append waits for a sync: if a power cut takes the last events, messages are delivered
+again, and none is lost.
 
 Invariants
 - Events lie in the log in the order in which they were added.
-- Waiting events are bounded: a caller that makes events without end calls check_space() before.
-- After flush() the log has every event that was added: a state made from them is the state at the log's end.
+- Pending events are bounded: a caller that may add events without limit calls check_space() first.
+- After flush() the log has every event that was added: a state that was built from them is the one at its
+  end.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class EventLog:
         return self._next_offset
 
     def add(self, event: Event) -> None:
-        """Remembers the event; see flush()."""
+        """Adds the event to the pending ones; see flush()."""
         self._pending.append(event)
 
     def check_space(self) -> None:
@@ -77,8 +78,8 @@ class EventLog:
             self.appended_count += len(part)
 
     def appended_in_run(self, queue_offset: QueueOffset, event_count: int) -> None:
-        """A record of events lies in the log at that offset of the events' queue: an atomic transaction's,
-        appended with the rest of it. Nothing was pending before it."""
+        """Notes that an atomic transaction has appended a record of events, at that offset of the events'
+        queue. No event may be pending."""
         assert not self._pending, "events lie in the log in their order"
         assert queue_offset >= self._next_offset, "events lie in the log in their order"
         self._next_offset = QueueOffset(queue_offset + 1)

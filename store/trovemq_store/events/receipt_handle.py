@@ -7,12 +7,12 @@
 | kind    | hex: 0 the topic itself, 1 and 2 RocketMQ's pop retry topics, 3 its classic one |
 | queue   | hex: queue id                                                                   |
 | lease   | hex: number of the lease                                                        |
-| until   | hex: epoch ms to which the lease was given; renewing does not change it         |
+| until   | hex: epoch ms at which the lease was to end at first; a renewal leaves it as is |
 | renewed | 1 = the broker renews the lease                                                 |
 | offset  | hex: queue offset                                                               |
 | check   | 8 hex digits: CRC-32 of group, topic and all bytes before                       |
 
-A receipt stands for all handles of one head; the offsets are then named beside it:
+A receipt stands for all handles of one head; requests name the offsets beside it:
 
     head "." head check
 
@@ -84,7 +84,7 @@ def encode_handle(seed: int, head: str, offset: int) -> str:
 
 
 class HandleReader:
-    """Reads the handles of one group and topic; those of one lease in a row cost little."""
+    """Reads the handles of one group and topic; consecutive handles of one lease are read fast."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -93,7 +93,7 @@ class HandleReader:
         self._head = HandleHead(SourceKind.TOPIC, QueueId(0), 0, EpochMs(0), False)
 
     def read(self, handle: str) -> tuple[HandleHead, int]:
-        """The lease and the queue offset; the very same head object for handles of one lease in a row.
+        """The lease and the queue offset. Consecutive handles of one lease have the same head object.
 
         TroveError RECEIPT_HANDLE_ILLEGAL where it is not a handle of the group and topic.
         """
@@ -108,7 +108,7 @@ class HandleReader:
         raise illegal_handle("is not a handle of this group and topic")
 
     def read_receipt(self, receipt: str) -> HandleHead:
-        """The lease that the receipt names; the same object as long as the same receipt is asked for.
+        """The lease that the receipt names; the same object for consecutive calls with the same receipt.
 
         Raises TroveError RECEIPT_HANDLE_ILLEGAL if it is not a receipt of the group and topic.
         """

@@ -1,4 +1,4 @@
-"""A state that was made from the log, saved now and then so that a start need not read the whole log again.
+"""A state that was built from the log, saved now and then so that a start need not read the whole log again.
 
 | off | width | field                                     |
 |-----|-------|-------------------------------------------|
@@ -6,8 +6,8 @@
 | 8   | u32   | CRC-32 of the rest                        |
 | 12  |       | the state, in MessagePack                 |
 
-Invariant: a snapshot is made from records that are on disk; so it is never ahead of the log. A snapshot that
-is missing, damaged or newer than the log is not used: the log alone then makes the state.
+Invariant: a snapshot is made from records that are on disk, so that it is never ahead of the log. A snapshot
+that is missing, damaged or newer than the log is not used: the state is then rebuilt from the log alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_store.files.files import FileSystem
 
 FORMAT: Final = 2
-"""2 adds packed leases to 1: both are read."""
+"""Format 2 adds packed leases; format 1 is read, too."""
 _MARK: Final = b"TROVEST"
 _HEAD_SIZE: Final = 12
 assert len(_MARK) + 1 + 4 == _HEAD_SIZE, "the mark, the format's number and the CRC"

@@ -5,7 +5,7 @@
 | TOPIC         | `topic`              |                                                                    |
 | POP_RETRY     | `%RETRY%group_topic` | RocketMQ's pop consumers, and this broker                          |
 | POP_RETRY_V2  | `%RETRY%group+topic` | RocketMQ with enableRetryTopicV2                                   |
-| CLASSIC_RETRY | `%RETRY%group`       | RocketMQ's push consumers; of all topics, RETRY_TOPIC names each's |
+| CLASSIC_RETRY | `%RETRY%group`       | RocketMQ's push consumers; holds messages of all topics            |
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from trovemq_store.events.receipt_handle import SourceKind
 from trovemq_store.topics.names import RETRY_PREFIX
 
 RETRY_TOPIC_PROPERTY: Final = "RETRY_TOPIC"
+"""The original topic of a message in a classic retry topic."""
 RETRY_KINDS: Final = (SourceKind.POP_RETRY, SourceKind.POP_RETRY_V2, SourceKind.CLASSIC_RETRY)
 
 
@@ -31,8 +32,8 @@ def source_topic(kind: SourceKind, group: str, topic: str) -> str:
 
 
 def kind_of(group: str, name: str) -> tuple[SourceKind, str]:
-    """The role of a stored topic for the group, and the original topic ("" of a classic one: each message's
-    own)."""
+    """The role of a stored topic for the group, and its original topic: "" of a classic retry topic, whose
+    messages name it (RETRY_TOPIC_PROPERTY)."""
     head = f"{RETRY_PREFIX}{group}"
     if not name.startswith(head):
         return SourceKind.TOPIC, name

@@ -1,4 +1,4 @@
-"""Maps failed calls to the disk to the table of errors: the one place that maps StorageError.
+"""Maps failed calls to the disk to the table of errors; only this module maps StorageError.
 
 | failed operation | error |
 | --- | --- |
@@ -17,21 +17,21 @@ from trovemq_store.files.files import StorageError
 
 
 def reported(error: StorageError, what: str, otherwise: ErrorSpec, **fields: str) -> TroveError:
-    """`what` names the operation in a few words, e.g. "the append failed"."""
+    """The error to report. `what` names the operation in a few words, e.g. "the append failed"."""
     spec = errors.STORE_FAILED if error.sync_failed else otherwise
     spec = errors.DISK_FULL if error.disk_full else spec
     return TroveError(spec, f"{what}: {error}", **fields)
 
 
 def raise_failed_sync(error: StorageError) -> None:
-    """TroveError STORE_FAILED where a sync failed; any other call may be tried again."""
+    """Raises TroveError STORE_FAILED if a sync failed; any other call may be tried again."""
     if error.sync_failed:
         raise TroveError(errors.STORE_FAILED, str(error)) from error
 
 
 class storage_errors:  # noqa: N801 (reads as a statement; a generator would cost each append a microsecond)
-    """`with storage_errors("the append failed", errors.UNKNOWN_ERROR):` raises the error that reported()
-    makes."""
+    """`with storage_errors("the append failed", errors.UNKNOWN_ERROR):` raises a StorageError as the error
+    that reported() returns."""
 
     __slots__ = ("_otherwise", "_what")
 

@@ -1,6 +1,6 @@
 """The seam with faults, for tests: every call is recorded and may be made to fail.
 
-`decide(operation, path)` is asked before each call and returns the errno to fail with, or None. Operations
+`decide(operation, path)` is called before each call and returns the errno to fail with, or None. Operations
 have the names of the seam's methods: create, open, open_writable_map, write, scatter, sync, write_atomic,
 rename, remove, truncate, sync_directory, lock, list, read_bytes, open_trees, commit, read_trees; read means
 check_readable. With `tear` a write that fails has written its first half, as pwrite may.
@@ -92,7 +92,7 @@ class FaultyFile:
 
 
 class FaultyTrees:
-    """`commit` is an operation, and `read_trees` for a reader."""
+    """Trees with faults: commit() is the operation `commit`, read() is `read_trees`."""
 
     def __init__(self, owner: FaultyFileSystem, inner: Trees, path: str) -> None:
         self._owner = owner
@@ -126,7 +126,7 @@ class FaultyFileSystem:
         self.calls: list[tuple[str, str]] = []
         self.open_count = 0
         self.unreadable: dict[str, tuple[int, int]] = {}
-        """[begin, end) of files that the disk does not give."""
+        """Path -> the range [begin, end) that the disk does not return."""
 
     def check(self, operation: str, path: str) -> None:
         self.calls.append((operation, path))

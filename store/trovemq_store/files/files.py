@@ -1,16 +1,16 @@
 """The seam to the disk: the only way in which the engine touches files.
 
-Appends go through `File.write`, reads through `File.view` (the mapping), so that a fake disk sees every
-write. Sorted trees (trees.py) write for themselves. `WritableMap` exists for the index files alone, whose
-writes are scattered; it too records its writes. Paths are relative to the store's root, with `/`; the seam
-refuses a path that leaves it.
+Appends use `File.write`, reads use `File.view` (the mapping), so that a fake disk sees every write.
+`WritableMap` is for the index files alone, whose writes are scattered; a fake disk sees these writes, too.
+Sorted trees (trees.py) write for themselves. Paths are relative to the store's root, with `/`; a path that
+leaves the root is refused.
 
 Invariants
 - A write either happens whole or raises `StorageError`; `write` loops over short writes and EINTR.
 - A file that is mapped for writing was preallocated, so a full disk is an error code and never SIGBUS.
 - `write_atomic` leaves the old content or the new one, also over a power cut.
-- A range that `check_readable` accepted may be read through the view: a bad sector is an error code and never
-  SIGBUS.
+- A range that `check_readable` has accepted may be read through the view: a bad sector is an error code and
+  never SIGBUS.
 - A view stays valid until its file is closed *and* the view is released; closing never unmaps under a reader.
 
 Implementations: `RealFileSystem` (real.py), `MemoryFileSystem` (memory.py) and, for tests,
@@ -48,13 +48,13 @@ class StorageError(Exception):
 
     @property
     def sync_failed(self) -> bool:
-        """Data that was to be on disk may be lost, and no later sync would report it. (A failure to open a
-        directory for its sync is not one of these.)"""
+        """Whether data that should be on disk may be lost, and no later sync would report it. (A directory
+        that cannot be opened for its sync does not count.)"""
         return self.operation in ("sync", "sync_directory") and not self.no_descriptor
 
     @property
     def no_descriptor(self) -> bool:
-        """The process, or the machine, has as many files open as it may."""
+        """Whether the process, or the machine, has as many open files as it may have."""
         return self.errno in (errno.EMFILE, errno.ENFILE)
 
 
@@ -72,13 +72,13 @@ class File(Protocol):
         ...
 
     def check_readable(self, begin: int, end: int) -> None:
-        """Brings [begin, end) of the view into memory. StorageError where the disk does not give it: to read
-        the view there would end the process (SIGBUS)."""
+        """Brings [begin, end) of the view into memory. StorageError if the disk does not return it: a
+        read of the view there would end the process (SIGBUS)."""
         ...
 
     def written_ranges(self, begin: int) -> Iterator[tuple[int, int]]:
-        """The ranges of [begin, size) that may hold anything but zeros: ranges that were never written are
-        skipped without being read."""
+        """The ranges of [begin, size) that may have anything but zeros. Ranges that were never written are
+        left out without being read."""
         ...
 
     def write(self, offset: int, data: Buffer) -> None:
@@ -116,10 +116,10 @@ class FileSystem(Protocol):
     """A directory tree; all paths are relative to its root."""
 
     def create(self, path: str, size: int, *, preallocate: bool) -> File:
-        """Makes a new file of zeros (its directory too) and opens it. Fails if it exists (EEXIST).
+        """Creates a file of zeros, and its directory, and opens it. Fails if it exists (EEXIST).
 
         With `preallocate` its blocks are reserved, so later writes cannot meet a full disk.
-        The new name itself is durable after `sync_directory`.
+        The name itself is durable after `sync_directory`.
         """
         ...
 
@@ -128,11 +128,11 @@ class FileSystem(Protocol):
         ...
 
     def open_writable_map(self, path: str, size: int) -> WritableMap:
-        """Opens a file for scattered writes; made, or grown, and preallocated to `size` where needed."""
+        """Opens a file for scattered writes; creates or extends it, preallocated, to `size` if needed."""
         ...
 
     def list(self, directory: str) -> Sequence[str]:
-        """Names of the entries of a directory, sorted; empty where there is none."""
+        """Names of the entries of a directory, sorted; empty if there is no directory."""
         ...
 
     def is_directory(self, path: str) -> bool: ...
@@ -168,12 +168,12 @@ class FileSystem(Protocol):
     def sync_directory(self, directory: str) -> None: ...
 
     def sync_all(self) -> bool:
-        """Brings everything that was written, and all names, to disk in one call. False: the system cannot do
-        that, or something failed, and each file is to be synced. May run in any thread."""
+        """Syncs everything that was written, and all names, in one call. False: the system cannot do that, or
+        something failed, and each file must be synced. May run in any thread."""
         ...
 
     def lock(self, path: str) -> None:
-        """Takes the exclusive POSIX lock on byte 0 of `path` (made if missing). EAGAIN where it is held."""
+        """Takes the exclusive POSIX lock on byte 0 of `path` (created if missing). EAGAIN if it is held."""
         ...
 
     def unlock(self, path: str) -> None: ...
@@ -189,11 +189,12 @@ class FileSystem(Protocol):
         ...
 
     def check_trees(self, directory: str) -> Sequence[str]:
-        """The faults in the structure of the trees of a directory, which nobody has open: LMDB can use the
-        trees where this is empty. Reads all of it, some 50 MB a second. StorageError."""
+        """The faults in the structure of a directory's trees, which must not be open. If there are none, LMDB
+        can use the trees. Reads the whole file, some 50 MB per second. StorageError."""
         ...
 
     def open_trees(self, directory: str, names: Sequence[str]) -> Trees:
-        """Opens the sorted trees (trees.py) of a directory, made where they are missing: the file `data.mdb`,
-        whose name is durable after `sync_directory`. StorageError EINVAL: it is not such a file."""
+        """Opens the sorted trees (trees.py) of a directory, and creates missing ones. Their file is
+        `data.mdb`, whose name is durable after `sync_directory`. StorageError EINVAL: it is not such a
+        file."""
         ...

@@ -1,19 +1,19 @@
-"""The file system of an open store: a little space is kept back, and a failed sync is remembered.
+"""The file system of an open store: it reserves a little space, and remembers a failed sync.
 
-    trovemq/reserve-0 … reserve-7   preallocated and never written: space that is there when the disk is full
+    trovemq/reserve-0 … reserve-7   preallocated and never written: space for when the disk is full
 
 Small files are replaced as a whole, and a consume queue grows into holes of its file: both need new blocks.
-Where space is short, files of the reserve are removed, one at a time, and the call is repeated. So positions
-of consumers, the marks of the store and the units of the broker's own records continue being written while
-others fill the disk; `refill` makes the reserve whole when there is space.
+If the disk is full, files of the reserve are removed, one at a time, and the call is repeated. So consumer
+offsets, the store's marks and the units of the broker's own records can still be written while others fill
+the disk; `refill` fills the reserve again when there is space.
 
 Invariants
-- `short` from the first call that needed the reserve until it is whole again: the store takes no new messages
-  then, the rest of the reserve is for the broker's own writes.
+- `short` is True from the first call that needed the reserve until it is whole again. Meanwhile the store
+  refuses new messages: the rest of the reserve is for the broker's own writes.
 - Files that are preallocated (segments, index files) never take space from the reserve.
 - `sync_failure` is the first sync that failed, of whatever file, in whatever thread. The kernel may have
-  dropped pages that it should have written: from then on nothing is acknowledged. (A new file may fail so
-  because the disk is full, and is given up; a caller that syncs data checks the result itself.)
+  dropped pages that it should have written: from then on nothing is acknowledged. (For a new file that only
+  means a full disk, and the file is given up; a caller that syncs data checks the result itself.)
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ Result = TypeVar("Result")
 
 
 def reserve_chunk_size(commit_log_file_size: int) -> int:
-    """Bytes of one file of the reserve: all together are no larger than a segment, and at most 8 MiB."""
+    """Bytes of one file of the reserve: together they are no larger than a segment, and at most 8 MiB."""
     size = min(CHUNK_SIZE_MAX, commit_log_file_size // RESERVE_COUNT)
     return max(_CHUNK_SIZE_MIN, size // _CHUNK_SIZE_MIN * _CHUNK_SIZE_MIN)
 
 
 class GuardedFile:
-    """A file of a GuardedFileSystem. Reads go to the file itself: they cost nothing more."""
+    """A file of a GuardedFileSystem. Reads call the inner file directly, at no extra cost."""
 
     def __init__(self, owner: GuardedFileSystem, inner: File) -> None:
         self._owner = owner
@@ -86,7 +86,7 @@ class GuardedTrees:
 
 
 class GuardedFileSystem:
-    """Over another file system; `chunk_size`: bytes of each file of the reserve."""
+    """Wraps another file system; `chunk_size`: bytes of each file of the reserve."""
 
     def __init__(self, inner: FileSystem, chunk_size: int) -> None:
         self.inner: Final = inner
@@ -120,7 +120,7 @@ class GuardedFileSystem:
                 if self.inner.exists(path):
                     if self.inner.file_size(path) == self.chunk_size:
                         continue
-                    self.inner.remove(path)  # its making was interrupted
+                    self.inner.remove(path)  # its creation was interrupted
                 self.inner.create(path, self.chunk_size, preallocate=True).close()
         except StorageError:
             self.short = True
@@ -137,8 +137,8 @@ class GuardedFileSystem:
         return [f"{RESERVE_DIRECTORY}/reserve-{number}" for number in range(RESERVE_COUNT)]
 
     def make_space(self, error: StorageError) -> None:
-        """Gives up one file of the reserve after a call met a full disk; raises its error where that is not
-        why it failed, or nothing is left."""
+        """Removes one file of the reserve after a call has met a full disk. Raises the call's error if it has
+        another cause, or no file is left."""
         if not error.disk_full:
             self._note(error)
             raise error
@@ -150,7 +150,7 @@ class GuardedFileSystem:
         raise error
 
     def with_space(self, call: Callable[[], Result]) -> Result:
-        """The call, as often as space can be made for it."""
+        """Repeats the call as long as space can be made for it."""
         while True:
             try:
                 return call()

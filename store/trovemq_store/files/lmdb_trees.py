@@ -1,10 +1,10 @@
-"""Trees as LMDB keeps them: one environment in a directory, `data.mdb` and `lock.mdb`.
+"""Trees in LMDB: one environment in a directory, `data.mdb` and `lock.mdb`.
 
 LMDB writes pages to free places, syncs them, then writes and syncs the page that names the new roots: a
 commit is whole after any crash, without a log of its own. Its sync is never switched off.
 
-The mapping has a fixed size; when a commit does not fit it is doubled and the commit repeated. That must not
-happen under a reader, so readers are counted.
+The mapping has a fixed size. When a commit does not fit, the size is doubled and the commit repeated. That
+must not happen while a reader is open, so readers are counted.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ LONG_RUN: Final = 100
 KEYS_AT_ONCE: Final = 1024
 ITEMS_AT_ONCE: Final = 256
 FULL_BELOW_BYTES: Final = 1 << 20
-"""Below this much free space small files take less from the reserve."""
+"""With less free space than this, a failed commit is one of a full disk."""
 LOCK_FILE_SIZE: Final = 1 << 14
-"""More than LMDB's head and READERS_MAX places take."""
+"""More than LMDB's header and READERS_MAX slots need."""
 Entries = Callable[[], Iterable[tuple[bytes, bytes]]]
 
 
@@ -137,8 +137,8 @@ class LmdbReader:
 
 
 class LmdbTrees:
-    """See Trees. StorageError from the constructor: EINVAL where the file is not a whole file of LMDB's; with
-    `read_only` (only where nobody writes) also where a tree is missing."""
+    """See Trees. The constructor raises StorageError: EINVAL if the file is not a whole file of LMDB; with
+    `read_only` (for trees that nobody writes) also if a tree is missing."""
 
     def __init__(self, directory: str, path: str, names: Sequence[str], *, read_only: bool = False) -> None:
         self._path: Final = path
@@ -170,8 +170,8 @@ class LmdbTrees:
             raise _storage_error("open_trees", path, error) from error
 
     def _check_length(self, size: int) -> None:
-        """Reading pages that were cut off would be SIGBUS. (LMDB itself leaves the file shorter where the
-        last pages were made and given up in one commit.)"""
+        """Raises an error if pages were cut off, which would be a SIGBUS on reading. (LMDB itself leaves the
+        file shorter if one commit has both created and freed the last pages.)"""
         info, page_size = self._environment.info(), self._environment.stat()["psize"]
         whole = size >= (info["last_pgno"] + 1) * page_size
         if not whole and (problems := check_structure(os.path.dirname(self._data), self._path)):
@@ -179,7 +179,7 @@ class LmdbTrees:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """LMDB's errors become StorageError."""
+        """Raises LMDB's errors as StorageError."""
         try:
             yield
         except lmdb.Error as error:
@@ -226,9 +226,9 @@ class LmdbTrees:
     def _is_disk_full(self) -> bool:
         """Whether a commit's EIO is caused by a full disk; else a write failed, or the sync.
 
-        LMDB says EIO, too, where a full disk takes only the first bytes of a write. Should the sync have
-        failed as well, nothing is lost by trying again: no root names a page of a commit that failed, and the
-        next commit writes all of its pages.
+        LMDB reports EIO, too, if a full disk takes only the first bytes of a write. If the sync failed as
+        well, another try loses nothing: no root names a page of a failed commit, and the next commit writes
+        all of its pages.
         """
         disk = os.statvfs(self._data)
         return disk.f_bavail * disk.f_frsize < FULL_BELOW_BYTES
@@ -265,12 +265,12 @@ class LmdbTrees:
 
 
 def _put(cursor: Any, first: bytes, last: bytes, count: int, entries: Entries) -> None:
-    """`count` entries, sorted by key, from `first` to `last`.
+    """Puts `count` entries, sorted by key, from `first` to `last`.
 
-    LMDB fills its pages where entries come after the last of a page, else it leaves them half empty. So
-    entries after all existing ones are appended; and entries that all come between two neighbours (ids that
-    rise, of one topic) are put first, while the entries that would share a page with them are removed for a
-    moment.
+    LMDB fills a page if entries are added after its last one; otherwise it leaves pages half empty. So
+    entries after all existing ones are appended. If all entries lie between two neighbours (rising ids of one
+    topic), the following entries that would share a page with them are removed first, and put again
+    afterwards.
     """
     if not cursor.set_range(first):
         consumed, added = cursor.putmulti(entries(), append=True)
@@ -284,7 +284,7 @@ def _put(cursor: Any, first: bytes, last: bytes, count: int, entries: Entries) -
 
 
 def _take_out_page(cursor: Any) -> list[tuple[bytes, bytes]]:
-    """Removes entries, from where the cursor is on, as many as a page can have."""
+    """Removes the entries from the cursor on, as many as a page can have, and returns them."""
     taken: list[tuple[bytes, bytes]] = []
     space = PAGE_SIZE
     for key, value in cursor.iternext():
@@ -312,7 +312,8 @@ def check_structure(directory: str, path: str) -> Sequence[str]:
 
 
 def _make_lock_file(path: str) -> None:
-    """LMDB writes to it through a mapping: with its blocks allocated, a full disk is not SIGBUS."""
+    """Preallocates the file: LMDB writes it through a mapping, and without blocks a full disk would be
+    SIGBUS."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         os.posix_fallocate(descriptor, 0, LOCK_FILE_SIZE)

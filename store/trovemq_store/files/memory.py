@@ -1,9 +1,9 @@
 """The seam in memory, which also knows which writes would survive a power cut.
 
-Every file keeps its present content and the content of its last sync; every directory keeps the names that
-its last sync saw. `after_power_cut()` gives the tree of synced names and contents, the state in which a store
-that acknowledged nothing unsynced must still have every acknowledged message; on request also any unsynced
-pages and names, for a disk writes in no order.
+Every file keeps its present content and that of its last sync; every directory keeps the names at its last
+sync. `after_power_cut()` returns the tree of synced names and contents: there a store must still have every
+acknowledged message. On request the tree also has some of the unsynced pages and names, because a disk writes
+in any order.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DATA_NAME: Final = "data.mdb"
 
 
 class _Content:
-    """The bytes of one file, shared by everyone who has it open."""
+    """The bytes of one file, shared by all who have it open."""
 
     def __init__(self, size: int, data: bytes | None = None) -> None:
         self.data = bytearray(size) if data is None else bytearray(data)
@@ -76,7 +76,7 @@ class MemoryFile:
 
 
 def _surviving(content: _Content, keep: Callable[[], bool] | None, unit: int) -> _Content:
-    """The bytes on the disk of a file whose name survived."""
+    """The content that the disk has of a file whose name survived."""
     survivor = _Content(0, content.synced)
     survivor.trees = TreeContent(content.trees.maps)
     if survivor.data == content.data:

@@ -1,4 +1,4 @@
-"""Paths of the seam: relative, with `/`, and never out of the store's root."""
+"""Paths of files: relative, with `/`, and never outside of the store's root."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _SUSPICIOUS: Final = ("/.", "//", "\0")
 
 
 def checked_path(path: str) -> str:
-    """`path` itself, "" meaning the root. Raises StorageError (EINVAL) for one that would leave the root."""
+    """Returns `path`; "" is the root. Raises StorageError (EINVAL) if it would leave the root."""
     if path[:1] not in _ENDS and path[-1:] != "/" and not any(map(path.__contains__, _SUSPICIOUS)):
-        return path  # a start with many queues asks this for several paths of each
+        return path  # fast: a start checks several paths of each of many queues
     parts = path.split("/") if path else ()
     if "" in parts or "." in parts or ".." in parts or "\0" in path:
         raise StorageError("path", repr(path), errno.EINVAL, "leaves the store's directory")

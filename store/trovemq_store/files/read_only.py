@@ -63,7 +63,7 @@ class ReadOnlyFile:
         pass
 
     def close(self) -> None:
-        """The mapping goes with the last view of it."""
+        """The mapping is freed with its last view."""
 
 
 class ReadOnlyFileSystem:
@@ -131,7 +131,7 @@ class ReadOnlyFileSystem:
             return read_head(self._absolute(path), length)
 
     def is_locked(self, path: str) -> bool:
-        """Whether another process holds the store's lock. Asks only: takes and changes nothing."""
+        """Whether another process holds the store's lock. Only tests it: takes and changes nothing."""
         if not self.exists(path):
             return False
         with storage_errors("lock", path):

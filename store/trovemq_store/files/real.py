@@ -1,7 +1,7 @@
-"""The seam over a real directory: pwrite for appends, a mapping for reads, fdatasync for durability.
+"""The files of a real directory: pwrite for appends, a mapping for reads, fdatasync for durability.
 
 Files are preallocated by `posix_fallocate` before anything is mapped, so that a full disk is an ENOSPC of
-that call. Appends go by `pwrite` because a write through a fresh mapping costs a page fault every 4 KiB.
+that call. Appends use `pwrite`, because a write through a fresh mapping costs a page fault every 4 KiB.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from trovemq_store.files.trees import Trees
 from trovemq_store.files.whole_sync import WholeSync
 
 _OPEN_FLAGS = os.O_RDWR | os.O_CLOEXEC
-# Longer writes make the kernel take large folios. On a machine that returns its free memory to a host those
-# are always cold, and touching them costs ten times the copying; small ones are found warm.
+# For longer writes the kernel uses large folios. On a machine that returns its free memory to a host these
+# are always cold, and their first use costs ten times as much as the copying; small ones are warm.
 _WRITE_SIZE_MAX = 1 << 14
 _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 _POPULATE_READ = 22  # MADV_POPULATE_READ, since Linux 5.14: the error that would be a SIGBUS
@@ -52,8 +52,9 @@ class storage_errors:  # noqa: N801 (reads as a statement; a generator would cos
 
 
 def _check_space(descriptor: int, size: int) -> None:
-    """ENOSPC where the disk has less space than a file of `size` bytes still needs. A preallocation that
-    fails first takes all the free space, and other writers would find the disk full meanwhile."""
+    """ENOSPC if the disk has less space than a file of `size` bytes still needs. Without this check a
+    preallocation that fails would use up the free space first, and other writers would meet a full disk
+    meanwhile."""
     space = os.fstatvfs(descriptor)
     missing = size - os.fstat(descriptor).st_blocks * 512
     if space.f_blocks and space.f_bavail * space.f_frsize < missing:  # 0: the file system does not say
@@ -61,7 +62,7 @@ def _check_space(descriptor: int, size: int) -> None:
 
 
 def check_readable(mapping: mmap.mmap, path: str, begin: int, end: int) -> None:
-    """See File.check_readable. Where the kernel does not know (before 5.14) everything passes."""
+    """See File.check_readable. Kernels before 5.14 do not know: there every range passes."""
     begin -= begin % mmap.PAGESIZE
     try:
         mapping.madvise(_POPULATE_READ, begin, end - begin)
@@ -176,7 +177,7 @@ class RealFile:
             try:
                 mapping.close()
             except BufferError:
-                pass  # a reader still holds a view: the mapping goes with the last of them
+                pass  # a reader still has a view: the mapping is freed with the last view
 
 
 class RealWritableMap(RealFile):
@@ -225,7 +226,7 @@ def scatter_into(
 
 
 class RealFileSystem:
-    """A directory tree on disk. `root` is made where it is missing."""
+    """A directory tree on disk. `root` is created if it is missing."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._root = Path(root)
@@ -245,7 +246,7 @@ class RealFileSystem:
         return RealFile(descriptor, path, size)
 
     def _make(self, path: str, size: int, preallocate: bool, *, exclusive: bool) -> int:
-        """Opens (making it) a file of at least `size` bytes; a file that we made goes again on failure."""
+        """Opens or creates a file of at least `size` bytes; on failure a file that it created is removed."""
         absolute = self._absolute(path)
         flags = _OPEN_FLAGS | os.O_CREAT | (os.O_EXCL if exclusive else 0)
         with storage_errors("create", path):
@@ -325,8 +326,8 @@ class RealFileSystem:
         try:
             os.fdatasync(descriptor)
         except OSError as error:
-            # A full disk does not mean a lost page here: the temporary is rewritten, the old content is
-            # untouched.
+            # Here a full disk does not mean a lost page: the temporary is written again, and the old content
+            # is not changed.
             operation = "write" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "sync"
             raise StorageError(operation, path, error.errno or errno.EIO, str(error.strerror)) from error
 
@@ -365,7 +366,7 @@ class RealFileSystem:
             os.close(descriptor)
 
     def sync_all(self) -> bool:
-        """Only while the store's lock is held: then all failures since it was taken are known."""
+        """Works only while the store's lock is held: then all failures since it was taken are known."""
         return self._whole is not None and self._whole.run()
 
     def lock(self, path: str) -> None:
@@ -401,7 +402,7 @@ class RealFileSystem:
     def total_bytes(self) -> int:
         with storage_errors("statvfs", str(self._root)):
             status = os.statvfs(self._root)
-        # Space that is kept for root alone counts as neither, as in df's percentage.
+        # Space that is reserved for root counts as neither, as in the percentage that df shows.
         return (status.f_blocks - status.f_bfree + status.f_bavail) * status.f_frsize
 
     def check_trees(self, directory: str) -> Sequence[str]:

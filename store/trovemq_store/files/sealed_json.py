@@ -1,13 +1,12 @@
-"""The CRC that our own JSON files (trovemq/*.json) carry as their last member.
+"""The CRC that our own JSON files (trovemq/*.json) have as their last member.
 
     {
       …,
       "crc32": "0123abcd"     CRC-32 of all bytes before this member's comma, in hex
     }
 
-One flipped digit in such a file could hide messages, or bring deleted ones back, and still be good JSON. A
-file without the member is accepted as it is: it is of a version that did not write one, or was written by
-hand.
+One changed digit in such a file could hide messages, or bring deleted ones back, and the file would still be
+valid JSON. A file without the member is accepted: a version before the CRC wrote it, or a person.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _SEAL: Final = re.compile(rb',\s*"crc32":\s*"([0-9a-f]{8})"\s*\}\s*\Z')
 
 
 def seal(document: bytes) -> bytes:
-    """The JSON object (which has members) with the CRC as its last one."""
+    """The JSON object (which has members) with the CRC as its last member."""
     text = document.rstrip()
     assert text.endswith(b"}"), "an object"
     text = text[:-1].rstrip()
@@ -29,7 +28,7 @@ def seal(document: bytes) -> bytes:
 
 
 def check_seal(data: bytes) -> None:
-    """ValueError where the file does not have the CRC that it states."""
+    """ValueError if the file does not have the CRC that it states."""
     found = _SEAL.search(data)
     if found is None:
         if b'"crc32"' in data:

@@ -1,13 +1,13 @@
-"""The seam to sorted trees on disk: maps of bytes to bytes, changed together in commits that are atomic and
-synced.
+"""The interface of sorted trees on disk: maps of bytes to bytes, changed together in commits that are atomic
+and synced.
 
 `FileSystem.open_trees` opens a set of them in one directory. On disk they are LMDB's B+trees
 (lmdb_trees.py), in memory plain dictionaries (memory_trees.py).
 
 Invariants
-- A commit is whole or not there at all, also after a power cut, and on disk when commit() returns.
+- A commit has all its changes or none, also after a power cut, and is on disk when commit() returns.
 - A reader sees one commit, the last before it was opened, whatever is committed meanwhile.
-- One commit at a time, in any thread; readers may be used beside it, each by one thread, and only for a
+- One commit at a time, in any thread. Readers may be used meanwhile, each by one thread, and only for a
   moment: the trees cannot grow while one is open.
 """
 
@@ -24,7 +24,7 @@ KEY_SIZE_MAX: Final = 511
 
 
 class ByteRows(Protocol):
-    """Bytes in a row; a list of them, or a function that makes them when needed."""
+    """A sequence of bytes: a list, or a class that makes each when it is needed."""
 
     def __len__(self) -> int: ...
 
@@ -36,7 +36,7 @@ class ByteRows(Protocol):
 @dataclass(slots=True)
 class TreeChange:
     """A commit's changes of one tree: first the removals, then the puts (sorted by key; an existing key gets
-    the new value), then `keys` (sorted) with their `values`: as many, or none, where all are empty."""
+    the new value), then `keys` (sorted) with their `values`: as many as keys, or none if all are empty."""
 
     tree: str
     puts: list[tuple[bytes, bytes]] = field(default_factory=list)
@@ -52,7 +52,7 @@ class TreeChange:
 
 
 class TreeCursor(Protocol):
-    """Looks for one entry after the other, far cheaper than items() does; good as long as its reader."""
+    """Looks up one entry after the other, far cheaper than items(); valid as long as its reader."""
 
     def at_least(self, key: bytes) -> tuple[bytes, bytes] | None:
         """The first entry whose key is not below this one."""
@@ -77,7 +77,7 @@ class TreeReader(Protocol):
     def get(self, tree: str, key: bytes) -> bytes | None: ...
 
     def get_many(self, tree: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Those of the keys that exist, with their values; fastest where the keys are sorted."""
+        """Those of the keys that exist, with their values; fastest if the keys are sorted."""
         ...
 
     def items(
@@ -102,7 +102,7 @@ class Trees(Protocol):
         ...
 
     def commit(self, changes: Sequence[TreeChange]) -> None:
-        """StorageError: nothing has changed."""
+        """Commits the changes. StorageError: nothing has changed."""
         ...
 
     @property

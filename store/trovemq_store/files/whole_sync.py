@@ -1,7 +1,7 @@
-"""Everything of a file system to disk in one call: syncfs(2).
+"""Syncs a whole file system in one call: syncfs(2).
 
-Thousands of files cost a commit of the file system's journal each where they are synced one by one; together
-they cost one. It is used only where its answer is reliable: Linux reports failed writes since 5.8, for file
+Thousands of files that are synced one by one cost a commit of the file system's journal each; together they
+cost one. syncfs is used only where its result is reliable: Linux reports failed writes since 5.8, for file
 systems that keep their own pages.
 """
 
@@ -18,14 +18,14 @@ _SYNCFS: Final[Any] = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
 
 
 class WholeSync:
-    """Syncs the file system that has a directory; a failed write since this was made is an error."""
+    """Syncs the file system of a directory; a write that failed since this object was created is an error."""
 
     def __init__(self, directory: str) -> None:
         self._descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._believed = _SYNCFS is not None and _linux() >= LINUX_MIN and _kind(self._descriptor) in BELIEVED
 
     def run(self) -> bool:
-        """False: it is not known that everything is on disk. Blocks."""
+        """Syncs; blocks. False: it is not certain that everything is on disk."""
         return self._believed and bool(_SYNCFS(self._descriptor) == 0)
 
     def close(self) -> None:

@@ -9,11 +9,11 @@ from trovemq_store.index.index_file import IndexFile
 
 
 class ChainWalk:
-    """Gives the physical offsets of the items of one hash in [begin, end), newest first.
+    """Finds the physical offsets of the items of one hash in [begin, end), newest first.
 
     A chain holds every key of its slot, so a step may find nothing. The walk trusts that phy never grows
-    along a chain, and that an item's predecessor has a smaller number; a link that does not ends the chain.
-    `place` names the item that comes next, to continue with another walk; None when there is none.
+    along a chain, and that an item's predecessor has a smaller number; a link that breaks this rule ends the
+    chain. `place` names the item that comes next, to continue with another walk; None when there is none.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ChainWalk:
             steps -= 1
             key_hash, physical, _, previous = self._files[self._at].item(self._number)
             if physical < self._begin:
-                self._number = 0  # so are all older ones, in this file and before
+                self._number = 0  # so are those of all older items, in all files
                 break
             if key_hash == self._hash and physical < self._end:
                 found.append(physical)

@@ -1,6 +1,6 @@
 """One consume queue: where in the log each message of one (topic, queue id) lies.
 
-Unit n of the queue (20 bytes, big-endian) is at byte 20 * n of the row of its files:
+Unit n of the queue (20 bytes, big-endian) is at byte 20 * n of its files, which continue each other:
 
 | offset | width | field     | notes                                                                    |
 |--------|-------|-----------|--------------------------------------------------------------------------|
@@ -9,14 +9,15 @@ Unit n of the queue (20 bytes, big-endian) is at byte 20 * n of the row of its f
 | 12     | i64   | tags_code | Java hash of TAGS, sign-extended; deliver time in the schedule topic     |
 
 Files `consumequeue/<topic>/<queueId>/<20 digits>` are named by the byte offset at which they begin, all of
-one size, sparse, in a row without gaps. A queue that begins above offset 0 has blanks from the start of its
-first file up to its first unit; a message whose record is damaged may have a blank where its unit would be.
+one size, sparse, without gaps between them. A queue that begins above offset 0 has blanks from the start of
+its first file up to its first unit; a message whose record is damaged may have a blank where its unit would
+be.
 Source: RocketMQ 5.4.0, ConsumeQueue, MappedFileQueue.
 
 Invariants
 - The index of a unit is the message's queue offset, whatever the record's own QUEUEOFFSET says.
 - Units [first file, max_offset) are written; after max_offset the last file is zero.
-- phy + size of a unit never passes the phy of the next one, blanks left out.
+- phy + size of a unit never passes the phy of the next one; blanks do not count.
 - The last unit is not a blank, unless all are.
 - min_offset <= max_offset; below min_offset there may be blanks and units whose records are gone.
 """
@@ -58,8 +59,8 @@ _OFFSET_MAX: Final = PhysicalOffset((1 << 63) - 1)
 
 @dataclass(slots=True)
 class QueueTrim:
-    """One removal of the log's beginning, which all queues share. hidden: readers do not find it any more;
-    abandoned: it does not come about. closes: files of queues that are still open, and leave."""
+    """One removal of the log's beginning, which all queues share. hidden: readers do not find the removed
+    records any more; abandoned: nothing is removed. closes: close the removed files that were still open."""
 
     hidden: bool = False
     abandoned: bool = False
@@ -67,7 +68,8 @@ class QueueTrim:
 
 
 class ConsumeQueue:
-    """Made and fed by ConsumeQueues. An offset counts units of the queue, a physical one bytes of the log."""
+    """Created and filled by ConsumeQueues. An offset counts units of the queue, a physical one bytes of the
+    log."""
 
     def __init__(
         self,
@@ -96,7 +98,7 @@ class ConsumeQueue:
 
     @property
     def min_offset(self) -> QueueOffset:
-        """The first message that can still be read, by the log's minimum given to trim()."""
+        """The first message that can still be read, by the log's minimum at the last trim()."""
         if self._measured is not None:
             self.follow_trim()
         return self._min
@@ -221,15 +223,15 @@ class ConsumeQueue:
         self._known_unit = units[-1].item()
 
     def publish(self, offset: QueueOffset, count: int) -> None:
-        """The queue has the units that write() wrote at `offset`."""
+        """Makes the units visible that write() wrote at `offset`."""
         assert count > 0, "a run has units"
         assert offset >= self._end, "units follow each other"
         if self._min == self._end:
-            self._min = offset  # nothing before it is there any more: a gap before it has expired
+            self._min = offset  # no earlier message can be read: a gap before it has expired
         self._end = QueueOffset(offset + count)
 
     def truncate_to(self, physical_offset: PhysicalOffset) -> None:
-        """Cuts the units of records at or after physical_offset, and all that does not follow the units left.
+        """Cuts the units of records at or after physical_offset, and all units after one that is not valid.
 
         Files are checked unit by unit, as after a crash: the bytes after the cut may be anything.
         """
@@ -251,7 +253,8 @@ class ConsumeQueue:
         assert self._first_unit <= self._end, "the first unit lies before the end"
 
     def trim(self, physical_offset: PhysicalOffset) -> None:
-        """The log begins at physical_offset: whole files below go, never the last; min_offset follows."""
+        """The log begins at physical_offset: removes the files below it, but not the last, and raises
+        min_offset."""
         for path in self.measure_trim(physical_offset):
             # One after the other, also on disk: a gap between them would lose the later ones.
             self._open_files.remove(path)
@@ -277,8 +280,8 @@ class ConsumeQueue:
         return leaving
 
     def reader(self, open_files: OpenFiles, trim: QueueTrim) -> ConsumeQueue:
-        """The queue as it is now, for another thread to measure_trim(); it lacks later units.
-        Once the trim is hidden, the queue takes over the measured trim."""
+        """A copy of the queue as it is now, for measure_trim() in another thread; it lacks later units. Once
+        the trim is hidden, the queue takes over the measured trim."""
         copy = ConsumeQueue(
             self.topic, self.queue_id, self._files, open_files, DirtyFiles(self._files), self._file_size
         )
@@ -290,7 +293,7 @@ class ConsumeQueue:
         return copy
 
     def follow_trim(self) -> None:
-        """Takes over the measured trim, where that is hidden. Until then the queue is unchanged."""
+        """Takes over the measured trim, once that is hidden. Until then the queue is unchanged."""
         if self._measured is None or not (self._measured[0].hidden or self._measured[0].abandoned):
             return
         (trim, measured), self._measured = self._measured, None
@@ -340,7 +343,7 @@ class ConsumeQueue:
         assert self._min <= self._end, "the minimum never passes the end"
 
     def _load_short(self, trusted_position: PhysicalOffset | None, deleted_below: PhysicalOffset) -> bool:
-        """Whether one page said it all: then the queue is as the rest of load() would find it."""
+        """Loads a queue whose units lie in one page, as load() would. False if it has to be read in full."""
         short = read_short_queue(
             self._files, self._directory, self._file_size, trusted_position, deleted_below
         )
@@ -357,8 +360,8 @@ class ConsumeQueue:
 
     @property
     def names_are_synced(self) -> bool:
-        """After load(trusted_position) of a store that synced its names: whether all files were there then,
-        for the last one has a unit of that time."""
+        """After load(trusted_position) of a store that syncs names with units: whether the names of all files
+        are on disk. They are if the last file has a unit, which lies below trusted_position."""
         return self.has_units and self._end * UNIT_SIZE > self._bases[-1]
 
     def _listed_files(self, deleted_below: PhysicalOffset, *, drop_behind_gap: bool) -> list[int]:
@@ -371,7 +374,7 @@ class ConsumeQueue:
             self._files.remove(f"{self._directory}/{names.pop()}")
         bases: list[int] = []
         for name in names:
-            # A power cut may keep any names of files made since the last sync, and not their sizes.
+            # A power cut may keep some names of files that were created since the last sync, without sizes.
             unsynced = drop_behind_gap and self._files.file_size(f"{self._directory}/{name}") == 0
             base = 0 if unsynced else self._checked_base(name)
             behind_gap = bool(bases) and base != bases[-1] + self._file_size
@@ -386,8 +389,8 @@ class ConsumeQueue:
         return bases
 
     def _begins_below(self, base: int, deleted_below: PhysicalOffset) -> bool:
-        """Whether the file is of the topic's life before it was deleted: not removed yet, or back after a
-        power cut, perhaps beside files of the new life."""
+        """Whether the file belongs to a deleted topic of the same name: it was not removed yet, or is back
+        after a power cut, perhaps beside files of the new topic."""
         if deleted_below == 0:
             return False
         units = self._file_units(base, 0, min(_CHECKED_UNITS, self._file_size // UNIT_SIZE))[:_CHECKED_UNITS]
@@ -422,7 +425,7 @@ class ConsumeQueue:
         self._end = _offset_at(base, count)
 
     def _find_first_unit(self) -> None:
-        """Passes the blanks in front. A queue of blanks only has no unit."""
+        """Finds the first unit after the blanks at the beginning. A queue of blanks only has no unit."""
         if not self._bases:
             self._first_unit = self._end = QUEUE_ORIGIN
             return
@@ -437,7 +440,7 @@ class ConsumeQueue:
         self._first_unit = first
 
     def _valid_count(self, base: int, physical_offset: PhysicalOffset) -> int:
-        """How many units of a file, from its start, are those of records below physical_offset."""
+        """The number of valid units at the start of a file, of records below physical_offset."""
         units = self._units_before_hole(base)
         start, lowest = 0, 0
         while start < len(units):
@@ -449,8 +452,9 @@ class ConsumeQueue:
         return start
 
     def _without_blanks(self, count: int) -> int:
-        """`count` units of the last file without the blanks at their end: they filled a gap before a unit
-        that is gone. Blanks in front of a whole queue stay: they say where it continues."""
+        """How many of the first `count` units of the last file are left without the blanks at their end,
+        which filled a gap before a unit that was cut. Blanks at the beginning of the queue stay: they say at
+        which offset it continues."""
         sizes = self._file_units(self._bases[-1], 0, count)["size"]
         while count and sizes[count - 1] == BLANK_SIZE:
             written = np.flatnonzero(sizes[:count] != BLANK_SIZE)
@@ -469,14 +473,15 @@ class ConsumeQueue:
         return position - within, within
 
     def _file_units(self, base: int, begin: int, end: int) -> NDArray[np.void]:
-        """All units of a file, not copied: for use before any other file is opened. Those of [begin, end) may
-        be looked at; StorageError where the disk does not give them."""
+        """All units of a file, not copied: for use before any other file is opened. Only those of [begin,
+        end) may be read; StorageError if the disk does not return them."""
         file = self._open_files.get(self._path(base))
         file.check_readable(begin * UNIT_SIZE, end * UNIT_SIZE)
         return np.frombuffer(file.view(), UNIT_DTYPE)
 
     def _units_before_hole(self, base: int) -> NDArray[np.void]:
-        """_file_units up to where nothing was ever written: to read a hole, the kernel fills it first."""
+        """_file_units up to the first hole, where nothing was ever written: the kernel would fill it on
+        reading."""
         begin, end = next(self._open_files.get(self._path(base)).written_ranges(0), (0, 0))
         count = end // UNIT_SIZE if begin == 0 else 0
         return self._file_units(base, 0, count)[:count]
@@ -539,13 +544,13 @@ class ConsumeQueue:
 
 
 def _offset_at(base: int, count: int = 0) -> QueueOffset:
-    """Of unit `count` of the file that begins at byte `base` of the queue."""
+    """The offset of unit `count` of the file that begins at byte `base` of the queue."""
     return QueueOffset(base // UNIT_SIZE + count)
 
 
 def _valid_prefix(units: NDArray[np.void], physical_offset: PhysicalOffset, lowest: int) -> tuple[int, int]:
-    """How many units, from the first, are written, below physical_offset and each after the one before (the
-    first at or after `lowest`); and where the last record of all these units ends."""
+    """How many units, from the first, are valid: written, of records below physical_offset, each after the
+    one before (the first at or after `lowest`). And where the last of these records ends."""
     physical = units["physical_offset"].astype(np.int64)
     sizes = units["size"].astype(np.int64)
     blank = sizes == BLANK_SIZE

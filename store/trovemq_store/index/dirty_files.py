@@ -1,10 +1,10 @@
-"""Which files of a projection have to be synced: noted by apply(), synced by flush() in another thread.
+"""The files of a projection that must be synced: marked by apply(), synced by flush() in another thread.
 
 Invariants
 - A file is marked dirty before the projection's position passes its writes; flush() takes the position first
   and the marks afterwards, so that everything below that position is synced.
-- Both threads use one set each through single operations (`add`, `pop`), which the interpreter keeps whole.
-- flush() opens the files by their path for itself: the other thread may close or remove its own at any time.
+- Both threads use the sets through single operations (`add`, `pop`) alone, which the interpreter keeps whole.
+- flush() opens the files itself, by path: the other thread may close or remove its own at any time.
 - A failed sync is final. The kernel may have dropped the pages that it could not write, and a second sync
   would then succeed without them; so every later flush fails too, and only a replay of the log repairs it.
 """

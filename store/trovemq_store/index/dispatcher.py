@@ -1,15 +1,15 @@
-"""Carrying appended records to every projection, in log order, once.
+"""Applies appended records to every projection, in log order, once.
 
 The consume queues are always up to date with `position`: they have exactly the visible records. The key index
-may lag (just switched on, or no file to be had for it); it then reads on by itself in the log, in small
-steps, and queries scan the part that it has not reached. With `index_later` it is left behind on purpose by a
-few records at a time, for many records at once cost it a third: up to LEFT_BYTES_MAX.
+may lag, because it was just switched on or a file cannot be created. It then reads the log by itself, in
+small steps, and queries scan the part that it has not reached. With `index_later` small batches are left for
+later on purpose, up to LEFT_BYTES_MAX: many records at once cost the index a third.
 
 Invariants
 - Batches are applied in log order and nothing is skipped: a batch that a consume queue could not take stays
   at the head and is tried again.
 - position <= the end of the records that may be visible; position <= end of the log.
-- The key index is applied to a batch only when everything before has been applied to it.
+- A batch is applied to the key index only when everything before it has been applied.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from trovemq_store.log.projection import DispatchBatch, Projection
 from trovemq_store.topics.deletions import TopicDeletions
 
 LEFT_RECORDS: Final = SMALL_BATCH_MAX
-"""Of a batch, at most, that is left to the index."""
+"""The most records of a batch that is left for later."""
 LEFT_BYTES_MAX: Final = 256 << 10
 NO_RECORDS: Final = RecordBatch(b"", np.empty(0, np.int64), np.empty(0, np.int64))
 
@@ -62,7 +62,7 @@ class Dispatcher:
         self._left_bytes = 0  # for later, by projections that had everything before
 
     def offer(self, batch: DispatchBatch) -> None:
-        """Remembers a batch that was just appended; dispatch() applies it once it may be visible."""
+        """Adds a batch that was just appended; dispatch() applies it once it may be visible."""
         assert not self._pending or self._pending[-1].end <= batch.physical_offset, (
             "batches come in log order"
         )
@@ -71,11 +71,11 @@ class Dispatcher:
         self.pending_bytes += batch.records.nbytes
 
     def has_before(self, physical_offset: PhysicalOffset) -> bool:
-        """Whether a batch that lies below still waits."""
+        """Whether a batch below that offset is still pending."""
         return bool(self._pending) and self._pending[0].physical_offset < physical_offset
 
     def dispatch(self, visible_end: PhysicalOffset, on_visible: OnVisible | None = None) -> None:
-        """Applies every pending batch that ends at or before `visible_end`, and says of each.
+        """Applies every pending batch that ends at or before `visible_end`, and calls on_visible with each.
 
         StorageError where the consume queues could not take one: it stays, and is tried at the next call.
         """
@@ -108,7 +108,7 @@ class Dispatcher:
         self.position = max(self.position, batch.end)
 
     def _leave(self, batch: DispatchBatch) -> bool:
-        """Whether the optional projections get it later, with others."""
+        """Whether the batch is left for later, when the optional projections get it with others."""
         few = self.index_later and 0 < len(batch.records) <= LEFT_RECORDS
         left = self._left_bytes + batch.records.nbytes
         if few and left <= LEFT_BYTES_MAX and (self._left_bytes or not self.lagging()):
@@ -118,11 +118,11 @@ class Dispatcher:
         return False
 
     def index_left(self) -> None:
-        """The optional projections get the records that were left to them."""
+        """Applies to the optional projections the records that were left for later."""
         if self._left_bytes:
             try:
                 self.catch_up(self._left_bytes)
-            except StorageError:  # they lag: records become visible all the same
+            except StorageError:  # they lag; records become visible all the same
                 self.failures += 1
 
     def _try_apply(self, projection: Projection, batch: DispatchBatch) -> bool:
@@ -136,7 +136,7 @@ class Dispatcher:
     # --- lagging projections ------------------------------------------------------------------------
     @property
     def lagging_long(self) -> list[Projection]:
-        """The projections that lag, and not because few records were left to them."""
+        """The projections that lag, unless they lack only records that were left for later."""
         return [] if self._left_bytes else self.lagging()
 
     def lagging(self) -> list[Projection]:
@@ -144,8 +144,8 @@ class Dispatcher:
         return [projection for projection in self._optional if projection.position < self.position]
 
     def catch_up(self, bytes_max: int) -> bool:
-        """Lets each lagging projection read on in the log, about `bytes_max` each. True: more is left, and
-        some projection came further (one that lacks a file is best left alone for a while)."""
+        """Lets each lagging projection read about `bytes_max` of the log. True if there is more to read and
+        some projection made progress (one that cannot create a file should be tried again later)."""
         lagging = self.lagging()
         before = [projection.position for projection in lagging]
         for projection in lagging:

@@ -68,7 +68,7 @@ def file_size(slot_count: int, item_count: int) -> int:
 
 
 def seconds_since(begins: int | Int64s, timestamps: Int64s) -> Int64s:
-    """The `seconds` of items: whole seconds since `begins` (not above 0: not known), not below 0."""
+    """The `seconds` of items: whole seconds since `begins` (0 or below: unknown), not below 0."""
     return np.where(np.asarray(begins) <= 0, 0, np.clip((timestamps - begins) // 1000, 0, _SECONDS_MAX))
 
 
@@ -196,12 +196,12 @@ class IndexFile:
         return begun
 
     def _write(self, at: int, data: bytes) -> None:
-        # Pages that are written in part are read first: one that cannot be would end the process.
+        # A write of a part of a page reads it first, and an unreadable page would end the process.
         self._map.check_readable(at, at + len(data))
         self._map.write(at, data)
 
     def _check_slots(self, slots: Int64s) -> None:
-        """StorageError where the disk does not give the pages that these slots (ascending) lie on."""
+        """StorageError where the disk does not return the pages that these slots (ascending) lie on."""
         pages = (HEADER_SIZE + SLOT_SIZE * slots) // _PAGE_SIZE
         pages = pages[np.r_[True, pages[1:] != pages[:-1]]]
         first, last = int(pages[0]), int(pages[-1]) + 1
@@ -290,13 +290,13 @@ class IndexFile:
 
     # --- cutting ------------------------------------------------------------------------------------
     def ends_below(self, physical_offset: PhysicalOffset) -> bool:
-        """Whether the very last item of the file is there and below: then nothing was put since."""
+        """Whether the file's last item exists, and its record lies below: then the file was full before."""
         key_hash, physical, _, _ = self.item(self._item_count - 1)
         return physical < physical_offset and (physical > 0 or key_hash > 0)
 
     def expect_count(self, count: int) -> None:
-        """The caller knows the next free item number better than the header, which may be damaged; taken only
-        if the last item that it counts is there."""
+        """Sets the next free item number, which the caller knows better than the header (it may be damaged).
+        Has no effect if the last item below it is missing."""
         if count == self.count or not 1 < count <= self._item_count:
             return
         with suppress(StorageError):
@@ -305,15 +305,15 @@ class IndexFile:
                 self.count = count
 
     def expect_full(self) -> None:
-        """Others were begun after it, or its last item is known to be good: see expect_count()."""
+        """The file is full: a later one was begun, or its last item is good. See expect_count()."""
         self.expect_count(self._item_count)
 
     def truncate_to(self, physical_offset: PhysicalOffset, end_timestamp: EpochMs | None) -> None:
-        """Cuts the items of records at or after physical_offset; slots and header are made new from the rest.
+        """Cuts the items of records at or after physical_offset; slots and header are rebuilt from the rest.
 
-        Nothing but the items below physical_offset is believed, and of the header the begin, which
-        was written with the first of them. end_timestamp: store time of the record that is then the
-        last one, None: estimated from its item's seconds. Raises StorageError.
+        Only the items below physical_offset are trusted, and the begin fields of the header, which were
+        written with the first of them. end_timestamp: store time of the record that is then the last one;
+        None: it is estimated from the seconds of its item. Raises StorageError.
         """
         count = self.valid_count(physical_offset)
         if count > 1:
@@ -328,7 +328,7 @@ class IndexFile:
         self._rebuild(count)
 
     def valid_count(self, physical_offset: PhysicalOffset) -> int:
-        """One past the last item of the unbroken row of items below physical_offset."""
+        """One past the last of the valid items at the beginning, those of records below physical_offset."""
         lowest = 0
         for start in range(1, self.count, _SCANNED_ITEMS):
             end = min(start + _SCANNED_ITEMS, self.count)
@@ -349,7 +349,7 @@ class IndexFile:
         return count
 
     def _rebuild(self, count: int) -> None:
-        """Makes slots and header from items [1, count) and zeroes the later ones. Raises StorageError."""
+        """Rebuilds slots and header from items [1, count) and zeroes the later ones. Raises StorageError."""
         assert 1 <= count <= self._item_count, "item 0 is never used"
         slots = np.zeros(self._slot_count, np.int32)
         for start in range(1, count, _SCANNED_ITEMS):
@@ -389,7 +389,7 @@ class IndexFile:
 def create_index_file(
     files: FileSystem, path: str, temporary: str, slot_count: int, item_count: int
 ) -> IndexFile:
-    """Makes a preallocated index file under another name first, so that its directory never has a short one.
+    """Creates a preallocated index file, under another name first: so its directory never has a short one.
 
     Raises StorageError; no file is left then.
     """

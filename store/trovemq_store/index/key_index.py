@@ -1,12 +1,12 @@
 """The key index: every index file of a store, as one projection of the log.
 
-Files `index/<yyyyMMddHHmmssSSS>` are taken in the order of their names; each continues where the one before
-was full, so that the keys of one message may be split over two files. Source: RocketMQ 5.4.0, IndexService,
+Files `index/<yyyyMMddHHmmssSSS>` are used in the order of their names; each begins when the one before is
+full, so that the keys of one message may lie in two files. Source: RocketMQ 5.4.0, IndexService,
 made exact about which records are indexed.
 
 Invariants
 - Every key of every record below `position` has an item, and the first `_resume` keys of the record at
-  `position` have one too (a file could not be made, or a foreign index ends there); nothing has two.
+  `position` have one too (a file could not be created, or a foreign index ends there); nothing has two.
 - A file is only begun when there is an entry to put into it.
 - Tag entries are complete from `tags_from` on; an index that another broker wrote may lack them below.
 """
@@ -46,8 +46,8 @@ _WALK_STEPS: Final = 1024
 class KeyIndex:
     """The projection; `load` before anything else.
 
-    file_name gives the names of new files (17 digits of local time); one that is not above the last file's
-    is replaced by that one plus 1.
+    file_name returns the name of a new file (17 digits of the time); one that is not above the last file's is
+    replaced by that one plus 1.
     """
 
     name = "key_index"
@@ -86,16 +86,15 @@ class KeyIndex:
         store_timestamp_at: Callable[[PhysicalOffset], EpochMs | None] = lambda _: None,
         log_begin: PhysicalOffset = LOG_ORIGIN,
     ) -> None:
-        """Opens the files on disk. Where a file is gone that had keys of records at or after log_begin, the
+        """Opens the files on disk. If a file is missing that had keys of records at or after log_begin, the
         whole index is rebuilt: its files are removed, and position is 0.
 
-        trusted_position: None after a clean stop: the files count as they are, and position is where our
-        note says; where another broker wrote since, it is the start of the last indexed record, whose
-        present items are not put again. Otherwise everything below trusted_position was synced and nothing
-        else is believed: items of records at or after it are cut, slots and header made new, and
-        position is it.
+        trusted_position: None after a clean stop. Then the files count as they are, and position is that of
+        our note; if another broker wrote since, it is the start of the last indexed record, whose existing
+        items are not put again. Otherwise everything below trusted_position was synced and nothing else is
+        trusted: items of records at or after it are cut, slots and header rebuilt, and position becomes it.
         store_timestamp_at: the store time of a record of the log, for the headers of files that are cut.
-        A header that counts fewer items than are known to be there is damaged, and not believed.
+        A header that counts fewer items than are known to exist is damaged, and not trusted.
         Raises TroveError STORE_SETTINGS_MISMATCH, STORE_NEWER, StorageError.
         """
         self._files.remove(_TEMPORARY_PATH)
@@ -157,7 +156,7 @@ class KeyIndex:
                     self._resume += file.count_of_last_record()
 
     def _lacks_files(self, note: dict[str, Any] | None, log_begin: PhysicalOffset) -> bool:
-        """Whether a file of the note is not there, though its records still are."""
+        """Whether a file of the note is missing, although the log still has its records."""
         noted = {} if note is None else note.get("files", {})
         return any(end >= log_begin for name, end in noted.items() if name not in self.file_names)
 
@@ -172,16 +171,17 @@ class KeyIndex:
         return (last[0].name, last[0].count) if last else ("", 0)
 
     def _expect_count(self, note: dict[str, Any]) -> None:
-        """Nothing was put into the last file since our clean stop: its count is the note's."""
+        """Uses the note's count for the last file, if nothing was put into that since our clean stop."""
         for file in self._index_files[-1:]:
             noted_end = note.get("files", {}).get(file.name)
             if (file.name, file.end_physical) == (note["file"], noted_end):
                 file.expect_count(note["count"])
 
     def _read_note(self) -> dict[str, Any] | None:
-        """Our own note beside the index: how far we were, and from where on tags are indexed for certain.
+        """Our own note beside the index: how far it was complete, and from where on tags are certainly
+        indexed.
 
-        One that cannot be read counts as none: the index is then taken for another broker's.
+        A note that cannot be read counts as missing: the index is then treated as one of another broker.
         """
         if not self._files.exists(_NOTE_PATH):
             return None
@@ -255,7 +255,7 @@ class KeyIndex:
     ) -> Iterator[PhysicalOffset]:
         """Physical offsets of [begin_physical, end_physical) that may have a key of that hash, newest first.
 
-        An offset comes twice where a record has two such keys. Nothing may be applied between two items.
+        A record with two such keys has its offset twice. Nothing may be applied during the iteration.
         """
         walk = self.walk(key_hash, begin_physical, end_physical)
         while not walk.done:
@@ -263,7 +263,7 @@ class KeyIndex:
 
     # --- the projection -----------------------------------------------------------------------------
     def apply(self, batch: DispatchBatch) -> None:
-        """See Projection. After a StorageError some records may be in already; position says which."""
+        """See Projection. After a StorageError some records may be indexed already; position says which."""
         if batch.end <= self._position:
             return
         if len(batch.records):
@@ -325,14 +325,14 @@ class KeyIndex:
             self._remove(file)
 
     def take_before(self, physical_offset: PhysicalOffset) -> list[IndexFile]:
-        """The oldest files, up to the first that names a record at or after physical_offset, are no longer
-        part of the index; never the last one. They are still on disk, and open."""
+        """Takes the oldest files out of the index, up to the first that names a record at or after
+        physical_offset, but never the last one. Returns them; they stay on disk, and open."""
         count = 0
         for file in self._index_files[:-1]:
             if file.end_physical >= physical_offset:
                 break
             count += 1
-        # A list of its own: another thread may be going through the one before.
+        # A new list: another thread may be iterating over the old one.
         taken, self._index_files = self._index_files[:count], self._index_files[count:]
         assert self._index_files or not taken, "the last one stays"
         assert not taken or taken[-1].end_physical < physical_offset, "they name only records before it"
@@ -343,7 +343,7 @@ class KeyIndex:
             try:
                 self._write_note()
             except StorageError:
-                pass  # the next start then takes the index for another broker's, and only reads more
+                pass  # the next start then treats the index as another broker's, and only reads more
         self.close_files()
 
     def close_files(self) -> None:
@@ -388,7 +388,8 @@ class KeyIndex:
         return hashes, [physical] * len(hashes), [timestamp] * len(hashes)
 
     def _stop_inside(self, put: NDArray[np.int64]) -> None:
-        """Only these entries of a batch could be put: the position becomes the last one's record."""
+        """Notes that only these entries of a batch could be put: position becomes the record of the last
+        one."""
         if not len(put):
             return
         last = PhysicalOffset(int(put[-1]))
@@ -400,7 +401,7 @@ class KeyIndex:
 
     # --- files --------------------------------------------------------------------------------------
     def _writable_file(self) -> IndexFile:
-        """The last file, or a new one where that is full. Raises StorageError after three attempts."""
+        """The last file, or a new one if that is full. Raises StorageError after three attempts."""
         if self._index_files and not self._index_files[-1].full:
             return self._index_files[-1]
         attempt = 1
@@ -439,7 +440,8 @@ class KeyIndex:
     def _cut(
         self, physical_offset: PhysicalOffset, store_timestamp_at: Callable[[PhysicalOffset], EpochMs | None]
     ) -> None:
-        """Leaves the items of records below physical_offset; a file that was full below it is left alone."""
+        """Removes all items but those of records below physical_offset. A file that is full below it is not
+        changed."""
         files = self._index_files
         while files and not files[-1].ends_below(physical_offset):
             count = files[-1].valid_count(physical_offset)
@@ -461,8 +463,8 @@ class KeyIndex:
 
 
 def synced_end(files: FileSystem, checkpoint_timestamp: int) -> PhysicalOffset:
-    """Where the index of another broker is certainly on disk: RocketMQ syncs a file when it is full, and then
-    notes its end time in the checkpoint's indexMsgTimestamp. Raises StorageError."""
+    """How far the index of another broker is certainly on disk: RocketMQ syncs a file when it is full, and
+    then notes its end time in the checkpoint's indexMsgTimestamp. Raises StorageError."""
     end = LOG_ORIGIN
     for name in sorted(name for name in files.list(DIRECTORY) if name.isascii() and name.isdigit()):
         _, end_timestamp, _, end_physical = read_header(files, f"{DIRECTORY}/{name}")

@@ -1,7 +1,7 @@
-"""The files that are open at one time, bounded: the one not used for longest is closed first.
+"""A bounded number of open files: the one that was not used for longest is closed first.
 
-A store may have thousands of queues; descriptors and mappings are fewer. A caller uses a file from here at
-once and keeps neither it nor a view of it.
+A store may have thousands of queues, but not as many descriptors and mappings. A caller uses a file from here
+at once, and keeps neither the file nor a view of it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class OpenFiles:
         return self._keep(path, self._files.create(path, size, preallocate=False))
 
     def take(self, path: str) -> File | None:
-        """The file if it is open; to close it is the caller's from now on."""
+        """The file if it is open; the caller must close it."""
         return self._open.pop(path, None)
 
     def remove(self, path: str) -> None:

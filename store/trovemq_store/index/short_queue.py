@@ -1,7 +1,7 @@
-"""A queue of few messages, read as one page: most of very many queues are such.
+"""Reads a queue of few messages as one page. Where there are very many queues, most are as short as that.
 
-To open a file, map it and look for its end costs more than all else at a start. Where the only file of a
-queue has its units in its first page, nothing after them, and nothing of it is to be cut, the page says all.
+To open a file, map it and look for its end costs more than anything else at a start. One page is enough if
+the only file of a queue has all its units in its first page, nothing after them, and nothing must be cut.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def read_short_queue(
     trusted_position: PhysicalOffset | None,
     deleted_below: PhysicalOffset,
 ) -> ShortQueue | None:
-    """None where the queue has to be read in full: it is another one, or something of it is to be changed."""
+    """The queue; None if it is not that short or something must be cut, so that it has to be read in full."""
     if files.list(directory) != [FIRST_FILE]:
         return None
     try:

@@ -19,7 +19,7 @@ _UNREADABLE = -1
 
 
 class _Span(NamedTuple):
-    """The units of one file that are looked at: offsets first..last; `file_start` may lie below first."""
+    """The units of one file that are searched: offsets first..last; `file_start` may lie below first."""
 
     file_start: int
     first: int
@@ -70,7 +70,7 @@ class _Search:
         return self._search_file(span)
 
     def _time(self, offset: int) -> int:
-        """Of the record; a blank counts as the unit before it."""
+        """The store time of the record; a blank has that of the unit before it."""
         time = self._store_timestamp_at(self._queue.physical_before(QueueOffset(offset)))
         return _UNREADABLE if time is None else time
 
@@ -111,8 +111,8 @@ class _Search:
         return left if self._upper else right
 
     def _end_of_equal_times(self, offset: int, span: _Span) -> int:
-        """The last offset of the run of equal times around this one, in the direction of the search. Steps
-        double until one has another time, then they halve: a million messages of one time take forty looks.
+        """The last offset with the same time as this one, in the direction of the search. Steps double until
+        a message has another time, then they halve: a million messages of one time take forty steps.
         """
         direction, last = (1, span.last) if self._upper else (-1, span.first)
         time, step = self._time(offset), 1

@@ -7,8 +7,8 @@
         24  i64    masterFlushedOffset (replication)
         32  i64    confirmPhyOffset (controller mode)
 
-A RocketMQ that opens our store after a kill scans from min(physic, logics) - 3 s; so the first two never pass
-the last sync.
+A RocketMQ that opens our store after a kill scans from min(physic, logics) - 3 s; so the first two are never
+later than the last sync.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Checkpoint:
 
     @property
     def min_timestamp(self) -> int:
-        """Records stored at or before it were on disk with their units."""
+        """Records that were stored at this time or before are on disk, with their units."""
         return max(0, min(self.physic_msg_timestamp, self.logics_msg_timestamp) - MARGIN_MS)
 
     def advanced(self, *, physic: int = 0, logics: int = 0, index: int = 0) -> Checkpoint:
-        """The same with times moved forward, never back."""
+        """The checkpoint with these times; a time never moves back."""
         return replace(
             self,
             physic_msg_timestamp=max(self.physic_msg_timestamp, physic),

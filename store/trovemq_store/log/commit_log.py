@@ -1,4 +1,4 @@
-"""The commit log: records one after another over fixed-size segments.
+"""The commit log: records one after the other, in segments of a fixed size.
 
 End of a segment (docs/store-format.md, "End of a segment"): a run of n bytes goes into the current segment
 only if n + 8 bytes are left; otherwise 8 bytes are written there, and the run goes to the start of the next
@@ -95,9 +95,10 @@ class CommitLog:
     def place(self, size: int, *, internal: bool = False) -> tuple[AppendStatus, PhysicalOffset]:
         """Where a run of `size` bytes goes.
 
-        (PUT_OK, physical offset); or (END_OF_FILE, its offset) after a blank was written and the next segment
-        opened: ask once more; or (MESSAGE_SIZE_EXCEEDED, end) where no segment could hold it.
-        internal: the broker's own records, which may go to the segment that is kept for a full disk.
+        Returns (PUT_OK, physical offset). Or (END_OF_FILE, offset of the blank) after it wrote a blank and
+        opened the next segment: the caller calls place() again. Or (MESSAGE_SIZE_EXCEEDED, end) if no segment
+        has space for the run. internal: a record of the broker's own, which may use the segment that is kept
+        for a full disk.
         TroveError DISK_FULL, CREATE_MAPPED_FILE_FAILED: nothing was written.
         """
         assert size > 0, "a run has records"
@@ -166,7 +167,7 @@ class CommitLog:
             self._names_synced_below = max(self._names_synced_below, covering.end)
 
     def spare_work(self) -> SpareWork | None:
-        """Work that makes the next segment ahead, once the present one is half full."""
+        """The work of creating the next segment's file, once half of the present one is used."""
         if self.segments.capacity_end - self.end > self.segments.file_size // 2:
             return None
         return self.segments.spare_work()
@@ -175,7 +176,7 @@ class CommitLog:
     def read(self, physical_offset: PhysicalOffset, size: int, *, check_readable: bool = True) -> memoryview:
         """Bytes of one segment, unchecked. Empty where [offset, offset + size) is not within one segment.
 
-        StorageError where the disk does not give them; with check_readable=False the caller asks.
+        StorageError if the disk does not return them; with check_readable=False the caller has checked that.
         """
         segment = self.segments.at(physical_offset)
         if segment is None or physical_offset + size > segment.end or size < 0:
@@ -186,7 +187,7 @@ class CommitLog:
         return segment.file.view()[begin : begin + size]
 
     def store_timestamp_at(self, physical_offset: PhysicalOffset) -> EpochMs | None:
-        """STORETIMESTAMP of the record there, unchecked; None where the log has no such place."""
+        """STORETIMESTAMP of the record there, unchecked; None if the log has no such bytes."""
         record = self.read(physical_offset, STORE_TIMESTAMP_END)
         return store_timestamp(record, 0) if len(record) else None
 

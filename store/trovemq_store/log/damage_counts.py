@@ -1,7 +1,7 @@
-"""Damage of the log that this process met: counted by state, and by place once.
+"""Damage of the log that this process found, counted by state; each place counts once.
 
 Recovery counts the damage that it skips when the store is opened; reading counts later damage (bytes that
-went bad in a running store). A place that is read again is not counted again, up to PLACES_MAX of them.
+went bad in a running store). At most PLACES_MAX places are known.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ UNIT_UNREADABLE: Final = "unit-unreadable"
 
 
 class DamageCounts:
-    """ranges, bytes: by the state of RecordState.value; ranges also by UNIT_UNREADABLE. `on_new` and
-    `on_new_unit` are called for each place that reading meets."""
+    """The counts of one store. ranges, bytes: by RecordState.value; `ranges` also by UNIT_UNREADABLE.
+    `on_new` and `on_new_unit` are called for each new place that a reader finds."""
 
     def __init__(self, found: Iterable[Damage] = ()) -> None:
         self.ranges: Counter[str] = Counter()
@@ -32,13 +32,13 @@ class DamageCounts:
             self._count(damage.physical_offset, damage.end - damage.physical_offset, damage.state.value)
 
     def met(self, physical_offset: PhysicalOffset, size: int, state: str) -> None:
-        """A reader found no good record of `size` bytes (0: not known) there."""
+        """Notes that a reader found a bad record there, of `size` bytes (0: unknown)."""
         if physical_offset not in self._places and len(self._places) < PLACES_MAX:
             self._count(physical_offset, size, state)
             self.on_new(physical_offset, size, state)
 
     def met_unit(self, topic: str, queue_id: QueueId, queue_offset: QueueOffset) -> None:
-        """The disk does not give a unit of a consume queue: its message is skipped."""
+        """Notes that the disk does not return a unit of a consume queue: its message is skipped."""
         unit = (topic, queue_id, queue_offset)
         if unit not in self._units and len(self._units) < PLACES_MAX:
             self._units.add(unit)

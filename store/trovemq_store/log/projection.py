@@ -1,4 +1,4 @@
-"""The log's input to its projections, and the interface of a projection: deletable, and rebuilt from the log.
+"""The interface of a projection, which may be deleted and is then rebuilt from the log, and its input.
 
 Invariants of a projection
 - `position` is the physical offset up to which every record has been applied; apply() moves it forward.
@@ -24,9 +24,9 @@ class DispatchBatch:
     """A contiguous run of records in the log, of one segment, in log order.
 
     `records` holds their bytes and columns; record i lies at physical_offset + records.positions[i].
-    `alive[i]` is False for a record of a deleted topic (below the deletion): no projection takes it;
-    None means that all are alive. `end` is where the next batch continues (after the last record, or
-    the start of the next segment after a blank record). A batch without records only moves `position`.
+    `alive[i]` is False for a record of a deleted topic (below the deletion): no projection applies it;
+    None means that all are alive. The next batch continues at `end` (after the last record, or at
+    the start of the next segment after a blank). A batch without records only moves `position`.
     """
 
     records: RecordBatch
@@ -54,8 +54,8 @@ class Projection(Protocol):
         ...
 
     def apply(self, batch: DispatchBatch) -> None:
-        """Takes the records at or after `position`. Raises StorageError and is then unchanged in meaning:
-        the same batch may be applied again."""
+        """Applies the records at or after `position`. Raises StorageError; the same batch may then be applied
+        again."""
         ...
 
     def flush(self) -> None:
@@ -66,7 +66,7 @@ class Projection(Protocol):
     def truncate_to(self, physical_offset: PhysicalOffset) -> None: ...
 
     def trim_before(self, physical_offset: PhysicalOffset) -> None:
-        """The log now begins at physical_offset: whole files below it may go."""
+        """The log now begins at physical_offset: whole files below it may be removed."""
         ...
 
     def close(self) -> None: ...

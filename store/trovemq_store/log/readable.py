@@ -16,7 +16,8 @@ HEAD_SIZE: Final = 8
 
 
 def readable_end(file: File, begin: int, end: int) -> int:
-    """`end` where [begin, end) can be read; else the beginning of its first page that cannot, or `begin`."""
+    """`end` if [begin, end) can be read; else where its first unreadable page begins, but at least
+    `begin`."""
     if _can_read(file, begin, end):
         return end
     good, bad = begin // PAGE_SIZE, -(-end // PAGE_SIZE)  # pages below `good` can be read
@@ -30,8 +31,8 @@ def readable_end(file: File, begin: int, end: int) -> int:
 
 
 def run_end(file: File, begin: int, limit: int, run_bytes_max: int) -> int:
-    """How much of [begin, limit) may be read: about a run, and at least the first record where it can be
-    read; all of it where there is a blank at `begin`."""
+    """Where reading from `begin` must stop: after about run_bytes_max bytes, but not within the first record;
+    earlier at an unreadable page; at `limit` if there is a blank at `begin`."""
     head_end = min(begin + HEAD_SIZE, limit)
     if readable_end(file, begin, head_end) < head_end:
         return begin
@@ -42,8 +43,8 @@ def run_end(file: File, begin: int, limit: int, run_bytes_max: int) -> int:
 
 
 def can_read_record(file: File, position: int, limit: int) -> bool:
-    """Whether the record at `position` can be read, by the size that it states; bytes after `limit` are not
-    readable."""
+    """Whether the record at `position` can be read, by the size that it states. If that passes `limit`, it is
+    not a record, and its first eight bytes are enough."""
     if not _can_read(file, position, min(position + HEAD_SIZE, limit)):
         return False
     page_left = PAGE_SIZE - position % PAGE_SIZE
@@ -52,7 +53,7 @@ def can_read_record(file: File, position: int, limit: int) -> bool:
 
 
 def stated_size(file: File, position: int, limit: int) -> int:
-    """TOTALSIZE at `position`, which can be read; 0 where there is none."""
+    """TOTALSIZE at `position`, which can be read; 0 if it is not positive or passes `limit`."""
     size = int.from_bytes(file.view()[position : position + 4], signed=True)
     return size if 0 < size <= limit - position else 0
 

@@ -3,8 +3,9 @@
 At a position there is one of six things (trovemq_proto.records.check): a record, a blank (continue in the
 next segment), zeros, a torn record, a stale one of an older use of the file, or a damaged one. Below the
 known end nothing may be missing: there all but the first two are *damage*, which is reported, and reading
-continues at the next record that names its own position. At or after the known end the first of them is the
-end of the log, unless it shows that it was written whole and damaged later (trovemq_store.log.tail).
+continues at the next record that names its own position. At or after the known end, the first place with one
+of these four is the end of the log, unless it was certainly written whole and damaged later
+(trovemq_store.log.tail).
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class Damage:
 class LogReader:
     """Reads from `position` on. After the iteration `position` is where it stopped.
 
-    `known_end`: the log is known to reach to here. `limit`: nothing at or after it is looked at (None: read
-    until the log's own end). `damages` lists the ranges that were skipped.
+    `known_end`: the log is known to reach to here. `limit`: nothing at or after it is read (None: read to the
+    end of the log). `damages` lists the ranges that were skipped.
     """
 
     log: CommitLog
@@ -57,7 +58,7 @@ class LogReader:
     def __iter__(self) -> Iterator[DispatchBatch]:
         """Runs of good records in log order; `alive` is not filled in."""
         while self.limit is None or self.position < self.limit:
-            self.position = max(self.position, self.log.min_offset)  # retention may continue beside
+            self.position = max(self.position, self.log.min_offset)  # retention may have removed segments
             segment = self.log.segments.at(self.position)
             if segment is None:
                 return
@@ -112,8 +113,8 @@ class LogReader:
         return DispatchBatch(records, segment.start, self.position), state
 
     def _pass_unreadable(self, segment: Segment) -> None:
-        """The record at `position` lies on a part of the disk that cannot be read. StorageError at or after
-        the known end: it may well be a good one, so the log does not end here."""
+        """Skips the record at `position`, which the disk does not return. StorageError at or after the known
+        end: it may be a good one, so the log does not end here."""
         begin = self.position - segment.start
         if self.position >= self.known_end:
             segment.file.check_readable(begin, segment.file.size)

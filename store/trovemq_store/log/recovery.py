@@ -1,14 +1,13 @@
 """Finding the end of the log after a stop, clean or not, and making it safe to append there.
 
-The scan starts where everything before is known to be on disk and applied, carries every record it meets to
-the caller, and ends at the first position at or after the known end that holds no good record
-(docs/store-format.md, "Check of a record").
-Then the rest of that segment is zeroed and later segments are removed: bytes of an older generation can
-never be taken for records again (docs/store-format.md, "Cut").
+The scan starts where everything before is known to be on disk and applied, passes every record to the caller,
+and ends at the first position at or after the known end where there is no good record (docs/store-format.md,
+"Check of a record"). Then the rest of that segment is zeroed and later segments are removed, so that bytes of
+an older generation can never be taken for records (docs/store-format.md, "Cut").
 
 Invariants
 - No record below the known end is dropped; damage there is skipped and reported.
-- After it no good record is dropped either, but those of an atomic transaction whose rest is not there
+- After it no good record is dropped either, except those of an atomic transaction that lacks its last records
   (trovemq_store.log.whole_runs).
 - Recovering twice gives the same end; also when the first recovery was interrupted anywhere.
 """
@@ -81,7 +80,7 @@ def zero_behind(files: FileSystem, log: CommitLog, end: PhysicalOffset, size_max
 
 
 def _zero_rest(files: FileSystem, segment: Segment, begin: int, size_max: int | None) -> int:
-    # A handle of its own: its mapping, which touches the whole rest, goes when this is done.
+    # A mapping of its own: it touches the whole rest of the file, and is freed afterwards.
     file = files.open(segment.file.path)
     cleared = 0
     try:

@@ -1,4 +1,4 @@
-"""Which segments of the log are removed: RocketMQ's rules, decided from figures alone (docs/store-format.md,
+"""Which segments of the log are removed: RocketMQ's rules, from numbers alone (docs/store-format.md,
 "Retention").
 
 | rule | while                                                   | removed                                  |
@@ -42,7 +42,8 @@ class RetentionPolicy:
     forcible_enable: bool = False  # cleanFileForciblyEnable
     files_max: int = 10  # deleteFileBatchMax
     unacknowledged_max_ms: int = 720 * HOUR_MS
-    """Of topics that are kept until they are acknowledged and say no age of their own."""
+    """The age limit of topics that keep messages until they are acknowledged, and set no limit of their
+    own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +62,13 @@ class DiskUse:
         return 100 * self.used / self.total if self.total > 0 else 0.0
 
     def above(self, percent: int) -> int:
-        """How many bytes more than this share are used; 0 where it is not passed."""
+        """How many bytes more than this share are used; 0 if none."""
         return max(0, self.used - self.total * percent // 100)
 
 
 @dataclass(frozen=True, slots=True)
 class ClosedSegment:
-    """A segment that may go; `last_stored_ms` is the store time of its last record."""
+    """A segment that may be removed; `last_stored_ms` is the store time of its last record."""
 
     start: PhysicalOffset
     end: PhysicalOffset
@@ -76,9 +77,9 @@ class ClosedSegment:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`end`: the log may begin there (its present minimum: nothing goes). forced: how many of the `count`
-    segments go for the disk's sake alone, newest_early_ms: the newest store time in these. pressed: the full
-    disk forces the removal, even of pending messages."""
+    """`end`: the log may begin there (at its present minimum: nothing is removed). forced: how many of the
+    `count` segments are removed only to free the disk; newest_early_ms: the newest store time in these.
+    pressed: the disk is so full that pending messages may be removed, too."""
 
     end: PhysicalOffset
     count: int = 0
@@ -103,8 +104,8 @@ def decide(
     held_from: PhysicalOffset | None = None,
     free_to: PhysicalOffset = LOG_ORIGIN,
 ) -> Decision:
-    """closed: the segments that may be removed, oldest first; read no further than needed. hour: 0 to 23,
-    local. held_from, free_to: see held_log.py."""
+    """closed: the segments that may be removed, oldest first; only as many are read as needed. hour: local,
+    0 to 23. held_from, free_to: see held_log.py."""
     due = hour in policy.hours or disk.above(policy.used_percent_max) > 0
     to_free = 0
     if policy.forcible_enable:

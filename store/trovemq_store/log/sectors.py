@@ -1,8 +1,8 @@
 """Distinguishes a record that lost a sector from a whole one.
 
-After the last sync a power cut may keep some sectors of a file and lose others; lost ones read as zeros. A
-body has its CRC and a header its lengths. The properties have neither: there, a sector of zeros is the only
-sign. So that it is a sure one, no record is appended whose properties could look like that.
+A power cut may lose some of the sectors that were written after the last sync; lost ones read as zeros. In a
+body the CRC shows that, in a header the lengths. For properties a sector of zeros is the only sign. To make
+it a sure one, no record is appended whose properties could look like that.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def check_properties(batch: RecordBatch) -> None:
 
 
 def count_whole(records: RecordBatch, begin: int) -> int:
-    """How many records, from the first, lack no sector of their properties; those that lie below position
-    `begin` of the batch's bytes (which begin at a sector) are not looked at."""
+    """The number of records before the first one that lacks a sector of its properties. Records below
+    position `begin` of the batch's bytes (which begin at a sector) are not examined."""
     ends = records.positions + records.sizes
     starts = -(-records.property_positions // SECTOR_SIZE) * SECTOR_SIZE
     asked = np.flatnonzero((starts < ends) & (records.positions >= begin))
@@ -62,7 +62,8 @@ def count_whole(records: RecordBatch, begin: int) -> int:
 
 
 def written_until(data: NDArray[np.uint8], begin: int, end: int) -> int:
-    """The end of the row of sectors from `begin` on of which each has more than zeros in [begin, end)."""
+    """Where the first sector that is all zeros in [begin, end) begins, `begin` in place of its sector's; or
+    end."""
     starts = np.r_[begin, np.arange(begin // SECTOR_SIZE + 1, -(-end // SECTOR_SIZE)) * SECTOR_SIZE]
     written = np.logical_or.reduceat(data[begin:end] != 0, starts - begin)
     return end if written.all() else int(starts[int(np.argmin(written))])

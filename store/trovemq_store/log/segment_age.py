@@ -1,4 +1,4 @@
-"""How old a closed segment is: the store time of its last record, found from its end backwards."""
+"""The age of a closed segment: the store time of its last record, searched from the end backwards."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _WINDOW_GROWTH: Final = 8
 
 
 def closed_segments(files: FileSystem, segments: list[Segment]) -> Iterator[ClosedSegment]:
-    """Each with its age; blocks while it reads. A segment without a good record is as old as its file's last
-    write, as RocketMQ has it. StorageError."""
+    """The segments, each with its age; blocks while it reads. A segment without a good record is as old as
+    the last write of its file, as in RocketMQ. StorageError."""
     for segment in segments:
         if segment.last_stored_ms is None:
             found = last_store_timestamp(segment)
@@ -41,7 +41,7 @@ def last_store_timestamp(segment: Segment) -> EpochMs | None:
 
 
 def _last_from(segment: Segment, begin: PhysicalOffset) -> EpochMs | None:
-    """Of the records that begin at or after `begin`."""
+    """STORETIMESTAMP of the last good record that begins at or after `begin`; None if there is none."""
     view = segment.file.view()
     last: EpochMs | None = None
     at = find_record(segment, begin)

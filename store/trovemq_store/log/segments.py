@@ -3,11 +3,11 @@
 Invariants
 - Names are multiples of the file size and contiguous; every file has exactly the configured size.
 - Every file was preallocated before it was opened, so an append never meets a full disk.
-- A file is made, at its full size and synced, under `trovemq/` and then renamed into place: no kill leaves a
-  short one in `commitlog/`, with which neither we nor RocketMQ would start. A spare is made ahead, so
-  that rolling costs one rename on the append path.
-- One more file is kept for a full disk, from one run to the next. Only the broker's own records take it, and
-  only when no other file can be had.
+- A file is created under `trovemq/`, at its full size, synced, and then renamed into place: so no kill leaves
+  a short one in `commitlog/`, with which neither we nor RocketMQ would start. A spare is created before it is
+  needed, so that a new segment costs one rename on the append path.
+- One more file is kept for a full disk, also while the broker is stopped. Only the broker's own records use
+  it, and only if no other file can be created.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ class Segment:
     start: PhysicalOffset
     file: File
     last_stored_ms: EpochMs | None = None
-    """STORETIMESTAMP of its last record, once it was read and nothing more is written to it."""
+    """STORETIMESTAMP of its last record; None until it is read, after the last write."""
 
     @property
     def end(self) -> PhysicalOffset:
         return self.offset_at(self.file.size)
 
     def offset_at(self, position: int) -> PhysicalOffset:
-        """Of the byte at `position` in the file."""
+        """The physical offset of the byte at `position` in the file."""
         return PhysicalOffset(self.start + position)
 
 
 class SpareWork:
-    """Makes a segment's file ahead of need; `run` may block and is meant for another thread."""
+    """Creates a segment's file before it is needed; `run` may block and is meant for another thread."""
 
     def __init__(self, files: FileSystem, size: int, path: str = SPARE_PATH) -> None:
         self._files = files
@@ -64,7 +64,8 @@ class SpareWork:
         self.failure: StorageError | None = None
 
     def run(self) -> None:
-        """Leaves `ready` False where the file cannot be had: the roll then tries itself and reports."""
+        """`ready` stays False if the file cannot be created: Segments.add() then tries it, and reports
+        that."""
         try:
             fault_point("spare.before_make")
             _make(self._files, self._path, self._size)
@@ -76,7 +77,7 @@ class SpareWork:
 
 
 def _make(files: FileSystem, path: str, size: int) -> None:
-    """A preallocated file of zeros, on disk. StorageError: there is none."""
+    """Creates a preallocated file of zeros, and syncs it. StorageError: there is no such file then."""
     try:
         files.remove(path)
         fault_point("segments.before_make")
@@ -115,19 +116,19 @@ class Segments:
     def load(self, known_end: PhysicalOffset | None = None) -> None:
         """Opens every file of the directory. TroveError STORE_SETTINGS_MISMATCH where one does not fit.
 
-        known_end: after a crash, where the log was certainly synced. A power cut may have kept any of the
-        later names; files after a gap are removed.
+        known_end: after a crash, the offset up to which the log was certainly synced. A power cut may have
+        lost any of the later names: files after a gap are removed.
         """
         self._files.remove(SPARE_PATH)
         self._files.remove(NEW_PATH)
         self._find_kept()
         names = [name for name in self._files.list(DIRECTORY) if not self._is_directory(name)]
         for name in names:
-            if not (len(name) == 20 and name.isdigit()):  # before anything goes: this is not ours to remove
+            if not (len(name) == 20 and name.isdigit()):  # checked before anything is removed
                 what = f"{DIRECTORY}/{name} is not a segment of a commit log"
                 raise TroveError(errors.STORE_SETTINGS_MISMATCH, what)
         if names and self._files.file_size(f"{DIRECTORY}/{names[-1]}") == 0:
-            self._files.remove(f"{DIRECTORY}/{names.pop()}")  # made, never filled: RocketMQ drops it too
+            self._files.remove(f"{DIRECTORY}/{names.pop()}")  # never filled: RocketMQ removes it, too
         for index, name in enumerate(names):
             follows = not self._segments or name == file_name(self._segments[-1].end)
             if not follows and known_end is not None and self._segments[-1].end >= known_end:
@@ -137,7 +138,7 @@ class Segments:
             self._open(name)
 
     def _find_kept(self) -> None:
-        """One of another size, or whose making was interrupted, goes."""
+        """Looks for the kept file. One of another size, or whose creation was interrupted, is removed."""
         self.kept_ready = self._files.exists(KEPT_PATH) and self._files.file_size(KEPT_PATH) == self.file_size
         if not self.kept_ready:
             self._files.remove(KEPT_PATH)
@@ -182,7 +183,7 @@ class Segments:
 
     @property
     def capacity_end(self) -> PhysicalOffset:
-        """One past the last byte that the present files hold."""
+        """One past the last byte of the present files."""
         return self._segments[-1].end if self._segments else LOG_ORIGIN
 
     def at(self, offset: PhysicalOffset) -> Segment | None:
@@ -198,7 +199,7 @@ class Segments:
 
     # --- making files -------------------------------------------------------------------------------
     def spare_work(self) -> SpareWork | None:
-        """Work that makes the next file ahead; None while one is there or on its way."""
+        """The work of creating the next file; None while there is one, or one is being created."""
         if self._spare_ready or self._spare_work is not None:
             return None
         self._spare_work = SpareWork(self._files, self.file_size)
@@ -224,8 +225,8 @@ class Segments:
         self.kept_ready = False
 
     def add(self, *, internal: bool = False) -> Segment:
-        """The next segment, from the spare or made now (three tries); for the broker's own records
-        (`internal`) also the file that is kept for a full disk.
+        """Adds the next segment: the spare, or a file that is created now (three tries). For the broker's own
+        records (`internal`) also the file that is kept for a full disk is used.
 
         Raises TroveError DISK_FULL or CREATE_MAPPED_FILE_FAILED; then nothing has changed.
         """
@@ -294,8 +295,8 @@ class Segments:
             raise
 
     def drop_from(self, offset: PhysicalOffset) -> None:
-        """Removes every segment that begins after `offset` (they hold nothing of the log). One that begins
-        there stays: it may be the only one, whose name alone says where the log begins."""
+        """Removes every segment that begins after `offset` (they have nothing of the log). One that begins at
+        `offset` stays: it may be the only one, whose name alone says where the log begins."""
         assert offset >= self.min_offset, "the log does not end before it begins"
         while self._segments and self._segments[-1].start > offset:
             segment = self._segments.pop()
@@ -305,8 +306,8 @@ class Segments:
         assert not self._segments or self._segments[-1].start <= offset, "the log's end stays in it"
 
     def take_before(self, offset: PhysicalOffset) -> list[Segment]:
-        """The segments that end at or below `offset` are no longer part of the log; never the last one.
-        Their files are still there, and open."""
+        """Takes the segments that end at or below `offset` out of the log, but never the last one. Returns
+        them; their files are not removed or closed."""
         count = sum(segment.end <= offset for segment in self._segments[:-1])
         taken, self._segments = self._segments[:count], self._segments[count:]
         assert self._segments or not taken, "the last one stays"

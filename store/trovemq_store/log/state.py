@@ -10,13 +10,14 @@
                              -1 = no record had one, -2 = no index was kept
     keyIndexClosed           whether the index was closed at a clean stop: its files count as they are. Else
                              (a crash, or switched off since) only items below keyIndexPosition do
-    queueEnds                topic -> queue id -> max queue offset then, of records below logEnd (empty where
-                             they are more than QUEUE_ENDS_MAX): no offset below it is given again
+    queueEnds                topic -> queue id -> max queue offset then, of records below logEnd (empty if
+    there
+                             are more than QUEUE_ENDS_MAX): no offset below it is assigned again
     queueBegins, logBegin    topic -> queue id -> min queue offset of the same queues, when the log began at
                              logBegin: while it still does, a queue that begins later lacks its first files
     runsSealed               whether every atomic transaction in the log has the broker's seal
-                             (trovemq_proto.records.run_mark). An older version wrote this file where it is
-                             missing: the first start, until it ends, takes marks without seals
+                             (trovemq_proto.records.run_mark). An older version did not write it: until the
+                             first start after it ends, marks without seals count, too
     crc32                    of the file: store/trovemq_store/files/sealed_json.py
 
 Invariant: consumeQueuePosition and keyIndexPosition never pass logEnd, and logEnd never passes the last sync.
@@ -41,7 +42,7 @@ FORMAT: Final = 1
 NOTHING_INDEXED: Final = PhysicalOffset(-1)
 NO_INDEX: Final = PhysicalOffset(-2)
 QUEUE_ENDS_MAX: Final = 4096
-"""At most this many are saved while the store is open; at a clean stop all are."""
+"""While the store is open, queueEnds is saved if it has at most so many entries; at a clean stop always."""
 
 
 class StoreState(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -68,7 +69,7 @@ class StoreState(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
     @classmethod
     def of(cls, settings: StoreSettings, *, log_end: PhysicalOffset) -> StoreState:
-        """Of a store with these sizes, of whose projections nothing is on disk."""
+        """The state of a store with these sizes, with nothing of its projections on disk."""
         return cls(
             commit_log_file_size=settings.commit_log_file_size,
             consume_queue_file_size=settings.consume_queue_file_size,
@@ -104,8 +105,8 @@ def load(files: FileSystem) -> StoreState | None:
 
 
 def runs_sealed(state: StoreState | None) -> bool:
-    """Whether marks of transactions count under a seal only. A store without a state is RocketMQ's, or of an
-    unknown version: then nothing of it is cut for a mark alone."""
+    """Whether marks of transactions count only under a seal. RocketMQ, or an unknown version, wrote a store
+    without a state: none of its records is cut because of a mark without a seal."""
     return state is None or state.runs_sealed
 
 

@@ -6,11 +6,11 @@ zeros explain was written whole and damaged later. It is skipped:
 - where a good record, or the blank at the segment's end and a record after it, follows it with no sector lost
   in between;
 - where it is a damaged record whose lengths are right, also with nothing after it: its place and its queue
-  offset are not given twice.
+  offset are not assigned twice.
 
 A store that RocketMQ left may have records of an older use of the file after its end: they name their own
 positions, and RocketMQ does not zero them. They were stored before the records that overwrote them, so a
-record that is older than the last good one brings nothing back.
+record that is older than the last good one does not show that the log continues.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def search_from(segment: Segment, physical_offset: PhysicalOffset, state: Record
     """Where the next record may begin after the bytes at physical_offset, which are not one."""
     if state is not RecordState.DAMAGED:
         return PhysicalOffset(physical_offset + 1)
-    # Its lengths are right: bytes within its body that look like a record are not one.
+    # Its lengths are right, so bytes in its body that look like a record are not one.
     view, position = segment.file.view(), physical_offset - segment.start
     return PhysicalOffset(
         physical_offset + max(1, check_record(view, position, len(view), physical_offset=physical_offset)[1])
@@ -52,7 +52,7 @@ def goes_on(
     following: Segment | None,
     newest_ms: int,
 ) -> bool:
-    """Whether the log continues after the bad place at physical_offset, in the state that check_record gave.
+    """Whether the log continues after the bad place at physical_offset; `state`: as check_record found it.
 
     following: the segment after this one; newest_ms: store time of the last good record before.
     """
@@ -67,7 +67,7 @@ def goes_on(
     size = _CHUNK_MIN
     while position < len(data):
         end = min(position + size, len(data))
-        segment.file.check_readable(position, end)  # unreadable bytes may well be a good record
+        segment.file.check_readable(position, end)  # unreadable bytes may be a good record
         written = written_until(data, position, end)
         found = find_record(
             segment,
@@ -87,8 +87,8 @@ def goes_on(
 def find_record(
     segment: Segment, physical_offset: PhysicalOffset, end: PhysicalOffset | None = None
 ) -> PhysicalOffset:
-    """The first good record that begins in [physical_offset, end) and names its own position; else `end`,
-    which is the segment's where it is not given."""
+    """Where the first good record begins in [physical_offset, end) that names its own position; else `end`,
+    by default the end of the segment."""
     view = segment.file.view()
     data = np.frombuffer(view, dtype=np.uint8)
     end = segment.end if end is None else end
@@ -117,8 +117,8 @@ def find_record(
 
 
 def _is_broken_blank(segment: Segment, position: int) -> bool:
-    """Whether a blank's eight bytes are all that was written in the rest of the segment. The first bytes of a
-    record that lost the others are none, nor is a blank that lost one of its two sectors."""
+    """Whether a damaged blank is all that was written in the rest of the segment: not the first bytes of a
+    record that lost the others, and not a blank that lost one of its two sectors."""
     view = segment.file.view()
     head = bytes(view[position : position + BLANK_SIZE])
     if _lost_a_sector(head, position, segment.file.size - position):
@@ -162,7 +162,7 @@ def _begins_newer(segment: Segment | None, newest_ms: int) -> bool:
         return False
     view = segment.file.view()
     if not can_read_record(segment.file, 0, len(view)):
-        # It may well hold good records: where the log is cut before it, they are lost too.
+        # It may have good records, which would be lost if the log were cut before it.
         raise StorageError("read", segment.file.path, errno.EIO)
     state, _ = check_record(view, 0, len(view), physical_offset=segment.start)
     return state is RecordState.RECORD and store_timestamp(view, 0) >= newest_ms

@@ -1,18 +1,18 @@
-"""Reading the log so that no half of an atomic transaction comes out of it.
+"""Reads the log, but not the records of an atomic transaction in the middle of which the log ends.
 
-A transaction is one run of records in one segment, each with its number, how many there are, and the
-broker's seal (trovemq_proto.records.run_mark). A broker that died while it wrote one leaves its first
-records, whole and good: where the log ends within a transaction, it ends before it. That is the one exception
-to the rule that no good record after the known end is dropped.
+A transaction is one run of records in one segment, each with its number, how many there are, and the broker's
+seal (trovemq_proto.records.run_mark). A broker that dies while it writes one leaves the first records, whole
+and good. If the log ends within a transaction, its end is set before the transaction. That is the one
+exception to the rule that no good record after the known end is dropped.
 
-Where something else follows an unfinished transaction (damage in the middle of the log, or another broker
+If something else follows an unfinished transaction (damage in the middle of the log, or another broker
 continued after its first records), nothing is removed: its records are delivered like others, and it is noted
 in `unfinished`.
 
 Invariants
-- Everything is given out in log order and once; a transaction only when its last record was read, or when it
-  is known to be unfinished in the middle of the log.
-- `position` is the log's end as LogReader has it, or the begin of the transaction that the end cuts.
+- All records are returned in log order and once; those of a transaction only when its last record was read,
+  or when it is known to be unfinished in the middle of the log.
+- `position` is the log's end as LogReader found it, or the beginning of the transaction that is cut off.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from trovemq_store.log.reader import Damage, LogReader
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedRun:
-    """A transaction of which only the records of [physical_offset, end) are there: `seen` of `count`."""
+    """A transaction that has only the records of [physical_offset, end) in the log: `seen` of `count`."""
 
     transaction_id: str
     physical_offset: PhysicalOffset
@@ -39,7 +39,7 @@ class UnfinishedRun:
 
 
 class WholeRuns:
-    """LogReader's runs, with the records of one transaction held back until they are all there."""
+    """LogReader's runs, with the records of a transaction held back until all of them are read."""
 
     def __init__(self, reader: LogReader, *, sealed: bool = True) -> None:
         """sealed: marks count under the broker's seal only (StoreState.runs_sealed)."""
@@ -51,7 +51,7 @@ class WholeRuns:
         self.unfinished: list[UnfinishedRun] = []
         """Transactions in the middle of the log that lack records."""
         self.cut: UnfinishedRun | None = None
-        """The transaction whose beginning the log ended with."""
+        """The transaction in the middle of which the log ended."""
 
     @property
     def position(self) -> PhysicalOffset:
@@ -79,7 +79,7 @@ class WholeRuns:
             yield run
             return
         marks = {index: self._mark_of(run, index) for index in marked}
-        begin, count = 0, len(run.records)  # [begin, index) is of the transaction, where one is held back
+        begin, count = 0, len(run.records)  # [begin, index) belongs to the transaction that is held
         for index in range(count):
             mark = marks.get(index)
             if self._mark is not None and not self._continues(mark):
@@ -139,7 +139,8 @@ class WholeRuns:
         return UnfinishedRun(mark.transaction_id, begin, self._held[-1].end, seen, mark.record_count)
 
     def _finish(self) -> Iterator[DispatchBatch]:
-        """The log ends. Within a transaction, after its last known record: a broker died as it wrote that."""
+        """At the log's end: if the last records are an unfinished transaction after the known end, a broker
+        died while it wrote it, and it is cut off."""
         if self._mark is None:
             return
         found = self._described()

@@ -1,10 +1,10 @@
-"""A table of named configurations that a file keeps: the topics, the consumer groups.
+"""A table of named configurations that is stored in a file: the topics, the consumer groups.
 
 Invariants
 - One change at a time. A change counts when its file has it; a change that cannot be saved is not made.
 - `data_version` grows with every save.
 - Members that we do not know are written back as they were read.
-- `made_by` counts the entries that are there, by their creators.
+- `made_by` counts the existing entries by their creators.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Changed(Generic[ConfigT]):
 class Change(Generic[ConfigT]):
     """A change of the table that is ready to be saved: `run()` may block, and may run in another thread.
 
-    `name` is empty where nothing is changed, but entries that are in memory alone are saved.
+    `name` is empty if nothing is changed, and only entries are saved that were in memory alone.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Change(Generic[ConfigT]):
 
     @property
     def before(self) -> ConfigT | None:
-        """The entry called `name` before the change; None where it is created."""
+        """The entry called `name` before the change; None if it is created."""
         return next((part.before for part in self.parts if part.name == self.name), None)
 
     def run(self) -> None:
@@ -91,9 +91,9 @@ class Change(Generic[ConfigT]):
 class ConfigTable(ABC, Generic[ConfigT]):
     """The configurations by name; used from one thread.
 
-    A method begin_…() leaves the saving to the caller: run() of the change that it returns, wherever that may
-    block, and finish() on the owner's thread, also where run() failed. Until finish() every other change is
-    refused with SERVICE_NOT_AVAILABLE.
+    A method begin_…() leaves the saving to the caller. It returns a change: the caller calls run(), where it
+    may block, and then finish() on the owner's thread, also if run() failed. Until finish() every other
+    change is refused with SERVICE_NOT_AVAILABLE.
     """
 
     NOUN: ClassVar[str]
@@ -143,11 +143,11 @@ class ConfigTable(ABC, Generic[ConfigT]):
         return config
 
     def names(self, include_system: bool = False) -> list[str]:
-        """Sorted; without `include_system` only those that users made."""
+        """The names, sorted; without `include_system` only those of entries that users created."""
         return sorted(name for name in self._configs if include_system or not self._is_system(name))
 
     def made_by(self, creator: str) -> int:
-        """Entries that are there and that this creator made."""
+        """How many of the existing entries this creator has created."""
         return self._made_by[creator]
 
     def add_change_listener(self, listener: Callable[[], None]) -> None:
@@ -155,7 +155,7 @@ class ConfigTable(ABC, Generic[ConfigT]):
         self._listeners.append(listener)
 
     def finish(self, change: Change[ConfigT]) -> None:
-        """After run(): the table has the change where the file has it, else it is as it was."""
+        """Call after run(). The table has the change if the file has it, otherwise it is as before."""
         assert change is self._change, "one change at a time"
         assert change.parts or not change.name, "a change with a name changes an entry"
         self._change = None
@@ -179,11 +179,11 @@ class ConfigTable(ABC, Generic[ConfigT]):
 
     @abstractmethod
     def _is_system(self, name: str) -> bool:
-        """The broker made it, not a user."""
+        """Whether the entry is the broker's own, not a user's."""
 
     @abstractmethod
     def _count_max(self) -> int:
-        """Entries that the table may have."""
+        """The most entries that the table may have."""
 
     def _finish_part(self, part: Changed[ConfigT], *, saved: bool) -> None:
         config = part.after if saved else part.before
@@ -211,7 +211,7 @@ class ConfigTable(ABC, Generic[ConfigT]):
             del self._made_by[creator]
 
     def _check_creator(self, creator: Creator, added: int = 0) -> None:
-        """TroveError LIMIT_EXCEEDED unless the creator may make another entry after `added` more."""
+        """TroveError LIMIT_EXCEEDED unless the creator may create another entry after `added` more."""
         creator.check(self.NOUN, self._made_by[creator.name] + added)
 
     def _check_count(self, added: int = 0) -> None:
@@ -227,7 +227,7 @@ class ConfigTable(ABC, Generic[ConfigT]):
     def _begin(
         self, name: str, parts: Sequence[Changed[ConfigT]], now_ms: EpochMs | None, *, versions: int = 1
     ) -> Change[ConfigT]:
-        """A change that counts as `versions` versions."""
+        """Begins a change that counts as `versions` versions."""
         if self._change is not None:
             busy = self._change.name
             doing = f"{self.NOUN} {busy} is being changed" if busy else f"{self.NOUN}s are being saved"
@@ -245,7 +245,7 @@ class ConfigTable(ABC, Generic[ConfigT]):
         return self._begin(after.name, [self._put(before, after)], now_ms)
 
     def _begin_delete(self, before: ConfigT, now_ms: EpochMs | None) -> Change[ConfigT]:
-        """The entry is gone from here on; it is back where run() fails."""
+        """Begins a deletion. The entry is gone from now on; it is back if run() fails."""
         change = self._begin(before.name, [Changed(before.name, before, None, None)], now_ms)
         self._remove(before.name)
         return change
@@ -263,7 +263,8 @@ class ConfigTable(ABC, Generic[ConfigT]):
 
 
 def read_table(path: str, read: Callable[[], T]) -> T:
-    """The table that `read` makes of the file. TroveError STORE_FAILED where a value in it is not one."""
+    """The result of `read`, which reads the table from the file. TroveError STORE_FAILED if a value is
+    illegal."""
     try:
         return read()
     except ValueError as error:

@@ -1,6 +1,6 @@
-"""Who made a topic or a group: the attribute `trovemq.creator` of its entry, which RocketMQ keeps.
+"""The creator of a topic or a group: the attribute `trovemq.creator` of its entry, which RocketMQ keeps.
 
-Entries of callers without a name have none. It is written once; nobody changes it later.
+Entries of callers without a name do not have it. It is written once and never changed.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ def _unlimited(_noun: str, _count: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Creator:
-    """Who makes an entry. `check(noun, count)`: noun is `topic` or `group`, and so many are the creator's
-    already; TroveError LIMIT_EXCEEDED where that is enough."""
+    """The creator of an entry. `check(noun, count)`: noun is `topic` or `group`, count is how many the
+    creator has already; TroveError LIMIT_EXCEEDED if it may have no more."""
 
     name: str = ""
     check: Callable[[str, int], None] = _unlimited
 
     @property
     def attributes(self) -> dict[str, str]:
-        """Those of a new entry."""
+        """The attributes of a new entry."""
         return {CREATOR_ATTRIBUTE: self.name} if self.name else {}
 
 
@@ -34,5 +34,5 @@ NOBODY: Final = Creator()
 
 
 def creator_of(attributes: Mapping[str, str]) -> str:
-    """Empty where nobody is known."""
+    """The creator's name; empty if there is none."""
     return attributes.get(CREATOR_ATTRIBUTE, "")

@@ -4,13 +4,13 @@
 
 (the CRC: store/trovemq_store/files/sealed_json.py)
 
-A record of topic T that lies below its physical offset is dead: dispatch, recovery, rebuild and queries
-pass it over. So a topic that is recreated starts at queue offset 0 with none of its old messages.
+A record of topic T that lies below the physical offset is dead: dispatch, recovery, rebuild and queries skip
+it. So a topic that is created again starts at queue offset 0, without its old messages.
 
 Invariants
-- A deletion is on disk before add() returns, in two equal copies: to forget one would bring messages back.
+- A deletion is on disk before add() returns, in two equal copies: a lost one would bring messages back.
 - A topic's physical offset never goes down, except by truncate_to() when the log itself was cut shorter.
-- It stays when the log begins beyond it: an archive of the log, rebuilt, still has those records.
+- It is kept when the log begins above it: an archive of the log may still have those records.
 - A file of a newer format is refused, never guessed at.
 """
 
@@ -42,7 +42,7 @@ class TopicDeletions:
         self._deleted_below = deleted_below
         self._highest = max(deleted_below.values(), default=LOG_ORIGIN)
         self.version = 0
-        """Another one after each change."""
+        """Changes with each change of the deletions."""
 
     @classmethod
     def load(cls, files: FileSystem) -> TopicDeletions:
@@ -91,7 +91,8 @@ class TopicDeletions:
         assert self._highest >= physical_offset, "alive_mask() looks at the topic's records"
 
     def save_added(self, topic: str, physical_offset: PhysicalOffset) -> None:
-        """The first half of add(): the file has it, and nothing counts before set(). May run in a thread."""
+        """The first half of add(): saves the deletion, which has no effect before set(). May run in any
+        thread."""
         if topic not in self._deleted_below and len(self._deleted_below) >= DELETION_COUNT_MAX:
             raise TroveError(
                 errors.LIMIT_EXCEEDED,
@@ -108,7 +109,7 @@ class TopicDeletions:
         self._save(self._deleted_below)
 
     def set(self, topic: str, physical_offset: PhysicalOffset) -> None:
-        """The second half of add(): it counts from now on."""
+        """The second half of add(): the deletion has effect from now on."""
         if physical_offset > self.deleted_below(topic):
             self._set({**self._deleted_below, topic: physical_offset})
 

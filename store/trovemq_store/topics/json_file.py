@@ -2,8 +2,8 @@
 
 Invariants
 - `X` is always whole on disk: each copy is replaced atomically, and never both at once.
-- A damaged `X` is survived by reading `X.bak`; where both are damaged the store does not open, rather
-  than start without its topics or offsets.
+- If `X` is damaged, `X.bak` is read. If both are damaged the store does not open: it must not start without
+  its topics or offsets.
 
 RocketMQ keeps the content before the last change in `X.bak` (ConfigManager) and reads ours the same way.
 """
@@ -30,8 +30,9 @@ ADVICE: Final = (
 
 
 class JsonFile:
-    """`path` and `path`.bak. With `mirror` the second copy has the same content, else the one before; with
-    `sealed` each carries its CRC (trovemq_store/files/sealed_json.py): a file of our own, not of RocketMQ."""
+    """`path` and `path`.bak. With `mirror` the second copy has the same content, otherwise the previous one.
+    With `sealed` each has its CRC (trovemq_store/files/sealed_json.py): for files of our own, not
+    RocketMQ's."""
 
     def __init__(self, files: FileSystem, path: str, *, mirror: bool = False, sealed: bool = False) -> None:
         self.path = path
@@ -42,7 +43,7 @@ class JsonFile:
 
     @property
     def content(self) -> bytes:
-        """As it was loaded or saved last; empty where there is none."""
+        """The content as it was loaded or saved last; empty if there is none."""
         return self._content or b""
 
     @property
@@ -76,8 +77,8 @@ class JsonFile:
         self.save_content(seal(content) if self._sealed else content)
 
     def save_content(self, content: bytes, *, mirror: bool = False) -> None:
-        """save() for a rendered document; may run in another thread, one call at a time. `mirror`: as if the
-        file had been made with it, this time."""
+        """save() for a rendered document; may run in another thread, one call at a time. `mirror`:
+        both copies get the content, this time."""
         if content == self._content:
             return
         try:
@@ -105,7 +106,8 @@ class JsonFile:
                     self._files.sync_directory(parent_directory(path))
 
     def _read(self, path: str) -> bytes | None:
-        """An empty file counts as missing: RocketMQ leaves one if it dies while it makes it."""
+        """The content. An empty file counts as missing: RocketMQ leaves one if it dies while it creates the
+        file."""
         if not self._files.exists(path):
             return None
         return self._files.read_bytes(path) or None

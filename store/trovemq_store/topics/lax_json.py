@@ -1,4 +1,4 @@
-"""Reads JSON as RocketMQ writes it: standard JSON, except that object keys may stand without quotes.
+"""Reads JSON as RocketMQ writes it: standard JSON, except that object keys may be without quotes.
 
 fastjson writes a map with integer keys as `{0:5,1:7}`. Such keys become strings here ("0", "1"), as they
 would be in standard JSON, which we write.
@@ -15,7 +15,7 @@ JsonObject = dict[str, object]
 
 JSON_SIZE_MAX: Final = 64 * 1024 * 1024
 
-# A string (skipped as it is; also one that never ends), or a bare key with its surroundings. A word between
+# A string (kept as it is; also one that never ends), or a bare key with its surroundings. A word between
 # `{` or `,` and `:` is always a key, because no value is followed by a colon.
 _STRING_OR_BARE_KEY: Final = re.compile(
     r'"[^"\\]*(?:\\.?[^"\\]*)*(?:"|\Z)|([{,]\s*)([-+.\w]+)(?=\s*:)', re.DOTALL
@@ -53,7 +53,7 @@ def object_member(parent: Mapping[str, object], name: str) -> JsonObject:
 
 
 def integer_member(parent: Mapping[str, object], name: str, default: int) -> int:
-    """The member, `default` where missing. ValueError where it is something else than an integer."""
+    """The member, `default` if missing. ValueError if it is not an integer."""
     number = parent.get(name, default)
     if not isinstance(number, int):
         raise ValueError(f"{name!r} is not an integer")

@@ -1,6 +1,6 @@
-"""Which kinds of messages a topic takes, by its type: RocketMQ's rule, the same at every door.
+"""Which kinds of messages a topic accepts, by its type: RocketMQ's rule, the same for every protocol.
 
-| type of the topic  | takes                                    |
+| type of the topic  | accepts                                  |
 |--------------------|------------------------------------------|
 | NORMAL             | NORMAL: no mark of the other kinds       |
 | FIFO               | FIFO: messages with a message group      |
@@ -9,9 +9,9 @@
 | PRIORITY           | PRIORITY: messages with a priority, or 4 |
 | MIXED, UNSPECIFIED | NORMAL, FIFO, DELAY, TRANSACTION         |
 
-A topic with the option `order = priority` takes PRIORITY too. The native protocol never appends a half
-message, nor one that waits for a time; by it a NORMAL topic takes messages with a group or a priority, too,
-without any promise for them.
+A topic with the option `order = priority` accepts PRIORITY, too. The native protocol never appends half or
+delayed messages. Through it a NORMAL topic also accepts messages with a group or a priority, and promises
+nothing for these.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _PROPERTIES: Final = (
     (PROPERTY_PRIORITY, "PRIORITY"),
     (PROPERTY_SHARDING_KEY, "FIFO"),
 )
-"""The properties that make a stored message of a kind; the first one found counts."""
+"""The properties that decide the kind of a stored message; the first one found counts."""
 _MARKS: Final = tuple(name.encode() + bytes([NAME_END]) for name, _ in _PROPERTIES)
 _HINTS: Final = {
     "FIFO": ": give it a message group",
@@ -54,13 +54,13 @@ _HINTS: Final = {
 
 
 def accepted_kinds(config: TopicConfig) -> tuple[str, ...]:
-    """By the table above."""
+    """The kinds that the topic accepts, by the table above."""
     kinds = _BY_TYPE.get(config.message_type, _ALL)
     return (*kinds, "PRIORITY") if config.by_priority else kinds
 
 
 def check_kind(config: TopicConfig, kind: str) -> None:
-    """Raises TroveError MESSAGE_TYPE_CONFLICT where the topic takes no such message."""
+    """Raises TroveError MESSAGE_TYPE_CONFLICT if the topic does not accept the kind."""
     if kind in accepted_kinds(config):
         return
     hint = _HINTS.get(config.message_type, "") if kind == NORMAL else ""
@@ -75,7 +75,7 @@ def check_kind(config: TopicConfig, kind: str) -> None:
 
 
 def check_kinds(config: TopicConfig, batch: RecordBatch) -> None:
-    """The same for each record of a batch; the first that is refused is named."""
+    """check_kind() for each record of a batch; the error is that of the first refused kind."""
     blocks = batch.property_bytes
     marked = _MARKS[0] in blocks or _MARKS[1] in blocks or _MARKS[2] in blocks
     if not marked and config.message_type in _TAKES_NORMAL:

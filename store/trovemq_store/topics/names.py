@@ -86,13 +86,13 @@ def check_group_name(name: str) -> None:
 
 
 def is_system_group(name: str) -> bool:
-    """True for groups that no user takes: RocketMQ's fixed names and CID_RMQ_SYS_…."""
+    """Whether the name is reserved: RocketMQ's fixed names, and CID_RMQ_SYS_…."""
     return name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def retry_topics(group: str, topic: str) -> tuple[str, str, str]:
-    """Where messages of the topic lie that the group is to get again: its classic retry topic (one for all
-    topics), and RocketMQ's two forms of a pop retry topic."""
+    """The topics of messages that are redelivered to the group: its classic retry topic (one for all topics),
+    and RocketMQ's two forms of a pop retry topic."""
     return f"{RETRY_PREFIX}{group}", f"{RETRY_PREFIX}{group}_{topic}", f"{RETRY_PREFIX}{group}+{topic}"
 
 

@@ -1,4 +1,4 @@
-"""How far each consumer group has come: `config/consumerOffset.json` in RocketMQ's shape.
+"""The offsets of consumer groups: `config/consumerOffset.json` in RocketMQ's form.
 
     {"dataVersion": {…}, "offsetTable": {"topic@group": {"0": 123, "1": 0}}}
 
@@ -7,8 +7,8 @@ The value is the next queue offset to consume. Commits need not grow: a reset go
 Invariants
 - A stored offset never passes `limit(topic, queue_id)`, the queue's end as far as the log is synced; an
   offset that is held back stays dirty and is stored once the log allows it.
-- Offsets stored after needs_log(end) are written only when the log is on disk up to there (the caller sees to
-  it): a message may count as consumed because of a copy of it that lies below.
+- Offsets that are set after needs_log(end) are written only when the log is on disk up to there (the caller
+  waits for that): a message may count as consumed because of a copy of it that lies below.
 - The file is written only when something changed.
 - Groups, and queues over all groups, are bounded.
 """
@@ -59,7 +59,7 @@ class ConsumerOffsets:
         self, file: JsonFile, document: JsonObject, *, group_count_max: int = GROUP_COUNT_MAX
     ) -> None:
         self._file = file
-        # groupTopicMap is derived by RocketMQ itself, and would go stale here
+        # groupTopicMap is derived by RocketMQ itself; here it would become outdated
         self._others = {
             name: value for name, value in document.items() if name not in ("groupTopicMap", "offsetTable")
         }
@@ -93,7 +93,7 @@ class ConsumerOffsets:
         return self._entry_count
 
     def get(self, group: str, topic: str, queue_id: QueueId) -> QueueOffset | None:
-        """The next queue offset to consume; None where the group has none for this queue."""
+        """The next queue offset to consume; None if the group has none for this queue."""
         return self._table.get((topic, group), {}).get(queue_id)
 
     def entries(self) -> Iterator[tuple[str, str, QueueId, QueueOffset]]:
@@ -103,7 +103,7 @@ class ConsumerOffsets:
                 yield group, topic, queue_id, queues[queue_id]
 
     def of(self, group: str, topic: str) -> list[tuple[QueueId, QueueOffset]]:
-        """(queue id, offset) of each queue that the group has an offset of, sorted."""
+        """(queue id, offset) of each queue for which the group has an offset, sorted."""
         return sorted(self._table.get((topic, group), {}).items())
 
     def groups(self, topic: str | None = None) -> list[str]:
@@ -111,7 +111,7 @@ class ConsumerOffsets:
         return sorted({group for owner, group in self._table if topic in (None, owner)})
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Every (group, topic) that has an offset."""
+        """All (group, topic) pairs with an offset."""
         return [(group, topic) for topic, group in self._table]
 
     def commit(
@@ -151,7 +151,7 @@ class ConsumerOffsets:
             raise
 
     def cap(self, topic: str, queue_id: QueueId, offset_max: QueueOffset) -> None:
-        """After recovery: no group's offset of the queue stays above its end."""
+        """Lowers the offsets of all groups that are above the end of the queue, after recovery."""
         for (owner, group), queues in self._table.items():
             if owner == topic and queues.get(queue_id, 0) > offset_max:
                 self._set(group, topic, queue_id, offset_max)
@@ -177,7 +177,7 @@ class ConsumerOffsets:
             self._change += 1
 
     def needs_log(self, end: PhysicalOffset) -> None:
-        """Offsets stored from now on depend on the log below `end`."""
+        """Offsets that are set from now on depend on the log below `end`."""
         self.log_needed = max(self.log_needed, end)
 
     def begin_persist(self) -> PersistWork | None:

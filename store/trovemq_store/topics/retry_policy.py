@@ -5,7 +5,7 @@ RocketMQ's member `groupRetryPolicy` of a group:
     {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000, 5000, …]}}
     {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 5000, "max": 7200000, "multiplier": 2}}
 
-Times in milliseconds. Where the inner object is missing, RocketMQ's defaults hold.
+Times are in milliseconds. If the inner object is missing, RocketMQ's defaults apply.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DEFAULT_NEXT_MS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """`next_ms` counts for the customized kind, the others for the exponential one."""
+    """`next_ms` is for the customized kind, the other values are for the exponential one."""
 
     kind: RetryPolicyKind = "customized"
     next_ms: tuple[int, ...] = _DEFAULT_NEXT_MS
@@ -71,7 +71,7 @@ class RetryPolicy:
 
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> RetryPolicy:
-        """Raises ValueError where the object is none of RocketMQ's."""
+        """Raises ValueError if it is not an object of RocketMQ's form."""
         kind = value.get("type", "CUSTOMIZED")
         if kind == "EXPONENTIAL":
             steps = object_member(value, "exponentialRetryPolicy")

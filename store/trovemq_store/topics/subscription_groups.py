@@ -8,10 +8,10 @@
         "retryQueueNums": 1, "whichBrokerWhenConsumeSlowly": 1}}}
 
 Invariants
-- A change by a user is on disk before the call that makes it returns; one that cannot be saved is not made. A
-  group that its first use created is there at once, and on disk with the next save: it has nothing but
-  defaults, and perhaps the order of its topics, so after a crash the next use creates it again.
-- config_table.py keeps the rest.
+- A change by a user is on disk before its call returns; a change that cannot be saved is not made. A group
+  that its first use created exists at once, and is on disk with the next save: it has only defaults, and
+  perhaps the order of its topics, so that after a crash the next use creates it again.
+- The other invariants are those of config_table.py.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class GroupsFile:
 
 
 class SubscriptionGroups(ConfigTable[SubscriptionGroup]):
-    """The groups by name. for_use() continues while a change is being saved."""
+    """The groups by name. for_use() works also while a change is being saved."""
 
     NOUN = "group"
     NOT_FOUND = errors.GROUP_NOT_FOUND
@@ -194,8 +194,9 @@ class SubscriptionGroups(ConfigTable[SubscriptionGroup]):
         orderly: bool = False,
         creator: Creator = NOBODY,
     ) -> SubscriptionGroup:
-        """The group; with `auto_create` an unknown one is made with defaults except `orderly`, in memory, and
-        is `unsaved` until the next save. TroveError GROUP_NOT_FOUND, GROUP_ILLEGAL, LIMIT_EXCEEDED."""
+        """The group; with `auto_create` an unknown one is created in memory, with defaults except for
+        `orderly`, and is `unsaved` until the next save. TroveError GROUP_NOT_FOUND, GROUP_ILLEGAL,
+        LIMIT_EXCEEDED."""
         group = self._configs.get(name)
         if group is not None:
             return group
@@ -211,7 +212,7 @@ class SubscriptionGroups(ConfigTable[SubscriptionGroup]):
         return group
 
     def create(self, group: SubscriptionGroup, *, now_ms: EpochMs | None = None) -> SubscriptionGroup:
-        """Makes the group. TroveError GROUP_ILLEGAL, GROUP_EXISTS, REQUEST_ILLEGAL, LIMIT_EXCEEDED,
+        """Creates the group. TroveError GROUP_ILLEGAL, GROUP_EXISTS, REQUEST_ILLEGAL, LIMIT_EXCEEDED,
         DISK_FULL, STORE_FAILED, SERVICE_NOT_AVAILABLE."""
         self._carry_out(self.begin_create(group, now_ms=now_ms))
         return self.require(group.name)
@@ -219,7 +220,8 @@ class SubscriptionGroups(ConfigTable[SubscriptionGroup]):
     def begin_create(
         self, group: SubscriptionGroup, *, creator: Creator = NOBODY, now_ms: EpochMs | None = None
     ) -> GroupChange:
-        """The group is there after finish(). Raises as create(), except for errors of the file."""
+        """Begins to create the group, which exists after finish(). Raises as create(), but no errors of the
+        file."""
         group.check()
         if group.name in self._configs:
             raise TroveError(errors.GROUP_EXISTS, f"group {group.name} exists already", group=group.name)
@@ -238,7 +240,7 @@ class SubscriptionGroups(ConfigTable[SubscriptionGroup]):
     def begin_alter(
         self, name: str, *, now_ms: EpochMs | None = None, **wanted: Unpack[GroupAlteration]
     ) -> GroupChange | None:
-        """None where nothing is to be changed. Raises as alter(), except for errors of the file."""
+        """The change; None if nothing is to be changed. Raises as alter(), except for errors of the file."""
         before = self.require(name)
         given: dict[str, Any] = {field: value for field, value in wanted.items() if value is not None}
         after = replace(before, **given)
@@ -252,7 +254,7 @@ class SubscriptionGroups(ConfigTable[SubscriptionGroup]):
         self._carry_out(self.begin_delete(name, now_ms=now_ms))
 
     def begin_delete(self, name: str, *, now_ms: EpochMs | None = None) -> GroupChange:
-        """The group is gone from here on; it is back where run() fails."""
+        """The group is gone from now on; it is back if run() fails."""
         before = self.require(name)
         if before.system:
             raise TroveError(errors.GROUP_ILLEGAL, f"group {name} is the broker's own", group=name)
@@ -261,13 +263,14 @@ class SubscriptionGroups(ConfigTable[SubscriptionGroup]):
         return change
 
     def save_work(self, *, now_ms: EpochMs | None = None) -> GroupChange | None:
-        """Saves the groups that were created by use; None where there are none, or a change is under way."""
+        """The change that saves the groups which were created by use; None if there are none, or during a
+        change."""
         if not self._unsaved or self._change is not None:
             return None
         return self._begin("", [], now_ms)
 
     def persist(self, *, now_ms: EpochMs | None = None) -> None:
-        """save_work(), here and now. TroveError DISK_FULL, STORE_FAILED."""
+        """Saves the groups that were created by use; blocks. TroveError DISK_FULL, STORE_FAILED."""
         self._carry_out(self.save_work(now_ms=now_ms))
 
     def _is_system(self, name: str) -> bool:

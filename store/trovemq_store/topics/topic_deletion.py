@@ -1,4 +1,4 @@
-"""Deleting a topic on disk: its records die, then it leaves the table of topics."""
+"""Deletes a topic on disk: first its records are declared dead, then its entry in the table is removed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TopicDeletion:
     def run(self) -> None:
         """TroveError LIMIT_EXCEEDED, DISK_FULL, STORE_FAILED; then nothing has changed.
 
-        The records die first: a crash in between leaves an empty topic, which can be deleted again.
+        The records come first: a crash in between leaves an empty topic, which can be deleted again.
         """
         try:
             self._deletions.save_added(self.change.name, self.physical_offset)

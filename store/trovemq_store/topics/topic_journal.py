@@ -1,28 +1,28 @@
 """Changes of the topics since `config/topics.json` was written: `trovemq/topics.journal`, appended to.
 
-The cost of writing all topics for each change grows with their number. So changes of a large table are
-appended here, several in one write and one sync; topics.json is written now and then and at a clean stop.
+To write all topics for each change costs more the more there are. So changes of a large table are appended to
+the journal, several in one write and one sync; topics.json is written now and then, and at a clean stop.
 
 An entry, little-endian; the next one begins at the next multiple of 8:
 
 | offset | width | field      | notes                                                       |
 |--------|-------|------------|-------------------------------------------------------------|
-| 0      | u64   | generation | one more each time that topics.json was written             |
+| 0      | u64   | generation | rises by 1 each time that topics.json is written            |
 | 8      | u32   | number     | of the entry in its generation, from 0                      |
 | 12     | u32   | size       | of the body                                                 |
 | 16     | u32   | crc        | CRC-32 of bytes 0 to 15 and the body                        |
 | 20     | bytes | body       | a JSON object, one of                                       |
 
-    {"base": CRC-32}                               always number 0: of the topics.json that is continued from
-    {"topic": name, "value": object or null, "dataVersion": object}      made or altered; null: deleted
+    {"base": CRC-32}                               always number 0: of the topics.json before the changes
+    {"topic": name, "value": object or null, "dataVersion": object}      created or altered; null: deleted
     {"written": CRC-32}                            topics.json with this CRC has all entries before
 
 Invariants
 - An entry is on disk before its change counts.
-- A generation is written from the file's begin on, over the one before, after topics.json with all of that is
-  on disk. Entries of older generations may remain after it; their generation distinguishes them.
+- A generation is written from the beginning of the file, over the one before, when topics.json with all of
+  that is on disk. Entries of older generations may remain after it; they are known by their generation.
 - After a clean stop there is no journal: changes that another broker makes to topics.json then count.
-- A refused change leaves no entry: its header is made zero where the disk lets us.
+- A refused change leaves no entry: its header is zeroed, if the disk allows it.
 """
 
 from __future__ import annotations
@@ -47,11 +47,12 @@ _HEADER: Final = Struct("<QIII")
 _CRC_FROM: Final = 16
 _ALIGNMENT: Final = 8
 _SPACE_KEPT: Final = 256
-"""For the first entry of a generation, and for `written`."""
+"""Space for the first entry of a generation, and for `written`."""
 
 
 class TopicJournal:
-    """One store's. load() first; begin() before the first append() of a generation."""
+    """The journal of one store. Call load() first, and restart() before the first append() of a
+    generation."""
 
     def __init__(self, files: FileSystem) -> None:
         self._files = files
@@ -59,10 +60,10 @@ class TopicJournal:
         self._number = 0
         self._position = 0
         self.base: int | None = None
-        """CRC of the topics.json that the present entries continue from; None where there is no entry."""
+        """CRC of the topics.json to which the present entries belong; None if there is no entry."""
 
     def load(self) -> list[JsonObject]:
-        """The changes of the last generation, oldest first; none where topics.json has them all already.
+        """The changes of the last generation, oldest first.
 
         TroveError STORE_FAILED where an entry in the middle is damaged.
         """
@@ -93,8 +94,8 @@ class TopicJournal:
         return generation, size, document
 
     def _check_end(self, data: bytes) -> None:
-        """Looks for a later entry of the same generation after the end: then the one at the end is
-        damaged."""
+        """Raises an error if a later entry of the same generation follows the end: then the entry at the end
+        is damaged."""
         if not self._number:
             return
         marker = self._generation.to_bytes(8, "little")
@@ -116,24 +117,24 @@ class TopicJournal:
 
     @property
     def entry_count(self) -> int:
-        """Of the present generation."""
+        """How many entries the present generation has."""
         return self._number
 
     # --- writing ------------------------------------------------------------------------------------
     def has_space(self, changes: Sequence[bytes]) -> bool:
-        """Whether append() of these may be called."""
+        """Whether append() may be called with these changes."""
         size = sum(_aligned(_HEADER.size + len(body)) for body in changes)
         return self._position + size + _SPACE_KEPT <= FILE_SIZE
 
     def restart(self, base: int) -> None:
-        """topics.json has everything and has this CRC: the next entry begins a generation."""
+        """Call when topics.json has all changes, and this CRC: the next entry begins a generation."""
         self.base = base
         self._generation += 1
         self._number = self._position = 0
 
     def append(self, changes: Sequence[bytes]) -> None:
-        """One write and one sync; durable when it returns. TroveError DISK_FULL, STORE_FAILED (the sync
-        failed), UNKNOWN_ERROR; then nothing has changed."""
+        """Appends with one write and one sync; durable when it returns. TroveError DISK_FULL, STORE_FAILED
+        (the sync failed), UNKNOWN_ERROR; then nothing has changed."""
         assert self.base is not None, "restart() sets the base"
         first = [] if self._number else [json.dumps({"base": self.base}).encode()]
         data, number = bytearray(), self._number
@@ -152,12 +153,13 @@ class TopicJournal:
         self._number = number
 
     def note_written(self, crc: int) -> None:
-        """Before topics.json with that CRC, which has all entries, replaces the old one. As append()."""
+        """Call before a topics.json with that CRC, which has all entries, replaces the old one. Raises as
+        append()."""
         if self._number:
             self.append([json.dumps({"written": crc}).encode()])
 
     def remove(self) -> None:
-        """topics.json has everything. StorageError."""
+        """Removes the journal; call when topics.json has everything. StorageError."""
         assert not self._number, "else changes would be lost"
         assert self._position == 0, "the next entry begins a generation"
         if self._files.exists(PATH):
@@ -192,8 +194,8 @@ def is_written(changes: Sequence[JsonObject], crc: int, base: int | None) -> boo
 def with_changes(document: JsonObject, changes: Sequence[JsonObject]) -> JsonObject:
     """The document of topics.json with the later changes of the journal.
 
-    Where that file is not the one that the changes continue from, another broker wrote it after a crash of
-    ours, or it is the older copy: every change counts then too, for each says all of its topic.
+    If the changes do not belong to that file, another broker wrote it after a crash of ours, or it is the
+    older copy. All changes are applied then, too, because each has the whole entry of its topic.
     """
     table, version = dict(object_member(document, "topicConfigTable")), document.get("dataVersion")
     for change in changes:

@@ -8,8 +8,8 @@
 | retention_age_max    | a time (`30d`); `off`             | trovemq.retention.age.max      |
 | indexed_properties   | names with commas between; `off`  | trovemq.indexed.properties     |
 
-RocketMQ keeps attributes that it does not know. A default is written as no attribute at all; attributes that
-cannot be read (of a newer version, or written by hand) count as the default.
+RocketMQ keeps attributes that it does not know. A default value is not written; an attribute that cannot be
+read (of a newer version, or written by hand) counts as the default.
 """
 
 from __future__ import annotations
@@ -43,14 +43,15 @@ _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_40
 
 @dataclass(frozen=True, slots=True)
 class TopicOptions:
-    """Times in milliseconds, 0 where the option is off."""
+    """Times are in milliseconds; 0 if the option is off."""
 
     deduplicate_ms: int = 0
     """A message whose unique key was stored so recently in the topic is not stored again."""
     order: str = "log"
     retention: str = "time"
     retention_age_max_ms: int = 0
-    """Of `until_acknowledged`: older messages go all the same. Off: the broker's own limit."""
+    """With `until_acknowledged`: older messages are removed all the same. 0: the broker's own limit
+    applies."""
     indexed_properties: tuple[str, ...] = ()
 
     @property
@@ -63,7 +64,7 @@ class TopicOptions:
 
 
 def options_of(attributes: Mapping[str, str]) -> TopicOptions:
-    """The options among a topic's attributes; an unreadable one is the default."""
+    """The options among a topic's attributes; one that cannot be read has its default."""
     texts = option_texts(attributes)
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The topics of this broker: `config/topics.json` in RocketMQ's shape.
+"""The topics of this broker: `config/topics.json` in RocketMQ's form.
 
     {"dataVersion": {"counter": n, "stateVersion": 0, "timestamp": ms},
      "topicConfigTable": {"T": {"attributes": {"message.type": "NORMAL"}, "order": false, "perm": 6,
@@ -6,9 +6,9 @@
                                 "topicSysFlag": 0, "writeQueueNums": 8}}}
 
 Invariants
-- A change is on disk before the call that makes it returns; a change that cannot be saved is not made.
+- A change is on disk before its call returns; a change that cannot be saved is not made.
 - A change costs the same however many topics there are: see topics_file.py.
-- `data_version` grows with every change, and config_table.py keeps the rest.
+- `data_version` grows with every change; the other invariants are those of config_table.py.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ class TopicConfig:
 
     @property
     def by_priority(self) -> bool:
-        """Groups receive its queues by the messages' priority (`order = priority`, or of type PRIORITY)."""
+        """Whether groups receive its queues by the messages' priority (`order = priority`, or type
+        PRIORITY)."""
         return self.options.by_priority or self.message_type == "PRIORITY"
 
     def with_message_type(self, message_type: str) -> TopicConfig:
@@ -82,7 +83,7 @@ class TopicConfig:
         return replace(self, message_type=message_type, attributes=attributes)
 
     def with_options(self, changes: Mapping[str, str]) -> TopicConfig:
-        """Options by name (topic_options.py). TroveError TOPIC_OPTION_ILLEGAL."""
+        """The topic with these options, by name (topic_options.py). TroveError TOPIC_OPTION_ILLEGAL."""
         attributes = with_options(self.attributes, self.message_type, changes)
         return replace(self, attributes=attributes, options=options_of(attributes))
 
@@ -159,19 +160,19 @@ class TopicTable(ConfigTable[TopicConfig]):
     @classmethod
     def load(cls, files: FileSystem, *, reserved: Collection[str] = ()) -> TopicTable:
         """Reads the table; empty where there is none. `reserved`: further names that no user may create
-        (RocketMQ takes the cluster's and the broker's). TroveError STORE_FAILED where it cannot be read."""
+        (in RocketMQ those of the cluster and the broker). TroveError STORE_FAILED where it cannot be read."""
         file = TopicsFile(files)
         return read_table(TOPICS_PATH, lambda: cls(file, file.load(), reserved=reserved))
 
     def priority_topics(self) -> frozenset[str]:
-        """The topics that are received by priority. May be asked in another thread."""
+        """The topics that are received by priority. May be called in any thread."""
         return self._priority_topics
 
     def _by_priority(self) -> frozenset[str]:
         return frozenset(name for name, config in self._configs.items() if config.by_priority)
 
     def options(self, name: str) -> TopicOptions:
-        """The topic's options; the defaults where it is not in the table."""
+        """The topic's options; the defaults if it is not in the table."""
         config = self._configs.get(name)
         return NO_OPTIONS_SET if config is None else config.options
 
@@ -185,7 +186,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         creator: Creator = NOBODY,
         now_ms: EpochMs | None = None,
     ) -> TopicConfig:
-        """Makes a topic of 1 to 1024 queues. TroveError TOPIC_ILLEGAL, TOPIC_EXISTS, REQUEST_ILLEGAL,
+        """Creates a topic of 1 to 1024 queues. TroveError TOPIC_ILLEGAL, TOPIC_EXISTS, REQUEST_ILLEGAL,
         MESSAGE_TYPE_UNSUPPORTED, TOPIC_OPTION_ILLEGAL, LIMIT_EXCEEDED, DISK_FULL, STORE_FAILED,
         SERVICE_NOT_AVAILABLE."""
         config = self._checked(NewTopic(name, queue_count, message_type, options, creator))
@@ -195,8 +196,9 @@ class TopicTable(ConfigTable[TopicConfig]):
     def begin_create_all(
         self, wanted: Sequence[NewTopic], *, now_ms: EpochMs | None = None
     ) -> tuple[TopicChange | None, list[TroveError | None]]:
-        """Creates several topics in one change, None where none is left to create. The list has, for each
-        wanted topic, the error with which create() would refuse it. TroveError SERVICE_NOT_AVAILABLE."""
+        """Creates several topics in one change; None if there is nothing to create. The list has, for each
+        wanted topic, the error with which create() would refuse it, or None. TroveError
+        SERVICE_NOT_AVAILABLE."""
         made: dict[str, TopicConfig] = {}
         made_by: Counter[str] = Counter()
         refusals: list[TroveError | None] = []
@@ -232,7 +234,8 @@ class TopicTable(ConfigTable[TopicConfig]):
         return config.with_options(wanted.options)
 
     def ensure_internal(self, name: str, queue_count: int, *, now_ms: EpochMs | None = None) -> TopicConfig:
-        """A topic of the broker's own (a retry, dead-letter or system topic), made where it is missing.
+        """A topic of the broker's own (a retry, dead-letter or system topic), which is created if it is
+        missing.
 
         Blocks while the file is written. TroveError LIMIT_EXCEEDED, DISK_FULL, STORE_FAILED,
         SERVICE_NOT_AVAILABLE.
@@ -244,7 +247,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         self, name: str, queue_count: int, *, now_ms: EpochMs | None = None
     ) -> TopicChange | None:
         """ensure_internal() for callers that may not block: run() in another thread, then finish(). None
-        where the topic is there. TroveError LIMIT_EXCEEDED, SERVICE_NOT_AVAILABLE."""
+        if the topic exists. TroveError LIMIT_EXCEEDED, SERVICE_NOT_AVAILABLE."""
         assert self._is_system(name), f"{name} is not a topic of the broker's own"
         assert queue_count > 0, "a topic has queues"
         if name in self._configs:
@@ -255,7 +258,7 @@ class TopicTable(ConfigTable[TopicConfig]):
     def alter(
         self, name: str, *, now_ms: EpochMs | None = None, **wanted: Unpack[TopicAlteration]
     ) -> TopicConfig:
-        """Changes the given values; queues are only ever added. TroveError as create(), and
+        """Changes the given values; queues can only be added. TroveError as create(), and
         TOPIC_NOT_FOUND."""
         self._carry_out(self.begin_alter(name, now_ms=now_ms, **wanted))
         return self.require(name)
@@ -263,7 +266,7 @@ class TopicTable(ConfigTable[TopicConfig]):
     def begin_alter(
         self, name: str, *, now_ms: EpochMs | None = None, **wanted: Unpack[TopicAlteration]
     ) -> TopicChange | None:
-        """None where nothing is to be changed. Raises as alter(), except for errors of the file."""
+        """The change; None if nothing is to be changed. Raises as alter(), except for errors of the file."""
         before = self.require(name)
         check_topic_name(name)
         after = before
@@ -295,12 +298,13 @@ class TopicTable(ConfigTable[TopicConfig]):
         self._carry_out(self.begin_delete(name, now_ms=now_ms))
 
     def begin_delete(self, name: str, *, now_ms: EpochMs | None = None) -> TopicChange:
-        """The topic is gone from here on, so that nothing is sent to it; it is back where run() fails."""
+        """Begins to delete the topic. It is gone from now on, so that nothing is sent to it; it is back if
+        run() fails."""
         self.check_deletable(name)
         return self._begin_delete(self._configs[name], now_ms)
 
     def write_file(self) -> None:
-        """topics.json has everything, as RocketMQ reads it. May block. TroveError as run()."""
+        """Writes all topics to topics.json, where RocketMQ reads them. May block. TroveError as run()."""
         assert self._change is None, "one change at a time"
         self._topics_file.write_all(self._version)
         assert self._topics_file.journal.entry_count == 0, "topics.json has all changes"

@@ -1,7 +1,8 @@
-"""How the topics come to disk: as a whole in `config/topics.json`, or as changes in a journal beside it.
+"""The topics on disk: the whole table in `config/topics.json`, or changes of it in a journal beside that.
 
-A small table is written as a whole for each change, as RocketMQ does it. From JOURNAL_FROM topics on a change
-is appended to the journal, and the whole is written when the journal is full, and at a clean stop.
+A small table is written as a whole for each change, as in RocketMQ. With JOURNAL_FROM topics or more, a
+change is appended to the journal, and the whole table is written when the journal is full, and at a clean
+stop.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class TopicsFile:
         self._head: JsonObject = {}
         self._texts: dict[str, str] = {}
         self._whole_next = False
-        """The journal's entries continue from another file than the one that is there."""
+        """The journal's entries do not belong to the present topics.json: the next save writes the whole
+        table."""
 
     def load(self) -> JsonObject:
         """The document with the changes of the journal. TroveError STORE_FAILED; ValueError."""
@@ -74,14 +76,14 @@ class TopicsFile:
                 self._texts[name] = text
 
     def write_all(self, version: JsonObject) -> None:
-        """The whole file, and no journal: changes of another broker then count. May block. TroveError as
-        run(); StorageError."""
+        """Writes the whole file and removes the journal, so that changes by another broker count. May block.
+        TroveError as run(); StorageError."""
         if self.journal.entry_count:
             self._write_content(self._content(self._texts, version))
         self.journal.remove()
 
     def _write_content(self, content: bytes) -> None:
-        """Atomic, also with the journal: all is there before and after it."""
+        """Replaces topics.json. File and journal together have all changes at every moment."""
         crc = crc32(content)
         self.journal.note_written(crc)
         self._file.save_content(content, mirror=len(self._texts) >= JOURNAL_FROM)
@@ -89,7 +91,7 @@ class TopicsFile:
         self._whole_next = False
 
     def _content(self, texts: Mapping[str, str | None], version: JsonObject) -> bytes:
-        """As lax_json.render() of it all, without rendering each topic again."""
+        """The same as lax_json.render() of the document, without rendering each topic again."""
         head = render({**self._head, "dataVersion": version, _TABLE: {}}).decode("utf-8", "surrogatepass")
         lines = ",\n".join(text for text in texts.values() if text is not None)
         if lines:

@@ -23,8 +23,8 @@ the CRC-32 of its bytes u32. kind: 1 unique key, 2 key, 3 tag, 4 property (which
 of a unique key has one physical offset; an entry of another term has up to 200, those that one step found. A
 value of more than 350 bytes, or with a 0x01, is cut: its term is its first 334 bytes, or those before the
 0x01, and the BLAKE2b of all of it (8 bytes, as 16 hexadecimal digits). So no term has a 0x01. The record of
-an entry is always checked. `since`: where the topic of that number begins in the log; one that is deleted and
-rebuilt gets a new number.
+an entry is always checked. `since`: where the topic of that number begins in the log; a topic that is
+deleted and created again gets a new number.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ LOCATION_ENTRY: Final = np.dtype(
     [("distance", ">u4"), ("topic", ">u4"), ("queue_id", ">u4"), ("queue_offset", ">u8")]
 )
 POSTINGS_MAX: Final = 200
-"""Physical offsets of one entry: its value stays within a page."""
+"""The most physical offsets of one entry: its value fits into a page."""
 
 
 class TopicEntry(NamedTuple):
@@ -101,7 +101,7 @@ def mark_key(name: str) -> bytes:
 
 
 def property_key(topic_number: int, name: str) -> bytes:
-    """Of `meta`."""
+    """A key of `meta`."""
     return PROPERTY_FROM + NUMBER.pack(topic_number) + name.encode()
 
 
@@ -113,13 +113,14 @@ def term_of(value: bytes) -> bytes:
 
 
 def term_prefix(topic_number: int, kind: int, name: str = "") -> bytes:
-    """Begins the keys of all terms of that kind (and property) in that topic."""
+    """The beginning of the keys of all terms of that kind (and property) in that topic."""
     head = TERM_HEAD.pack(topic_number, kind)
     return head + name.encode() + TERM_END if kind == PROPERTY else head
 
 
 def prefix_of(value: bytes) -> bytes:
-    """Begins the terms of every value that begins with `value` (and of some others, where it is cut)."""
+    """The beginning of the terms of all values that begin with `value` (of some others, too, if it is
+    cut)."""
     return value[:_CUT].partition(TERM_END)[0]
 
 

@@ -1,4 +1,4 @@
-"""The tree `order`: where the messages of each priority lie, of the topics that are received by priority.
+"""The tree `order`: where the messages of each priority lie, for topics that are received by priority.
 
 | key                                                             | value (big-endian)                       |
 |-----------------------------------------------------------------|------------------------------------------|
@@ -42,7 +42,7 @@ _KEYS: Final = np.dtype([("topic", ">u4"), ("queue_id", ">u4"), ("rank", "u1"), 
 assert _KEYS.itemsize == KEY.size
 _UNIQ_KEY: Final = PROPERTY_UNIQ_KEY.encode()
 ENTRY_HELD_BYTES: Final = 256
-"""Of an entry as Python's objects, with an id of usual length."""
+"""Memory of an entry as Python objects, with an id of usual length."""
 
 PriorityTopics = Callable[[], frozenset[str]]
 """The topics that are received by priority now."""
@@ -56,7 +56,7 @@ class OrderEntries:
         self._topics = topics
 
     def start(self, position: PhysicalOffset, limit: PhysicalOffset) -> PhysicalOffset:
-        """TreeIndex's `start`: nothing is read while there is nothing to be indexed."""
+        """TreeIndex's `start`: the log is not read while there is nothing to index."""
         if self._topics():
             return position
         with self._trees.read() as reader:
@@ -107,7 +107,8 @@ def _forget_others(
     numbers: TopicNumbers,
     change: TreeChange,
 ) -> None:
-    """A topic that is not received by priority now has records that the tree does not get."""
+    """Removes the first row of each topic in the run that is not received by priority now: the tree does not
+    get these records."""
     for topic, _ in run.records.topic_groups() if len(run.records) else ():
         entry = None if topic in topics else numbers.find(topic)
         if entry is not None and reader.get(ORDER, key := NUMBER.pack(entry.number)) is not None:
@@ -165,8 +166,8 @@ class OrderTree:
     def offsets(
         self, topic: str, queue_id: QueueId, priority: int, begin: int, end: int, count_max: int
     ) -> list[int]:
-        """Queue offsets of messages of that priority with begin <= offset < end, the first ones,
-        ascending."""
+        """The first count_max queue offsets, ascending, of messages of that priority with begin <= offset <
+        end."""
         with self._trees.read() as reader:
             number = self._number(reader, topic)
             if number is None:
@@ -187,7 +188,7 @@ class OrderTree:
 def sweep_order(
     reader: TreeReader, begin: bytes, below: int, entries_max: int
 ) -> tuple[list[bytes], bytes | None]:
-    """Keys, from `begin` on, of entries whose record lies below; where to continue (None: that was the
+    """The keys, from `begin` on, of entries whose record lies below; and where to continue (None: at the
     end)."""
     removals: list[bytes] = []
     for seen, (key, value) in enumerate(reader.items(ORDER, begin)):

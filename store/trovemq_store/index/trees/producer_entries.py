@@ -7,15 +7,15 @@
 | producer-sequence | topic number, producer id, 0, sequence u64| physical offset i64, queue id u32, queue   |
 |                   |                                           | offset i64, store time i64                 |
 
-They are of the topics that are deduplicated and go with the tree `unique-id` (unique_entries.py): read in the
-same steps, known for the same time. Of a producer the tree has its highest sequence and the sequences within
-DEPTH below that. Where there are more producers than producers_max, those whose last message is the oldest
-are forgotten, each as a whole.
+They are kept for deduplicated topics, filled in the same steps as the tree `unique-id` (unique_entries.py)
+and for the same time. They have the highest sequence of a producer, and the sequences within DEPTH below
+that. If there are more than producers_max producers, those with the oldest last message are forgotten, each
+as a whole.
 
 Invariants
 - A producer that is in one of the trees is in both.
-- Of a producer everything is there that was stored within the topic's window and within DEPTH of the highest
-  such sequence, and since which fewer than producers_max others stored between two messages of it.
+- All sequences of a producer are there that were stored within the topic's window and within DEPTH of the
+  highest such sequence, if since then fewer than producers_max others stored between two messages of it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Places = dict[int, tuple[int, int, int, int]]
 
 _ID_END: Final = b"\x00"
 PLACE_HELD_BYTES: Final = 512
-"""Of a sequence as Python's objects: its place, then its key and value."""
+"""Memory of a sequence as Python objects: its place, then its key and value."""
 _STORE_MS: Final = 3
 
 
@@ -63,7 +63,7 @@ def top(
     reader: TreeReader, producer: bytes, since_ms: int, expired: list[bytes] | None = None
 ) -> tuple[int, int]:
     """The highest sequence in the tree that was stored after since_ms, and the physical offset of its
-    message; -1 where there is none. Higher ones go into `expired`."""
+    message; -1 if there is none. The keys of higher ones, which have expired, are added to `expired`."""
     begin, end = sequence_key(producer, 0), end_key(producer)
     for key, value in reader.items(SEQUENCE, begin, end, reverse=True):
         place = VALUE.unpack(value)
@@ -88,7 +88,7 @@ class ProducerEntries:
         self._step: tuple[dict[bytes, tuple[int, int]], list[bytes]] = ({}, [])
 
     def committed(self) -> None:
-        """The last changes are in the trees."""
+        """Call when the last changes() are in the trees."""
         used, forgotten = self._step
         self._step = ({}, [])
         self.last.update(used)
@@ -167,7 +167,7 @@ class ProducerEntries:
                 places[producer][sequence] = rows[record]
 
     def _forgotten(self, used: Mapping[bytes, tuple[int, int]]) -> list[bytes]:
-        """The producers that are more than there may be, sorted."""
+        """The producers beyond producers_max, sorted by key."""
         excess = len(self.last.keys() | used.keys()) - self._producers_max
         if excess <= 0:
             return []
@@ -214,7 +214,7 @@ class ProducerSweeper:
         self._next_ms = 0
 
     def step(self, now_ms: EpochMs, entries_max: int) -> bool:
-        """now_ms: a store time that no later record is below. True: there is more to look at.
+        """now_ms: no later record has a lower store time. True: there is more to look at.
         StorageError."""
         if now_ms < self._next_ms or not self._entries.last:
             return False

@@ -6,8 +6,9 @@
 |                    | of a user: the access key and `:` before it                                 |
 | `TROVEMQ_SEQUENCE` | its number among the producer's sends to the topic: decimal, 0 to 2**63 - 1 |
 
-Only a producer's own send has a number that counts; copies that the broker makes (commits, deliveries of
-delayed messages) are left out, and messages that wait elsewhere (half and delayed messages) are not numbered.
+Only messages that a producer sent have a number that counts. Copies that the broker makes (commits,
+deliveries of delayed messages) do not, and messages that wait in another topic (half and delayed ones) are
+not numbered.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from trovemq_proto.records.property_scan import PropertyScan
 from trovemq_store.index.trees.unique_keys import copies
 
 DEPTH: Final = 2_048
-"""Sequences of one producer that are known: the highest one and those just below it."""
+"""How many sequences of a producer are known: the highest one and those just below it."""
 SEQUENCE_MAX: Final = 2**63 - 1
 
 _PRODUCER: Final = PROPERTY_PRODUCER.encode()
@@ -52,7 +53,7 @@ def numbers_of(batch: RecordBatch) -> list[SequencedRecord]:
 
 
 def stored_numbers(batch: RecordBatch) -> list[SequencedRecord]:
-    """The same for records in the log, where a property that is not a number counts as none."""
+    """As numbers_of(), for records in the log: a property that is not a number counts as missing."""
     return _read(batch, checked=False)
 
 

@@ -1,12 +1,12 @@
-"""Judging the numbers of producers: by the messages in memory first, then by the trees (producer_entries.py).
+"""Checks the numbers of producers: first by the messages in memory, then by the trees (producer_entries.py).
 
-| a number                                               | the fate of its message                      |
+| the number is                                          | the message is                               |
 |--------------------------------------------------------|----------------------------------------------|
 | of a producer that is not known                        | stored                                       |
 | the next one                                           | stored                                       |
-| further on                                             | stored; those between are missing: a gap     |
+| higher than that                                       | stored; those between are missing: a gap     |
 | lower, within DEPTH, not stored                        | stored: it fills a gap                       |
-| stored before, the unique key the same or one has none | a replay: answered with the original's place |
+| stored before, the unique key the same or one has none | a duplicate: the reply names the original    |
 | stored before, with another unique key                 | refused: two producers use one id            |
 | lower still                                            | refused: it is unknown whether it was stored |
 
@@ -38,7 +38,7 @@ _Owner = tuple[str, bytes]
 
 
 class Gap(NamedTuple):
-    """Sequences that did not come, from first to last, when a higher one did."""
+    """The sequences from first to last, which were missing when a higher one came."""
 
     producer: bytes
     first: int
@@ -47,15 +47,15 @@ class Gap(NamedTuple):
 
 @dataclass(slots=True)
 class DedupResult:
-    """Of a batch: which records are not to be stored, by their index, and the gaps before them."""
+    """The result of a batch: which records are not stored, by their index, and the gaps before records."""
 
     known: dict[int, Known] = field(default_factory=dict)
     repeats: dict[int, int] = field(default_factory=dict)
-    """Index -> index of the record further in front that has the same number."""
+    """Index -> index of the first record in the batch that has the same id or number."""
     gaps: dict[int, Gap] = field(default_factory=dict)
     """Index of the record that came after a gap -> the gap."""
     filled: int = 0
-    """Records that came later than a higher number."""
+    """How many records came after a higher number."""
 
 
 class _Recent:
@@ -72,7 +72,7 @@ class _Recent:
         self._highest = max(self._highest, *places)
 
     def highest(self, alive_from: PhysicalOffset, since_ms: int) -> int:
-        """-1 where none counts."""
+        """The highest sequence that counts; -1 if none does."""
         place = self.places.get(self._highest)
         if place is None or place[0] < alive_from or place[1] <= since_ms:
             alive = (key for key, (at, ms) in self.places.items() if at >= alive_from and ms > since_ms)
@@ -81,8 +81,8 @@ class _Recent:
 
 
 class Producers:
-    """Used from the engine's thread. `known_at`: the producer id and sequence of the record at a physical
-    offset, synced or not; `id_at`: its unique key; None where it cannot be read."""
+    """Used on the engine's thread. `known_at`: the place and end of the record at a physical offset, synced
+    or not; `id_at`: its unique key; None where it cannot be read."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class Producers:
             )
 
     def _find(self, topic: str, producer: bytes, since_ms: int, sequences: set[int]) -> dict[int, Known]:
-        """Those that were stored after since_ms."""
+        """Those of the sequences that were stored after since_ms."""
         found: dict[int, Known] = {}
         alive_from = self._deletions.deleted_below(topic)
         entry = self._numbers.find(topic)
@@ -210,7 +210,8 @@ class Producers:
         store_ms: int,
         end: PhysicalOffset,
     ) -> None:
-        """Records that were appended just now, with their physical offsets; the last one ends at `end`."""
+        """Remembers records that were just appended, with their physical offsets; the last one ends at
+        `end`."""
         added: dict[bytes, dict[int, tuple[PhysicalOffset, int]]] = {}
         for (_, producer, sequence), physical_offset in stored:
             added.setdefault(producer, {})[sequence] = physical_offset, store_ms
@@ -223,7 +224,7 @@ class Producers:
             self._lots.append((end, owner, list(places)))
 
     def committed(self, position: PhysicalOffset) -> None:
-        """The trees have everything below."""
+        """Forgets the sequences of records below the position: the trees have them."""
         while self._lots and self._lots[0][0] <= position:
             _, owner, sequences = self._lots.popleft()
             recent = self._recent.get(owner)

@@ -18,7 +18,7 @@ Matrix = NDArray[np.uint8]
 """uint8[rows, bytes of a row]"""
 
 _AT_ONCE: Final = 1 << 14
-"""Rows that become bytes together."""
+"""How many rows are converted to bytes at a time."""
 _CODE_BITS: Final = 63
 
 
@@ -40,7 +40,7 @@ class Rows:
 
 
 def rows_at(scan: PropertyScan, starts: Int64s, size: int) -> Matrix:
-    """The bytes of that size that begin there."""
+    """The `size` bytes that begin at each of `starts`."""
     windows = np.ndarray((len(scan.joined) - size + 1,), f"V{size}", scan.joined, strides=(1,))
     return windows[starts].view(np.uint8).reshape(len(starts), size)
 
@@ -55,9 +55,9 @@ def take_rows(matrix: Matrix, indexes: Int64s) -> Matrix:
 def order_of(matrix: Matrix) -> Int64s:
     """The indexes of the rows in ascending order; of equal rows the first comes first.
 
-    Of each row as many leading bytes as there is space for become one number, written in the digits that
-    occur in their columns, with the row's index after it. Rows that are still equal are sorted by their other
-    bytes.
+    The leading bytes of each row, as many as fit, become one number; a column takes no more space in it than
+    its range of values needs. The row's index is appended to the number. Rows with equal numbers are sorted
+    by their other bytes.
     """
     count = len(matrix)
     if count < 2:
@@ -102,7 +102,7 @@ def _sort_equal(matrix: Matrix, codes: Int64s, order: Int64s) -> None:
 
 
 def first_of_equal(matrix: Matrix) -> NDArray[np.bool_]:
-    """Of sorted rows: which differ from the row before."""
+    """Which of the sorted rows differ from the row before."""
     first = np.ones(len(matrix), np.bool_)
     np.any(matrix[1:] != matrix[:-1], axis=1, out=first[1:])
     return first

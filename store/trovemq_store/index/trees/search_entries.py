@@ -60,7 +60,7 @@ class SearchEntries:
         self._numbers = numbers
         self._locations: list[tuple[bytes, bytes]] = []
         self._terms = _Terms()
-        self._declared: dict[str, tuple[str, ...]] = {}  # one answer a topic for the whole step
+        self._declared: dict[str, tuple[str, ...]] = {}  # one answer per topic for the whole step
 
     def add(self, run: DispatchBatch) -> None:
         numbers, declared = self._numbers, self._declared
@@ -116,13 +116,13 @@ def _add_terms(
 
 
 class _Terms:
-    """Terms on their way, by the prefix of their keys: no prefix begins another one, so each lot is sorted by
-    itself; of a lot, those of one size together. Places are ascending."""
+    """The terms of a step by the prefix of their keys, and by their size. No prefix is the beginning of
+    another one, so that the terms of each prefix are sorted by themselves. Places are ascending."""
 
     def __init__(self) -> None:
         self._found: dict[bytes, dict[int, list[tuple[Matrix, Int64s]]]] = {}
         self.held_bytes = 0
-        """Each term twice, with its prefix, its place and where it is when sorted."""
+        """Memory: each term twice, with its prefix, its place and its index in the sorted order."""
 
     def add(self, prefix: bytes, scan: PropertyScan, slices: Slices, offsets: Int64s) -> None:
         """offsets: of all records of the batch that the scan belongs to."""
@@ -140,7 +140,7 @@ class _Terms:
             by_size.setdefault(size, []).append(found)
 
     def changes(self) -> list[TreeChange]:
-        """One a prefix, in their order: in a tree that is empty each goes after the one before."""
+        """One change per prefix, in key order: in an empty tree each is appended to the one before."""
         return [_change(prefix, self._found.pop(prefix)) for prefix in sorted(self._found)]
 
 
@@ -186,8 +186,8 @@ def _take_cut(values: Matrix, places: Int64s, into: dict[bytes, list[int]]) -> N
 def _entries(
     prefix: bytes, values: Matrix, places: Int64s, *, one_a_place: bool
 ) -> tuple[ByteRows, ByteRows]:
-    """Keys, sorted, and their values (none: all are empty): an entry for each place, or one for a term, of at
-    most POSTINGS_MAX places."""
+    """Sorted keys, and their values (none: all are empty). Each place has an entry, or each term has entries
+    of up to POSTINGS_MAX places."""
     order = order_of(values)
     values, places = take_rows(values, order), places[order]
     if one_a_place:

@@ -1,17 +1,17 @@
-"""The B+trees of a store: opened, trusted or quarantined, kept up with the log, cleared of removed records.
+"""The B+trees of a store: opened or quarantined, kept up to date with the log, cleared of removed records.
 
-They are projections: a store without them gets them, and where they cannot be trusted they are quarantined
-(`trovemq/trees-aside/`, one of them is kept) and rebuilt from the log. They are not trusted where LMDB
-refuses the file, where their format is another one, or where the log does not have the record that an index
-says it took last: then they belong to another store, or to a log that was cut or changed.
+They are projections: if they are missing they are built from the log, and if they cannot be trusted they are
+quarantined (`trovemq/trees-aside/` keeps the last ones) and rebuilt. They are not trusted if LMDB refuses the
+file, if their format is another one, or if the log does not have the record that an index names as its last:
+then they belong to another store, or to a log that was cut or changed.
 
-LMDB ends the process where it reads a damaged page. So `trovemq/trees/open` counts the starts in a row that
-did not end by a close. After such a start the structure of the file is checked before LMDB opens it: at the
-next start where the file is small, else at the third.
+LMDB ends the process when it reads a damaged page. So `trovemq/trees/open` counts the starts in a row that
+were not followed by a close. After such a start the structure of the file is checked before LMDB opens it: at
+the next start if the file is small, otherwise at the third.
 
 Invariants
-- An entry never counts by itself: who finds one looks at the record, which may be of a deleted topic, or
-  gone.
+- An entry alone proves nothing: a reader looks at the record, which may belong to a deleted topic or be
+  removed.
 - Entries of removed records (below the log's beginning, numbers of deleted topics) are removed in small
   steps.
 """
@@ -66,9 +66,9 @@ BY_PRIORITY: Final = "by-priority"
 SEARCH: Final = "search"
 TREE_NAMES: Final = (META, TOPICS, RETIRED, LOCATION, TERM, UNIQUE_ID, ORDER, PRODUCER, SEQUENCE)
 CATCH_UP_BYTES: Final = 256 << 20
-"""Of the log, for one commit: keys in no order touch most pages of a tree, whatever their number is, so a few
-large commits write far less than many small ones. Beside the memory of a step (tree_index.py), LMDB holds the
-pages that the commit changes, 512 MiB at most."""
+"""How much of the log one commit covers. Keys in no order touch most pages of a tree, however many they are,
+so a few large commits write far less than many small ones. Beside the memory of a step (tree_index.py), LMDB
+holds the pages that the commit changes, 512 MiB at most."""
 PRODUCERS_MAX: Final = 10_000
 OPEN_MARK: Final = f"{DIRECTORY}/open"
 QUICKLY_CHECKED_BYTES: Final = 32 << 20
@@ -87,7 +87,7 @@ class LogView(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TreesReport:
-    """The result of opening: why they were quarantined, or an empty text."""
+    """The result of opening: why the trees were quarantined, or an empty text."""
 
     quarantined: str = ""
 
@@ -137,8 +137,8 @@ class StoreTrees:
         priority_topics: PriorityTopics = frozenset,
         producers_max: int = PRODUCERS_MAX,
     ) -> StoreTrees:
-        """producers_max: the trees keep the sequences of at most this many numbering producers. StorageError
-        where nothing can be opened nor made."""
+        """producers_max: the trees keep the sequences of at most this many producers that number their
+        messages. StorageError if the trees can be neither opened nor created."""
 
         untouched = _mark_open(files)
 
@@ -207,7 +207,7 @@ class StoreTrees:
 
     @property
     def lag_bytes(self) -> int:
-        """Of the log that is on disk: not yet in the trees that searches use."""
+        """Bytes of the log that are on disk and not yet in the trees that searches use."""
         return max(0, self._log.flushed_offset - self.search.position)
 
     def begin(self, limit: PhysicalOffset, bytes_max: int) -> TreeStep | None:
@@ -236,12 +236,12 @@ class StoreTrees:
         step.index.finish(step)
 
     def catch_up(self, limit: PhysicalOffset) -> None:
-        """Everything below `limit`, which is on disk; blocks. StorageError."""
+        """Brings the indexes up to `limit`, below which everything is on disk; blocks. StorageError."""
         catch_up(self.indexes, limit, CATCH_UP_BYTES)
 
     def catch_up_current(self, limit: PhysicalOffset) -> None:
-        """The same for the indexes that must be up to date before a send is checked; on a full disk as far as
-        possible: sends are refused until a step succeeds."""
+        """catch_up() of the indexes that must be up to date before a send is checked. On a full disk only as
+        far as possible: sends are then refused until a step succeeds."""
         try:
             catch_up([self.current], limit, CATCH_UP_BYTES)
         except StorageError as error:
@@ -254,8 +254,8 @@ class StoreTrees:
         return self._sweeper.step(entries_max)
 
     def sweep_ids(self, now_ms: EpochMs, entries_max: int) -> bool:
-        """The same for ids, and for producers, older than their windows; now_ms: a store time that no later
-        record is below."""
+        """sweep() of ids and producers that are older than their windows; now_ms: no later record has a lower
+        store time."""
         return self._unique_sweeper.step(now_ms, entries_max) or self._producer_sweeper.step(
             now_ms, entries_max
         )
@@ -267,7 +267,7 @@ class StoreTrees:
 
 
 class UntrustedError(Exception):
-    """Trees that are not this log's, or of another format."""
+    """The trees are damaged, belong to another log or have another format."""
 
 
 def _mark_open(files: FileSystem) -> bool:
@@ -310,7 +310,7 @@ def _check_mark(mark: Mark, log: LogView) -> None:
     if mark.position > log.flushed_offset:
         raise UntrustedError(f"the trees reach to {mark.position}, the log to {log.flushed_offset}")
     if mark.physical_offset < log.min_offset:
-        return  # the record is gone, as it may
+        return  # retention has removed the record
     record = log.read(mark.physical_offset, mark.size)
     if len(record) != mark.size or crc32(record) != mark.crc:
         raise UntrustedError(

@@ -1,8 +1,8 @@
 """Removing entries of removed records: below the log's beginning, or of topics that were deleted.
 
-A record's entries cannot be found from the record any more, so the trees are gone through: from the lowest
-key to the highest, in steps, once for each time that the log's beginning moved. Where the walk is, is not
-kept over a restart: it begins again.
+The entries of a removed record cannot be found from the record, so the trees are walked from the lowest key
+to the highest, in steps, each time that the log's beginning has moved. The place of the walk is not stored:
+after a restart it begins again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The numbers of topics in the trees, and how many messages and bytes of each are indexed.
 
 Invariants
-- A number belongs to one topic from its making to its deletion, and is never given again.
+- A number belongs to one topic from its creation to its deletion, and is never assigned again.
 - changes() returns the changes, which are part of the commit that uses them.
 """
 
@@ -27,7 +27,8 @@ from trovemq_store.topics.deletions import TopicDeletions
 
 
 class TopicNumbers:
-    """As the last commit has them. Used by one thread at a time; forget() after a commit that failed."""
+    """The numbers as of the last commit. Used by one thread at a time; call forget() after a failed
+    commit."""
 
     def __init__(self, reader: TreeReader, deletions: TopicDeletions) -> None:
         self._deletions = self._of_step = deletions
@@ -66,12 +67,12 @@ class TopicNumbers:
         return sorted(topic for topic in self._entries if self.find(topic) is not None)
 
     def begin_step(self, deletions: TopicDeletions) -> None:
-        """From now on numbers are given as of these deletions: those by which the step's records are alive. A
-        topic that is deleted while the step runs keeps its old number for them."""
+        """From now on numbers are assigned as of these deletions: those by which the step's records are
+        alive. A topic that is deleted while the step runs keeps its old number for them."""
         self._of_step = deletions
 
     def number(self, topic: str) -> int:
-        """The topic's number, a new one where it has none."""
+        """The topic's number, a new one if it has none."""
         entry = self._entries.get(topic)
         if entry is None or entry.since < self._of_step.deleted_below(topic):
             entry = self._make(topic)
@@ -94,8 +95,8 @@ class TopicNumbers:
         return keys
 
     def retire_deleted(self) -> list[TreeChange]:
-        """The commit's changes for topics that were deleted and not created again: their entries are removed
-        then. Between steps."""
+        """The changes for a commit that retires the numbers of deleted topics: their entries are removed
+        later. Call between steps."""
         version = self._deletions.version
         if version == self._looked_at:
             return []
@@ -124,7 +125,7 @@ class TopicNumbers:
                 self._declarations.puts.append((key, OFFSET.pack(physical_offset)))
 
     def count(self, topic: str, messages: int, byte_count: int) -> None:
-        """This many more messages and bytes are indexed."""
+        """Counts messages and bytes that are indexed."""
         self.number(topic)
         entry = self._entries[topic]
         self._entries[topic] = entry._replace(

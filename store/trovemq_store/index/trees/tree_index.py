@@ -1,9 +1,9 @@
-"""One index of the trees: the entries that several builders make of the log, up to one position, committed
-with it.
+"""One index of the trees: entries that several builders make from the log up to one position, which is
+committed with them.
 
 A step has three parts: begin() on the engine's thread chooses the part of the log; run() reads that part,
 sorts the builders' entries and commits, and may run in another thread; finish() on the engine's thread moves
-`position`. One step at a time, of all indexes of a store; indexes that are equally far may take one together.
+`position`. A store runs one step at a time, of all its indexes; indexes at the same position may share one.
 
 Invariants
 - `position` is that of the last commit: the trees have all entries below it, and none above.
@@ -31,8 +31,8 @@ from trovemq_store.topics.deletions import TopicDeletions
 RUN_BYTES_MAX: Final = 1 << 21
 STEP_RECORDS_MAX: Final = 1 << 20
 STEP_HELD_BYTES_MAX: Final = 256 << 20
-"""The entries of a step are in memory until they are committed: about 300 bytes of a record with an id, a key
-and a tag."""
+"""The entries of a step are in memory until they are committed: about 300 bytes for a record with an id, a
+key and a tag."""
 
 
 class TreeBuilder(Protocol):
@@ -48,7 +48,7 @@ class TreeBuilder(Protocol):
 
     @property
     def held_bytes(self) -> int:
-        """Of memory, at most, that the entries take until they are committed."""
+        """The most memory that the entries take until they are committed."""
         ...
 
     def changes(self) -> list[TreeChange]:
@@ -59,7 +59,7 @@ class TreeBuilder(Protocol):
 def changes_of(
     builder: TreeBuilder, runs: Iterable[DispatchBatch], numbers: TopicNumbers
 ) -> list[TreeChange]:
-    """Of runs in log order, without an index."""
+    """The changes of one builder for runs in log order, without an index."""
     builder.begin(numbers)
     for run in runs:
         if len(run.records):
@@ -69,7 +69,7 @@ def changes_of(
 
 @dataclass(slots=True)
 class TreeStep:
-    """A part of the log, [begin, end), on its way into the trees."""
+    """One step: adds the part [begin, end) of the log to the trees."""
 
     index: TreeIndex
     begin: PhysicalOffset
@@ -88,8 +88,8 @@ class TreeStep:
 
 class TreeIndex:
     """See above. `name` is that of its mark; `on_committed` is called with each new position, in finish().
-    `start` (position, limit) says where the next step is to begin: further back, where something is to be
-    read again, or at the limit, where the log has nothing for the index."""
+    `start` (position, limit) says where the next step is to begin: earlier if something must be read again,
+    at the limit if the log has nothing for the index."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class TreeIndex:
             value = reader.get(META, mark_key(name))
         self.mark = Mark(*MARK.unpack(value)) if value else Mark(LOG_ORIGIN)
         self.record_count = 0
-        """Indexed since the store was opened."""
+        """Records that were indexed since the store was opened."""
 
     @property
     def position(self) -> PhysicalOffset:
@@ -132,7 +132,7 @@ class TreeIndex:
         return TreeStep(self, begin, limit, bytes_max)
 
     def carry_out(self, step: TreeStep) -> None:
-        """TreeStep.run(): of the other indexes as well that take the same part."""
+        """TreeStep.run(), also for the other indexes that share the step."""
         steps = [step, *step.beside]
         deletions = self._deletions.snapshot()
         self._numbers.begin_step(deletions)
@@ -159,8 +159,8 @@ class TreeIndex:
     def _read(
         self, step: TreeStep, deletions: TopicDeletions, builders: Sequence[TreeBuilder]
     ) -> tuple[PhysicalOffset, DispatchBatch | None, int]:
-        """Gives the builders the runs of the step. Where the next step continues, the last run that has
-        records, and how many there are in all."""
+        """Adds the runs of the step to the builders. Returns where the next step continues, the last run that
+        has records, and the number of records."""
         last = None
         byte_count = record_count = 0
         for run in self._read_log(step.begin, step.end, min(RUN_BYTES_MAX, step.bytes_max)):
@@ -179,7 +179,7 @@ class TreeIndex:
         return step.end, last, record_count  # nothing but blanks and damage is left
 
     def mark_of(self, run: DispatchBatch | None, end: PhysicalOffset) -> Mark:
-        """run: the last one that has records, if there is one."""
+        """The mark of position `end`. run: the last one that has records, if any."""
         if run is None:
             return self.mark._replace(position=end)
         last = len(run.records) - 1
@@ -193,7 +193,7 @@ class TreeIndex:
         )
 
     def finish(self, step: TreeStep) -> None:
-        """Whatever became of run()."""
+        """Call after run(), also if it failed."""
         if step.done:
             self.mark = step.mark
             self.record_count += step.record_count
@@ -201,8 +201,8 @@ class TreeIndex:
 
 
 def catch_up(indexes: Iterable[TreeIndex], limit: PhysicalOffset, bytes_max: int) -> None:
-    """Everything below `limit` into every index; blocks. StorageError. The indexes with the lowest position,
-    if several are equal, continue together."""
+    """Brings every index up to `limit`; blocks. StorageError. Indexes that share the lowest position continue
+    together."""
     while steps := [step for index in indexes if (step := index.begin(limit, bytes_max)) is not None]:
         begin = min(step.begin for step in steps)
         first, *first.beside = [step for step in steps if step.begin == begin]

@@ -1,7 +1,7 @@
 """The entries of a step for the tree `unique-id`, in columns until they are sorted.
 
-Invariant: of entries with one key, the one whose record comes last in the log is kept, in whatever order they
-are added.
+Invariant: of several entries with one key the one is kept whose record comes last in the log, whatever the
+order in which they are added.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class UniqueColumns:
     def __init__(self) -> None:
         self._found: dict[int, list[tuple[Matrix, Matrix]]] = {}
         self.held_bytes = 0
-        """As they are added, and sorted."""
+        """Memory of the entries, as they are added and again when they are sorted."""
 
     def add(self, topic_number: int, batch: RecordBatch, chosen: NDArray[np.bool_], values: Matrix) -> None:
-        """The ids of the chosen records, of those that count."""
+        """Adds the ids of the chosen records, without those of copies that the broker made."""
         prefix = np.frombuffer(NUMBER.pack(topic_number), np.uint8)
         for scan, slices in own_ids(batch, chosen):
             sizes = slices.ends - slices.starts
@@ -45,7 +45,7 @@ class UniqueColumns:
                 self._add(np.concatenate((heads, ids), axis=1), take_rows(values, same.records))
 
     def add_named(self, topic_number: int, ids: Collection[tuple[int, bytes]], values: Matrix) -> None:
-        """(record, id) of messages that wait elsewhere."""
+        """Adds the ids of messages that wait in another topic; ids: (record, id)."""
         prefix = NUMBER.pack(topic_number)
         by_size: dict[int, list[tuple[int, bytes]]] = {}
         for record, unique_id in ids:
@@ -80,7 +80,7 @@ def _sorted(found: list[tuple[Matrix, Matrix]]) -> tuple[Rows, Rows]:
 
 
 def _stored(ids: Matrix) -> Matrix:
-    """The entries of these ids, all of one size, in the tree."""
+    """The form that these ids, all of one size, have in the tree."""
     if ids.shape[1] <= ID_SIZE_MAX:
         return ids
     cut = b"".join([stored_id(row.tobytes()) for row in ids])
@@ -98,7 +98,7 @@ def values_of(batch: RecordBatch, offsets: Int64s) -> Matrix:
 
 
 def free_again(values: Matrix) -> Matrix:
-    """The same for records that withdraw messages."""
+    """The values of records that withdraw messages: their ids may be stored again."""
     found = values.view(VALUE_FIELDS)[:, 0].copy()
     found["queue_id"] = WITHDRAWN
     return found.view(np.uint8).reshape(values.shape)

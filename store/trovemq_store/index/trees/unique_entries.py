@@ -5,13 +5,13 @@
 | unique-id | topic number u32, id     | physical offset i64, queue id u32, queue offset i64, store time i64 |
 | meta      | `unique-ids:` topic name | from i64, window i64 (ms)                                           |
 
-Queue id 4294967295: the record withdraws the message (it was rolled back, given up or recalled); the id is
-free again.
+Queue id 4294967295: the record withdraws the message (it was rolled back, given up or recalled); the id may
+be stored again.
 
 An id of more than 255 bytes is cut: its first 240 bytes and the BLAKE2b of all of it (16 bytes). The tree has
-where an id was stored last by a producer's own send; half and delayed messages are under the topic that the
-producer named. Copies that the broker makes (commits, deliveries, retries, moved and carried records) are
-recognised by their records and left out.
+the place where a producer's message with the id was stored last; half and delayed messages are under the
+topic that the producer named. Copies that the broker makes (commits, deliveries, retries, records that are
+moved or appended again) are recognised by their records and left out.
 
 A topic's row in `meta` says that every id which was stored within `window` before now, at or above `from` and
 below the index's position, is in the tree. A topic without its row is read again from where its window may
@@ -41,7 +41,7 @@ from trovemq_store.log.projection import DispatchBatch
 
 ROW_PREFIX: Final = b"unique-ids:"
 SWEEP_SHARE: Final = 8
-"""Of a window: so much later the tree is gone through again."""
+"""After this share of the shortest window the tree is walked again."""
 
 VALUE: Final = Struct(">qIqq")
 _ROW: Final = Struct(">qq")
@@ -60,7 +60,7 @@ class Row(NamedTuple):
 
 class UniqueIdEntries:
     """Builds the changes of `unique-id`; see TreeBuilder. `windows` and `begin_of` (topic, window -> from
-    which physical offset on records may be of that window) are asked on the engine's thread, in start()."""
+    which physical offset on records may be of that window) are called on the engine's thread, in start()."""
 
     def __init__(
         self, trees: Trees, windows: Callable[[], Windows], begin_of: Callable[[str, int], PhysicalOffset]
@@ -74,17 +74,17 @@ class UniqueIdEntries:
         nothing newer."""
         self._step_begin = LOG_ORIGIN
         self.step_windows: Windows = {}
-        """Of the step that start() began."""
+        """The windows of the step that start() began."""
         self._step_rows: dict[str, Row] = {}
         with trees.read() as reader:
             found = reader.items(META, ROW_PREFIX, key_after(ROW_PREFIX))
             rows = {key[len(ROW_PREFIX) :].decode(): Row(*_ROW.unpack(value)) for key, value in found}
         self.rows: dict[str, Row] = rows
-        """As the last commit has them."""
+        """The rows of topics in `meta`, as of the last commit."""
 
     def start(self, position: PhysicalOffset, limit: PhysicalOffset) -> PhysicalOffset:
-        """Where the next step is to begin: at the position; further back, where a topic's window has not been
-        read; at the limit, where no topic is deduplicated. On the engine's thread, before a step."""
+        """Where the next step is to begin: at the position; earlier if a topic's window has not been read
+        yet; at the limit if no topic is deduplicated. On the engine's thread, before a step."""
         self.step_windows = windows = self._windows()
         self._highest = max(self._highest, position)
         if not windows and not self.rows:
@@ -97,7 +97,7 @@ class UniqueIdEntries:
         return self._step_begin
 
     def complete(self, position: PhysicalOffset) -> bool:
-        """Whether no topic's window is still to be read below the position."""
+        """Whether the windows of all topics were read up to the position."""
         return all(
             self._needed(topic, window_ms) >= position for topic, window_ms in self._unread(self._windows())
         )
@@ -110,19 +110,19 @@ class UniqueIdEntries:
         ]
 
     def _needed(self, topic: str, window_ms: int) -> PhysicalOffset:
-        """As at the first call: later it could only move up."""
+        """Where the topic's window begins in the log, as at the first call: later it could only be higher."""
         key = topic, window_ms
         if key not in self._begins:
             self._begins[key] = self._begin_of(topic, window_ms)
         return self._begins[key]
 
     def committed(self) -> None:
-        """The last changes are in the trees. On the engine's thread."""
+        """Call when the last changes() are in the trees, on the engine's thread."""
         self.rows = self._step_rows
         self._begins.clear()
 
     def begin(self, numbers: TopicNumbers) -> None:
-        """Of the step that start() began."""
+        """Begins the step for which start() was called."""
         self._numbers = numbers
         self._columns = UniqueColumns()
         self._step_end = self._step_begin
@@ -216,7 +216,7 @@ class UniqueIdSweeper:
         self._next_ms = 0
 
     def step(self, now_ms: EpochMs, entries_max: int) -> bool:
-        """now_ms: a store time that no later record is below. True: there is more to look at.
+        """now_ms: no later record has a lower store time. True: there is more to look at.
         StorageError."""
         if self._at is None:
             if now_ms < self._next_ms:

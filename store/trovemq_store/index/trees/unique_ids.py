@@ -1,7 +1,7 @@
-"""Judging unique ids: by those in memory first, then by the tree `unique-id` (unique_entries.py).
+"""Checks unique ids: first by those in memory, then by the tree `unique-id` (unique_entries.py).
 
-Invariant: an id that was stored and is not in the tree yet is in memory, so judging misses nothing that is in
-the log.
+Invariant: an id that was stored and is not in the tree yet is in memory, so the check misses nothing that is
+in the log.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trovemq_store.index.trees.unique_keys import WITHDRAWN, id_keys
 from trovemq_store.topics.deletions import TopicDeletions
 
 RECENT_MAX: Final = 524_288
-"""Ids in memory, which the tree does not have yet."""
+"""The most ids in memory that the tree does not have yet."""
 
 
 class Place(NamedTuple):
@@ -41,7 +41,7 @@ class Known(NamedTuple):
 
 
 class UniqueIds:
-    """Judges ids. Used from the engine's thread. `known_at`: the id and topic of the record at a physical
+    """Checks ids. Used on the engine's thread. `known_at`: the place and end of the record at a physical
     offset, synced or not; None where it cannot be read."""
 
     def __init__(
@@ -58,7 +58,7 @@ class UniqueIds:
         self._recent: dict[str, dict[bytes, PhysicalOffset]] = {}
         self._lots: deque[tuple[PhysicalOffset, str, list[bytes]]] = deque()
         self.recent_count = 0
-        """Ids in memory, those counted twice that were stored twice."""
+        """Ids in memory; one that was stored twice counts twice."""
 
     def check_space(self, count: int) -> None:
         """TroveError OS_PAGE_CACHE_BUSY where `count` more ids may not be remembered now."""
@@ -70,7 +70,7 @@ class UniqueIds:
 
     @property
     def crowded(self) -> bool:
-        """The tree should be brought up to date before more is sent."""
+        """Whether the tree should be brought up to date before more is sent."""
         return self.recent_count > RECENT_MAX // 4
 
     def find(self, topic: str, window_ms: int, ids: Sequence[bytes], now_ms: EpochMs) -> dict[bytes, Known]:
@@ -113,13 +113,13 @@ class UniqueIds:
     def remember(
         self, topic: str, ids: list[bytes], physical_offsets: Iterable[PhysicalOffset], end: PhysicalOffset
     ) -> None:
-        """These were appended to the topic just now; the last of the records ends at `end`."""
+        """Remembers ids that were just appended to the topic; the last of the records ends at `end`."""
         self._recent.setdefault(topic, {}).update(zip(ids, physical_offsets, strict=True))
         self._lots.append((end, topic, ids))
         self.recent_count += len(ids)
 
     def committed(self, position: PhysicalOffset) -> None:
-        """The tree has everything below."""
+        """Forgets the ids of records below the position: the tree has them."""
         while self._lots and self._lots[0][0] <= position:
             _, topic, ids = self._lots.popleft()
             self.recent_count -= len(ids)

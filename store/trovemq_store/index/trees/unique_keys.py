@@ -1,8 +1,8 @@
 """Which ids records have that count for deduplication, and their keys in the tree `unique-id`.
 
-A producer's own send counts; half and delayed messages count for the topic that the producer named. Copies
-that the broker makes (commits, deliveries, retries, moved and carried records) are recognised by their
-records and left out.
+Messages that a producer sent count; half and delayed ones count for the topic that the producer named. Copies
+that the broker makes (commits, deliveries, retries, records that are moved or appended again) are recognised
+by their records and left out.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from trovemq_proto.records.layout import (
 from trovemq_proto.records.property_scan import PropertyScan, Slices
 
 WAITING_TOPICS: Final = ("RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_wheel_timer")
-"""Where messages wait that a producer sent to another topic."""
+"""Topics where messages wait that a producer sent to another topic."""
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 WITHDRAWN: Final = (1 << 32) - 1
-"""Instead of a queue id: the id is free again."""
+"""In place of a queue id: the message was withdrawn, and the id may be stored again."""
 ID_SIZE_MAX: Final = 255
 _CUT: Final = 240
 _DIGEST_SIZE: Final = 16
@@ -44,13 +44,13 @@ _COPY_MARKS: Final = (
     b"TIMER_ROLL_TIMES",
     b"TIMER_DEL_UNIQKEY",
 )
-"""Of records in WAITING_TOPICS that no producer sent."""
+"""Properties that only those records in WAITING_TOPICS have that no producer sent."""
 WITHDRAWALS: Final = {
     OP_TOPIC: (_WITHDRAWN, _WITHDRAWN, PROPERTY_WITHDRAWN_TOPIC.encode()),
     "rmq_sys_wheel_timer": (b"TIMER_DEL_UNIQKEY", _UNIQ_KEY, _REAL_TOPIC),
 }
-"""Where records say that a message will never be delivered: by which property, and in which ones its id and
-topic are."""
+"""Topics with records that withdraw a message (it will never be delivered) -> the property that marks them,
+and those with the id and topic of the message."""
 _WITHDRAWAL_TOPICS: Final = frozenset(topic.encode() for topic in WITHDRAWALS)
 _ROLL_TIMES: Final = b"TIMER_ROLL_TIMES"
 
@@ -63,7 +63,7 @@ def stored_id(unique_id: bytes) -> bytes:
 
 
 def id_keys(prefix: bytes, ids: Sequence[bytes]) -> list[bytes]:
-    """The keys of these ids in the topic whose number is `prefix`."""
+    """The keys of these ids; `prefix`: the packed number of the topic."""
     if len(max(ids, key=len, default=b"")) <= ID_SIZE_MAX:
         return [prefix + unique_id for unique_id in ids]
     return [prefix + stored_id(unique_id) for unique_id in ids]
@@ -131,7 +131,7 @@ def withdrawn_ids(batch: RecordBatch, topic: str) -> dict[str, list[tuple[int, b
     for scan in batch.property_scans:
         if mark not in scan.joined:
             continue
-        rolled = scan.find(_ROLL_TIMES).records.tolist()  # by RocketMQ: another one said it before
+        rolled = scan.find(_ROLL_TIMES).records.tolist()  # by RocketMQ: an earlier record withdrew it
         marked = set(scan.find(mark).records.tolist()).difference(rolled)
         topics, ids = scan.find(topic_name), scan.find(id_name)
         named = dict(zip(topics.records.tolist(), _texts(scan, topics), strict=True))

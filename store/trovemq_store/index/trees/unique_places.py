@@ -1,5 +1,5 @@
-"""The part of a store that the index of unique ids needs: which topics are deduplicated, from where, and
-where a record is."""
+"""The part of a store that the index of unique ids needs: which topics are deduplicated, where their windows
+begin, and where a record lies."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class UniquePlaces:
         return max(self._begin_of_window(window_ms), self._deletions.deleted_below(topic))
 
     def known_at(self, physical_offset: PhysicalOffset) -> Known | None:
-        """The id and topic of the record there, synced or not; None where the log has none (any more).
-        StorageError where the disk does not give it."""
+        """The place and the end of the record that lies there, synced or not; None if the log has none there
+        (any more). StorageError if the disk does not return it."""
         record = self._record(physical_offset)
         fields = read_fields(record, 0, len(record)) if len(record) else None
         if fields is None:
@@ -63,7 +63,7 @@ class UniquePlaces:
         return Known(place, PhysicalOffset(physical_offset + len(record)))
 
     def id_at(self, physical_offset: PhysicalOffset) -> bytes | None:
-        """The unique key of the record that lies there; empty where it has none. Otherwise as known_at()."""
+        """The unique key of the record that lies there, empty if it has none; otherwise as known_at()."""
         record = self._record(physical_offset)
         if not len(record) or read_fields(record, 0, len(record)) is None:
             return None
