@@ -3,7 +3,7 @@
 The consume queues are always up to date with `position`: they have exactly the visible records. The key index
 may lag, because it was just switched on or a file cannot be created. It then reads the log by itself, in
 small steps, and queries scan the part that it has not reached. With `index_later` small batches are left for
-later on purpose, up to LEFT_BYTES_MAX: many records at once cost the index a third.
+later on purpose, up to LEFT_BYTES_MAX: many records at once cost the index a half or a third.
 
 Invariants
 - Batches are applied in log order and nothing is skipped: a batch that a consume queue could not take stays
@@ -23,14 +23,14 @@ import numpy as np
 
 from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.batch import RecordBatch
-from trovemq_proto.records.fields import SMALL_BATCH_MAX
 from trovemq_store.files.files import StorageError
 from trovemq_store.log.projection import DispatchBatch, Projection
 from trovemq_store.topics.deletions import TopicDeletions
 
-LEFT_RECORDS: Final = SMALL_BATCH_MAX
-"""The most records of a batch that is left for later."""
+LEFT_RECORDS: Final = 64
+"""The most records of a batch that is left for later; more cost less when they are indexed at once."""
 LEFT_BYTES_MAX: Final = 256 << 10
+"""A look-up reads so much of the log at most."""
 NO_RECORDS: Final = RecordBatch(b"", np.empty(0, np.int64), np.empty(0, np.int64))
 
 OnVisible = Callable[[DispatchBatch], None]
@@ -101,18 +101,21 @@ class Dispatcher:
             self.failures += 1
             raise
         assert self._required.position >= batch.end, "the consume queues have every visible record"
-        if not self._leave(batch):
+        left = self._leave(batch)
+        if not left:
             for projection in self._optional:
                 if projection.position >= self.position:
                     self._try_apply(projection, batch)
         self.position = max(self.position, batch.end)
+        if left and self._left_bytes > LEFT_BYTES_MAX:
+            self.index_left()
 
     def _leave(self, batch: DispatchBatch) -> bool:
         """Whether the batch is left for later, when the optional projections get it with others."""
-        few = self.index_later and 0 < len(batch.records) <= LEFT_RECORDS
-        left = self._left_bytes + batch.records.nbytes
-        if few and left <= LEFT_BYTES_MAX and (self._left_bytes or not self.lagging()):
-            self._left_bytes = left
+        size = batch.records.nbytes
+        few = self.index_later and 0 < len(batch.records) <= LEFT_RECORDS and size <= LEFT_BYTES_MAX
+        if few and (self._left_bytes or not self.lagging()):
+            self._left_bytes += size
             return True
         self.index_left()
         return False

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
+from typing import Final
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.engine import NOW_MS, append, open_store, record, send
+from tests.support.engine import NOW_MS, SMALL, append, open_store, record, send
 from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.unique_key_lookup import records_with_unique_key
 from trovemq_store.files.faulty import FaultyFileSystem
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.index.dispatcher import LEFT_BYTES_MAX, LEFT_RECORDS
+
+ROOMY: Final = replace(SMALL, commit_log_file_size=4 * LEFT_BYTES_MAX, body_size_max=2 * LEFT_BYTES_MAX)
 
 
 def index_of(files: MemoryFileSystem) -> dict[str, bytes]:
@@ -72,6 +76,28 @@ def test_only_so_much_is_left() -> None:
             "with the blanks at segments' ends"
         )
     assert indexed(store) > LOG_ORIGIN
+
+
+def test_frames_of_many_sizes_reach_the_index_together() -> None:
+    """A frame that was indexed at once, between others that were left, made the index read on each time."""
+    store = open_store(MemoryFileSystem(), ROOMY)
+    store.index_later()
+    positions = [indexed(store)]
+    for count in (20, LEFT_RECORDS, 33, 1) * 25:
+        append(store, *(record(bytes(100)) for _ in range(count)))
+        store.dispatch()
+        assert indexed(store) in (positions[-1], store.end_offset), "all that was left, or nothing yet"
+        positions.append(indexed(store))
+    assert store.end_offset > 2 * LEFT_BYTES_MAX
+    assert len(set(positions)) - 1 <= store.end_offset // LEFT_BYTES_MAX
+
+
+def test_a_frame_larger_than_all_that_may_be_left_is_indexed_at_once() -> None:
+    store = open_store(MemoryFileSystem(), ROOMY)
+    store.index_later()
+    append(store, record(bytes(LEFT_BYTES_MAX)), record(b"x"))
+    store.dispatch()
+    assert indexed(store) == store.end_offset
 
 
 def test_records_that_were_left_and_cannot_be_indexed_lag() -> None:
