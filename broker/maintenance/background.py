@@ -61,9 +61,11 @@ async def persist_offsets(keeper: OffsetKeeper, interval_ms: int) -> None:
 async def catch_up(store: MessageStore) -> None:
     """Lets projections that lag catch up with the log, in small steps."""
     store.index_later()
+    store.index_files_by_work()
     logged = False
     while True:
-        more = store.catch_up(CATCH_UP_BYTES)
+        made = await _make_index_file(store)
+        more = store.catch_up(CATCH_UP_BYTES) or (made and store.index_file_work() is not None)
         stuck = bool(store.lagging) and not more
         if stuck and not logged:
             get_logger().warning(
@@ -71,6 +73,20 @@ async def catch_up(store: MessageStore) -> None:
             )
         logged = stuck
         await asyncio.sleep(CATCH_UP_PAUSE_S if more else LAG_POLL_S if stuck else LEFT_POLL_S)
+
+
+async def _make_index_file(store: MessageStore) -> bool:
+    """Creates the file for which the key index waits. False if that failed: look-ups then read the log."""
+    work = store.index_file_work()
+    if work is None:
+        return True
+    try:
+        await run_in_thread(work.run)
+    except StorageError as error:
+        raise_failed_sync(error)
+    finally:
+        store.finish_index_file(work)
+    return work.ready
 
 
 async def keep_reserve(

@@ -72,6 +72,7 @@ class Script:
         files.log.truncate(self.store.end_offset)
         self.promises.crashed(self.store.end_offset)
         self.store.index_later()
+        self.store.index_files_by_work()
         self.model = ConsumerState.open(self.store, files, CONSUMERS, self.now_ms)
         self.sync()
         if self.model.groups.get(WORKERS.name) is None:
@@ -159,6 +160,10 @@ class Script:
             self.store.reserve.finish(work)
 
     def flush_projections(self) -> None:
+        work = self.store.index_file_work()
+        if work is not None:
+            work.run()
+            self.store.finish_index_file(work)
         self.store.catch_up(1 << 20)
         self.store.flush_projections(index=self._source.random() < 0.5)
 

@@ -326,6 +326,14 @@ FAULTS = (
         ),
     ),
     Planted(
+        "Where the disk was slow everybody waited while the key index made its next file: at the first message "
+        "of an empty store, and each 20 million keys later",
+        "store/trovemq_store/index/key_index.py",
+        "            if self.files_by_work and not self._made:",
+        "            if False:",
+        ("tests/unit/index/test_index_later.py::test_to_make_an_index_file_held_up_everybody",),
+    ),
+    Planted(
         "A query with a cursor that somebody made up ended with a KeyError",
         "clients/python/trovemq/_query_cursor.py",
         "    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.support.broker_here import BrokerHere, broker_here
 from tests.support.broker_process import refused
@@ -131,6 +132,25 @@ async def test_flush_disk_timeout_says_that_the_message_is_in_the_log(
             while await bodies(broker) != [b"framed", b"sent"]:
                 await asyncio.sleep(0.005)
         assert (await broker.counters())["flush_timeouts"] == 2
+
+
+async def test_reads_and_health_are_answered_while_a_sync_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with broker_here(tmp_path, sync_flush_timeout_ms=50) as broker:
+        await broker.create_topic()
+        sender, health = Sender(broker), health_pb2_grpc.HealthStub(broker.stubs.channel)
+        await sender.send(sent_record(b"before", unique_key="U1"))
+        with slow_disk(monkeypatch):  # the index has no file yet, too
+            reply = await sender.send(sent_record(b"hangs"))
+            assert reply.status == common_pb2.FLUSH_DISK_TIMEOUT
+            assert await bodies(broker) == [b"before"]
+            assert await by_unique_key(broker, "U1") == [b"before"]
+            answer = await health.Check(health_pb2.HealthCheckRequest())
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+            assert [(await broker.get(path))[0] for path in ("/healthz", "/readyz", "/metrics")] == [200] * 3
+            assert (await broker.counters())["flushes"] == 1, "the sync still hangs"
+        assert (await sender.send(sent_record(b"after"))).status == common_pb2.PUT_OK
 
 
 async def test_os_page_cache_busy_when_too_much_waits_for_the_disk(

@@ -121,6 +121,18 @@ class StoreMachine(StoreAnswers):
         """As the daemon does; until the next start."""
         self.store.index_later()
 
+    @rule()
+    def leave_index_files_to_others(self) -> None:
+        """As the daemon does; until the next start."""
+        self.store.index_files_by_work()
+
+    @rule()
+    def make_index_file(self) -> None:
+        work = self.store.index_file_work()
+        if work is not None:
+            work.run()
+            self.store.finish_index_file(work)
+
     @rule(budget=st.integers(1, 4096))
     def catch_up(self, budget: int) -> None:
         self.store.catch_up(budget)

@@ -42,6 +42,7 @@ from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import Buffer, FileSystem, StorageError
 from trovemq_store.files.guarded import GuardedFileSystem, reserve_chunk_size
 from trovemq_store.index.dispatcher import OnVisible
+from trovemq_store.index.index_file import IndexFileWork
 from trovemq_store.index.trees.store_trees import StoreTrees
 from trovemq_store.index.trees.tree_index import TreeStep
 from trovemq_store.index.trees.unique_places import UniquePlaces
@@ -377,6 +378,24 @@ class MessageStore(StoreReading):
         """Applies to the key index the records that index_later() left for later."""
         self._dispatcher.index_left()
 
+    def index_files_by_work(self) -> None:
+        """From now on the key index creates no files itself, because that waits for the disk: it lags until
+        index_file_work() has created the next one."""
+        if self.key_index is not None:
+            self.key_index.files_by_work = True
+
+    def index_file_work(self) -> IndexFileWork | None:
+        """Work that creates the file for which the key index waits: run() it in another thread, then call
+        finish_index_file()."""
+        if self.key_index is None or not self._dispatcher.lagging():
+            return None
+        return self.key_index.file_work()
+
+    def finish_index_file(self, work: IndexFileWork) -> None:
+        """Call this after run(), also if it failed."""
+        if self.key_index is not None:
+            self.key_index.finish_file(work)
+
     def begin_trees(self, bytes_max: int) -> TreeStep | None:
         """The next part of the log for the trees: run() in another thread, while removals are held, then
         finish_trees(). None where they have everything that is on disk and visible."""
@@ -515,6 +534,8 @@ class MessageStore(StoreReading):
             work.run()
             self.finish_flush(work)
         self.dispatch()
+        if self.key_index is not None:
+            self.key_index.files_by_work = False
         self.index_left()
         self.flush_projections(index=True)
         self.offsets.persist()

@@ -1,7 +1,7 @@
 """Applies appended records to every projection, in log order, once.
 
 The consume queues are always up to date with `position`: they have exactly the visible records. The key index
-may lag, because it was just switched on or a file cannot be created. It then reads the log by itself, in
+may lag, because it was just switched on or a file is not created yet. It then reads the log by itself, in
 small steps, and queries scan the part that it has not reached. With `index_later` small batches are left for
 later on purpose, up to LEFT_BYTES_MAX: many records at once cost the index a half or a third.
 
@@ -24,6 +24,7 @@ import numpy as np
 from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_store.files.files import StorageError
+from trovemq_store.index.index_file import FileWantedError
 from trovemq_store.log.projection import DispatchBatch, Projection
 from trovemq_store.topics.deletions import TopicDeletions
 
@@ -131,6 +132,8 @@ class Dispatcher:
     def _try_apply(self, projection: Projection, batch: DispatchBatch) -> bool:
         try:
             projection.apply(batch)
+        except FileWantedError:
+            return False
         except StorageError:
             self.failures += 1
             return False

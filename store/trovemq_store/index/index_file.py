@@ -30,6 +30,7 @@ Invariants
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from contextlib import suppress
 from struct import Struct
@@ -386,20 +387,61 @@ class IndexFile:
         self._map.close()
 
 
-def create_index_file(
-    files: FileSystem, path: str, temporary: str, slot_count: int, item_count: int
-) -> IndexFile:
-    """Creates a preallocated index file, under another name first: so its directory never has a short one.
+class FileWantedError(StorageError):
+    """There is no index file for the next entries, and none is created here: IndexFileWork creates it."""
 
-    Raises StorageError; no file is left then.
-    """
+    def __init__(self, directory: str) -> None:
+        super().__init__("create", directory, errno.EAGAIN, "the next file is not created yet")
+
+
+class IndexFileWork:
+    """Creates the next index file under another name; `run` may block and is meant for another thread."""
+
+    def __init__(self, files: FileSystem, temporary: str, size: int, attempts: int) -> None:
+        self._files = files
+        self._temporary = temporary
+        self._size = size
+        self._attempts = attempts
+        self.ready = False
+        self.failures = 0
+
+    def run(self) -> None:
+        """Raises the last attempt's StorageError; `ready` is then False."""
+        while True:
+            try:
+                make_index_file(self._files, self._temporary, self._size)
+            except StorageError:
+                self.failures += 1
+                if self.failures == self._attempts:
+                    raise
+            else:
+                self.ready = True
+                return
+
+
+def make_index_file(files: FileSystem, temporary: str, size: int) -> None:
+    """A preallocated file of zeros, on disk. StorageError: no file is left."""
     try:
         files.remove(temporary)
-        file = files.create(temporary, file_size(slot_count, item_count), preallocate=True)
+        file = files.create(temporary, size, preallocate=True)
         try:
             file.sync()  # its size too is on disk before its name is
         finally:
             file.close()
+    except StorageError:
+        with suppress(StorageError):
+            files.remove(temporary)
+        raise
+
+
+def place_index_file(
+    files: FileSystem, path: str, temporary: str, slot_count: int, item_count: int
+) -> IndexFile:
+    """Opens the file that was made, under its own name: the directory never has a short one.
+
+    Raises StorageError; no file is left then.
+    """
+    try:
         fault_point("index.before_rename")
         files.rename(temporary, path)
         fault_point("index.after_rename")

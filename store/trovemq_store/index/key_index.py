@@ -31,7 +31,16 @@ from trovemq_store.files.files import FileSystem, StorageError
 from trovemq_store.files.sealed_json import check_seal, seal
 from trovemq_store.index.chain_walk import ChainWalk
 from trovemq_store.index.dirty_files import DirtyFiles
-from trovemq_store.index.index_file import IndexFile, Integers, create_index_file, file_size, read_header
+from trovemq_store.index.index_file import (
+    FileWantedError,
+    IndexFile,
+    IndexFileWork,
+    Integers,
+    file_size,
+    make_index_file,
+    place_index_file,
+    read_header,
+)
 from trovemq_store.log.projection import DispatchBatch
 from trovemq_store.settings import StoreSettings
 
@@ -65,6 +74,9 @@ class KeyIndex:
         self._loaded = False
         self.tags_from = LOG_ORIGIN
         self.create_failures = 0
+        self.files_by_work = False
+        """New files come from file_work() only, because their creation waits for the disk."""
+        self._made = False  # the temporary file is complete, and on disk
 
     @property
     def position(self) -> PhysicalOffset:
@@ -402,10 +414,12 @@ class KeyIndex:
     # --- files --------------------------------------------------------------------------------------
     def _writable_file(self) -> IndexFile:
         """The last file, or a new one if that is full. Raises StorageError after three attempts."""
-        if self._index_files and not self._index_files[-1].full:
+        if not self._lacks_file:
             return self._index_files[-1]
         attempt = 1
         while True:
+            if self.files_by_work and not self._made:
+                raise FileWantedError(DIRECTORY)
             try:
                 return self._create()
             except StorageError:
@@ -414,9 +428,28 @@ class KeyIndex:
                     raise
                 attempt += 1
 
+    @property
+    def _lacks_file(self) -> bool:
+        return not self._index_files or self._index_files[-1].full
+
+    def file_work(self) -> IndexFileWork | None:
+        """Work that creates the file for the next entry; None if it needs none."""
+        if self._made or not self._lacks_file:
+            return None
+        size = file_size(self._slot_count, self._item_count)
+        return IndexFileWork(self._files, _TEMPORARY_PATH, size, CREATE_ATTEMPTS)
+
+    def finish_file(self, work: IndexFileWork) -> None:
+        """Call this after run(), also if it failed."""
+        self._made = self._made or work.ready
+        self.create_failures += work.failures
+
     def _create(self) -> IndexFile:
         path = f"{DIRECTORY}/{self._next_name()}"
-        file = create_index_file(self._files, path, _TEMPORARY_PATH, self._slot_count, self._item_count)
+        made, self._made = self._made, False
+        if not made:
+            make_index_file(self._files, _TEMPORARY_PATH, file_size(self._slot_count, self._item_count))
+        file = place_index_file(self._files, path, _TEMPORARY_PATH, self._slot_count, self._item_count)
         try:
             if self._index_files:
                 file.continue_from(self._index_files[-1])

@@ -6,6 +6,7 @@ import errno
 from dataclasses import replace
 from typing import Final
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.unique_key_lookup import records_with_unique_key
 from trovemq_store.files.faulty import FaultyFileSystem
+from trovemq_store.files.files import StorageError
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.index.dispatcher import LEFT_BYTES_MAX, LEFT_RECORDS
 
@@ -129,3 +131,64 @@ def test_records_that_were_left_and_cannot_be_indexed_lag() -> None:
     assert (store.lagging, indexed(store)) == ([], store.end_offset)
     send(store, b"x", unique_key="u99")
     assert (store.lagging, found(store, "u99")) == ([], 1)
+
+
+def test_to_make_an_index_file_held_up_everybody() -> None:
+    """An append, or its dispatch, made and synced the next file: the loop waited for the disk."""
+    by_work, at_once = MemoryFileSystem(), MemoryFileSystem()
+    files = FaultyFileSystem(by_work)
+    store, now = open_store(files), open_store(at_once)
+    made: list[str] = []
+
+    def watch(operation: str, path: str) -> int | None:
+        if operation in ("create", "sync") and "index" in path:
+            made.append(operation)
+        return None
+
+    files.decide = watch
+    store.index_later()
+    store.index_files_by_work()
+    works = 0
+    for number in range(2 * SMALL.index_item_count):
+        for one in (store, now):
+            send(one, b"x", unique_key=f"u{number}")
+        if number % 100 == 99:
+            while store.catch_up(1 << 20):
+                pass
+            assert made == [], "only by the work"
+            assert found(store, f"u{number}") == 1
+            work = store.index_file_work()
+            if work is not None:
+                work.run()
+                store.finish_index_file(work)
+                works += 1
+                assert made == ["create", "sync"]
+                made.clear()
+    assert works == 2
+    for one in (store, now):
+        one.close(NOW_MS)
+    assert [*index_of(by_work).values()] == [*index_of(at_once).values()]
+
+
+def test_an_index_file_that_cannot_be_made_is_tried_again() -> None:
+    files = FaultyFileSystem(MemoryFileSystem())
+    store = open_store(files)
+    store.index_files_by_work()
+    send(store, b"x", unique_key="u0")
+    assert store.lagging == ["key_index"]
+    files.decide = lambda operation, path: errno.ENOSPC if "index-file" in path else None
+    work = store.index_file_work()
+    assert work is not None
+    with pytest.raises(StorageError):
+        work.run()
+    store.finish_index_file(work)
+    assert store.key_index is not None
+    assert (work.ready, work.failures, store.key_index.create_failures) == (False, 3, 3)
+    assert not store.catch_up(1 << 20)
+    files.decide = lambda _operation, _path: None
+    again = store.index_file_work()
+    assert again is not None
+    again.run()
+    store.finish_index_file(again)
+    assert not store.catch_up(1 << 20)
+    assert (store.lagging, found(store, "u0"), store.index_file_work()) == ([], 1, None)

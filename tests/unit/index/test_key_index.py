@@ -20,7 +20,7 @@ from trovemq_proto.records import RecordBatch, index_hash
 from trovemq_store.files.faulty import FaultyFileSystem, fail_always, fail_at
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.memory import MemoryFileSystem
-from trovemq_store.index.index_file import IndexFile, create_index_file, file_size
+from trovemq_store.index.index_file import IndexFile, file_size, make_index_file, place_index_file
 from trovemq_store.index.key_index import KeyIndex
 from trovemq_store.log.projection import DispatchBatch
 from trovemq_store.settings import StoreSettings
@@ -126,7 +126,8 @@ def test_batches_write_what_single_puts_write(steps: list[Entry], sizes: list[in
     done = turn = 0
     while done < len(entries):
         if not made or made[-1].full:
-            made.append(create_index_file(files, f"index/{len(made)}", "new", SLOTS, ITEMS))
+            make_index_file(files, "new", file_size(SLOTS, ITEMS))
+            made.append(place_index_file(files, f"index/{len(made)}", "new", SLOTS, ITEMS))
             if len(made) > 1:
                 made[-1].continue_from(made[-2])
         batch = entries[done : done + sizes[turn % len(sizes)]]

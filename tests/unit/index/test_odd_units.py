@@ -18,7 +18,7 @@ from trovemq_store.files.real import RealFileSystem
 from trovemq_store.index import consume_queues, index_file
 from trovemq_store.index.consume_queue import BLANK_SIZE, UNIT_SIZE, ConsumeQueue
 from trovemq_store.index.consume_queues import ConsumeQueues
-from trovemq_store.index.index_file import create_index_file
+from trovemq_store.index.index_file import file_size, make_index_file, place_index_file
 from trovemq_store.index.key_index import KeyIndex
 from trovemq_store.index.open_files import OpenFiles
 from trovemq_store.index.time_search import search_offset
@@ -138,7 +138,8 @@ def test_a_file_that_is_not_open_can_be_removed() -> None:
 # --- index files ------------------------------------------------------------------------------------------
 def put_items(count: int) -> tuple[MemoryFileSystem, index_file.IndexFile]:
     files = MemoryFileSystem()
-    file = create_index_file(files, "index/1", "index/new", SLOTS, ITEMS)
+    make_index_file(files, "index/new", file_size(SLOTS, ITEMS))
+    file = place_index_file(files, "index/1", "index/new", SLOTS, ITEMS)
     numbers = np.arange(count, dtype=np.int64)
     assert file.put(numbers.astype(np.int32) + 1, 100 * numbers + 50, NOW_MS + numbers) == count
     return files, file
