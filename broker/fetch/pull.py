@@ -111,8 +111,9 @@ class Puller:
         self, request: PullRequest, queue: ConsumeQueue, low: QueueOffset, high: QueueOffset
     ) -> PullResult:
         count = min(high - request.offset, UNITS_MAX)
-        if count <= FEW_MAX and not request.tags:
-            few = self._read_few(request, queue, count, low, high)
+        few_count = min(count, request.messages_max or count)
+        if few_count <= FEW_MAX and not request.tags:
+            few = self._read_few(request, queue, few_count, low, high)
             if few is not None:
                 return few
         try:
@@ -138,11 +139,11 @@ class Puller:
     def _read_few(
         self, request: PullRequest, queue: ConsumeQueue, count: int, low: QueueOffset, high: QueueOffset
     ) -> PullResult | None:
-        """The few messages at the end of the queue, read without columns. None if they are not as expected or
+        """Few messages, as at the end of the queue, read without columns. None if they are not as expected or
         their CRC must be checked: then the caller reads them in the general way."""
         try:
             units = queue.few_units(request.offset, count)
-            runs = self._runs(request, units)
+            runs = self._runs(request, units) if len(units) == count else None
             if runs is None:
                 return None
             slices = [self._store.read(PhysicalOffset(places[0]), size) for places, size in runs]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,15 +12,22 @@ from hypothesis import strategies as st
 from broker.fetch.pull import Puller, PullRequest, PullResult, PullSettings
 from tests.support.engine import NOW_MS, append, open_store, record, send
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueId, QueueOffset
+from trovemq_proto.positions import LOG_ORIGIN, QueueId, QueueOffset
 from trovemq_proto.records import Message, decode_message
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
-from trovemq_store.index.consume_queue import UNIT_DTYPE
+from trovemq_store.index.consume_queue import UNIT_DTYPE, ConsumeQueue
 
 
 def puller(store: MessageStore) -> Puller:
     return Puller(store, PullSettings(bytes_default=4_096, bytes_max=8_192))
+
+
+def puller_of_checked(store: MessageStore) -> Puller:
+    """As if the records had been appended since: their CRCs need no check."""
+    reader = puller(store)
+    reader._checked_from = LOG_ORIGIN
+    return reader
 
 
 def messages(result: PullResult) -> list[Message]:
@@ -99,17 +108,33 @@ def test_limits_and_tags_never_lose_a_message(
     assert result.byte_count <= max(min(bytes_max or 4_096, 8_192), 1_024) or result.message_count == 1
 
 
-@given(offset=st.integers(30, 60), messages_max=st.integers(0, 40), bytes_max=st.integers(0, 10_000))
+@given(offset=st.integers(0, 60), messages_max=st.integers(0, 40), bytes_max=st.integers(0, 10_000))
 @pytest.mark.parametrize("queue_id", [0, 1])
 def test_a_few_messages_are_read_as_many_are(
     queue_id: QueueId, offset: int, messages_max: int, bytes_max: int
 ) -> None:
     request = PullRequest("orders", queue_id, QueueOffset(offset + 60 * queue_id), messages_max, bytes_max)
-    reader = puller(SHARED)
+    reader = puller_of_checked(SHARED)
     short = reader.pull(request)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("broker.fetch.pull.FEW_MAX", 0)
         assert reader.pull(request) == short
+
+
+def test_a_few_messages_of_a_backlog_cost_what_the_last_few_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each pull of one message looked at the next 8,192 units of its queue."""
+    looked: list[int] = []
+    few_units = ConsumeQueue.few_units
+
+    def watched(queue: ConsumeQueue, offset: QueueOffset, count: int) -> Any:
+        looked.append(count)
+        return few_units(queue, offset, count)
+
+    monkeypatch.setattr(ConsumeQueue, "few_units", watched)
+    monkeypatch.setattr(ConsumeQueue, "units", None)
+    result = puller_of_checked(SHARED).pull(PullRequest("orders", QueueId(0), QueueOffset(2), 3))
+    assert [message.queue_offset for message in messages(result)] == [2, 3, 4]
+    assert looked == [3]
 
 
 def test_neighbours_in_the_log_come_as_one_slice() -> None:
