@@ -25,16 +25,20 @@ PAGE_HEAD = (
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One row: a value, and the goal that it has to reach (`at_least` or `at_most`), if it has one."""
+    """One row: a value, and the goal that it has to reach (`at_least` or `at_most`), if it has one. A row
+    that could not be measured has the reason instead of a value."""
 
     name: str
-    value: float
+    value: float | None
     unit: str
     at_least: float | None = None
     at_most: float | None = None
+    reason: str = ""
 
     @property
     def reached(self) -> bool | None:
+        if self.value is None:
+            return None
         if self.at_least is not None:
             return self.value >= self.at_least
         if self.at_most is not None:
@@ -52,8 +56,28 @@ class Report:
     figures: list[Figure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def add(self, name: str, value: float, unit: str, **goal: float) -> None:
-        self.figures.append(Figure(name, value, unit, **goal))
+    def add(
+        self,
+        name: str,
+        value: float,
+        unit: str,
+        *,
+        at_least: float | None = None,
+        at_most: float | None = None,
+    ) -> None:
+        self.figures.append(Figure(name, value, unit, at_least, at_most))
+
+    def not_shown(
+        self,
+        name: str,
+        unit: str,
+        reason: str,
+        *,
+        at_least: float | None = None,
+        at_most: float | None = None,
+    ) -> None:
+        """A row without a value."""
+        self.figures.append(Figure(name, None, unit, at_least, at_most, reason))
 
     def add_latency(self, name: str, times: Sequence[float], p99_max_ms: float | None = None) -> None:
         """Median and p99 of times in seconds, as ms."""
@@ -65,7 +89,10 @@ class Report:
             self.add(f"{name}: p99", p99, "ms", at_most=p99_max_ms)
 
     def value(self, name: str) -> float:
-        return next(figure.value for figure in self.figures if figure.name == name)
+        """Of a row that was measured."""
+        return next(
+            figure.value for figure in self.figures if figure.name == name and figure.value is not None
+        )
 
     @property
     def missed(self) -> list[str]:
@@ -94,12 +121,14 @@ def machine() -> dict[str, object]:
 
 
 def cells(figure: Figure) -> tuple[str, str, str, str, str]:
-    """A figure as text: name, value, unit, goal, verdict."""
+    """A figure as text: name, value, unit, goal, verdict or the reason why there is none."""
     goal = ""
     if figure.at_least is not None:
         goal = f">= {rounded(figure.at_least)}"
     elif figure.at_most is not None:
         goal = f"<= {rounded(figure.at_most)}"
+    if figure.value is None:
+        return figure.name, "not shown", figure.unit, goal, figure.reason
     verdict = {True: "reached", False: "missed", None: ""}[figure.reached]
     return figure.name, rounded(figure.value), figure.unit, goal, verdict
 

@@ -36,3 +36,16 @@ def test_figures_and_notes_are_written_as_json(tmp_path: Path) -> None:
     assert [figure["reached"] for figure in found["figures"]] == [False, True]
     assert found["notes"] == ["no java"]
     assert made.missed == ["rate"]
+
+
+def test_a_row_that_could_not_be_measured_says_why(tmp_path: Path) -> None:
+    made = Report("Two")
+    made.not_shown("rate to the proxy", "x", "no Java", at_least=1.0)
+    made.add("rate", 5.0, "msg/s", at_least=1.0)
+    write_json(tmp_path / "bench.json", [made])
+    write_markdown(tmp_path / "page.md", [made])
+    assert "| rate to the proxy | not shown | x | >= 1 | no Java |" in (tmp_path / "page.md").read_text()
+    figures = json.loads((tmp_path / "bench.json").read_text())["figures"]
+    assert [(figure["value"], figure["reached"]) for figure in figures] == [(None, None), (5.0, True)]
+    assert made.missed == []
+    assert made.value("rate") == 5.0
