@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import resource
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +57,27 @@ def scheduled_seconds(pid: int) -> float:
 def resident_bytes(pid: int) -> int:
     """Resident set size of a process."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+async def each(count: int, do: Callable[[int], Awaitable[object]], at_once: int) -> None:
+    """`do` with every number below `count`, so many at once."""
+    numbers = iter(range(count))
+
+    async def work() -> None:
+        for number in numbers:
+            await do(number)
+
+    await asyncio.gather(*(work() for _ in range(at_once)))
+
+
+def allow_open_files(count: int) -> bool:
+    """For this process and those that it starts. False: the system allows fewer."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if resource.RLIM_INFINITY in (soft, hard) or hard >= count:
+        if soft != resource.RLIM_INFINITY:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count), hard))
+        return True
+    return False
 
 
 async def produce(

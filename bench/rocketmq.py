@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import sys
 import time
 from collections.abc import Coroutine, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any
 
 import trovemq
 from bench import limits, measure
+from bench.official import clients
 from bench.report import Report
 from bench.rocketmq_raw import (
     BATCH,
@@ -31,7 +31,6 @@ from bench.rocketmq_raw import (
     SEND_TOPIC,
     Turns,
 )
-from tests.conformance.run import SuiteError, install, missing_tools
 from trovemq.testing import BrokerProcess
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -75,7 +74,7 @@ class BenchError(Exception):
 async def measure_protocol(report: Report, directory: Path, *, quick: bool) -> None:
     """All of it; `quick` measures half as long."""
     factor = 0.5 if quick else 1.0
-    clients = installed(report)
+    commands = clients.installed(report)
     with BrokerProcess(store=directory / "idle", **SETTINGS) as idle:  # at rest when its turn comes
         await prepare(idle, {IDLE_TOPIC: 0})
         with BrokerProcess(store=directory / "async", flushDiskType="ASYNC_FLUSH", **SETTINGS) as broker:
@@ -85,9 +84,9 @@ async def measure_protocol(report: Report, directory: Path, *, quick: bool) -> N
             await prepare(broker, {SEND_TOPIC: 0, RECEIVE_TOPIC: STORED_RAW})
             await noted(report, compare_send(report, broker, "sync flush", TURNS_S * factor))
             await noted(report, compare_receive(report, broker, TURNS_S * factor))
-            for name in ("trovemq", *clients):
+            for name in ("trovemq", *commands):
                 await prepare(broker, {f"send-{name}": 0, f"receive-{name}": STORED_FOR_CLIENT})
-            for language, command in clients.items():
+            for language, command in commands.items():
                 await noted(report, measure_official(report, broker, language, command, CLIENT_S * factor))
             await noted(report, measure_own(report, broker, CLIENT_S * factor))
             await noted(report, measure_delayed(report, broker, DUE_S * factor))
@@ -100,27 +99,6 @@ async def noted(report: Report, step: Coroutine[Any, Any, None]) -> None:
         await step
     except BenchError as error:
         report.notes.append(f"not measured: {error}")
-
-
-def installed(report: Report) -> dict[str, list[str]]:
-    """The command of each official client that this machine can run."""
-    programs = {"python": "official.py", "java": "Official"}
-    commands = {}
-    for language, program in programs.items():
-        if missing := missing_tools(language):
-            report.notes.append(f"the official {language} client did not run: no {', '.join(missing)}")
-            continue
-        folder = ROOT / "build" / "bench" / language
-        needed = {"python": "requirements.lock", "java": "pom.xml"}[language]
-        try:
-            shutil.copytree(ROOT / "bench" / "clients" / language, folder, dirs_exist_ok=True)
-            shutil.copy(ROOT / "tests" / "conformance" / language / needed, folder)
-            *command, _suite = install(language, folder)
-        except (SuiteError, OSError) as error:
-            report.notes.append(f"the official {language} client could not be installed: {error}")
-            continue
-        commands[language] = [*command, *([str(folder / program)] if language == "python" else [program])]
-    return commands
 
 
 async def prepare(broker: BrokerProcess, topics: Mapping[str, int]) -> None:
@@ -186,13 +164,18 @@ async def compare_receive(report: Report, broker: BrokerProcess, seconds: float)
 async def measure_official(
     report: Report, broker: BrokerProcess, language: str, command: Sequence[str], seconds: float
 ) -> None:
-    topics = (f"send-{language}", f"receive-{language}", f"group-{language}")
-    found = await output(*command, broker.address, *topics, str(seconds))
-    for verb, goal in zip(("send", "receive"), OFFICIAL_GOALS[language], strict=True):
-        result = found[verb]
-        report_client(report, f"official {language} client, {verb}", result["rate"], result["times"], goal)
-        if result["failures"]:
-            report.notes.append(f"official {language} client, {verb}: {result['failures']} calls failed")
+    works: tuple[clients.Work, ...] = ("send", "receive")
+    for work, goal in zip(works, OFFICIAL_GOALS[language], strict=True):
+        name, group = f"official {language} client, {work}", f"group-{language}"
+        try:
+            (found,) = await clients.run(
+                command, work, f"{work}-{language}", group, seconds, 1, broker.address
+            )
+        except clients.ClientError as error:
+            raise BenchError(str(error)) from error
+        report_client(report, name, found.rate, found.times, goal)
+        if found.failures:
+            report.notes.append(f"{name}: {found.failures} calls failed")
 
 
 async def measure_own(report: Report, broker: BrokerProcess, seconds: float) -> None:

@@ -10,7 +10,8 @@
     make bench ARGS="users"         asking who calls, TLS, one user's storm beside another's sends
     make bench ARGS="cli"           one call of `trovemq`, in processor time
     make bench ARGS="peers"         Redis, NATS, Kafka beside ours, where `bench/peers/setup.sh`
-                                    installed them (not among `every part`)
+                                    installed them, and goals of ours alone (not among `every part`)
+    make bench ARGS="peers --only W4 idle"      a workload and a row by themselves
     make bench-pipeline             the data pipeline on Spark (not among `every part`)
 
 Prints a table and writes JSON. A figure with a goal says whether it is reached; nothing here is a test.
@@ -201,11 +202,24 @@ async def run(arguments: argparse.Namespace) -> list[Report]:
     for part in PARTS if arguments.part is None else (arguments.part,):
         measured, about = MEASURED[part]
         report = Report(TITLES[part], about)
-        more = {"messages": arguments.messages} if part == "trees" else {}
+        more: dict[str, Any] = {"messages": arguments.messages} if part == "trees" else {}
+        more |= {"only": arguments.only} if part == PEERS else {}
         with tempfile.TemporaryDirectory(dir=arguments.directory, prefix="trovemq-bench-") as scratch:
             await measured(report, Path(scratch), quick=arguments.quick, **more)
         reports.append(report)
     return reports
+
+
+def check_only(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """Ends with a message where `--only` does not fit."""
+    if not arguments.only:
+        return
+    if arguments.part != PEERS or arguments.markdown is not None:
+        parser.error("--only is for the part `peers`, and not for a page, which has all rows")
+    try:
+        peers.chosen(arguments.only)
+    except ValueError as error:
+        parser.error(str(error))
 
 
 def main() -> None:
@@ -217,11 +231,15 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a tenth of the messages, half of the time")
     parser.add_argument("--messages", type=int, help="of the part `trees`, instead of 5,000,000")
     parser.add_argument(
+        "--only", nargs="+", default=(), help="of the part `peers`: W1 to W7, Single, rows' names"
+    )
+    parser.add_argument(
         "--json", type=Path, default=Path("build/bench.json"), help="where to write the figures"
     )
     parser.add_argument("--markdown", type=Path, help="also write the tables into this page")
     parser.add_argument("--directory", type=Path, default=Path("."), help="on the disk that is measured")
     arguments = parser.parse_args()
+    check_only(parser, arguments)
     reports = uvloop.run(run(arguments))
     print_table(reports)
     write_json(arguments.json, reports)

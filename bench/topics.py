@@ -15,7 +15,6 @@ import asyncio
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
@@ -77,7 +76,7 @@ async def _make(report: Report, broker: BrokerProcess, count: int) -> None:
         async def make(number: int) -> None:
             await client.admin.create_topic(f"topic-{number:06}", QUEUES)
 
-        await _each(range(count), make)
+        await measure.each(count, make, IN_FLIGHT)
         seconds = time.perf_counter() - started
         spent = measure.scheduled_seconds(broker.pid) - spent
         for task in watching:
@@ -95,16 +94,6 @@ async def _watch(broker: BrokerProcess) -> None:
     async with grpc.aio.insecure_channel(broker.address) as channel:
         async for _ in route_pb2_grpc.RouteServiceStub(channel).WatchRoutes(route_pb2.WatchRoutesRequest()):
             pass
-
-
-async def _each(numbers: range, do: Callable[[int], Awaitable[None]], at_once: int = IN_FLIGHT) -> None:
-    left = iter(numbers)
-
-    async def work() -> None:
-        for number in left:
-            await do(number)
-
-    await asyncio.gather(*(work() for _ in range(at_once)))
 
 
 async def _idle(report: Report, broker: BrokerProcess, when: str = "made just now") -> None:
@@ -143,7 +132,7 @@ async def _fill(broker: BrokerProcess, count: int) -> None:
             topic, queue_id = f"topic-{number // QUEUES:06}", number % QUEUES
             await client.send(topic, b"x", queue_id=queue_id)
 
-        await _each(range(count * QUEUES), send, SENT_AT_ONCE)
+        await measure.each(count * QUEUES, send, SENT_AT_ONCE)
 
 
 async def _start(report: Report, broker: BrokerProcess, what: str) -> None:

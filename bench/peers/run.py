@@ -1,15 +1,18 @@
 """The part `peers`: all servers run at once, and each workload goes through them in turn: all meet the same
-machine."""
+machine. Then the rows without peers (`bench.goals`), and the official clients (`bench.official`)."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
-from typing import Final
+from typing import Final, Protocol
 
 from bench import limits
+from bench.goals import connections, engine, idle, lookups, sync, topics
+from bench.official import run as official
 from bench.peers import jetstream, kafka, ours, redis_streams
 from bench.peers.peer import Peer
 from bench.peers.servers import Server, serving
@@ -32,8 +35,31 @@ ABOUT: Final = (
     "- W3: ours as batches, each body taken as bytes (batch), and as Message objects (single).\n"
     "- W4: from just before the send to the reader's hand; the sender never waits for answers.\n"
     "- W5: synced before the answer; ours by `send_batch` of 64 (as Redis's pipeline) and by single sends.\n"
-    "- W7: each message is acknowledged. Kafka, which commits a cursor, is left out.\n\n"
+    "- W7: each message is acknowledged. Kafka, which commits a cursor, is left out.\n"
+    "- Look-ups by the SDK, one at a time. The clients that long-poll have a connection each, an open\n"
+    "  Telemetry stream and a ReceiveMessage of 20 s.\n"
+    "- Topics: every one has a queue; calls go to one topic, and then to all in turn. With 64 in flight,\n"
+    "  sends to one queue that come together are one append; those to many topics are not.\n"
+    "- Official clients: 64 sends in flight; 8 receivers of 32 messages, an acknowledgement a message.\n"
+    "  One process goes through all servers in turns of 1 s; the stub is a grpc-go server that gives\n"
+    "  the replies that our broker once gave.\n\n"
 )
+
+
+class Measured(Protocol):
+    async def __call__(self, report: Report, directory: Path, /, *, quick: bool) -> None: ...
+
+
+ROWS: Final[dict[str, Measured]] = {
+    "engine": engine.measure,
+    "lookups": lookups.measure,
+    "idle": idle.measure,
+    "topics": topics.measure,
+    "connections": connections.measure,
+    "sync": sync.measure,
+    "official": official.measure,
+}
+"""The rows beside the workloads, by the name for `--only`."""
 LABELS: Final[dict[Value, tuple[str, str]]] = {
     "rate": ("", "msg/s"),
     "p50_us": (", p50", "us"),
@@ -44,8 +70,39 @@ Found = dict[tuple[str, str, str], list[Answer]]
 """By workload, peer and client: an answer a round."""
 
 
-async def measure_peers(report: Report, directory: Path, *, quick: bool) -> None:
-    """Those that are installed; the others are named."""
+async def measure_peers(report: Report, directory: Path, *, quick: bool, only: Sequence[str] = ()) -> None:
+    """Everything, or the parts of these names."""
+    workloads, rows = chosen(only)
+    if quick:
+        report.notes.append("`--quick`: one round, a tenth of the messages. Only ratios count.")
+    if workloads:
+        _measure_workloads(report, directory, workloads, quick=quick)
+    for name in rows:
+        try:
+            await ROWS[name](report, directory, quick=quick)
+        except Exception as error:  # a row that fails costs its own figures only
+            report.not_shown(f"{name}: its other rows", "", f"it failed: {error!r}"[:300])
+
+
+def chosen(only: Sequence[str]) -> tuple[list[Workload], list[str]]:
+    """The workloads whose names begin so, and the other rows of these names; all where none is named.
+
+    ValueError: there is nothing of that name.
+    """
+    if not only:
+        return list(WORKLOADS), list(ROWS)
+    found: dict[str, list[Workload]] = {}
+    for name in map(str.casefold, only):
+        found[name] = [one for one in WORKLOADS if one.name.casefold().startswith(name)]
+        if name not in ROWS and not found[name]:
+            known = dict.fromkeys(one.name.split()[0] for one in WORKLOADS)
+            raise ValueError(f"{name!r} is none of {', '.join([*known, *ROWS])}")
+    workloads = [one for one in WORKLOADS if any(one in group for group in found.values())]
+    return workloads, [name for name in ROWS if name in found]
+
+
+def _measure_workloads(report: Report, directory: Path, workloads: list[Workload], *, quick: bool) -> None:
+    """With the peers that are installed; the others are named."""
     installed: list[Peer] = [ours.PEER]
     for peer in PEERS:
         if (missing := peer.missing()) is None:
@@ -55,21 +112,29 @@ async def measure_peers(report: Report, directory: Path, *, quick: bool) -> None
                 f"{peer.name}: left out, {missing} is not installed (`bench/peers/setup.sh`)."
             )
     report.notes.append("Measured: " + ", ".join(peer.version() for peer in installed) + ".")
-    if quick:
-        report.notes.append("`--quick`: one round, a tenth of the messages. Only ratios count.")
     fdatasync_us = limits.fdatasync_seconds(directory) * 1e6
     report.add("disk: 4 KiB write + fdatasync", fdatasync_us, "us")
     found: Found = {}
-    for synced in (False, True):
-        _measure_all(found, installed, directory, synced=synced, quick=quick)
+    for synced in sorted({workload.synced for workload in workloads}):
+        alike = [workload for workload in workloads if workload.synced == synced]
+        _measure_all(found, installed, alike, directory, synced=synced, quick=quick)
     for peer in installed:
         if not peer.syncs:
             report.notes.append(f"{peer.version()} cannot sync before it acknowledges: not among the synced.")
-    for workload in WORKLOADS:
+    for workload in workloads:
         _report(report, workload, found, fdatasync_us)
 
 
-def _measure_all(found: Found, peers: list[Peer], directory: Path, *, synced: bool, quick: bool) -> None:
+def _measure_all(
+    found: Found,
+    peers: list[Peer],
+    workloads: list[Workload],
+    directory: Path,
+    *,
+    synced: bool,
+    quick: bool,
+) -> None:
+    """`workloads` are synced, or are not."""
     with ExitStack() as stack:
         servers = [
             stack.enter_context(serving(peer, directory / f"{peer.module}-{synced}", synced=synced))
@@ -77,8 +142,8 @@ def _measure_all(found: Found, peers: list[Peer], directory: Path, *, synced: bo
             if peer.syncs or not synced
         ]
         for number in range(1 if quick else ROUNDS):
-            for workload in WORKLOADS:
-                for server in servers if workload.synced == synced else ():
+            for workload in workloads:
+                for server in servers:
                     _measure(found, server, workload, number, quick=quick)
 
 

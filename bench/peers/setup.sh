@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Installs the brokers of `make bench ARGS=peers` below $PEERS (default ~/.cache/peers), with package clients alone: apt-get
-# (as root, where a server is not there yet), pip, mvn (Java 17 or newer). Safe to run again. A broker that
+# (as root, where a server is not there yet), pip, mvn (Java 17 or newer), gcc. Safe to run again. A broker that
 # cannot be installed is left out of the benchmark.
 set -euo pipefail
 PEERS="${PEERS:-$HOME/.cache/peers}"
 HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-mkdir -p "$PEERS/kafka"
+mkdir -p "$PEERS"
 
 if ! command -v redis-server >/dev/null || ! PATH="$PATH:/usr/sbin" command -v nats-server >/dev/null; then
   # The packages are not to start their servers.
@@ -21,6 +21,11 @@ fi
 [ -x "$PEERS/venv/bin/python" ] || python3 -m venv "$PEERS/venv"
 "$PEERS/venv/bin/pip" install -q uvloop redis==8.1.0 hiredis nats-py==2.16.0 confluent-kafka==2.16.1
 
-cp "$HERE/kafka.pom.xml" "$PEERS/kafka/pom.xml"
-[ -d "$PEERS/kafka/libs" ] || (cd "$PEERS/kafka" && mvn -q -B dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=libs)
+# Kafka; RocketMQ's nameserver, broker and proxy, for the official clients' rows.
+for peer in kafka rocketmq; do
+  mkdir -p "$PEERS/$peer"
+  cp "$HERE/$peer.pom.xml" "$PEERS/$peer/pom.xml"
+  [ -d "$PEERS/$peer/libs" ] || (cd "$PEERS/$peer" && mvn -q -B dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=new-libs && mv new-libs libs)
+done
+gcc -shared -fPIC -O2 -o "$PEERS/rocketmq/loopback.so" "$HERE/loopback.c" -ldl
 echo "peers are installed in $PEERS"

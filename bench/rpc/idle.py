@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import resource
 import ssl
 import time
 from dataclasses import dataclass
 from typing import cast
 
-from bench.measure import resident_bytes, scheduled_seconds
+from bench.measure import allow_open_files, resident_bytes, scheduled_seconds
 from bench.report import Report
 from bench.rpc.processes import Certificate, Server, serving
 from bench.rpc.server import KEEPALIVE_S
@@ -104,7 +103,7 @@ class IdleClients:
 
 
 async def measure_idle(report: Report, certificate: Certificate, *, quick: bool) -> None:
-    if not _allow_open_files(CONNECTIONS + FILES_BESIDE):
+    if not allow_open_files(CONNECTIONS + FILES_BESIDE):
         report.notes.append(f"idle connections were not measured: they need {CONNECTIONS:,} open files")
         return
     with serving("native") as server:
@@ -123,16 +122,6 @@ async def measure_idle(report: Report, certificate: Certificate, *, quick: bool)
         each_kib = await _memory_kib(clients, server, CONNECTIONS_TLS)
         report.add("idle TLS connection: the server's memory", each_kib, "KiB", at_most=45)
         await clients.close()
-
-
-def _allow_open_files(count: int) -> bool:
-    """For this process and those that it starts."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if resource.RLIM_INFINITY in (soft, hard) or hard >= count:
-        if soft != resource.RLIM_INFINITY:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count), hard))
-        return True
-    return False
 
 
 async def _memory_kib(clients: IdleClients, server: Server, count: int) -> float:

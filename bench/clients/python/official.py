@@ -1,8 +1,10 @@
-"""The official Python client of RocketMQ 5: sends with 64 in flight, then receives and acknowledges.
+"""The official Python client of RocketMQ 5: sends with 64 in flight, or receives and acknowledges.
 
-    official.py ENDPOINTS SEND_TOPIC RECEIVE_TOPIC GROUP SECONDS
+    official.py send|receive TOPIC GROUP SECONDS TURNS ENDPOINTS...
 
-Prints one JSON object. Runs in an environment of its own: the client's protocol and ours do not mix.
+The servers take turns of so many seconds, after a warm-up each. Prints a JSON list with an object for each
+server. A turn ends with its last answer; the rate of one without messages is 0. Runs in an environment of its
+own: the client's protocol and ours do not mix.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from typing import Any
 
 from rocketmq import (
@@ -28,24 +30,56 @@ IN_FLIGHT = 64
 RECEIVERS = 8
 BATCH = 32
 WARM_S = 1.0
+AWAIT_S = 1
+TIMES_MAX = 5_000
 BODY = bytes(range(256)) * 4
 
 
-class Sending:
+class Server(ABC):
+    """The client's work with one server."""
+
+    def __init__(self) -> None:
+        self.rates: list[float] = []
+        self._times: list[float] = []
+        self._count = self._failures = 0
+        self._last_answer = 0.0
+
+    @abstractmethod
+    def work(self, end: float) -> None:
+        """Works until then, and returns when everything is answered."""
+
+    def turn(self, seconds: float) -> None:
+        self._times = []
+        begin = time.perf_counter()
+        self.work(begin + seconds)
+        self._count += len(self._times)
+        took = self._last_answer - begin
+        self.rates.append(len(self._times) / took if self._times else 0.0)
+
+    def answered(self, started: float) -> None:
+        self._last_answer = time.perf_counter()
+        self._times.append(self._last_answer - started)
+
+    def failed(self) -> None:
+        self._failures += 1
+
+    def found(self) -> dict[str, Any]:
+        times = self._times[:: max(len(self._times) // TIMES_MAX, 1)]
+        return {"rates": self.rates, "times": times, "count": self._count, "failures": self._failures}
+
+
+class Sending(Server):
     """Asynchronous sends: each answer makes space for the next one."""
 
-    def __init__(self, producer: Any, topic: str) -> None:
-        self._producer = producer
+    def __init__(self, configuration: Any, topic: str) -> None:
+        super().__init__()
         self._topic = topic
+        self._producer = Producer(configuration, topics=[topic])
+        self._producer.startup()
         self._capacity = threading.Semaphore(IN_FLIGHT)
-        self.times: list[float] = []
-        self.failures = 0
 
-    def run(self, seconds: float) -> float:
-        """Sends for so long; the sends a second."""
-        self.times = []
-        begin = time.perf_counter()
-        while time.perf_counter() < begin + seconds:
+    def work(self, end: float) -> None:
+        while time.perf_counter() < end:
             self._capacity.acquire()
             message = Message()
             message.topic, message.body, message.tag, message.keys = self._topic, BODY, "tag", "key"
@@ -55,71 +89,64 @@ class Sending:
             )
         for _ in range(IN_FLIGHT):
             self._capacity.acquire()
-        rate = len(self.times) / (time.perf_counter() - begin)
         self._capacity = threading.Semaphore(IN_FLIGHT)
-        return rate
 
     def _sent(self, future: Any, started: float) -> None:
         if future.exception() is None:
-            self.times.append(time.perf_counter() - started)
+            self.answered(started)
         else:
-            self.failures += 1
+            self.failed()
         self._capacity.release()
 
 
-class Receiving:
+class Receiving(Server):
     """Threads that receive a batch and acknowledge each of its messages."""
 
-    def __init__(self, consumer: Any) -> None:
-        self._consumer = consumer
-        self.times: list[float] = []
-        self.failures = 0
+    def __init__(self, configuration: Any, topic: str, group: str) -> None:
+        super().__init__()
+        filters = {topic: FilterExpression("*")}
+        self._consumer = SimpleConsumer(configuration, group, filters, await_duration=AWAIT_S)
+        self._consumer.startup()
+        self._consumer._init_settings_event.wait(10)
 
-    def run(self, seconds: float) -> float:
-        """Receives for so long, or until there is nothing more; the messages a second."""
-        self.times = []
-        begin = time.perf_counter()
-        threads = [threading.Thread(target=self._work, args=(begin + seconds,)) for _ in range(RECEIVERS)]
+    def work(self, end: float) -> None:
+        threads = [threading.Thread(target=self._receive, args=(end,)) for _ in range(RECEIVERS)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        return len(self.times) / (time.perf_counter() - begin)
 
-    def _work(self, end: float) -> None:
+    def _receive(self, end: float) -> None:
         while time.perf_counter() < end:
-            messages = self._consumer.receive(BATCH, 60)
-            if not messages:
-                return
+            try:
+                messages = self._consumer.receive(BATCH, 60) or ()
+            except Exception:
+                self.failed()
+                continue
             for message in messages:
                 started = time.perf_counter()
                 try:
                     self._consumer.ack(message)
                 except Exception:
-                    self.failures += 1
+                    self.failed()
                 else:
-                    self.times.append(time.perf_counter() - started)
+                    self.answered(started)
 
 
-def measured(run: Callable[[float], float], work: Any, seconds: float) -> dict[str, Any]:
-    run(WARM_S)
-    rate = run(seconds)
-    return {"rate": rate, "times": work.times[:: max(len(work.times) // 5_000, 1)], "failures": work.failures}
-
-
-def main(endpoints: str, send_topic: str, receive_topic: str, group: str, seconds: str) -> None:
+def server_of(work: str, topic: str, group: str, endpoints: str) -> Server:
     configuration = ClientConfiguration(endpoints, Credentials("", ""), request_timeout=5)
-    producer = Producer(configuration, topics=[send_topic])
-    producer.startup()
-    sending = Sending(producer, send_topic)
-    sent = measured(sending.run, sending, float(seconds))
-    producer.shutdown()
-    consumer = SimpleConsumer(configuration, group, {receive_topic: FilterExpression("*")}, await_duration=5)
-    consumer.startup()
-    consumer._init_settings_event.wait(10)
-    receiving = Receiving(consumer)
-    received = measured(receiving.run, receiving, float(seconds))
-    print(json.dumps({"send": sent, "receive": received}), flush=True)
+    return Sending(configuration, topic) if work == "send" else Receiving(configuration, topic, group)
+
+
+def main(work: str, topic: str, group: str, seconds: str, turns: str, *all_endpoints: str) -> None:
+    servers = [server_of(work, topic, group, endpoints) for endpoints in all_endpoints]
+    for server in servers:
+        server.turn(WARM_S)
+        server.rates.clear()
+    for _ in range(int(turns)):
+        for server in servers:
+            server.turn(float(seconds))
+    print(json.dumps([server.found() for server in servers]), flush=True)
     os._exit(0)  # the client leaves threads running
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from importlib import import_module
@@ -40,6 +41,32 @@ def test_clients_of_peers_need_nothing_of_this_project() -> None:
         " assert not [name for name in sys.modules if name.startswith('trovemq')]"
     )
     subprocess.run([sys.executable, "-I", "-c", code], check=True, cwd=Path(__file__).parents[3])
+
+
+def test_a_workload_and_a_row_are_chosen_by_name() -> None:
+    workloads, rows = run.chosen(["w4", "official", "engine", "W4 live"])
+    assert [workload.name for workload in workloads] == ["W4 live, 1,000/s", "W4 live, 20,000/s"]
+    assert rows == ["engine", "official"]
+    assert run.chosen([]) == (list(WORKLOADS), list(run.ROWS))
+    with pytest.raises(ValueError, match=r"'w9' is none of W1, W2, .*official"):
+        run.chosen(["W1", "W9"])
+
+
+def test_a_row_that_fails_costs_its_own_figures_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails(report: Report, _directory: Path, *, quick: bool) -> None:
+        report.add("one", 1.0, "us")
+        raise RuntimeError(f"no daemon, quick {quick}")
+
+    async def works(report: Report, _directory: Path, *, quick: bool) -> None:
+        report.add("two", 2.0 + quick, "us")
+
+    monkeypatch.setitem(run.ROWS, "engine", fails)
+    monkeypatch.setitem(run.ROWS, "sync", works)
+    report = Report("peers")
+    asyncio.run(run.measure_peers(report, tmp_path, quick=False, only=["sync", "engine"]))
+    one, failed, two = report.figures
+    assert (one.value, failed.value, two.value) == (1.0, None, 2.0)
+    assert "no daemon, quick False" in failed.reason
 
 
 def test_a_ratio_is_to_the_best_of_the_peers_that_were_measured() -> None:

@@ -1,0 +1,79 @@
+"""A thousand connected clients that wait for messages: the broker's processor and its memory."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+from subprocess import PIPE
+from typing import Final
+
+import trovemq
+from bench import measure as measuring
+from bench.goals.idle_clients import HEARTBEAT_S
+from bench.report import Report
+from bench.rocketmq_raw import IDLE_TOPIC
+from trovemq.testing import BrokerProcess
+
+CLIENTS: Final = 1_000
+FILES_BESIDE: Final = 200
+READY_S_MAX: Final = 60.0
+WATCHED_S: Final = 6.0
+ROOT: Final = Path(__file__).resolve().parents[2]
+PROCESSOR_PERCENT_MAX: Final = 2.0
+MEMORY_MIB_MAX: Final = 150.0
+NAME: Final = f"idle, {CLIENTS:,} connected clients that long-poll"
+
+
+async def measure(report: Report, directory: Path, *, quick: bool) -> None:
+    if not measuring.allow_open_files(CLIENTS + FILES_BESIDE):
+        reason = f"{CLIENTS + FILES_BESIDE:,} open files are not allowed here"
+        report.not_shown(f"{NAME}: of a processor", "%", reason, at_most=PROCESSOR_PERCENT_MAX)
+        report.not_shown(f"{NAME}: resident memory", "MiB", reason, at_most=MEMORY_MIB_MAX)
+        return
+    seconds = WATCHED_S / (2 if quick else 1)
+    with BrokerProcess(store=directory / "idle", flushDiskType="ASYNC_FLUSH") as broker:
+        async with trovemq.connect(broker.address) as client:
+            await client.admin.create_topic(IDLE_TOPIC, queue_count=measuring.QUEUES)
+        report.add("idle, no client: of a processor", await percent(broker.pid, seconds / 2), "%")
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "bench.goals.idle_clients", broker.address, str(CLIENTS)),
+            cwd=ROOT,
+            stdin=PIPE,
+            stdout=PIPE,
+        )
+        try:
+            await _all_wait(process)
+            used = await percent(broker.pid, seconds)
+            report.add(f"{NAME}: of a processor", used, "%", at_most=PROCESSOR_PERCENT_MAX)
+            memory = measuring.resident_bytes(broker.pid) / (1 << 20)
+            report.add(f"{NAME}: resident memory", memory, "MiB", at_most=MEMORY_MIB_MAX)
+            await _begin_heartbeats(process)
+            with_heartbeats = await percent(broker.pid, seconds)
+            name = f"{NAME}, a heartbeat of each every {HEARTBEAT_S:.0f} s: of a processor"
+            report.add(name, with_heartbeats, "%")
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+            await process.wait()
+
+
+async def percent(pid: int, seconds: float) -> float:
+    """Of one processor, over so long."""
+    before, started = measuring.scheduled_seconds(pid), time.perf_counter()
+    await asyncio.sleep(seconds)
+    spent = measuring.scheduled_seconds(pid) - before
+    return spent / (time.perf_counter() - started) * 100
+
+
+async def _begin_heartbeats(process: asyncio.subprocess.Process) -> None:
+    assert process.stdin is not None
+    process.stdin.write(b"heartbeats\n")
+    await _all_wait(process)
+
+
+async def _all_wait(process: asyncio.subprocess.Process) -> None:
+    assert process.stdout is not None
+    line = await asyncio.wait_for(process.stdout.readline(), READY_S_MAX)
+    assert int(line or 0) == CLIENTS, f"{line!r} of {CLIENTS} clients wait"
