@@ -326,8 +326,8 @@ FAULTS = (
         ),
     ),
     Planted(
-        "Where the disk was slow everybody waited while the key index made its next file: at the first message "
-        "of an empty store, and each 20 million keys later",
+        "Where the disk was slow everybody waited while the key index made its next file: at the first "
+        "message of an empty store, and each 20 million keys later",
         "store/trovemq_store/index/key_index.py",
         "            if self.files_by_work and not self._made:",
         "            if False:",
