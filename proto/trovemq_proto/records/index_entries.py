@@ -134,6 +134,10 @@ def _scan_entries(
     found = [(scan.find(_UNIQ_KEY), key_prefixes), (scan.words(scan.find(_KEYS)), key_prefixes)]
     if tags:
         found.append((scan.find(_TAGS), tag_prefixes))
+    found = [one for one in found if len(one[0].records)] or found[:1]
+    if len(found) == 1:
+        slices, prefixes = found[0]
+        return IndexEntries(slices.records, fold_hashes(_hashes(scan, slices, prefixes)))
     records = np.concatenate([slices.records for slices, _ in found])
     hashes = np.concatenate([_hashes(scan, slices, prefixes) for slices, prefixes in found])
     order = np.argsort(records, kind="stable")

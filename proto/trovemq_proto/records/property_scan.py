@@ -21,6 +21,7 @@ from trovemq_proto.records.layout import NAME_END, VALUE_END
 Int64s = NDArray[np.int64]
 _SPACE: Final = 0x20
 _END: Final = bytes([VALUE_END])
+_NAME_END: Final = bytes([NAME_END])
 _COPIED_SHARE: Final = 16
 """Records of at most this many times their properties' bytes are copied as a whole."""
 
@@ -34,6 +35,10 @@ class Slices(NamedTuple):
 
     def where(self, chosen: NDArray[np.bool_] | Int64s) -> Slices:
         return Slices(self.records[chosen], self.starts[chosen], self.ends[chosen])
+
+
+_NONE: Final = np.zeros(0, np.int64)
+_NOTHING: Final = Slices(_NONE, _NONE, _NONE)
 
 
 class PropertyScan:
@@ -71,12 +76,11 @@ class PropertyScan:
 
     def find(self, name: bytes) -> Slices:
         """The values of this property, at most one per record (the last with its name)."""
+        if name + _NAME_END not in self.joined:
+            return _NOTHING
         chosen = np.flatnonzero(self._name_ends - self._name_starts == len(name))
-        starts = self._name_starts[chosen]
-        same = np.ones(len(chosen), np.bool_)
-        for i, byte in enumerate(name):
-            same &= self.flat[starts + i] == byte
-        chosen = chosen[same]
+        names = self._windows(len(name))[self._name_starts[chosen]]
+        chosen = chosen[(names == np.frombuffer(name, np.uint8)).all(axis=1)]
         ends = self._name_ends[chosen]
         records = np.searchsorted(self._block_starts, ends, "right") - 1
         if len(records) > 1:
@@ -84,6 +88,10 @@ class PropertyScan:
             if not is_last.all():
                 chosen, records, ends = chosen[is_last], records[is_last], ends[is_last]
         return Slices(self.first + records, ends + 1, self._values_end[chosen])
+
+    def _windows(self, width: int) -> NDArray[np.uint8]:
+        """The bytes from each position on, uint8[…, width]; a view."""
+        return np.ndarray((len(self.joined) - width + 1, width), np.uint8, self.joined, 0, (1, 1))
 
     def words(self, values: Slices) -> Slices:
         """The non-empty pieces of these values (in ascending order), cut at single spaces."""
