@@ -6,16 +6,22 @@ A family with many samples is returned in parts of the same name, so that no ste
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Final, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-NODE_LABELS: Final = ("cluster", "node_type", "node_id")
-SAMPLES_OF_PART: Final = 128
+from trovemq_daemon.metrics import Buckets
+from trovemq_daemon.sample_tables import HistogramTable, LabelTexts, NumberTable, Values
 
-Samples = Iterable[tuple[tuple[str, ...], float] | None]
+NODE_LABELS: Final = ("cluster", "node_type", "node_id")
+LABEL_SETS_MAX: Final = 64
+SAMPLES_OF_PART: Final = 512
+HISTOGRAMS_OF_PART: Final = 64  # each has nine samples
+
+Samples = Iterable[tuple[Values, float] | None]
 """The values of the further labels, and the number; None between two steps."""
 
 Row = TypeVar("Row")
@@ -45,6 +51,8 @@ class NodeFamilies:
 
     def __init__(self, cluster: str, node_type: str, node_id: str) -> None:
         self.node: Final = (cluster, node_type, node_id)
+        constant = dict(zip(NODE_LABELS, self.node, strict=True))
+        self._texts: Final = lru_cache(LABEL_SETS_MAX)(lambda labels: LabelTexts(constant, labels))
 
     def gauge(self, name: str, what: str, value: float) -> Metric:
         family = GaugeMetricFamily(name, what, labels=NODE_LABELS)
@@ -52,11 +60,7 @@ class NodeFamilies:
         return family
 
     def gauges(self, name: str, what: str, labels: tuple[str, ...], samples: Samples) -> Iterator[Metric]:
-        return family_parts(
-            lambda: GaugeMetricFamily(name, what, labels=(*NODE_LABELS, *labels)),
-            lambda family, sample: family.add_metric((*self.node, *sample[0]), sample[1]),
-            samples,
-        )
+        return self._numbers(name, what, "gauge", labels, samples)
 
     def counter(self, name: str, what: str, value: float) -> Metric:
         family = CounterMetricFamily(name, what, labels=NODE_LABELS)
@@ -65,9 +69,32 @@ class NodeFamilies:
 
     def counters(self, name: str, what: str, labels: tuple[str, ...], samples: Samples) -> Iterator[Metric]:
         """`name` without its `_total`."""
+        return self._numbers(name, what, "counter", labels, samples)
+
+    def histograms(
+        self,
+        name: str,
+        what: str,
+        labels: tuple[str, ...],
+        bounds: Sequence[float],
+        rows: Iterable[tuple[Values, Buckets]],
+    ) -> Iterator[Metric]:
+        """Of the same bounds."""
+        texts = self._texts(labels)
         return family_parts(
-            lambda: CounterMetricFamily(name, what, labels=(*NODE_LABELS, *labels)),
-            lambda family, sample: family.add_metric((*self.node, *sample[0]), sample[1]),
+            lambda: HistogramTable(name, what, texts, bounds),
+            lambda family, row: family.add(row[0], row[1].counts, row[1].total),
+            rows,
+            HISTOGRAMS_OF_PART,
+        )
+
+    def _numbers(
+        self, name: str, what: str, kind: str, labels: tuple[str, ...], samples: Samples
+    ) -> Iterator[Metric]:
+        texts = self._texts(labels)
+        return family_parts(
+            lambda: NumberTable(name, what, kind, texts),
+            lambda family, sample: family.add(*sample),
             samples,
         )
 

@@ -7,22 +7,21 @@ Counters only grow while the topic exists; the series of a deleted topic end. `n
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from typing import Final
 
-from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from broker.groups.lag import ConsumerLag, lag_steps
 from broker.server.monitoring.consumer_metrics import GROUP_LABELS, ConsumerMetrics, group_values
-from broker.server.monitoring.metric_families import NODE_LABELS, NodeFamilies, Samples, family_parts, flag
+from broker.server.monitoring.metric_families import NodeFamilies, Samples, flag
 from broker.server.monitoring.statistics import GROUP_ENTRIES_MAX, BrokerStatistics
-from trovemq_daemon.metrics import Buckets
+from broker.server.monitoring.traffic import MESSAGE_SIZE_BUCKETS
 from trovemq_store.topics.names import is_system_topic
 
 TOPIC_LABELS: Final = ("topic", "message_type", "is_system")
 PERMISSION: Final = 6  # RocketMQ's read and write
-SIZES_OF_PART: Final = 16  # each has nine samples
 
 
 class BrokerCollector(Collector):
@@ -68,25 +67,16 @@ class BrokerCollector(Collector):
             ),
             ("rocketmq_throughput_out", "Bytes of records delivered to consumers.", traffic.bytes_out),
         )
+        values_of = cache(self._topic_values)  # for this scrape
         for name, what, table in tables:
-            samples = ((self._topic_values(topic), count) for topic, count in list(table.items()))
+            samples = ((values_of(topic), count) for topic, count in list(table.items()))
             yield from self._families.counters(name, what, TOPIC_LABELS, samples)
-        yield from self._sizes()
-
-    def _sizes(self) -> Iterator[Metric]:
-        def add(family: HistogramMetricFamily, row: tuple[str, Buckets]) -> None:
-            topic, buckets = row
-            values = (*self._families.node, *self._topic_values(topic))
-            family.add_metric(values, buckets.cumulative(), buckets.total)
-
-        labels = (*NODE_LABELS, *TOPIC_LABELS)
-        yield from family_parts(
-            lambda: HistogramMetricFamily(
-                "rocketmq_message_size", "Bytes of each record appended.", labels=labels
-            ),
-            add,
-            list(self._statistics.traffic.message_sizes.items()),
-            SIZES_OF_PART,
+        yield from self._families.histograms(
+            "rocketmq_message_size",
+            "Bytes of each record appended.",
+            TOPIC_LABELS,
+            MESSAGE_SIZE_BUCKETS,
+            ((values_of(topic), sizes) for topic, sizes in list(traffic.message_sizes.items())),
         )
 
     def _topic_values(self, topic: str) -> tuple[str, ...]:

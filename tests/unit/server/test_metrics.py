@@ -56,6 +56,22 @@ async def test_sizes_of_messages_are_exact_also_within_a_batch(bench: Bench) -> 
 
 
 @pytest.mark.asyncio
+async def test_a_second_scrape_shows_what_has_changed_since_the_first(bench: Bench) -> None:
+    """Labels and numbers, also those of a topic that was made again with another type."""
+    traffic, topics = bench.parts.traffic, bench.store.topics
+    name, found = "rocketmq_messages_in_total", []
+    for message_type in ("NORMAL", "FIFO"):
+        topics.create("again", queue_count=1, message_type=message_type)
+        for _ in range(2):
+            traffic.appended("again", 1, 100)
+            found.append(bench.value(name, topic="again", message_type=message_type))
+        topics.delete("again")
+        traffic.forget("again")
+        assert bench.values(name, topic="again") == []
+    assert found == [1, 2, 1, 2]
+
+
+@pytest.mark.asyncio
 async def test_latencies_of_calls_and_frames(bench: Bench) -> None:
     for elapsed_ms in (0.2, 0.5, 0.7, 20_000):
         bench.rpc.observe("Fetch", "OK", elapsed_ms)
