@@ -83,6 +83,8 @@ class BrokerServices:
         self._tracing = tracing
         self._settings = settings
         self._model = model
+        if tracing is not None:
+            model.delivery.on_settled = tracing.settled
         self.view = LocalBroker(_description(store, advertised, tls_address, version), RoutedTopics(store))
         self._route = SelfRouteService(self.view)
         self.drain_control = Drain(

@@ -95,7 +95,9 @@ def test_spans_of_the_broker_join_those_of_the_client(tmp_path: Path) -> None:
     assert append.start_time_unix_nano < append.end_time_unix_nano
     links = [link.span_id for span in delivered for link in span.links]
     assert links == [append.parent_span_id], "a message in no trace has no link"
-    assert len(found.spans) == 2
+    (ack,) = found.named("ack orders")
+    assert [link.span_id for link in ack.links] == links
+    assert len(found.spans) == 3
     assert b"followed" not in b"".join(span.SerializeToString() for span in found.spans), "no body is shown"
 
 

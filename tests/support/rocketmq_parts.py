@@ -98,6 +98,8 @@ class Parts:
         self.groups = SubscriptionGroups.load(MemoryFileSystem())
         engine = (store, self.writer, self.events)
         self.delivery = Delivery(*engine, self.groups, self.settings)
+        if tracing is not None:
+            self.delivery.on_settled = tracing.settled
         self.waits = ReceiveWaits(waiters_max, NewMessages(self.store, self.delivery.next_offset))
         self.timers = Timers(*engine, self.settings)
         self.transactions = Transactions(*engine, self.settings)

@@ -9,7 +9,7 @@ Invariant: a handle or receipt changes a message only while the message is open 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
@@ -33,6 +33,10 @@ from trovemq_store.events.receipt_handle import (
     illegal_handle,
 )
 
+OnSettled = Callable[[EventKind, QueueState, range], None]
+"""Is told of messages that a client acknowledged, put to the dead letters, or whose invisible time it
+changed."""
+
 
 class RefusedOffset(NamedTuple):
     """The message of a run that could not be settled, and why."""
@@ -48,6 +52,7 @@ class Settling:
         self.context = context
         self.group_topics = group_topics
         self._settings = settings
+        self.on_settled: OnSettled | None = None
 
     def gathering(self) -> AbstractContextManager[None]:
         """A block without a pause, whose acknowledgements share events. Else each call here adds its own."""
@@ -198,6 +203,8 @@ class Settling:
         state.hand_out(lease, range(offset, offset + 1))
         self.context.note_lease(pair, state, lease)
         self._record_changed(state, lease, now_ms)
+        if self.on_settled is not None:
+            self.on_settled(EventKind.CHANGED, state, range(offset, offset + 1))
         return lease
 
     def _record_changed(self, state: QueueState, lease: Lease, now_ms: EpochMs) -> None:
@@ -283,6 +290,8 @@ class Settling:
         now_ms: EpochMs,
     ) -> None:
         """Marks messages that are open under the lease as consumed."""
+        if self.on_settled is not None:
+            self.on_settled(kind, state, offsets)
         self._consume(pair, state, lease, offsets)
         self.context.add_settled(kind, state, lease, offsets, now_ms)
 
@@ -326,6 +335,8 @@ class Settling:
         """Marks the prepared messages as consumed, when the events of their acknowledgements are in the log.
         Must be called before anything else changes the groups."""
         for pair, state, lease, offset in prepared:
+            if self.on_settled is not None:
+                self.on_settled(EventKind.ACKNOWLEDGED, state, range(offset, offset + 1))
             self._consume(pair, state, lease, range(offset, offset + 1))
 
 

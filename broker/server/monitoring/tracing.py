@@ -1,23 +1,28 @@
 """The broker's own OpenTelemetry spans, for messages that are in a sampled trace.
 
-| span            | kind   | around                                | parent                | links to     |
-|-----------------|--------|---------------------------------------|-----------------------|--------------|
-| `append TOPIC`  | server | a message's append, until it is acknowledged | the message's context |       |
-| `deliver TOPIC` | server | the look that found messages for a group | the call's context | each message |
+| span                     | around                                       | parent        | links to     |
+|--------------------------|----------------------------------------------|---------------|--------------|
+| `append TOPIC`           | a message's append, until it is acknowledged | the message's |              |
+| `deliver TOPIC`          | the look that found messages for a group     | the call's    | each message |
+| `ack TOPIC`              | a moment: messages are consumed              |               | each message |
+| `dead_letter TOPIC`      | a moment: messages are dead letters          |               | each message |
+| `change_invisible TOPIC` | a moment: it was returned, or kept longer    |               | the message  |
 
-A message's context is W3C's, in its properties `traceparent` and `tracestate`, or RocketMQ's `TRACE_CONTEXT`;
-a call's context is in its metadata. The broker begins no trace of its own: a message without a context, or
-with one that is not sampled, costs only the search for the property's name. Names and attributes are those of
-OpenTelemetry's semantic conventions for messaging, version 1.44.0, if they define one for a broker; the SDK
-uses them, too.
+All are of kind server. A message's context is W3C's, in its properties `traceparent` and `tracestate`, or
+RocketMQ's `TRACE_CONTEXT`; a call's context is in its metadata. A message without a context, or with one that
+is not sampled, costs only the search for the property's name. Names and attributes are those of
+OpenTelemetry's semantic conventions for messaging, version 1.44.0, if they define one for a broker.
 
-Bounds: SPANS_MAX spans of one append, LINKS_MAX links of one delivery. The exporter's queue (2,048 spans)
-drops spans when it is full, so that no call waits for it.
+Only messages whose delivery has a span have one at its end: their contexts are kept in memory until then.
+
+Bounds: SPANS_MAX spans of one append, LINKS_MAX links of a span, DELIVERIES_MAX contexts of the newest
+deliveries. The exporter's queue (2,048 spans) drops spans when it is full, so that no call waits for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -29,14 +34,17 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from broker.groups.delivery.records import property_block_of
+from broker.groups.delivery.queue_state import QueueState
 from broker.groups.delivery.request import DeliveredRun, ReceiveRequest
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import PROPERTY_UNIQ_KEY, RecordBatch, parse_properties
+from trovemq_proto.records.fields import read_fields
+from trovemq_store.events.codec import EventKind
 
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
 SPANS_MAX: Final = 32
 LINKS_MAX: Final = 128
+DELIVERIES_MAX: Final = 8_192
 EXPORT_SECONDS_MAX: Final = 5
 
 TRACEPARENT: Final = "traceparent"
@@ -45,6 +53,13 @@ TRACE_CONTEXT: Final = "TRACE_CONTEXT"
 _PROPERTIES: Final = (TRACEPARENT, TRACESTATE, TRACE_CONTEXT, PROPERTY_UNIQ_KEY)
 _MARKS: Final = (b"traceparent\x01", b"TRACE_CONTEXT\x01")
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
+_SETTLED: Final = {
+    EventKind.ACKNOWLEDGED: "ack",
+    EventKind.DEAD_LETTERED: "dead_letter",
+    EventKind.CHANGED: "change_invisible",
+}
+Place = tuple[str, str, int, int]
+"""Group, topic where the message lies, queue id, queue offset."""
 
 
 class BrokerTracing:
@@ -61,6 +76,7 @@ class BrokerTracing:
         self._provider = TracerProvider(resource=Resource.create(about))
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("trovemq-broker", version, SCHEMA_URL)
+        self._deliveries: OrderedDict[Place, SpanContext] = OrderedDict()
 
     def close(self) -> None:
         """Exports the remaining spans. Blocks for at most EXPORT_SECONDS_MAX."""
@@ -97,10 +113,9 @@ class BrokerTracing:
         self, request: ReceiveRequest, runs: Sequence[DeliveredRun], metadata: Mapping[str, str]
     ) -> None:
         """Makes the span of a delivery: these messages were found for a group, since `request.now_ms`."""
-        blocks = (property_block_of(record) for run in runs for record in run.records)
-        marked = islice((block for block in blocks if _has_mark(block)), LINKS_MAX)
-        found = [context_of(parse_properties(block)) for block in marked]
-        links = [Link(one) for one in found if one is not None and one.trace_flags.sampled]
+        sampled = (one for run in runs for one in _sampled(run, request.group.name))
+        found = list(islice(sampled, LINKS_MAX))
+        links = [Link(one) for _, one in found]
         if not links:
             return
         parent = context_of(metadata)
@@ -117,6 +132,35 @@ class BrokerTracing:
             },
             links=links,
             start_time=request.now_ms * 1_000_000,
+        )
+        span.end()
+        for place, one in found:
+            self._deliveries[place] = one
+            self._deliveries.move_to_end(place)
+        while len(self._deliveries) > DELIVERIES_MAX:
+            self._deliveries.popitem(last=False)
+
+    def settled(self, kind: EventKind, state: QueueState, offsets: range) -> None:
+        """A group's deliveries of these messages have ended in the way that `kind` says."""
+        if not self._deliveries:
+            return
+        queue = (state.group, state.topic, state.queue_id)
+        take = self._deliveries.get if kind is EventKind.CHANGED else self._deliveries.pop
+        found = [one for offset in offsets if (one := take((*queue, offset), None)) is not None]
+        if not found:
+            return
+        name = _SETTLED[kind]
+        span = self._tracer.start_span(
+            f"{name} {state.topic}",
+            context.Context(),
+            SpanKind.SERVER,
+            attributes={
+                **_attributes(name, "settle", state.topic),
+                "messaging.consumer.group.name": state.group,
+                "messaging.destination.partition.id": str(state.queue_id),
+                "messaging.batch.message_count": len(found),
+            },
+            links=[Link(one) for one in found[:LINKS_MAX]],
         )
         span.end()
 
@@ -150,6 +194,18 @@ def context_of(properties: Mapping[str, str]) -> SpanContext | None:
     carrier = {TRACEPARENT: parent, TRACESTATE: properties.get(TRACESTATE, "")}
     found = trace.get_current_span(_PROPAGATOR.extract(carrier, context.Context())).get_span_context()
     return found if found.is_valid else None
+
+
+def _sampled(run: DeliveredRun, group: str) -> Iterator[tuple[Place, SpanContext]]:
+    """The messages of the run that are in a sampled trace."""
+    for offset, record in zip(run.offsets, run.records, strict=True):
+        fields = read_fields(record, 0, len(record))
+        if fields is None or not _has_mark(block := bytes(record[fields.property_position :])):
+            continue
+        found = context_of(parse_properties(block))
+        if found is not None and found.trace_flags.sampled:
+            topic = bytes(record[fields.topic_position :][: fields.topic_size]).decode("utf-8", "replace")
+            yield (group, topic, run.queue_id, offset), found
 
 
 def _has_mark(block: bytes) -> bool:

@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from broker.groups.consumer_settings import ConsumerSettings
+from broker.server.monitoring import tracing
 from broker.server.monitoring.tracing import LINKS_MAX, SPANS_MAX, BrokerTracing, context_of
 from tests.support.engine import record, with_crc_property
 from tests.support.fake_loop import run, turns
@@ -22,6 +23,8 @@ from tests.support.rpc_context import RpcContext
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_proto.rocketmq.v2 import service_pb2
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
@@ -79,6 +82,86 @@ def test_a_message_in_a_sampled_trace_is_followed_through_the_broker() -> None:
     assert deliver.attributes["messaging.batch.message_count"] == 1
     assert append.resource.attributes["service.name"] == "trovemq-broker"
     assert append.resource.attributes["service.instance.id"] == "broker-a"
+
+
+def followed(*numbers: int) -> list[v2.Message]:
+    return [
+        message(message_id=f"M{number}", properties={"traceparent": parent(number)}) for number in numbers
+    ]
+
+
+def dead_letter_request(handle: str) -> service_pb2.ForwardMessageToDeadLetterQueueRequest:
+    return service_pb2.ForwardMessageToDeadLetterQueueRequest(
+        group=v2.Resource(name="g"), topic=v2.Resource(name="orders"), receipt_handle=handle
+    )
+
+
+def change_request(handle: str) -> service_pb2.ChangeInvisibleDurationRequest:
+    request = service_pb2.ChangeInvisibleDurationRequest(
+        group=v2.Resource(name="g"), topic=v2.Resource(name="orders"), receipt_handle=handle
+    )
+    request.invisible_duration.FromMilliseconds(10_000)
+    return request
+
+
+def test_every_end_of_a_delivery_has_a_span_that_links_to_the_message() -> None:
+    traced = Traced()
+
+    async def scene() -> None:
+        parts = traced.parts
+        await asyncio.gather(*(parts.send(one) for one in (*followed(7, 8), message(message_id="M9"))))
+        await turns()
+        received = await parts.messages(batch_size=3)
+        first, second, untraced = (one.system_properties.receipt_handle for one in received)
+        changed = await parts.acknowledger.change_invisible(change_request(first), RpcContext())
+        await parts.acknowledge(changed.receipt_handle, untraced)
+        await parts.acknowledge(changed.receipt_handle)  # once more: nothing ends
+        await parts.acknowledger.dead_letter(dead_letter_request(second), RpcContext())
+
+    run(scene())
+    (change,), (ack,) = traced.spans("change_invisible orders"), traced.spans("ack orders")
+    (dead_letter,) = traced.spans("dead_letter orders")
+    linked = [[link.context.span_id for link in span.links] for span in (change, ack, dead_letter)]
+    assert linked == [[7], [7], [8]]
+    assert ack.kind is SpanKind.SERVER
+    assert ack.attributes == {
+        "messaging.system": "trovemq",
+        "messaging.operation.name": "ack",
+        "messaging.operation.type": "settle",
+        "messaging.destination.name": "orders",
+        "messaging.destination.partition.id": "0",
+        "messaging.consumer.group.name": "g",
+        "messaging.batch.message_count": 1,
+    }
+
+
+def test_messages_that_are_acknowledged_together_share_a_span() -> None:
+    traced = Traced()
+
+    async def scene() -> None:
+        await asyncio.gather(*(traced.parts.send(one) for one in followed(1, 2, 3)))
+        await turns()
+        received = await traced.parts.messages(batch_size=3)
+        await traced.parts.acknowledge(*(one.system_properties.receipt_handle for one in received))
+
+    run(scene())
+    (ack,) = traced.spans("ack orders")
+    assert [link.context.span_id for link in ack.links] == [1, 2, 3]
+
+
+def test_contexts_of_deliveries_that_never_end_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracing, "DELIVERIES_MAX", 2)
+    traced = Traced()
+
+    async def scene() -> None:
+        await asyncio.gather(*(traced.parts.send(one) for one in followed(1, 2, 3)))
+        await turns()
+        received = await traced.parts.messages(batch_size=3)
+        await traced.parts.acknowledge(*(one.system_properties.receipt_handle for one in received))
+
+    run(scene())
+    links = [link.context.span_id for span in traced.spans("ack orders") for link in span.links]
+    assert links == [2, 3]
 
 
 def test_rocketmqs_context_counts_where_there_is_no_other() -> None:
