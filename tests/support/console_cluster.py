@@ -95,6 +95,7 @@ class FakeCluster(FakeClient):
     users: Listed = field(default_factory=Listed)
     rules: Listed = field(default_factory=Listed)
     known_groups: list[GroupDescription] = field(default_factory=list)
+    counts_sizes_for_ever: bool = False
 
     @property
     def admin(self) -> FakeCluster:
@@ -118,9 +119,13 @@ class FakeCluster(FakeClient):
         info = BrokerInfo("DefaultCluster", broker, f"{broker}:8081")
         return [BrokerStatistics(info, self.counters.get(broker, COUNTERS))]
 
-    async def describe_topic(self, name: str, **options: object) -> list[TopicDescription]:
+    async def describe_topic(
+        self, name: str, *, with_sizes: bool = False, **options: object
+    ) -> list[TopicDescription]:
         self.calls.append(("describe_topic", {"name": name}))
-        return await super().describe_topic(name, **options)
+        if with_sizes and self.counts_sizes_for_ever:
+            await asyncio.Event().wait()
+        return await super().describe_topic(name, with_sizes=with_sizes, **options)
 
     async def search(
         self,

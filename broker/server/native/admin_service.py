@@ -11,6 +11,7 @@ from broker.admin.topic_changes import TopicChanges
 from broker.fetch.long_poll import LongPolls
 from broker.fetch.offsets import OffsetKeeper, ResetTarget
 from broker.groups.held_log import TopicHold
+from broker.query.queue_sizes import QueueSizes
 from broker.server.monitoring.traffic import Traffic
 from broker.server.turns import Turns
 from trovemq_proto import errors
@@ -54,6 +55,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         self._topic_hold = topic_hold
         self._broker_info = broker_info
         self._counters = counters
+        self._sizes = QueueSizes()
 
     # --- topics -------------------------------------------------------------------------------------
     async def CreateTopic(  # noqa: N802
@@ -85,6 +87,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         if config is None and not self._store.consume_queues.queues(request.topic):
             raise topic_not_found(request.topic)
         description = self._description(request.topic, config, with_queues=True)
+        if request.with_sizes:
+            await self._turns.run_from_now(self._add_sizes(description))
         hold = self._topic_hold(request.topic)
         if hold is not None:
             description.hold.CopyFrom(_wire_hold(hold))
@@ -131,6 +135,13 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             broker=self._store.settings.broker,
             options=option_texts(config.attributes) if config is not None else {},
         )
+
+    def _add_sizes(self, description: admin_pb2.TopicDescription) -> Steps[None]:
+        for described in description.queues:
+            queue = self._store.consume_queues.get(description.topic, QueueId(described.queue_id))
+            size = 0 if queue is None else (yield from self._sizes.size_of(queue))
+            if size is not None:
+                described.bytes = size
 
     def _queue(self, topic: str, queue_id: QueueId) -> admin_pb2.TopicQueue:
         low, high = queue_range(self._store, topic, queue_id)

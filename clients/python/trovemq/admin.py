@@ -120,11 +120,24 @@ class Admin:
         await self._seen(lambda: all(self._has_queues(topic) for topic in altered))
         return altered
 
-    async def describe_topic(self, name: str, broker: str | None = None) -> list[TopicDescription]:
-        """The topic with its queues, on every broker that has it. Raises TroveError TOPIC_NOT_FOUND."""
+    async def describe_topic(
+        self, name: str, broker: str | None = None, *, with_sizes: bool = False
+    ) -> list[TopicDescription]:
+        """The topic with its queues, on every broker that has it.
+
+        Args:
+            name: The topic.
+            broker: The broker; every one that has the topic where None.
+            with_sizes: How many bytes each queue's messages take, too. For the first call a broker reads the
+                whole queues, 20 bytes a message; later only what is new.
+
+        Raises:
+            TroveError: TOPIC_NOT_FOUND.
+        """
         check_text("name", name, errors.TOPIC_ILLEGAL)
         connections = [self._pool.connection(info) for info in self._pool.routes.brokers_of(name, broker)]
-        return await present([c.describe_topic(name) for c in connections], (errors.TOPIC_NOT_FOUND,))
+        calls = [one.describe_topic(name, with_sizes) for one in connections]
+        return await present(calls, (errors.TOPIC_NOT_FOUND,))
 
     async def next_sequences(self, topic: str, producer_id: str, broker: str | None = None) -> dict[str, int]:
         """Which number the next message of a producer has, by broker; 0 where it is not known (any more).

@@ -92,6 +92,8 @@ class TopicQueue:
     min_offset: int
     max_offset: int
     last_store_timestamp: int
+    bytes: int | None = None
+    """Bytes of the broker's log that these messages take; None where it was not asked for or is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Final
 
 import typer
@@ -24,6 +23,8 @@ from trovemq_console.sampling import History
 MESSAGE_TYPES: Final = tuple(str(kind.value) for kind in MessageType)
 MESSAGES_SHOWN: Final = 25
 NEW_MAX: Final = 100
+SIZES_SECONDS_MAX: Final = 2.0
+"""A broker may take longer to add up a large topic for the first time: then a later page has its size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ async def topic(console: Console, request: Request) -> Response:
     """One topic."""
     name = required(request, "name")
     client = await console.client()
-    described = await client.admin.describe_topic(name)
+    described = await _with_sizes(client, name)
     groups = await groups_of(client, name)
     history = console.sampler.history
     _record(history, name, described)
@@ -81,8 +82,7 @@ async def topic(console: Console, request: Request) -> Response:
         name=name,
         described=described,
         messages=depth(described),
-        size=estimated_size(depth(described), listing.messages),
-        counted=len(listing.messages),
+        size=size_of(described),
         rate=history.rate(("topic", name)),
         chart=spark(history.rates(("topic", name)), "messages in a second", 260, 48),
         queue_rate=lambda broker, queue: history.rate(("queue", name, broker, str(queue))),
@@ -91,7 +91,7 @@ async def topic(console: Console, request: Request) -> Response:
         now=time.time_ns() // 1_000_000,
         ask=request.query_params,
         message_types=MESSAGE_TYPES,
-        command=console.settings.command("topic", "describe", name),
+        command=console.settings.command("topic", "describe", name, "--sizes"),
     )
 
 
@@ -177,9 +177,20 @@ async def groups_of(client: Client, name: str) -> list[GroupDescription]:
     return [reading[group] for group in sorted(reading)]
 
 
-def estimated_size(count: int, some: Sequence[Message]) -> float | None:
-    """Bytes of so many messages in the log, as large as these on the average; None where there are none."""
-    return count * fmean(message.store_size for message in some) if some else None
+async def _with_sizes(client: Client, name: str) -> list[TopicDescription]:
+    """The topic; without the bytes of its queues where these take long."""
+    try:
+        async with asyncio.timeout(SIZES_SECONDS_MAX):
+            return await client.admin.describe_topic(name, with_sizes=True)
+    except TimeoutError:
+        return await client.admin.describe_topic(name)
+
+
+def size_of(described: list[TopicDescription]) -> int | None:
+    """Bytes of the log that the messages take; None where a broker does not say."""
+    sizes = [queue.bytes for one in described for queue in one.queues]
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None
 
 
 def depth(described: list[TopicDescription]) -> int:

@@ -46,22 +46,26 @@ class AlterTopicRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queue_count: _Optional[int] = ..., message_type: _Optional[str] = ..., options: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class DescribeTopicRequest(_message.Message):
-    __slots__ = ("topic",)
+    __slots__ = ("topic", "with_sizes")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
+    WITH_SIZES_FIELD_NUMBER: _ClassVar[int]
     topic: str
-    def __init__(self, topic: _Optional[str] = ...) -> None: ...
+    with_sizes: bool
+    def __init__(self, topic: _Optional[str] = ..., with_sizes: _Optional[bool] = ...) -> None: ...
 
 class TopicQueue(_message.Message):
-    __slots__ = ("queue_id", "min_offset", "max_offset", "last_store_timestamp")
+    __slots__ = ("queue_id", "min_offset", "max_offset", "last_store_timestamp", "bytes")
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
     LAST_STORE_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
     queue_id: int
     min_offset: int
     max_offset: int
     last_store_timestamp: int
-    def __init__(self, queue_id: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., last_store_timestamp: _Optional[int] = ...) -> None: ...
+    bytes: int
+    def __init__(self, queue_id: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., last_store_timestamp: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class TopicHold(_message.Message):
     __slots__ = ("bytes", "group", "queue_id", "queue_offset", "until")

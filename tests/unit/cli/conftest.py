@@ -238,9 +238,12 @@ class FakeClient:
         wanted = range(self.topics.get(topic, 1)) if queue_ids is None else queue_ids
         return [QueueOffsets("broker-a", q, 0, len(self._queue(topic, q, broker))) for q in wanted]
 
-    def _description(self, topic: str, queues: bool = False) -> TopicDescription:
-        lengths = [len(self.records.get((topic, q), [])) for q in range(self.topics[topic])]
-        found = tuple(TopicQueue(q, 0, length, 0) for q, length in enumerate(lengths)) if queues else ()
+    def _description(self, topic: str, queues: bool = False, with_sizes: bool = False) -> TopicDescription:
+        records = [self.records.get((topic, q), []) for q in range(self.topics[topic])]
+        found = tuple(
+            TopicQueue(q, 0, len(one), 0, sum(map(len, one)) if with_sizes else None)
+            for q, one in enumerate(records if queues else ())
+        )
         message_type = self.message_types.get(topic, "NORMAL")
         options, hold = self.topic_options.get(topic, {}), self.holds.get(topic) if queues else None
         count = self.topics[topic]
@@ -265,9 +268,11 @@ class FakeClient:
     async def list_topics(self, **_: object) -> list[TopicDescription]:
         return [self._description(name) for name in self.topics]
 
-    async def describe_topic(self, name: str, **_: object) -> list[TopicDescription]:
+    async def describe_topic(
+        self, name: str, *, with_sizes: bool = False, **_: object
+    ) -> list[TopicDescription]:
         self._queue(name, 0, "broker-a")
-        return [self._description(name, queues=True)]
+        return [self._description(name, queues=True, with_sizes=with_sizes)]
 
     async def delete_topic(self, name: str, **_: object) -> dict[str, int]:
         self._queue(name, 0, "broker-a")

@@ -36,6 +36,7 @@ def test_every_verb_says_something_to_people(run: Any) -> None:
     assert b"broker-a" in run("cluster").out
     assert b"puts" in run("stats").out
     assert b"max offset" in run("topic", "describe", "orders").out
+    assert b"bytes" in run("topic", "describe", "orders", "--sizes").out
     assert b"orders" in run("topic", "list").out
     assert b"DISK_FULL" in run("errors").out
     assert b"Free space" in run("errors", "DISK_FULL").out

@@ -242,6 +242,8 @@ def test_topics_from_creation_to_deletion(run: Any, client: FakeClient) -> None:
     (described,) = run("--json", "topic", "describe", "new").objects
     assert described["queues"][3] == {"queueId": 3, "minOffset": 0, "maxOffset": 0, "lastStoreTimestamp": 0}
     assert described["hold"] is None
+    (described,) = run("--json", "topic", "describe", "new", "--sizes").objects
+    assert described["queues"][3]["bytes"] == 0
     client.holds["new"] = TopicHold(12_345, "billing", 2, 7, 1_000)
     (described,) = run("--json", "topic", "describe", "new").objects
     assert described["hold"] == {

@@ -233,9 +233,10 @@ class Connection:
         )
         return await self._topic("AlterTopic", request)
 
-    async def describe_topic(self, topic: str) -> TopicDescription:
+    async def describe_topic(self, topic: str, with_sizes: bool = False) -> TopicDescription:
         """The topic with its queues."""
-        return await self._topic("DescribeTopic", admin_pb2.DescribeTopicRequest(topic=topic))
+        request = admin_pb2.DescribeTopicRequest(topic=topic, with_sizes=with_sizes)
+        return await self._topic("DescribeTopic", request)
 
     async def _topic(self, method: str, request: _Request) -> TopicDescription:
         decode = admin_pb2.TopicDescription.FromString

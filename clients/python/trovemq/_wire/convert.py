@@ -121,7 +121,13 @@ def queue_offsets(reply: query_pb2.QueueOffsetsReply, broker: str) -> list[Queue
 
 def topic_description(topic: admin_pb2.TopicDescription) -> TopicDescription:
     queues = (
-        TopicQueue(queue.queue_id, queue.min_offset, queue.max_offset, queue.last_store_timestamp)
+        TopicQueue(
+            queue.queue_id,
+            queue.min_offset,
+            queue.max_offset,
+            queue.last_store_timestamp,
+            queue.bytes if queue.HasField("bytes") else None,
+        )
         for queue in topic.queues
     )
     return TopicDescription(

@@ -47,6 +47,9 @@ DeduplicateOption = Annotated[
         show_default=False,
     ),
 ]
+SizesOption = Annotated[
+    bool, typer.Option("--sizes", help="Also the bytes of the log that each queue's messages take.")
+]
 OrderOption = Annotated[
     str | None,
     typer.Option(
@@ -180,15 +183,17 @@ async def list_(
 
 
 @verb(app, "describe")
-async def describe(session: Session, name: NameArgument, broker: EveryBrokerOption = None) -> None:
+async def describe(
+    session: Session, name: NameArgument, broker: EveryBrokerOption = None, sizes: SizesOption = False
+) -> None:
     """Show a topic with its queues' offsets. And how much of the log it keeps until it is acknowledged."""
     async with session.client() as client:
-        descriptions = await session.call(client.admin.describe_topic(name, broker=broker))
+        descriptions = await session.call(client.admin.describe_topic(name, broker=broker, with_sizes=sizes))
     for description in descriptions:
         fields = topic_fields(description) | {"hold": hold_fields(description)}
-        session.output.item(fields | {"queues": queue_fields(description)})
+        session.output.item(fields | {"queues": queue_fields(description, sizes=sizes)})
     if not session.output.objects:
-        show_queues(session, descriptions)
+        show_queues(session, descriptions, sizes=sizes)
         for description in descriptions:
             if description.options.get("retention") == "until_acknowledged":
                 session.output.show(hold_text(description))
@@ -258,7 +263,7 @@ def hold_text(topic: TopicDescription) -> str:
     return f"{text}; its age lets that go at {format_time(hold.until)}" if hold.until else text
 
 
-def queue_fields(topic: TopicDescription) -> list[dict[str, object]]:
+def queue_fields(topic: TopicDescription, *, sizes: bool) -> list[dict[str, object]]:
     """The JSON objects of a topic's queues."""
     return [
         {
@@ -266,6 +271,7 @@ def queue_fields(topic: TopicDescription) -> list[dict[str, object]]:
             "minOffset": queue.min_offset,
             "maxOffset": queue.max_offset,
             "lastStoreTimestamp": queue.last_store_timestamp,
+            **({"bytes": queue.bytes} if sizes else {}),
         }
         for queue in topic.queues
     ]
@@ -287,7 +293,7 @@ def show_topics(session: Session, topics: Iterable[TopicDescription]) -> None:
     session.output.show(table(("topic", "queues", "type", "options", "broker"), rows, numbers=("queues",)))
 
 
-def show_queues(session: Session, topics: Iterable[TopicDescription]) -> None:
+def show_queues(session: Session, topics: Iterable[TopicDescription], *, sizes: bool) -> None:
     """One table of all queues."""
     from trovemq.cli.render import table
     from trovemq.cli.times import format_time
@@ -300,10 +306,11 @@ def show_queues(session: Session, topics: Iterable[TopicDescription]) -> None:
             queue.min_offset,
             queue.max_offset,
             queue.max_offset - queue.min_offset,
+            *(("-" if queue.bytes is None else queue.bytes,) if sizes else ()),
             format_time(queue.last_store_timestamp),
         )
         for topic in topics
         for queue in topic.queues
     ]
-    columns = ("topic", "broker", "queue", "min offset", "max offset", "messages", "last stored")
-    session.output.show(table(columns, rows, numbers=("queue", "min offset", "max offset", "messages")))
+    numbers = ("queue", "min offset", "max offset", "messages", *(("bytes",) if sizes else ()))
+    session.output.show(table(("topic", "broker", *numbers, "last stored"), rows, numbers=numbers))
