@@ -9,6 +9,8 @@
     make bench ARGS="topics"        10,000 topics: made, idle, scraped, started with
     make bench ARGS="users"         asking who calls, TLS, one user's storm beside another's sends
     make bench ARGS="cli"           one call of `trovemq`, in processor time
+    make bench ARGS="console"       pages with 10,000 topics, a search, a scrape
+    make bench ARGS="tracing"       OpenTelemetry off, and with 1 % sampled
     make bench ARGS="peers"         Redis, NATS, Kafka beside ours, where `bench/peers/setup.sh`
                                     installed them, and goals of ours alone (not among `every part`)
     make bench ARGS="peers --only W4 idle"      a workload and a row by themselves
@@ -35,7 +37,19 @@ from typing import Any
 import uvloop
 
 import trovemq
-from bench import command_line, engine, limits, measure, recovery, rocketmq, safety, topics, users
+from bench import (
+    command_line,
+    console,
+    engine,
+    limits,
+    measure,
+    recovery,
+    rocketmq,
+    safety,
+    topics,
+    tracing,
+    users,
+)
 from bench.peers import run as peers
 from bench.report import Report, print_table, write_json, write_markdown
 from bench.rpc import run as rpc
@@ -56,6 +70,8 @@ PARTS = {
     "topics": "Many topics",
     "users": "Users and TLS",
     "cli": "The command line",
+    "console": "The console and a scrape",
+    "tracing": "OpenTelemetry",
 }
 PIPELINE = "pipeline"
 PEERS = "peers"
@@ -191,6 +207,8 @@ MEASURED: dict[str, tuple[Callable[..., Awaitable[None]], str]] = {
     "topics": (topics.measure_topics, topics.ABOUT),
     "users": (users.measure_users, users.ABOUT),
     "cli": (command_line.measure_command_line, command_line.ABOUT),
+    "console": (console.measure_console, console.ABOUT),
+    "tracing": (tracing.measure_tracing, tracing.ABOUT),
     PEERS: (peers.measure_peers, peers.ABOUT),
     PIPELINE: (measure_pipeline, ""),
 }

@@ -1,34 +1,55 @@
-"""The cost of spans: single sends, 200 at once, without tracing and with 1 % sampled, by turns.
+"""The cost of spans: single sends, 200 at once, with bodies of varied sizes and of one size.
 
-    python -m bench.tracing
+| client          | broker  |                                                                            |
+|-----------------|---------|----------------------------------------------------------------------------|
+| without hooks   | as well | of the same modules without the statements about spans (`without_hooks`)   |
+| off             | usual   | no tracing                                                                 |
+| off, again      | usual   | the same, to show the noise                                                |
+| on, 1 % sampled | usual   | `Tracing(root_ratio=0.01)`; the exporter drops the spans                   |
 
-Prints processor time a send, of the client and of the broker, and the ratio of their sums to a client without
-tracing, which is there twice to show the noise. Bodies are of 1,000 to 1,063 bytes: records of exactly one
-size are encoded together, and a property in one of a hundred ends that.
+Each round has a turn of each, in a random order. A figure is the processor time of client and broker for a
+send; a ratio is the median over the rounds of that of "without hooks" to that of "off", or of that of "off"
+to those of the others. Varied bodies have 1,000 to 1,063 bytes. Records of exactly one size are checked
+together, and a property in one of a hundred ends that for those in its frame.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
+from statistics import median
+from typing import Final, NamedTuple
+from unittest.mock import patch
 
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
 import trovemq
-from trovemq import ClientOptions
+from bench import measure
+from bench.report import Report
+from bench.without_hooks import OF_PRODUCER, load
+from trovemq import ClientOptions, producer
 from trovemq.otel import Tracing
 from trovemq.testing import BrokerProcess
 
-ROUNDS = 40
-SENDS = 2_000
-AT_ONCE = 200
-BODIES = [bytes(1_000 + size) for size in range(64)]
+ROUNDS: Final = 40
+SENDS: Final = 2_000
+AT_ONCE: Final = 200
+BODIES: Final = {
+    "varied": [bytes(1_000 + size) for size in range(64)],
+    "of one size": [bytes(1_000)],
+}
+WITHOUT, OFF, AGAIN, ON = "without hooks", "off", "off, again", "on, 1 % sampled"
+COMPARED: Final = {OFF: (WITHOUT, 0.99), AGAIN: (OFF, None), ON: (OFF, 0.95)}
+ABOUT: Final = (
+    "Processor time of a send, client and broker together, 200 at once. `without hooks`: the same code\n"
+    "without the statements about spans. Ratios are medians over rounds, in which each had its turn.\n\n"
+)
+ROOT: Final = Path(__file__).resolve().parents[1]
 
 
 class NoExporter(SpanExporter):
@@ -38,56 +59,78 @@ class NoExporter(SpanExporter):
         return SpanExportResult.SUCCESS
 
 
-def processor_s(process_id: int) -> float:
-    """Of all threads that a process has now."""
-    times = Path(f"/proc/{process_id}/task").glob("*/schedstat")
-    return sum(int(path.read_text().split()[0]) for path in times) / 1e9
+class BrokerWithoutHooks(BrokerProcess):
+    """Of modules without the statements about spans."""
+
+    def __init__(self, store: Path) -> None:
+        super().__init__(store=store)
+        self.environment["PYTHONPATH"] = str(ROOT)
+
+    def command(self) -> list[str]:
+        usual = super().command()
+        usual[usual.index("broker")] = "bench.without_hooks"
+        return usual
 
 
-async def one_round(client: trovemq.Client, process_id: int, numbers: count[int]) -> tuple[float, float]:
-    """Microseconds a send, of the client and of the broker."""
+class Kind(NamedTuple):
+    client: trovemq.Client
+    process_id: int
 
-    async def worker() -> None:
-        for _ in range(SENDS // AT_ONCE):
-            await client.send("bench", BODIES[next(numbers) % len(BODIES)])
+    async def cost_us(self, body_of: Callable[[], bytes]) -> float:
+        """Of a send, here and in the broker."""
 
-    own, brokers = time.process_time(), processor_s(process_id)
-    await asyncio.gather(*(worker() for _ in range(AT_ONCE)))
-    spent = time.process_time() - own, processor_s(process_id) - brokers
-    return spent[0] / SENDS * 1e6, spent[1] / SENDS * 1e6
+        async def worker() -> None:
+            for _ in range(SENDS // AT_ONCE):
+                await self.client.send("bench", body_of())
+
+        before = time.process_time() + measure.scheduled_seconds(self.process_id)
+        await asyncio.gather(*(worker() for _ in range(AT_ONCE)))
+        spent = time.process_time() + measure.scheduled_seconds(self.process_id) - before
+        return spent / SENDS * 1e6
 
 
-async def measure(address: str, process_id: int) -> None:
-    provider = TracerProvider()
-    provider.add_span_processor(BatchSpanProcessor(NoExporter()))
-    kinds = {"off": None, "off, again": None, "on, 1 % sampled": Tracing(provider, root_ratio=0.01)}
-    clients = {
-        name: await trovemq.connect(address, options=ClientOptions(tracing=tracing))
-        for name, tracing in kinds.items()
-    }
-    await clients["off"].admin.create_topic("bench", queue_count=4)
-    results: dict[str, list[tuple[float, float]]] = {name: [] for name in kinds}
-    numbers, order = count(), list(kinds)
-    for number in range(ROUNDS + 1):
+async def measure_tracing(report: Report, directory: Path, *, quick: bool) -> None:
+    with BrokerProcess(store=directory / "usual") as usual, BrokerWithoutHooks(directory / "plain") as plain:
+        provider = TracerProvider()
+        provider.add_span_processor(BatchSpanProcessor(NoExporter()))
+        kinds = await _kinds(usual, plain, Tracing(provider, root_ratio=0.01))
+        for what in BODIES:
+            await _measure(report, kinds, what, ROUNDS // (4 if quick else 1))
+        for kind in kinds.values():
+            await kind.client.close()
+        provider.shutdown()
+
+
+async def _kinds(usual: BrokerProcess, plain: BrokerProcess, sampled: Tracing) -> dict[str, Kind]:
+    tracings = {WITHOUT: None, OFF: None, AGAIN: None, ON: sampled}
+    producer_without = load(*OF_PRODUCER).Producer
+    kinds = {}
+    for name, tracing in tracings.items():
+        broker = plain if name == WITHOUT else usual
+        client = await trovemq.connect(broker.address, options=ClientOptions(tracing=tracing))
+        if name in (WITHOUT, OFF):
+            await client.admin.create_topic("bench", queue_count=4)
+        with patch.object(producer, "Producer", producer_without if name == WITHOUT else producer.Producer):
+            await client.send("bench", b"its producer is made now")
+        kinds[name] = Kind(client, broker.pid)
+    return kinds
+
+
+async def _measure(report: Report, kinds: dict[str, Kind], what: str, rounds: int) -> None:
+    bodies, numbers = BODIES[what], count()
+    costs: dict[str, list[float]] = {name: [] for name in kinds}
+    order = list(kinds)
+
+    def body() -> bytes:
+        return bodies[next(numbers) % len(bodies)]
+
+    for _ in range(rounds + 1):
         random.shuffle(order)
         for name in order:
-            result = await one_round(clients[name], process_id, numbers)
-            if number:  # the first one warms up
-                results[name].append(result)
-    base = statistics.median(sum(one) for one in results["off"])
-    for name, rows in results.items():
-        own, brokers = (statistics.median(row[i] for row in rows) for i in (0, 1))
-        ratio = base / statistics.median(sum(row) for row in rows)
-        print(f"{name:16} client {own:5.1f} us  broker {brokers:5.1f} us  {ratio:.3f} x")
-    for client in clients.values():
-        await client.close()
-
-
-def main() -> None:
-    with BrokerProcess() as broker:
-        assert broker.process is not None
-        asyncio.run(measure(broker.address, broker.process.pid))
-
-
-if __name__ == "__main__":
-    main()
+            costs[name].append(await kinds[name].cost_us(body))
+    for name, values in costs.items():
+        report.add(f"bodies {what}, {name}", median(values[1:]), "us")
+    for name, (base, goal) in COMPARED.items():
+        ratio = median(one / other for one, other in zip(costs[base][1:], costs[name][1:], strict=True))
+        goals = {} if goal is None else {"at_least": goal}
+        report.add(f"bodies {what}, {base} / {name}", ratio, "x", **goals)
