@@ -44,7 +44,11 @@ BODIES: Final = {
     "of one size": [bytes(1_000)],
 }
 WITHOUT, OFF, AGAIN, ON = "without hooks", "off", "off, again", "on, 1 % sampled"
-COMPARED: Final = {OFF: (WITHOUT, 0.99), AGAIN: (OFF, None), ON: (OFF, 0.95)}
+COMPARED: Final[dict[str, tuple[str, float | None]]] = {
+    OFF: (WITHOUT, 0.99),
+    AGAIN: (OFF, None),
+    ON: (OFF, 0.95),
+}
 ABOUT: Final = (
     "Processor time of a send, client and broker together, 200 at once. `without hooks`: the same code\n"
     "without the statements about spans. Ratios are medians over rounds, in which each had its turn.\n\n"

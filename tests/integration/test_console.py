@@ -160,6 +160,7 @@ PAGES = (
     "/topic?name=orders",
     "/groups",
     "/group?name=billing",
+    "/dead-letters",
     "/delayed",
     "/storage",
     "/access",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from broker.query import queue_sizes
 from broker.query.queue_sizes import QueueSizes
 from tests.support.engine import NOW_MS, SMALL, append, flush, open_store, record, send
-from trovemq_proto.positions import QueueId
+from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.steps import finished
 from trovemq_store.engine.trim import trim_now
@@ -40,7 +41,8 @@ def queue_of(store: MessageStore) -> ConsumeQueue:
 
 def bytes_of(queue: ConsumeQueue) -> int:
     """By its units, one by one."""
-    return sum(queue.unit(offset)[1] for offset in range(queue.min_offset, queue.max_offset))
+    offsets = map(QueueOffset, range(queue.min_offset, queue.max_offset))
+    return sum(queue.unit(offset)[1] for offset in offsets)
 
 
 @given(_STEPS)
@@ -83,9 +85,12 @@ def test_a_second_question_reads_only_what_is_new(monkeypatch: pytest.MonkeyPatc
     send(store, b"one more")
     read: list[int] = []
     units = ConsumeQueue.units
-    monkeypatch.setattr(
-        ConsumeQueue, "units", lambda queue, offset, count: read.append(count) or units(queue, offset, count)
-    )
+
+    def counted(queue: ConsumeQueue, offset: QueueOffset, count: int) -> Any:
+        read.append(count)
+        return units(queue, offset, count)
+
+    monkeypatch.setattr(ConsumeQueue, "units", counted)
     assert finished(sizes.size_of(queue_of(store))) == bytes_of(queue_of(store))
     assert read == [1]
 
