@@ -22,6 +22,7 @@ from trovemq import (
     GroupDescription,
     MessageTrack,
     SearchAnswer,
+    SettingDescription,
     TopicDescription,
     TopicRoute,
     TroveError,
@@ -86,6 +87,41 @@ class Listed:
 
 
 @dataclass
+class FakeBrokers:
+    """The settings of all brokers, as TOML; or the refusal to list them."""
+
+    values: dict[str, str] = field(
+        default_factory=lambda: {
+            "reserved_time_ms": "259200000",
+            "disk_used_percent_max": "75",
+            "disk_warning_percent": "90",
+            "clean_forcibly_enable": "false",
+            "disk_forcible_percent": "85",
+        }
+    )
+    refusal: TroveError | None = None
+
+    async def settings(self, *names: str, broker: str) -> list[SettingDescription]:
+        if self.refusal is not None:
+            raise self.refusal
+        return [
+            SettingDescription(name, self.values[name], "default", False, self.values[name], "", "", broker)
+            for name in names
+        ]
+
+
+class FakeAdmin:
+    """The cluster's own calls, beside those about brokers."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self._cluster = cluster
+        self.brokers = cluster.settings
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cluster, name)
+
+
+@dataclass
 class FakeCluster(FakeClient):
     """The command line's fake client, with the calls that the console makes beside them."""
 
@@ -96,10 +132,11 @@ class FakeCluster(FakeClient):
     rules: Listed = field(default_factory=Listed)
     known_groups: list[GroupDescription] = field(default_factory=list)
     counts_sizes_for_ever: bool = False
+    settings: FakeBrokers = field(default_factory=FakeBrokers)
 
     @property
-    def admin(self) -> FakeCluster:
-        return self
+    def admin(self) -> Any:
+        return FakeAdmin(self)
 
     async def cluster(self) -> ClusterState:
         topics = tuple(

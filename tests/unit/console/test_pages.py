@@ -361,6 +361,21 @@ def test_storage_names_the_group_that_holds_the_disk() -> None:
     assert "name=logs" not in page
 
 
+def test_storage_says_how_long_messages_are_kept_to_whom_may_know_it() -> None:
+    cluster = FakeCluster()
+    with console(cluster) as browser:
+        page = browser.get("/storage")
+        assert "messages for 3 d" in page
+        assert "if 90 %, new messages are refused" in page
+        assert "however young" not in page
+        cluster.settings.values |= {"clean_forcibly_enable": "true"}
+        assert "if 85 %, the oldest ones, however young" in browser.get("/storage")
+        cluster.settings.refusal = TroveError(errors.ACCESS_DENIED, "alice may not")
+        page = browser.get("/storage")
+    assert "Keeps" not in page
+    assert "Segments" in page
+
+
 def test_users_and_rules_or_the_reason_why_none_are_shown() -> None:
     cluster = FakeCluster(topics={"orders": 1})
     cluster.users.rows, cluster.rules.rows = [user("alice")], [rule("alice")]
