@@ -37,7 +37,7 @@ LISTINGS: dict[str, Any] = {
     "trovemq.v1.GroupService.DescribeGroup": group_pb2.DescribeGroupRequest(group="group-00001"),
     "trovemq.v1.GroupService.ListMembers": group_pb2.ListMembersRequest(group="group-00001"),
     "trovemq.v1.GroupService.GetLag": group_pb2.GetLagRequest(group="group-00001"),
-    "trovemq.v1.AdminService.DescribeTopic": admin_pb2.DescribeTopicRequest(topic="wide"),
+    "trovemq.v1.AdminService.DescribeTopic": admin_pb2.DescribeTopicRequest(topic="wide", with_sizes=True),
     "trovemq.v1.QueryService.QueueOffsets": query_pb2.QueueOffsetsRequest(topic="wide"),
 }
 
