@@ -1,7 +1,7 @@
 """The console with 10,000 topics, and a scrape of 1,000 with 8 queues and a message each.
 
 A scrape and a page that stays open are measured by the broker's processor time, pages by the clock. Figures
-are medians of ROUNDS; of scrapes the longest is shown, too: the first, which makes what later ones keep.
+are medians of ROUNDS. The longest scrape is the first one, because later ones reuse the text of its labels.
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
 """The cost of spans: single sends, 200 at once, with bodies of varied sizes and of one size.
 
-| client          | broker  |                                                                            |
-|-----------------|---------|----------------------------------------------------------------------------|
-| without hooks   | as well | of the same modules without the statements about spans (`without_hooks`)   |
-| off             | usual   | no tracing                                                                 |
-| off, again      | usual   | the same, to show the noise                                                |
-| on, 1 % sampled | usual   | `Tracing(root_ratio=0.01)`; the exporter drops the spans                   |
+| client and broker |                                                                                  |
+|-------------------|----------------------------------------------------------------------------------|
+| without hooks     | of the same modules without the statements about spans (`without_hooks`), in both |
+| off               | no tracing                                                                       |
+| off, again        | the same, to show the noise                                                      |
+| on, 1 % sampled   | `Tracing(root_ratio=0.01)`; the exporter drops the spans; the broker has none    |
 
-Each round has a turn of each, in a random order. A figure is the processor time of client and broker for a
-send; a ratio is the median over the rounds of that of "without hooks" to that of "off", or of that of "off"
-to those of the others. Varied bodies have 1,000 to 1,063 bytes. Records of exactly one size are checked
-together, and a property in one of a hundred ends that for those in its frame.
+Each client has a broker of its own, and each round a turn of each, in a random order. A figure is the
+processor time of client and broker for a send; a ratio is the median over the rounds of that of "without
+hooks" to that of "off", or of that of "off" to those of the others. Varied bodies have 1,000 to 1,063 bytes.
+Records of exactly one size are checked together, and a property in one of a hundred ends that for those in
+its frame.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from itertools import count
 from pathlib import Path
 from statistics import median
@@ -53,7 +55,6 @@ ABOUT: Final = (
     "Processor time of a send, client and broker together, 200 at once. `without hooks`: the same code\n"
     "without the statements about spans. Ratios are medians over rounds, in which each had its turn.\n\n"
 )
-ROOT: Final = Path(__file__).resolve().parents[1]
 
 
 class NoExporter(SpanExporter):
@@ -66,13 +67,10 @@ class NoExporter(SpanExporter):
 class BrokerWithoutHooks(BrokerProcess):
     """Of modules without the statements about spans."""
 
-    def __init__(self, store: Path) -> None:
-        super().__init__(store=store)
-        self.environment["PYTHONPATH"] = str(ROOT)
-
     def command(self) -> list[str]:
         usual = super().command()
         usual[usual.index("broker")] = "bench.without_hooks"
+        usual.remove("-P")  # `bench` is in the working directory
         return usual
 
 
@@ -94,30 +92,25 @@ class Kind(NamedTuple):
 
 
 async def measure_tracing(report: Report, directory: Path, *, quick: bool) -> None:
-    with BrokerProcess(store=directory / "usual") as usual, BrokerWithoutHooks(directory / "plain") as plain:
-        provider = TracerProvider()
-        provider.add_span_processor(BatchSpanProcessor(NoExporter()))
-        kinds = await _kinds(usual, plain, Tracing(provider, root_ratio=0.01))
+    provider = TracerProvider()
+    provider.add_span_processor(BatchSpanProcessor(NoExporter()))
+    tracings = {WITHOUT: None, OFF: None, AGAIN: None, ON: Tracing(provider, root_ratio=0.01)}
+    producer_without = load(*OF_PRODUCER).Producer
+    async with AsyncExitStack() as stack:
+        kinds = {}
+        for name, tracing in tracings.items():
+            made = BrokerWithoutHooks if name == WITHOUT else BrokerProcess
+            broker = stack.enter_context(made(store=directory / name.replace(" ", "-")))
+            options = ClientOptions(tracing=tracing)
+            client = await stack.enter_async_context(trovemq.connect(broker.address, options=options))
+            await client.admin.create_topic("bench", queue_count=4)
+            chosen = producer_without if name == WITHOUT else producer.Producer
+            with patch.object(producer, "Producer", chosen):
+                await client.send("bench", b"its producer is made now")
+            kinds[name] = Kind(client, broker.pid)
         for what in BODIES:
             await _measure(report, kinds, what, ROUNDS // (4 if quick else 1))
-        for kind in kinds.values():
-            await kind.client.close()
-        provider.shutdown()
-
-
-async def _kinds(usual: BrokerProcess, plain: BrokerProcess, sampled: Tracing) -> dict[str, Kind]:
-    tracings = {WITHOUT: None, OFF: None, AGAIN: None, ON: sampled}
-    producer_without = load(*OF_PRODUCER).Producer
-    kinds = {}
-    for name, tracing in tracings.items():
-        broker = plain if name == WITHOUT else usual
-        client = await trovemq.connect(broker.address, options=ClientOptions(tracing=tracing))
-        if name in (WITHOUT, OFF):
-            await client.admin.create_topic("bench", queue_count=4)
-        with patch.object(producer, "Producer", producer_without if name == WITHOUT else producer.Producer):
-            await client.send("bench", b"its producer is made now")
-        kinds[name] = Kind(client, broker.pid)
-    return kinds
+    provider.shutdown()
 
 
 async def _measure(report: Report, kinds: dict[str, Kind], what: str, rounds: int) -> None:

@@ -24,7 +24,7 @@ OF_PRODUCER: Final = ("trovemq.producer", 5)
 
 
 class _Without(ast.NodeTransformer):
-    """Drops every `if` about a hook, and what is assigned from one."""
+    """Drops every `if` about a hook, and assignments from one."""
 
     def __init__(self) -> None:
         self.count = 0

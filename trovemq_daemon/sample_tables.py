@@ -35,7 +35,7 @@ class LabelTexts:
         self._texts: dict[Values, tuple[str, str]] = {}
 
     def of(self, values: Values) -> tuple[str, str]:
-        """The labels before `le`, with a comma behind each, and those after it."""
+        """The labels before `le`, with a comma after each, and those that follow it."""
         found = self._texts.get(values)
         if found is None:
             if len(self._texts) >= LABEL_TEXTS_MAX:

@@ -34,8 +34,7 @@ from trovemq_store.events.receipt_handle import (
 )
 
 OnSettled = Callable[[EventKind, QueueState, range], None]
-"""Is told of messages that a client acknowledged, put to the dead letters, or whose invisible time it
-changed."""
+"""Called for messages that are acknowledged, become dead letters, or get another invisible time."""
 
 
 class RefusedOffset(NamedTuple):
