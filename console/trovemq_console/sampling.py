@@ -15,6 +15,8 @@ POINTS_MAX: Final = 360
 KEYS_MAX: Final = 20_000
 RATE_SECONDS_MAX: Final = 60.0
 SAMPLE_INTERVAL_S: Final = 5.0
+APART_S: Final = 2.0
+"""Looks that are closer, for example those of a page and of the sampler, have no rate between them."""
 ROUTES_AGE_MAX_S: Final = 60.0
 WATCHED_MAX: Final = 16
 WATCHED_SECONDS: Final = 1_800.0
@@ -51,9 +53,12 @@ class History:
         return rate_between(recent[0], recent[-1]) if len(recent) > 1 else None
 
     def rates(self, key: Key) -> list[Point]:
-        """The rate from each look to the next."""
-        points = self.points(key)
-        found = [(after[0], rate_between(before, after)) for before, after in pairwise(points)]
+        """The rate from each look to the next that is not too close."""
+        apart: list[Point] = []
+        for point in self.points(key):
+            if not apart or point[0] - apart[-1][0] >= APART_S:
+                apart.append(point)
+        found = [(after[0], rate_between(before, after)) for before, after in pairwise(apart)]
         return [(at, rate) for at, rate in found if rate is not None]
 
 

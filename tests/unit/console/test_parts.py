@@ -92,6 +92,15 @@ def test_a_rate_is_over_the_last_minute_and_never_negative() -> None:
     assert history.rate(("a",)) is None
 
 
+def test_a_look_of_a_page_beside_that_of_the_sampler_drew_a_spike() -> None:
+    clocks = Clocks()
+    history = History(clocks.monotonic)
+    for seconds, value in ((0, 0), (5, 50), (5.1, 55), (10, 100), (15, 150), (15.2, 150)):
+        clocks.passed = seconds
+        history.add(("a",), value)
+    assert [rate for _, rate in history.rates(("a",))] == [10, 10, 10]
+
+
 def test_a_history_forgets_its_oldest_values() -> None:
     history = History(Clocks().monotonic)
     for value in range(POINTS_MAX + 5):
