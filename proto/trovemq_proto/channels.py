@@ -130,7 +130,7 @@ class ChannelSettings:
 
 
 def chosen_transport(name: str | None, environment: Mapping[str, str] = os.environ) -> GrpcTransport:
-    """The transport of that name; where None, the one of TROVEMQ_GRPC_TRANSPORT, else the default.
+    """The transport of that name; for None the one of TROVEMQ_GRPC_TRANSPORT, otherwise the default.
 
     Raises:
         TroveError: REQUEST_ILLEGAL for another name.

@@ -2,8 +2,8 @@
 
 | variable | means | on the command line |
 | --- | --- | --- |
-| TROVEMQ_TLS | 1 or 0; where not set: 1 if one of the others is | --tls |
-| TROVEMQ_TLS_CA | certificates that are trusted; the system's where not set | --tls-ca |
+| TROVEMQ_TLS | 1 or 0; if not set: 1 if one of the others is | --tls |
+| TROVEMQ_TLS_CA | certificates that are trusted; the system's if not set | --tls-ca |
 | TROVEMQ_TLS_CERT, TROVEMQ_TLS_KEY | the client's own certificate and its key | --tls-cert, --tls-key |
 | TROVEMQ_TLS_SERVER_NAME | the name in the server's certificate | --tls-server-name |
 

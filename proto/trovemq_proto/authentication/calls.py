@@ -71,7 +71,7 @@ class SigningKey:
         return head + self._call_mac(head, path)
 
     def check_credential(self, credential: bytes, path: str) -> int | None:
-        """The call's number; None where it is not signed by this key for this path."""
+        """The call's number; None if it is not signed by this key for this path."""
         if len(credential) != _CREDENTIAL_SIZE:
             return None
         head = credential[: SESSION_ID_SIZE + 8]

@@ -127,7 +127,7 @@ class ClientHandshake:
         self._session_key = session_key(client_key, auth_message)
 
     def finish(self, server_final: str) -> bytes:
-        """The session's key. ScramError where the server does not know the secret."""
+        """The session's key. ScramError if the server does not know the secret."""
         if not hmac.compare_digest(server_final.encode(), self._expected.encode()):
             raise ScramError("the server does not know the secret")
         return self._session_key

@@ -1,6 +1,6 @@
 """Batches of records from the messages of one topic.
 
-A few messages are encoded one by one (encode_record), and so are many where NumPy is not installed;
+A few messages are encoded one by one (encode_record), and so are many if NumPy is not installed;
 batch_matrix.py encodes many at once. The result is the same.
 """
 

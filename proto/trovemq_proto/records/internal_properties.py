@@ -11,7 +11,7 @@
 | `TROVEMQ_RESENT`          | the broker | physical offset of the dead letter that was sent again as this    |
 | `TROVEMQ_PRODUCER`        | the SDK    | the idempotent producer that sent the message                     |
 | `TROVEMQ_SEQUENCE`        | the SDK    | the message's number among those of that producer                 |
-| `TROVEMQ_KEY_SIZES`       | the SDK    | where the keys in KEYS end, where one has spaces (keys.py)        |
+| `TROVEMQ_KEY_SIZES`       | the SDK    | the sizes of the keys in KEYS, if one has spaces (keys.py)        |
 
 The prefix is reserved: no other name begins with it. The SDK's properties are accepted in the native protocol
 (Append, Send), also from an application that numbers its messages itself; not in RocketMQ's, where the broker

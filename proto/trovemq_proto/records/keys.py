@@ -1,7 +1,7 @@
 """The keys of a message: KEYS has the sender's keys, joined by one space each, as RocketMQ stores it.
 
 A key may have spaces itself (RocketMQ's v2 protocol allows it), and nothing in KEYS distinguishes them from
-the separators. So the sizes of the keys are stored as well where one has a space:
+the separators. So the sizes of the keys are stored as well if one has a space:
 
 | property            | value                                                             |
 |---------------------|-------------------------------------------------------------------|

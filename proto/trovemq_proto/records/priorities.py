@@ -27,20 +27,20 @@ _DIGITS_MAX: Final = 9
 
 
 def check_priority(priority: object) -> str:
-    """The text that is stored. Raises TroveError PROPERTY_ILLEGAL where it is not 0 to 9."""
+    """The text that is stored. Raises TroveError PROPERTY_ILLEGAL if it is not 0 to 9."""
     if type(priority) is not int or not 0 <= priority <= PRIORITY_MAX:
         raise illegal_priority(str(priority))
     return str(priority)
 
 
 def check_priority_text(text: str) -> None:
-    """Raises TroveError PROPERTY_ILLEGAL where it is not a result of check_priority()."""
+    """Raises TroveError PROPERTY_ILLEGAL if it is not a result of check_priority()."""
     if len(text) != 1 or not "0" <= text <= str(PRIORITY_MAX):
         raise illegal_priority(text)
 
 
 def stored_priority(properties: Mapping[str, str]) -> int | None:
-    """The priority that a message states; None where it states none."""
+    """The priority that a message states; None if it states none."""
     text = properties.get(PROPERTY_PRIORITY)
     return None if text is None else read_priority(text.encode())
 

@@ -37,7 +37,7 @@ def priorities_of(batch: RecordBatch) -> NDArray[np.uint8]:
 
 
 def check_priorities(batch: RecordBatch) -> None:
-    """Raises TroveError PROPERTY_ILLEGAL where a record of the batch has a priority that is not 0 to 9."""
+    """Raises TroveError PROPERTY_ILLEGAL if a record of the batch has a priority that is not 0 to 9."""
     for scan in batch.property_scans:
         values = scan.find(_NAME)
         if not len(values.starts):

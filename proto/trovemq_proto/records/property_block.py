@@ -16,7 +16,7 @@ _VALUE_END: Final = bytes([VALUE_END])
 
 
 def value_of(block: bytes, name: str) -> bytes | None:
-    """The property's value; None where there is none."""
+    """The property's value; None if there is none."""
     pieces, piece = _VALUE_END + block, _piece(name)
     at = pieces.rfind(piece)
     if at < 0:
@@ -37,7 +37,7 @@ def without(block: bytes, names: Iterable[str]) -> bytes:
 
 
 def edited(block: bytes, changes: Mapping[str, str | None]) -> bytes:
-    """The block with these properties set (after the others), or removed where the value is None."""
+    """The block with these properties set (after the others), or removed if the value is None."""
     added = "".join([f"{name}\x01{value}\x02" for name, value in changes.items() if value is not None])
     kept = without(block, changes)
     return (terminated(kept) + added.encode()) if added else kept

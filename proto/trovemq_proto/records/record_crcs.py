@@ -25,7 +25,7 @@ _FOUR_DIGITS: Final[NDArray[np.uint32]] = (
 
 
 def look_like_record_crcs(batch: RecordColumns) -> Bools:
-    """looks_like_record_crc for each record; False where the properties have less than 20 bytes."""
+    """looks_like_record_crc for each record; False if the properties have less than 20 bytes."""
     found: Bools = batch.property_sizes >= CRC_PROPERTY_SIZE
     at = batch.positions + batch.sizes - CRC_PROPERTY_SIZE
     exact = _have_names(batch, at)

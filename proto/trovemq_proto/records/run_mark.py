@@ -102,7 +102,7 @@ def mark_block(transaction_id: str, number: int) -> bytes:
 def with_mark(data: memoryview, row: RecordFields, block: bytes) -> tuple[bytes, int]:
     """The record at `row` with the block of properties, and where in it the block ends.
 
-    TroveError PROPERTIES_SIZE_EXCEEDED where there is no space for it.
+    TroveError PROPERTIES_SIZE_EXCEEDED if there is no space for it.
     """
     end = row.position + row.size
     crc_size = CRC_PROPERTY_SIZE if has_record_crc(data, row) else 0

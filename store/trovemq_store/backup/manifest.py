@@ -71,7 +71,7 @@ class _Format(msgspec.Struct):
 
 
 def load_manifest(backup: Path) -> Manifest:
-    """TroveError STORE_NEWER, STORE_FAILED where there is none or it is damaged."""
+    """TroveError STORE_NEWER, STORE_FAILED if there is none or it is damaged."""
     path = backup / MANIFEST_NAME
     try:
         if path.is_symlink() or path.stat().st_size > MANIFEST_BYTES_MAX:

@@ -41,7 +41,7 @@ class QueueUnits(Protocol):
         ...
 
     def at(self, indexes: NDArray[np.int64]) -> Records:
-        """The units at these indexes; zeros where there is no file."""
+        """The units at these indexes; zeros if there is no file."""
         ...
 
     def place(self, unit: int) -> tuple[str, int]:

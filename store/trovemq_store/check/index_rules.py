@@ -69,7 +69,7 @@ def check_header_offsets(file: IndexView, findings: Findings, *, note: bool) -> 
 def check_header_times(
     file: IndexView, findings: Findings, begin: int | None, end: int | None, counted_from: int, *, note: bool
 ) -> None:
-    """begin, end: store times of the first and the last item's record, None where they are not known.
+    """begin, end: store times of the first and the last item's record, None if they are not known.
     counted_from: the time from which the items' seconds count."""
     there = int(file.header["begin_timestamp"]), int(file.header["end_timestamp"])
     # A recovery that cannot read the last record takes the time from its item.

@@ -95,7 +95,7 @@ class QueueView:
         return np.concatenate(parts) if parts else np.empty(0, UNIT_DTYPE)
 
     def at(self, indexes: NDArray[np.int64]) -> Records:
-        """The units of the given queue offsets; zeros where there is no file."""
+        """The units of the given queue offsets; zeros if there is no file."""
         found = np.zeros(len(indexes), UNIT_DTYPE)
         for file in self._files:
             inside = (indexes >= file.first_unit) & (indexes < file.first_unit + len(file.units))

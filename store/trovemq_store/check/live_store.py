@@ -124,7 +124,7 @@ class IndexMappings:
     def now(self, end: PhysicalOffset) -> OpenIndex | None:
         """The index at this moment, for records below `end`; None if it has other files by now.
 
-        ValueError where a file is too small.
+        ValueError if a file is too small.
         """
         index, settings = self._store.key_index, self._store.settings
         if index is None:

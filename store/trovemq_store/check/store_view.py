@@ -71,7 +71,7 @@ class StoreView:
     @classmethod
     def open(cls, root: Path, given: Mapping[str, int] | None = None) -> StoreView:
         """`given`: sizes by the names of StoreSettings; the others are inferred. TroveError
-        STORE_SETTINGS_MISMATCH, STORE_NEWER, STORE_FAILED; FileNotFoundError where there is no store."""
+        STORE_SETTINGS_MISMATCH, STORE_NEWER, STORE_FAILED; FileNotFoundError if there is no store."""
         files = ReadOnlyFileSystem(root)
         if not any(files.is_directory(name) for name in STORE_DIRECTORIES):
             raise FileNotFoundError(f"there is no store in {root}")
@@ -166,7 +166,7 @@ def known_sizes(files: ReadOnlyFileSystem, given: Mapping[str, int]) -> dict[str
 
 
 def with_sizes_of_store(root: Path, settings: StoreSettings, written: Collection[str]) -> StoreSettings:
-    """The settings, where sizes that nobody set are those of the store in `root`, if it has them.
+    """The settings; sizes that nobody set are those of the store in `root`, if it has them.
 
     TroveError STORE_SETTINGS_MISMATCH, STORE_NEWER; StorageError.
     """
@@ -234,7 +234,7 @@ def _slots_by_first_item(files: ReadOnlyFileSystem, path: str, rest: int) -> int
 
 
 def _find(view: memoryview, wanted: bytes, begin: int) -> int:
-    """The position of `wanted` in a file's view, from `begin` on; -1 where it is absent."""
+    """The position of `wanted` in a file's view, from `begin` on; -1 if it is absent."""
     content = view.obj  # searching the mapping itself copies nothing
     assert isinstance(content, mmap.mmap | bytes), "a ReadOnlyFile has one of them"
     assert begin >= 0, "a search begins in the file"

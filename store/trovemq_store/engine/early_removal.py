@@ -34,7 +34,7 @@ FORMAT_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """See the table above; both are 0 where nothing is missing."""
+    """See the table above; both are 0 if nothing is missing."""
 
     newest_ms: EpochMs = EpochMs(0)
     until_ms: EpochMs = EpochMs(0)
@@ -62,7 +62,7 @@ class EarlyRemoval:
 
     @classmethod
     def load(cls, files: FileSystem) -> EarlyRemoval:
-        """TroveError STORE_NEWER for a format that we do not know, STORE_FAILED where it is damaged."""
+        """TroveError STORE_NEWER for a format that we do not know, STORE_FAILED if it is damaged."""
         document = _file(files).load()
         if document is None:
             return cls(files, NOTHING)

@@ -86,7 +86,7 @@ class MessageStore(StoreReading):
         self._flushed_timestamp = opened.last_store_timestamp
         self.removal_holds = 0
         self.trees: StoreTrees | None = None
-        """The B+trees beside the log, where tree_index_enable."""
+        """The B+trees beside the log; None unless tree_index_enable is on."""
         self.early_removal = EarlyRemoval(files, NOTHING)
         """Messages that were removed before their time."""
         self.on_visible: OnVisible | None = None
@@ -331,7 +331,7 @@ class MessageStore(StoreReading):
 
     # --- flush and dispatch -------------------------------------------------------------------------
     def begin_flush(self) -> FlushWork | None:
-        """The sync that would cover everything appended so far; None where nothing is dirty."""
+        """The sync that would cover everything appended so far; None if nothing is dirty."""
         return self._log.begin_flush(self.last_store_timestamp)
 
     def finish_flush(self, work: FlushWork) -> list[tuple[str, QueueId]]:
@@ -398,7 +398,7 @@ class MessageStore(StoreReading):
 
     def begin_trees(self, bytes_max: int) -> TreeStep | None:
         """The next part of the log for the trees: run() in another thread, while removals are held, then
-        finish_trees(). None where they have everything that is on disk and visible."""
+        finish_trees(). None if they have everything that is on disk and visible."""
         if self.trees is None:
             return None
         step = self.trees.begin(min(self.flushed_offset, self.visible_offset), bytes_max)

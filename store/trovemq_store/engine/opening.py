@@ -475,7 +475,7 @@ def _move(projection: Projection, position: PhysicalOffset) -> None:
 
 
 def _last_store_timestamp(log: CommitLog, consume_queues: ConsumeQueues) -> EpochMs:
-    """STORETIMESTAMP of the last record that has a unit; 0 where there is none."""
+    """STORETIMESTAMP of the last record that has a unit; 0 if there is none."""
     last = LOG_ORIGIN
     for topic in consume_queues.topics():
         for queue in consume_queues.queues(topic):

@@ -1,7 +1,7 @@
 """Exactly the records of a topic that have one unique key: for the broker's own look-ups in the log.
 
 The key index has 31 bits of a hash: each record that it names is compared. The part of the log that the index
-does not cover yet is read; where the disk does not return the index, all of the log is read.
+does not cover yet is read; if the disk does not return the index, all of the log is read.
 """
 
 from __future__ import annotations

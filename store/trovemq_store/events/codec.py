@@ -85,7 +85,7 @@ class EventKind(IntEnum):
     RESET = 8  # the group continues at offset; nothing is in flight any more
     MOVED = 9  # in flight as before, but its record now lies at physical_offset
     HELD = 10  # examined, not delivered: an earlier one of its message group is in flight
-    FORGOTTEN = 11  # the group (of all topics where the topic is empty) was deleted
+    FORGOTTEN = 11  # the group (of all topics if the topic is empty) was deleted
     PASSED = 12  # RECEIVED or consumed: priority `attempt` below offset, all below `until`
     IN_LOG_ORDER = 13  # the queue is not received by priority any more; waiting messages were HELD
     TIMER_ENDED = (
@@ -146,7 +146,7 @@ def encode_events(events: Iterable[Event]) -> bytes:
 
 
 def read_events(body: bytes | memoryview) -> tuple[list[str], NDArray[np.void]]:
-    """(texts, EVENT_DTYPE events) of one record, as they are stored; kinds are not checked. ValueError where
+    """(texts, EVENT_DTYPE events) of one record, as they are stored; kinds are not checked. ValueError if
     the body is not one that encode_events makes."""
     data = memoryview(body)
     texts, at, count = _read_head(data)
@@ -160,7 +160,7 @@ def read_events(body: bytes | memoryview) -> tuple[list[str], NDArray[np.void]]:
 
 
 def decode_events(body: bytes | memoryview) -> Iterator[Event]:
-    """The events of one record, in order. ValueError where the body is not one that encode_events makes."""
+    """The events of one record, in order. ValueError if the body is not one that encode_events makes."""
     texts, events = read_events(body)
     for row in events.tolist():
         (

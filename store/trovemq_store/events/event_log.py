@@ -59,7 +59,7 @@ class EventLog:
         self._pending.append(event)
 
     def check_space(self) -> None:
-        """TroveError LIMIT_EXCEEDED where too many events wait for the log already."""
+        """TroveError LIMIT_EXCEEDED if too many events wait for the log already."""
         if len(self._pending) >= PENDING_MAX:
             raise TroveError(errors.LIMIT_EXCEEDED, f"{len(self._pending)} events wait for the disk")
 

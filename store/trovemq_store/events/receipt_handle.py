@@ -95,7 +95,7 @@ class HandleReader:
     def read(self, handle: str) -> tuple[HandleHead, int]:
         """The lease and the queue offset. Consecutive handles of one lease have the same head object.
 
-        TroveError RECEIPT_HANDLE_ILLEGAL where it is not a handle of the group and topic.
+        TroveError RECEIPT_HANDLE_ILLEGAL if it is not a handle of the group and topic.
         """
         try:
             text, digits, check = handle.rsplit(".", 2)

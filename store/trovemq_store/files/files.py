@@ -144,7 +144,7 @@ class FileSystem(Protocol):
     def read_bytes(self, path: str) -> bytes: ...
 
     def head(self, path: str, length: int) -> FileHead:
-        """The first `length` bytes (fewer where the file is shorter), without mapping it."""
+        """The first `length` bytes (fewer if the file is shorter), without mapping it."""
         ...
 
     def write_atomic(self, path: str, data: bytes) -> None:
@@ -158,11 +158,11 @@ class FileSystem(Protocol):
     def rename(self, source: str, target: str) -> None: ...
 
     def remove(self, path: str) -> None:
-        """Removes a file; no error where it is missing."""
+        """Removes a file; no error if it is missing."""
         ...
 
     def remove_directory(self, path: str) -> None:
-        """Removes a directory; no error where it is missing or not empty."""
+        """Removes a directory; no error if it is missing or not empty."""
         ...
 
     def sync_directory(self, directory: str) -> None: ...

@@ -114,6 +114,6 @@ class Trees(Protocol):
 
 
 def key_after(prefix: bytes) -> bytes | None:
-    """The least key that is greater than every key with this prefix; None where there is none."""
+    """The least key that is greater than every key with this prefix; None if there is none."""
     stripped = prefix.rstrip(b"\xff")
     return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None

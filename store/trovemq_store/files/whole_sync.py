@@ -41,7 +41,7 @@ def _linux() -> tuple[int, ...]:
 
 
 def _kind(descriptor: int) -> str:
-    """The kind of file system, as it was mounted; "" where that is not known."""
+    """The kind of file system, as it was mounted; "" if that is not known."""
     device = os.fstat(descriptor).st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"
     try:

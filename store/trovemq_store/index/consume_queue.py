@@ -114,7 +114,7 @@ class ConsumeQueue:
 
     @property
     def last_physical_end(self) -> PhysicalOffset:
-        """phy + size of the last unit; -1 where there is none."""
+        """phy + size of the last unit; -1 if there is none."""
         if not self.has_units:
             return PhysicalOffset(-1)
         physical_offset, size, _ = self.unit(QueueOffset(self._end - 1))
@@ -137,7 +137,7 @@ class ConsumeQueue:
         return (PhysicalOffset(-1), *fields[1:]) if fields[1] == BLANK_SIZE else fields
 
     def written_before(self, offset: QueueOffset) -> QueueOffset:
-        """The last offset at or below `offset` that is not a blank; the first unit's where there is none."""
+        """The last offset at or below `offset` that is not a blank; the first unit's if there is none."""
         while offset > self._first_unit and self.unit(offset)[1] == BLANK_SIZE:
             base, position = self._place(offset)
             end = position // UNIT_SIZE
@@ -190,7 +190,7 @@ class ConsumeQueue:
         return None
 
     def lower_bound(self, physical_offset: PhysicalOffset) -> QueueOffset:
-        """The first offset whose record begins at or after physical_offset; max_offset where none does."""
+        """The first offset whose record begins at or after physical_offset; max_offset if none does."""
         written = range(self._first_unit, self._end)
         physical_before = self.physical_before
         count = bisect_left(written, physical_offset, key=lambda offset: physical_before(QueueOffset(offset)))

@@ -78,7 +78,7 @@ class Dispatcher:
     def dispatch(self, visible_end: PhysicalOffset, on_visible: OnVisible | None = None) -> None:
         """Applies every pending batch that ends at or before `visible_end`, and calls on_visible with each.
 
-        StorageError where the consume queues could not take one: it stays, and is tried at the next call.
+        StorageError if the consume queues could not take one: it stays, and is tried at the next call.
         """
         while self._pending and self._pending[0].end <= visible_end:
             batch = self._pending[0]

@@ -74,7 +74,7 @@ def seconds_since(begins: int | Int64s, timestamps: Int64s) -> Int64s:
 
 
 def read_header(files: FileSystem, path: str) -> tuple[int, int, PhysicalOffset, PhysicalOffset]:
-    """(begin, end timestamp, begin, end physical offset) of a file; zeros where it is too short."""
+    """(begin, end timestamp, begin, end physical offset) of a file; zeros if it is too short."""
     file = files.open(path)
     try:
         file.check_readable(0, min(file.size, HEADER_SIZE))
@@ -202,7 +202,7 @@ class IndexFile:
         self._map.write(at, data)
 
     def _check_slots(self, slots: Int64s) -> None:
-        """StorageError where the disk does not return the pages that these slots (ascending) lie on."""
+        """StorageError if the disk does not return the pages that these slots (ascending) lie on."""
         pages = (HEADER_SIZE + SLOT_SIZE * slots) // _PAGE_SIZE
         pages = pages[np.r_[True, pages[1:] != pages[:-1]]]
         first, last = int(pages[0]), int(pages[-1]) + 1
@@ -260,7 +260,7 @@ class IndexFile:
 
     # --- reading ------------------------------------------------------------------------------------
     def newest_item(self, key_hash: int) -> int:
-        """The item at which the chain of that hash begins; 0 where there is none."""
+        """The item at which the chain of that hash begins; 0 if there is none."""
         slot = key_hash % self._slot_count
         self._map.check_readable(HEADER_SIZE + SLOT_SIZE * slot, HEADER_SIZE + SLOT_SIZE * (slot + 1))
         number = int(self._slots[slot])

@@ -174,7 +174,7 @@ class KeyIndex:
 
     @property
     def last_item_count(self) -> int | None:
-        """The next free item number of the last file; None where there is no file."""
+        """The next free item number of the last file; None if there is no file."""
         return self._index_files[-1].count if self._index_files else None
 
     def _place(self) -> tuple[str, int]:

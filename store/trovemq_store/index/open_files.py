@@ -23,7 +23,7 @@ class OpenFiles:
         return len(self._open)
 
     def get(self, path: str) -> File:
-        """The open file of that path. Raises StorageError where it cannot be opened."""
+        """The open file of that path. Raises StorageError if it cannot be opened."""
         file = self._open.get(path)
         if file is None:
             return self._keep(path, self._files.open(path))

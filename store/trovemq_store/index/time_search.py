@@ -35,7 +35,7 @@ def search_offset(
 ) -> QueueOffset:
     """The queue offset for `timestamp` (epoch ms), in [min_offset, max_offset].
 
-    store_timestamp_at gives the store time of the record at a physical offset, None where it has none.
+    store_timestamp_at gives the store time of the record at a physical offset, None if it has none.
     """
     if not queue.has_units:
         return queue.min_offset

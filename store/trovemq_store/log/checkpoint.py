@@ -62,7 +62,7 @@ class Checkpoint:
 
 
 def load(files: FileSystem) -> Checkpoint:
-    """The file's content; all zero where it is missing or too short."""
+    """The file's content; all zero if it is missing or too short."""
     if not files.exists(PATH):
         return Checkpoint()
     data = files.read_bytes(PATH)

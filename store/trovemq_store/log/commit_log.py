@@ -174,7 +174,7 @@ class CommitLog:
 
     # --- read ---------------------------------------------------------------------------------------
     def read(self, physical_offset: PhysicalOffset, size: int, *, check_readable: bool = True) -> memoryview:
-        """Bytes of one segment, unchecked. Empty where [offset, offset + size) is not within one segment.
+        """Bytes of one segment, unchecked. Empty if [offset, offset + size) is not within one segment.
 
         StorageError if the disk does not return them; with check_readable=False the caller has checked that.
         """

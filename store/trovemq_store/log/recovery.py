@@ -110,7 +110,7 @@ def _chunks(file: File, begin: int, size_max: int | None) -> Iterator[tuple[int,
 
 
 def first_store_timestamp(segment: Segment) -> int | None:
-    """STORETIMESTAMP of a segment's first record; None where it has none."""
+    """STORETIMESTAMP of a segment's first record; None if it has none."""
     view = segment.file.view()
     if not can_read_record(segment.file, 0, len(view)):
         return None

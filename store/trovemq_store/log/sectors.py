@@ -22,7 +22,7 @@ _ZEROS: Final = bytes(SECTOR_SIZE)
 
 
 def check_properties(batch: RecordBatch) -> None:
-    """TroveError BATCH_ILLEGAL where properties end with a zero byte, or have a sector's size of them."""
+    """TroveError BATCH_ILLEGAL if properties end with a zero byte, or have a sector's size of them."""
     if len(batch) <= SMALL_BATCH_MAX:
         data, spans = batch.data, [(row.property_position, row.property_size) for row in batch.rows]
         if all(not size or (size < SECTOR_SIZE and data[begin + size - 1]) for begin, size in spans):

@@ -29,7 +29,7 @@ def closed_segments(files: FileSystem, segments: list[Segment]) -> Iterator[Clos
 
 
 def last_store_timestamp(segment: Segment) -> EpochMs | None:
-    """STORETIMESTAMP of the last good record; None where there is none."""
+    """STORETIMESTAMP of the last good record; None if there is none."""
     size, end = _WINDOW_SIZE, segment.end
     while end > segment.start:
         begin = max(segment.start, PhysicalOffset(end - size))

@@ -114,7 +114,7 @@ class Segments:
         """Whether the last message that needed a segment found no space for one."""
 
     def load(self, known_end: PhysicalOffset | None = None) -> None:
-        """Opens every file of the directory. TroveError STORE_SETTINGS_MISMATCH where one does not fit.
+        """Opens every file of the directory. TroveError STORE_SETTINGS_MISMATCH if one does not fit.
 
         known_end: after a crash, the offset up to which the log was certainly synced. A power cut may have
         lost any of the later names: files after a gap are removed.

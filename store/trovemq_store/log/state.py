@@ -87,9 +87,9 @@ class _Format(msgspec.Struct):
 
 
 def load(files: FileSystem) -> StoreState | None:
-    """The saved state; None where there is none or it is unreadable (everything is then checked again).
+    """The saved state; None if there is none or it is unreadable (everything is then checked again).
 
-    TroveError STORE_NEWER where a newer version wrote it.
+    TroveError STORE_NEWER if a newer version wrote it.
     """
     if not files.exists(PATH):
         return None

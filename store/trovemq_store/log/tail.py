@@ -3,9 +3,9 @@
 Bytes there may never have been synced. Then a power cut lost whole sectors of it, which read as zeros (the
 rest of a file is zero before it is written): the place is *torn*, and the log ends there. A place that no
 zeros explain was written whole and damaged later. It is skipped:
-- where a good record, or the blank at the segment's end and a record after it, follows it with no sector lost
+- if a good record, or the blank at the segment's end and a record after it, follows it with no sector lost
   in between;
-- where it is a damaged record whose lengths are right, also with nothing after it: its place and its queue
+- if it is a damaged record whose lengths are right, also with nothing after it: its place and its queue
   offset are not assigned twice.
 
 A store that RocketMQ left may have records of an older use of the file after its end: they name their own
@@ -59,7 +59,7 @@ def goes_on(
     data = np.frombuffer(segment.file.view(), np.uint8)
     position = physical_offset - segment.start
     begin = search_from(segment, physical_offset, state) - segment.start
-    # A record that ends with zeros lost its end, even where that is not a whole sector.
+    # A record that ends with zeros lost its end, even if that is not a whole sector.
     if state is RecordState.DAMAGED and data[begin - 1] and written_until(data, position, begin) == begin:
         return True
     if _begins_newer(following, newest_ms) and _is_broken_blank(segment, position):

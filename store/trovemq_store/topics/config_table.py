@@ -134,7 +134,7 @@ class ConfigTable(ABC, Generic[ConfigT]):
         return self._configs.get(name)
 
     def require(self, name: str) -> ConfigT:
-        """TroveError TOPIC_NOT_FOUND, GROUP_NOT_FOUND where there is none."""
+        """TroveError TOPIC_NOT_FOUND, GROUP_NOT_FOUND if there is none."""
         config = self._configs.get(name)
         if config is None:
             shown = name[:200]

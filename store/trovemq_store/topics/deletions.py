@@ -46,7 +46,7 @@ class TopicDeletions:
 
     @classmethod
     def load(cls, files: FileSystem) -> TopicDeletions:
-        """TroveError STORE_NEWER for a format that we do not know, STORE_FAILED where it is damaged."""
+        """TroveError STORE_NEWER for a format that we do not know, STORE_FAILED if it is damaged."""
         file = JsonFile(files, DELETIONS_PATH, mirror=True, sealed=True)
         document = file.load()
         if document is None:
@@ -74,7 +74,7 @@ class TopicDeletions:
         return TopicDeletions(self._file, self._deleted_below)
 
     def deleted_below(self, topic: str) -> PhysicalOffset:
-        """The topic's records below this physical offset are dead; 0 where none is."""
+        """The topic's records below this physical offset are dead; 0 if none is."""
         return self._deleted_below.get(topic, LOG_ORIGIN)
 
     def entries(self) -> dict[str, PhysicalOffset]:
@@ -122,7 +122,7 @@ class TopicDeletions:
         assert self._highest <= physical_offset, "records that are written next are alive"
 
     def alive_mask(self, batch: RecordBatch, physical_offset: PhysicalOffset) -> NDArray[np.bool_] | None:
-        """alive[i] for the records of a run that lies at `physical_offset`; None where all are alive."""
+        """alive[i] for the records of a run that lies at `physical_offset`; None if all are alive."""
         if not self._deleted_below or physical_offset >= self._highest:
             return None
         alive = np.ones(len(batch), dtype=np.bool_)

@@ -51,7 +51,7 @@ class JsonFile:
         return f"{self.path}.bak"
 
     def load(self) -> JsonObject | None:
-        """The document; None where neither copy exists. TroveError STORE_FAILED where no copy can be read."""
+        """The document; None if neither copy exists. TroveError STORE_FAILED if no copy can be read."""
         faults: list[str] = []
         for path in (self.path, self.backup_path):
             try:

@@ -23,7 +23,7 @@ _STRING_OR_BARE_KEY: Final = re.compile(
 
 
 def parse(data: bytes) -> JsonObject:
-    """The object in `data` (UTF-8). ValueError where it is not one JSON object, or over JSON_SIZE_MAX."""
+    """The object in `data` (UTF-8). ValueError if it is not one JSON object, or over JSON_SIZE_MAX."""
     if len(data) > JSON_SIZE_MAX:
         raise ValueError(f"{len(data)} bytes, more than {JSON_SIZE_MAX}")
     text = data.decode("utf-8")
@@ -43,7 +43,7 @@ def render(document: JsonObject) -> bytes:
 
 
 def object_member(parent: Mapping[str, object], name: str) -> JsonObject:
-    """The member as an object, empty where missing or null. ValueError where it is something else."""
+    """The member as an object, empty if missing or null. ValueError if it is something else."""
     value = parent.get(name)
     if value is None:
         return {}

@@ -77,7 +77,7 @@ class ConsumerOffsets:
 
     @classmethod
     def load(cls, files: FileSystem, *, group_count_max: int = GROUP_COUNT_MAX) -> ConsumerOffsets:
-        """TroveError STORE_FAILED where neither the file nor its .bak can be read."""
+        """TroveError STORE_FAILED if neither the file nor its .bak can be read."""
         file = JsonFile(files, OFFSETS_PATH)
         try:
             return cls(file, file.load() or {}, group_count_max=group_count_max)
@@ -181,7 +181,7 @@ class ConsumerOffsets:
         self.log_needed = max(self.log_needed, end)
 
     def begin_persist(self) -> PersistWork | None:
-        """The work that saves the present offsets; None where nothing changed since finish_persist()."""
+        """The work that saves the present offsets; None if nothing changed since finish_persist()."""
         if not self.dirty:
             return None
         table: dict[str, object] = dict(self._unknown)

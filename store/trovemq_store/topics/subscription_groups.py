@@ -176,7 +176,7 @@ class SubscriptionGroups(ConfigTable[SubscriptionGroup]):
 
     @classmethod
     def load(cls, files: FileSystem) -> SubscriptionGroups:
-        """Reads the table; empty where there is none. TroveError STORE_FAILED where it cannot be read."""
+        """Reads the table; empty if there is none. TroveError STORE_FAILED if it cannot be read."""
         file = GroupsFile(files)
         return read_table(SUBSCRIPTION_GROUPS_PATH, lambda: cls(file, file.load()))
 

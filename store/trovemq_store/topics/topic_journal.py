@@ -65,7 +65,7 @@ class TopicJournal:
     def load(self) -> list[JsonObject]:
         """The changes of the last generation, oldest first.
 
-        TroveError STORE_FAILED where an entry in the middle is damaged.
+        TroveError STORE_FAILED if an entry in the middle is damaged.
         """
         self._generation = self._number = self._position = 0
         self.base = None

@@ -159,8 +159,8 @@ class TopicTable(ConfigTable[TopicConfig]):
 
     @classmethod
     def load(cls, files: FileSystem, *, reserved: Collection[str] = ()) -> TopicTable:
-        """Reads the table; empty where there is none. `reserved`: further names that no user may create
-        (in RocketMQ those of the cluster and the broker). TroveError STORE_FAILED where it cannot be read."""
+        """Reads the table; empty if there is none. `reserved`: further names that no user may create
+        (in RocketMQ those of the cluster and the broker). TroveError STORE_FAILED if it cannot be read."""
         file = TopicsFile(files)
         return read_table(TOPICS_PATH, lambda: cls(file, file.load(), reserved=reserved))
 

@@ -47,7 +47,7 @@ def has_numbers(batch: RecordBatch) -> bool:
 
 
 def numbers_of(batch: RecordBatch) -> list[SequencedRecord]:
-    """The records that have a number, in their order. TroveError PRODUCER_SEQUENCE_ILLEGAL where a property
+    """The records that have a number, in their order. TroveError PRODUCER_SEQUENCE_ILLEGAL if a property
     is not a number."""
     return _read(batch, checked=True)
 

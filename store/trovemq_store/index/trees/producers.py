@@ -82,7 +82,7 @@ class _Recent:
 
 class Producers:
     """Used on the engine's thread. `known_at`: the place and end of the record at a physical offset, synced
-    or not; `id_at`: its unique key; None where it cannot be read."""
+    or not; `id_at`: its unique key; None if it cannot be read."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Producers:
         self._lots: deque[tuple[PhysicalOffset, _Owner, list[int]]] = deque()
 
     def highest(self, topic: str, producer: bytes, since_ms: int) -> int:
-        """The highest sequence that was stored after since_ms; -1 where none was. StorageError."""
+        """The highest sequence that was stored after since_ms; -1 if none was. StorageError."""
         alive_from = self._deletions.deleted_below(topic)
         recent = self._recent.get((topic, producer))
         found = recent.highest(alive_from, since_ms) if recent is not None else -1

@@ -211,7 +211,7 @@ class StoreTrees:
         return max(0, self._log.flushed_offset - self.search.position)
 
     def begin(self, limit: PhysicalOffset, bytes_max: int) -> TreeStep | None:
-        """The next step of the first index that lacks something below `limit`; None where none does."""
+        """The next step of the first index that lacks something below `limit`; None if none does."""
         assert not self._busy, "one step at a time"
         assert limit <= self._log.flushed_offset, "the trees are never ahead of the log on disk"
         for index in self.indexes:
@@ -271,7 +271,7 @@ class UntrustedError(Exception):
 
 
 def _mark_open(files: FileSystem) -> bool:
-    """Writes how often in a row the trees were opened and not closed. False where their structure should be
+    """Writes how often in a row the trees were opened and not closed. False if their structure should be
     checked before LMDB opens them: after two such starts, or one where the check takes at most a second."""
     opened = 0
     if files.exists(OPEN_MARK):

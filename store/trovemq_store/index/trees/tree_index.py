@@ -122,7 +122,7 @@ class TreeIndex:
         return self.mark.position
 
     def begin(self, limit: PhysicalOffset, bytes_max: int) -> TreeStep | None:
-        """The next step, about bytes_max long; None where everything below `limit` (which is on disk) is
+        """The next step, about bytes_max long; None if everything below `limit` (which is on disk) is
         there."""
         begin = self._start(self.position, limit)
         if begin != self.position and (begin < limit or self.position < limit):

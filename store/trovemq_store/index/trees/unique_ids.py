@@ -42,7 +42,7 @@ class Known(NamedTuple):
 
 class UniqueIds:
     """Checks ids. Used on the engine's thread. `known_at`: the place and end of the record at a physical
-    offset, synced or not; None where it cannot be read."""
+    offset, synced or not; None if it cannot be read."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class UniqueIds:
         """Ids in memory; one that was stored twice counts twice."""
 
     def check_space(self, count: int) -> None:
-        """TroveError OS_PAGE_CACHE_BUSY where `count` more ids may not be remembered now."""
+        """TroveError OS_PAGE_CACHE_BUSY if `count` more ids may not be remembered now."""
         if self.recent_count + count > RECENT_MAX:
             raise TroveError(
                 errors.OS_PAGE_CACHE_BUSY,

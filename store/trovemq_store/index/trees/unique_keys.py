@@ -70,7 +70,7 @@ def id_keys(prefix: bytes, ids: Sequence[bytes]) -> list[bytes]:
 
 
 def ids_of(batch: RecordBatch) -> list[bytes]:
-    """The id of each record; empty where it has none or is a copy that the broker made."""
+    """The id of each record; empty if it has none or is a copy that the broker made."""
     found = [b""] * len(batch)
     copied = copies(batch)
     for scan in batch.property_scans:
