@@ -15,8 +15,9 @@ A budget cannot refuse bytes that exist. A handler that makes large answers look
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
+from itertools import count
 from typing import Final, Protocol
 
 TOTAL_DEFAULT: Final = 256 << 20  # a part of a small machine's memory, and several messages of 64 MiB
@@ -36,6 +37,9 @@ class Holder(Protocol):
         """There is space again: return the windows that were withheld."""
 
 
+Admission = tuple[Holder, int, Callable[[], bool]]
+
+
 class BytesBudget:
     """One for all connections of a server or channel; may be shared by several."""
 
@@ -47,14 +51,20 @@ class BytesBudget:
         self.large_held = 0
         self.admissions = 0
         self.refused = 0  # admissions that had to wait
-        self._small: deque[tuple[Holder, int, Callable[[], bool]]] = deque()
-        self._large: deque[tuple[Holder, int, Callable[[], bool]]] = deque()
+        self._small: OrderedDict[int, Admission] = OrderedDict()  # by ticket
+        self._large: OrderedDict[int, Admission] = OrderedDict()
+        self._tickets = count(1)
+        self._is_admitting = False
         self._waiting: set[Holder] = set()
 
     @property
     def message_size_max(self) -> int:
         """A larger message could never be admitted."""
         return self.total * 3 // 4
+
+    @property
+    def admissions_waiting(self) -> int:
+        return len(self._small) + len(self._large)
 
     def exhausted(self, holder: Holder) -> bool:
         """Whether the connection gets no WINDOW_UPDATE now. `on_budget` is called when there is space."""
@@ -96,14 +106,24 @@ class BytesBudget:
         self._waiting.discard(holder)
 
     # --- admission --------------------------------------------------------------------------------------
-    def admit(self, holder: Holder, size: int, admitted: Callable[[], bool]) -> None:
-        """Takes `size` bytes and calls `admitted`, now or when there is space; False gives the bytes back."""
+    def admit(self, holder: Holder, size: int, admitted: Callable[[], bool]) -> int:
+        """Takes `size` bytes and calls `admitted`, now or when there is space; False gives the bytes back.
+        Returns 0, or a ticket for `withdraw` if it has to wait.
+        """
         queue = self._large if size > SMALL_MESSAGE_MAX else self._small
         if not queue and self._fits(holder, size):
             self._grant(holder, size, admitted)
-        else:
-            self.refused += 1
-            queue.append((holder, size, admitted))
+            return 0
+        self.refused += 1
+        ticket = next(self._tickets)
+        queue[ticket] = (holder, size, admitted)
+        return ticket
+
+    def withdraw(self, ticket: int) -> None:
+        """Nobody waits for this admission any more; those after it may fit."""
+        for queue in (self._small, self._large):
+            if queue.pop(ticket, None) is not None:
+                self._admit_waiting()
 
     def give_message(self, holder: Holder, size: int) -> None:
         """The counterpart of `admit`."""
@@ -132,6 +152,23 @@ class BytesBudget:
             self.give_message(holder, size)
 
     def _admit_waiting(self) -> None:
+        """Grants in turns. A message that nobody wants any more gives its bytes back at once: the same loop
+        grants them, and not one inside of it, or thousands of such messages would end in a RecursionError.
+        """
+        if self._is_admitting:
+            return
+        self._is_admitting = True
+        try:
+            while (queue := self._admissible()) is not None:
+                self._grant(*queue.popitem(last=False)[1])
+        finally:
+            self._is_admitting = False
+
+    def _admissible(self) -> OrderedDict[int, Admission] | None:
+        """The queue whose first message fits."""
         for queue in (self._small, self._large):
-            while queue and self._fits(queue[0][0], queue[0][1]):
-                self._grant(*queue.popleft())
+            if queue:
+                holder, size, _ = next(iter(queue.values()))
+                if self._fits(holder, size):
+                    return queue
+        return None

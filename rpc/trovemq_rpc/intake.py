@@ -66,6 +66,7 @@ class Intake:
     charged = 0  # bytes that the budget counts, apart from `admitted`
     admitted = 0  # a message that the budget admitted by its length
     admission_waits = False
+    _ticket = 0  # of the admission that waits
     received = 0  # bytes of the stream in all
     progress = 0  # bytes since the last progress of the incomplete message
     _ticks_still = 0  # since then
@@ -171,7 +172,7 @@ class Intake:
             endpoint.flush_soon()
             return True
 
-        endpoint.budget.admit(endpoint, missing, admitted)
+        self._ticket = endpoint.budget.admit(endpoint, missing, admitted)
 
     def _plain(self, flag: int, message: Message, size_max: int) -> Buffer:
         return decompress(self.encoding, message, size_max) if flag else message
@@ -251,6 +252,9 @@ class Intake:
         endpoint.assembling.discard(self)
         self.reader = None
         self._give(self.charged)
+        if self.admission_waits:
+            self.admission_waits = False
+            endpoint.budget.withdraw(self._ticket)
         if self.admitted:
             admitted, self.admitted = self.admitted, 0
             endpoint.budget.give_message(endpoint, admitted)

@@ -80,6 +80,23 @@ def test_an_admission_that_nobody_wants_any_more_is_given_back() -> None:
     assert budget.held == budget.large_held == 0
 
 
+def test_messages_that_nobody_wants_any_more_ended_in_a_recursion() -> None:
+    """A connection was lost with a thousand of them waiting: the next bytes that became free raised
+    RecursionError, and what was granted until then was never free again.
+    """
+    budget = BytesBudget(100 * MIB)
+    first, gone, last = Holder(), Holder(), Holder()
+    budget.admit(first, 70 * MIB, Admission())
+    for _ in range(5_000):
+        budget.admit(gone, 70 * MIB, Admission(wanted=False))
+    wanted = Admission()
+    budget.admit(last, 70 * MIB, wanted)
+    budget.give_message(first, 70 * MIB)
+    assert wanted.admitted == 1
+    assert (budget.held, budget.large_held, budget.admissions) == (70 * MIB, 70 * MIB, 1)
+    assert (first.held, gone.held, last.held) == (0, 0, 70 * MIB)
+
+
 def test_windows_are_withheld_until_there_is_space() -> None:
     budget = BytesBudget(10 * MIB, 4 * MIB)
     one, two = Holder(), Holder()

@@ -131,6 +131,59 @@ def test_a_peer_that_is_lost_in_the_middle_of_calls_leaves_nothing_behind() -> N
     run(program)
 
 
+def test_announced_giants_of_a_lost_connection_kept_their_space() -> None:
+    """With 900 of them waiting for space, the end of the connection was a RecursionError."""
+    giant = b"\0" + (100 << 20).to_bytes(4, "big") + bytes(1_000)
+    options = [("grpc.max_receive_message_length", 140 << 20)]
+
+    async def program(loop: MemoryLoop) -> None:
+        async with serving(loop, options) as server:
+            transport, _ = await hostile(loop)
+            transport.write(OPENING)
+            for number in range(900):
+                head = frames.frame_header(len(CALL), 1, 4, 2 * number + 1) + CALL
+                transport.write(head + frames.frame_header(len(giant), 0, 0, 2 * number + 1) + giant)
+            await asyncio.sleep(1)
+            budget = server.endpoint_options.budget
+            assert budget.refused > 800
+            transport.abort()
+            await asyncio.sleep(1)
+            assert (budget.held, budget.large_held, budget.admissions) == (0, 0, 0)
+            await others_are_served(loop)
+
+    run(program)
+
+
+def test_giants_that_were_cancelled_kept_their_places_in_the_queue() -> None:
+    """Each kept its call, for as long as one giant before them made its slow progress."""
+    giant = b"\0" + (100 << 20).to_bytes(4, "big") + bytes(1_000)
+    options = [("grpc.max_receive_message_length", 140 << 20)]
+
+    def opened(stream_id: int) -> bytes:
+        head = frames.frame_header(len(CALL), 1, 4, stream_id) + CALL
+        return head + frames.frame_header(len(giant), 0, 0, stream_id) + giant
+
+    async def program(loop: MemoryLoop) -> None:
+        async with serving(loop, options) as server:
+            budget = server.endpoint_options.budget
+            for _ in range(3):  # more than the budget has space for
+                transport, _ = await hostile(loop)
+                transport.write(OPENING + opened(1))
+            transport, _ = await hostile(loop)
+            transport.write(OPENING)
+            for first in range(1, 1_001, 200):
+                ids = range(first, first + 200, 2)
+                transport.write(b"".join(map(opened, ids)))
+                await asyncio.sleep(0.1)
+                transport.write(b"".join(frames.rst_stream(stream_id, 8) for stream_id in ids))
+                await asyncio.sleep(0.1)
+            assert budget.refused > 500
+            assert budget.admissions_waiting <= 2
+            await others_are_served(loop)
+
+    run(program)
+
+
 def test_messages_that_are_only_announced_cost_no_memory() -> None:
     """Their whole length was allocated at once: 300 streams of 4 MiB each held more than 1 GiB."""
     announced = b"\0" + (4 << 20).to_bytes(4, "big")
