@@ -59,7 +59,7 @@ def by_client(client: trovemq.Client, kind: str) -> Call:
     async def call(number: int) -> bool:
         try:
             if kind == "create":
-                await client.admin.create_topic(f"storm-{number:06}", 8)
+                await client.admin.create_topic(f"storm-{os.getpid()}-{number:06}", 8)
             else:
                 await client.search(TOPIC, tag=TAG, max=256)
         except TroveError as error:
