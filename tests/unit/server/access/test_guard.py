@@ -517,6 +517,27 @@ def test_a_call_of_rocketmqs_clients_needs_no_task_with_users(here: AccessHere) 
     assert acknowledged(here, right, request) == (False, [])
 
 
+def test_names_that_were_admitted_are_not_others(here: AccessHere) -> None:
+    here.rule("alice", "Sub", "Group:g")
+    here.rule("alice", "Sub", "Topic:orders")
+    plain = grpc.unary_unary_rpc_method_handler(
+        send_handler([]).unary_unary, request_deserializer=reader(service_pb2.AckMessageRequest)
+    )
+    begin = AccessGuard(here.gate).handler(ACKNOWLEDGE, CallbackHandler(lambda *_: True, plain)).begin
+    context = Context(rocketmq_metadata("alice"))
+
+    def begins(group: str, topic: str) -> bool:
+        request = service_pb2.AckMessageRequest(group=v2.Resource(name=group), topic=v2.Resource(name=topic))
+        return bool(begin(request.SerializeToString(), context, lambda _outcome: None))
+
+    for _ in range(2):
+        assert begins("g", "orders")
+        for others in (("g", "secret"), ("h", "orders"), ("orders", "g"), ("g", AUDIT_TOPIC)):
+            assert not begins(*others), others
+    here.rule("alice", "Sub", "Topic:orders", allow=False)
+    assert not begins("g", "orders")
+
+
 def test_a_callers_certificate_is_not_taken_for_the_next_ones(here: AccessHere) -> None:
     gate = Gate(authorization=True, cluster=CLUSTER, clock_ms=lambda: EpochMs(0), certificates=True)
     gate.open(here.table, here.sessions)
