@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -22,7 +21,6 @@ from trovemq_daemon.sample_tables import SampleTable, escaped, number_text
 _PLAIN_TYPES: Final = frozenset({"counter", "gauge", "histogram"})
 _MOVED: Final = ("_created", "_gsum", "_gcount")
 """Samples with these name suffixes are families of their own in the text."""
-HEADS_MAX: Final = 1_024
 TURN_S: Final = 0.005
 """After this time other work runs, when the present part has ended."""
 
@@ -53,7 +51,7 @@ def _text(family: Metric, *, with_head: bool) -> bytes:
         return generate_latest(_One(family))  # comes in one part
     else:
         lines = "".join(map(_line, family.samples))
-    head = _head(family.name, family.documentation, family.type) if with_head else ""
+    head = _head(family) if with_head else ""
     return (head + lines).encode("utf-8")
 
 
@@ -67,10 +65,11 @@ def _line(sample: Sample) -> str:
     return f"{sample.name}{braces} {number_text(sample.value)}\n"
 
 
-@lru_cache(HEADS_MAX)
-def _head(name: str, documentation: str, kind: str) -> str:
+def _head(family: Metric) -> str:
     """The lines of HELP and TYPE."""
-    return generate_latest(_One(Metric(name, documentation, kind))).decode("utf-8")
+    name = f"{family.name}_total" if family.type == "counter" else family.name
+    what = family.documentation.replace("\\", r"\\").replace("\n", r"\n")
+    return f"# HELP {name} {what}\n# TYPE {name} {family.type}\n"
 
 
 def text_of(registry: CollectorRegistry) -> bytes:
