@@ -128,7 +128,7 @@ class CallContext:
     """The server's side of one call. `requests` are the client's messages; then its side ends."""
 
     def __init__(self, requests: Sequence[Any] = (), metadata: Sequence[tuple[str, Any]] = ()) -> None:
-        self._requests = iter(requests)
+        self.asked = iter(requests)
         self._metadata = tuple(metadata)
         self._done_callbacks: list[Callable[[Any], None]] = []
         self.written: list[Any] = []
@@ -164,10 +164,10 @@ class CallContext:
 
     async def read(self) -> Any:
         await asyncio.sleep(0)
-        return next(self._requests, grpc.aio.EOF)
+        return next(self.asked, grpc.aio.EOF)
 
     async def requests(self) -> AsyncIterator[Any]:
-        for request in self._requests:
+        for request in self.asked:
             await asyncio.sleep(0)
             yield request
 
@@ -288,17 +288,19 @@ class Calls:
         handler = self.handler(name)
         if handler is None:
             return Outcome("UNIMPLEMENTED")
+        context = CallContext((), metadata)
+        self._number += 1
+        callbacks = self._callbacks.get(path_of(self.methods[name])) if self._number % 2 else None
+        answered = callbacks is not None and await _called_back(callbacks, requests[0], context)
         read = handler.request_deserializer or bytes
         try:
             asked = [read(request) for request in requests]
         except Exception as error:  # gRPC refuses the call by itself
             return Outcome("UNPARSED", details=str(error))
-        context = CallContext(asked, metadata)
+        context.asked = iter(asked)
         replies: list[Any] = []
-        self._number += 1
-        callbacks = self._callbacks.get(path_of(self.methods[name])) if self._number % 2 else None
         try:
-            if callbacks is None or not await _called_back(callbacks, requests[0], context):
+            if not answered:
                 await self._serve(handler, asked, context, replies)
         except grpc.aio.AbortError:
             pass

@@ -4,7 +4,8 @@ They are those of RocketMQ's clients, whose credentials can be looked at twice. 
 the coroutine: one of a session, whose number is taken once; one under a quota; one that is refused.
 
 Invariants
-- A call begins here only if it is admitted; one that is left to the coroutine has changed nothing.
+- A call begins here only if it is admitted; one that is left to the coroutine has changed nothing. (A receive
+  may have messages already: its coroutine gets them, or they come back when the call ends.)
 - Who signed is remembered for its connection, and the names for which a method's calls were admitted, until
   users or rules change. Who showed a certificate is not: another connection may come from the same address
   and port. Requests that name the audit records are not, because each of them is recorded.

@@ -491,6 +491,33 @@ def acknowledged(here: AccessHere, context: Context, request: bytes) -> tuple[bo
     return made.begin(request, context, lambda _outcome: None), creators
 
 
+def test_a_receive_is_admitted_before_it_takes_messages_without_a_task(here: AccessHere) -> None:
+    here.rule("alice", "Sub", "Topic:orders")
+    here.rule("alice", "Sub", "Group:g")
+    received: list[str] = []
+
+    def begin(request: Any, _context: Any, answer: Any) -> bool:
+        received.append(request.message_queue.topic.name)
+        answer([b"a message"])
+        return True
+
+    async def coroutine(_request: Any, _context: Any) -> AsyncIterator[bytes]:
+        yield b"not called here"
+
+    plain = grpc.unary_stream_rpc_method_handler(
+        coroutine, request_deserializer=reader(service_pb2.ReceiveMessageRequest)
+    )
+    made = AccessGuard(here.gate).handler(RECEIVE, CallbackHandler(begin, plain))
+    context, answers = Context(rocketmq_metadata("alice")), []
+    for topic in ("orders", "others"):
+        queue = v2.MessageQueue(topic=v2.Resource(name=topic))
+        request = service_pb2.ReceiveMessageRequest(group=v2.Resource(name="g"), message_queue=queue)
+        answers.append(made.begin(request.SerializeToString(), context, lambda _outcome: None))
+    assert answers == [True, False]
+    assert received == ["orders"]
+    assert made.coroutine.unary_stream is not None
+
+
 def test_a_call_of_rocketmqs_clients_needs_no_task_with_users(here: AccessHere) -> None:
     here.rule("alice", "Sub", "*")
     request = service_pb2.AckMessageRequest(
