@@ -1,4 +1,4 @@
-"""Writes the pages of reference from the tables in the code; `--check` only compares."""
+"""Writes the pages of reference from the tables in the code; `--check` only compares them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOTE = "<!-- Made by `make docs`; change the table in the code, not this page. -
 
 GROUPS = {
     1: "The caller's input",
-    2: "Something is not there, or is there already",
+    2: "Something is missing, or exists already",
     3: "The state of the store",
     4: "The cluster",
     5: "The service",
@@ -39,9 +39,9 @@ def errors_page() -> str:
 
 def errors_lines() -> Iterator[str]:
     yield from ("# Errors", "", NOTE, "")
-    yield "Every process and client uses this one table; `trovemq errors NAME` shows a row. Codes stay."
-    yield "A unary call ends with the gRPC status of the row and carries the whole error, serialised, in the"
-    yield "trailing metadata key `trovemq-error-bin`; on a stream it is a field of the answering frame."
+    yield "Every process and client uses this table; `trovemq errors NAME` shows a row. Codes never change."
+    yield "A unary call ends with the row's gRPC status, and has the whole error, serialised, in the"
+    yield "trailing metadata key `trovemq-error-bin`; on a stream the error is a field of the reply frame."
     group = 0
     for row in errors.ERRORS:
         if row.code // 100 != group:
@@ -65,15 +65,15 @@ A daemon takes its settings from five places; the later one wins:
 1. the default,
 2. a file given with `--config` (TOML; for a broker also RocketMQ's `broker.conf`),
 3. the environment: the prefix and the name in capitals, for example `TROVEMQ_BROKER_FLUSH_MODE=async`,
-4. `--set NAME=VALUE`, as often as needed,
-5. an option of its own, such as `--listen`.
+4. `--set NAME=VALUE`, repeatable,
+5. the setting's own option, if it has one, such as `--listen`.
 
-A value may be given by our name or by RocketMQ's, but in one place not by both. An unknown name is an
-error. A name of RocketMQ that is not implemented here gives one warning and is ignored. `--print-config`
-shows each setting with its source.
+A setting may be given by our name or by RocketMQ's name, but not by both in one place. An unknown name is an
+error. A setting of RocketMQ that is not implemented here is ignored with a warning. `--print-config` shows
+each setting with its source.
 
-The column `change`: a change of a `restart` setting applies after a restart; a `live` one can also be changed
-with `trovemq config set` ([how](operate.md#change-a-setting)).
+In the column `change`, `restart` means that a change applies after a restart. A `live` setting can also be
+changed with `trovemq config set` ([how](operate.md#change-a-setting)).
 
 Sizes take `KiB`, `MiB` and `GiB`, times `ms`, `s`, `min` and `h`: `--set commit_log_file_size=64MiB`.
 """
@@ -105,15 +105,16 @@ PIPELINE_INTRODUCTION = """# Options of the pipeline
 
 {note}
 
-[The tutorial](pipeline.md) shows them at work. Everything here is checked before anything is read: an unknown
-name, or an illegal value, is an error that suggests the right one.
+This page lists the columns, the options of the formats, and the settings of the jobs. [The
+tutorial](pipeline.md) shows how to use them. All of them are checked before anything is read: an unknown
+name or an illegal value is an error that suggests the right one.
 """
 
 SOURCES_INTRODUCTION = """## Reading: formats `trovemq` and `trovemq-log`
 
 `spark.read.format("trovemq-log").option("path", …).load()`, and `readStream`. Names may be written in any
-case of letters. *Formats*: only there, else in both; *in*: only in a batch query or a streaming one, else in
-both.
+case of letters. An option with a format in the column *formats* belongs only to that format, and one with
+`batch` or `stream` in the column *in* only to that kind of query.
 """
 
 SINK_INTRODUCTION = """## Writing: format `trovemq`
@@ -123,12 +124,13 @@ SINK_INTRODUCTION = """## Writing: format `trovemq`
 
 JOBS_INTRODUCTION = """## Jobs
 
-`trovemq-pipeline JOB --set NAME=VALUE …`; the settings {common} have options of their own, `--store` and so
-on. Every job takes `--master` (where Spark runs, `local[2]`) and `--debug` (Spark's own log, and tracebacks).
-From Python the settings are the fields of the job's dataclass, and `run(session, arguments, progress)` of
-`trovemq_spark.jobs.JOB` is the job.
+Run a job by `trovemq-pipeline JOB --set NAME=VALUE …`. The settings {common} have
+options of their own, `--store` and so on. Every job takes `--master` (where Spark runs, `local[2]`) and
+`--debug` (shows Spark's own log, and tracebacks). In Python the settings are the fields of the job's
+dataclass, and `run(session, arguments, progress)` of `trovemq_spark.jobs.JOB` runs the job.
 
-Sizes take `KiB`, `MiB`, `GiB`; times `ms`, `s`, `min`, `h`; timestamps `2025-01-31T12:00:00Z`; lists commas.
+Sizes take `KiB`, `MiB`, `GiB`; times `ms`, `s`, `min`, `h`. Timestamps are written `2025-01-31T12:00:00Z`,
+lists with commas.
 """
 
 
@@ -137,7 +139,7 @@ def pipeline_page() -> str:
     lines = [PIPELINE_INTRODUCTION.format(note=NOTE)]
     lines += ["## Columns\n", *documented_table(schema.__doc__, columns=3), ""]
     lines += [SOURCES_INTRODUCTION, *source_option_rows(), ""]
-    lines += ["Names of other connectors are answered with ours:", foreign_names(), ""]
+    lines += ["For the names of other connectors, the error suggests ours:", foreign_names(), ""]
     lines += [SINK_INTRODUCTION, *sink_option_rows(), "", *sink_column_rows(), ""]
     lines.append(JOBS_INTRODUCTION.format(common=listed(COMMON)))
     for name, job in JOBS.items():

@@ -1,4 +1,4 @@
-"""Makes Spark find the format `trovemq-log` by itself."""
+"""Registers the format `trovemq-log`: Spark imports this module by its name when the format is used."""
 
 from trovemq_spark.sources.log_batch import TroveLogDataSource as DefaultSource
 

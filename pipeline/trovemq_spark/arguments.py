@@ -1,8 +1,8 @@
-"""A job's arguments made of the command line: `--store`, `--archive` … and `--set NAME=VALUE`.
+"""Makes a job's arguments from the command line: `--store`, `--archive` … and `--set NAME=VALUE`.
 
 Every job has one frozen dataclass of plain values; its fields are the names that `--set` knows, and the text
-that follows a field is its documentation. Their names, types and texts are read from the job's source, so
-that help, and most errors of usage, need neither Spark nor the job itself.
+that follows a field is its documentation. Names, types and texts are read from the job's source, so that help
+and most errors of usage need neither Spark nor the job's module.
 
 | type of the field    | written as                                                                          |
 |----------------------|-------------------------------------------------------------------------------------|
@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, Final
 
 COMMON: Final = ("store", "server", "archive", "out")
-"""Fields that the command line has options of their own for."""
+"""Fields that have their own command-line options."""
 
 _SIZE: Final = re.compile(r"(\d{1,15}(?:\.\d{1,6})?) ?([KMGT]i?B|B)", re.ASCII)
 _SIZE_POWERS: Final = {"K": 1, "M": 2, "G": 3, "T": 4}
@@ -52,7 +52,7 @@ class UsageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FieldHelp:
-    """A field as its source has it: `default` is "" where it must be given."""
+    """A field as declared in the source: `default` is "" if a value is required."""
 
     name: str
     type: str
@@ -65,7 +65,7 @@ class FieldHelp:
 
 def read_fields(module: str) -> list[FieldHelp]:
     """The fields of the job's dataclass (the last class whose name ends with Arguments), without importing
-    it. UsageError where the job is not installed."""
+    it. Raises UsageError if the job is not installed."""
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
         raise UsageError(f"this installation has no {module}")
@@ -89,15 +89,15 @@ def _fields_of(node: ast.ClassDef) -> list[FieldHelp]:
 
 
 def _text_of(statement: ast.stmt) -> str:
-    """The words of a bare string, on one line; else nothing."""
+    """The text of a bare string, on one line; else ""."""
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
         return " ".join(str(statement.value.value).split())
     return ""
 
 
 def default_of(field: FieldHelp, module: str) -> Any:
-    """The field's value where nothing is given; its default may name a constant of the module, or of one that
-    this imports. Without importing them."""
+    """The field's default value. It may name a constant of the module, or of a module that it imports; none
+    of them is imported."""
     return _value_of(ast.parse(field.default, mode="eval").body, module)
 
 
@@ -119,7 +119,7 @@ def _value_of(node: ast.expr, module: str) -> Any:
 
 
 def split_settings(settings: Iterable[str]) -> dict[str, list[str]]:
-    """`NAME=VALUE` … by name. UsageError."""
+    """`NAME=VALUE` … by name. Raises UsageError."""
     found: dict[str, list[str]] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
@@ -132,7 +132,7 @@ def split_settings(settings: Iterable[str]) -> dict[str, list[str]]:
 def check_names(
     job: str, fields: Sequence[FieldHelp], common: Mapping[str, str], settings: Mapping[str, list[str]]
 ) -> None:
-    """UsageError for a name that the job has not, or one that it needs and was not given."""
+    """Raises UsageError for an unknown name, or a required one that is missing."""
     names = [field.name for field in fields]
     for name in common:
         if name not in names:
@@ -172,7 +172,7 @@ def arguments_class(module: types.ModuleType) -> type[Any]:
 
 
 def build(kind: type[Any], common: Mapping[str, str], settings: Mapping[str, list[str]]) -> Any:
-    """An instance with these values. UsageError for a value that its field cannot have."""
+    """An instance with these values. Raises UsageError for a value that its field cannot have."""
     hints = typing.get_type_hints(kind)
     values: dict[str, object] = dict(common)
     for name, texts in settings.items():
@@ -237,7 +237,7 @@ def _size(match: re.Match[str]) -> int:
 
 
 def _by_sdk(name: str, parser: str, text: str) -> int:
-    """Times and durations are those of the command line `trovemq`."""
+    """Parses times and durations as the command line `trovemq` does."""
     import typer
 
     times = importlib.import_module("trovemq.cli.times")

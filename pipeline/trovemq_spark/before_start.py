@@ -1,4 +1,4 @@
-"""Checks of a job's arguments without Spark, which takes many seconds to start."""
+"""Checks a job's arguments before Spark is started, which takes many seconds."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from trovemq_store.log.segments import DIRECTORY
 
 
 def check_arguments(values: Any) -> None:
-    """values: a job's arguments, which may have a method `check()` of their own. TroveError OPTION_ILLEGAL,
-    STORE_FAILED where there is no log, ARCHIVE_ILLEGAL where there is no archive; OSError."""
+    """values: a job's arguments, which may have a method `check()`. Raises TroveError OPTION_ILLEGAL,
+    STORE_FAILED if there is no log, ARCHIVE_ILLEGAL if there is no archive; OSError."""
     if check := getattr(values, "check", None):
         check()
     store, archive, out = (getattr(values, name, "") for name in ("store", "archive", "out"))
@@ -37,7 +37,7 @@ def _check_place(text: str) -> None:
 
 
 def _check_outside(out: str, store: str) -> None:
-    """A store holds its broker's files, and nothing else."""
+    """Refuses an output in a store, which must contain only its broker's files."""
     local = Place(out).local
     if local is None:
         root = store if store and f"{out}/".startswith(f"{store.rstrip('/')}/") else None
@@ -52,7 +52,7 @@ def _check_outside(out: str, store: str) -> None:
 
 
 def _store_around(out: Path, store: str) -> str | None:
-    """Also where the store's log alone was named, or no store at all."""
+    """The store that contains `out`, also if only the store's log was named, or no store."""
     for path in (out, *out.parents):
         if (path / DIRECTORY).is_dir():
             return str(path)

@@ -1,10 +1,10 @@
-"""`trovemq-pipeline JOB`: runs one job and says how it ended.
+"""`trovemq-pipeline JOB`: runs one job and reports its end.
 
-Standard output has the job's report alone, as one JSON object and only once it is whole. Standard error has
-the progress bar (on a terminal), notes and errors. Exit codes: report.py. Spark's own chatter, which is
-Java's and the workers', goes nowhere; `--debug` lets it through, and shows tracebacks.
+Standard output has only the job's report, as one JSON object, and only when it is complete. Standard error
+has the progress bar (on a terminal), notes and errors. Exit codes: report.py. The output of Spark itself,
+from Java and the workers, is dropped; `--debug` shows it, and tracebacks.
 
-Help, and most errors of usage, come without importing Spark.
+Help and most errors of usage need no import of Spark.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ MASTER_DEFAULT: Final = "local[2]"
 
 JOBS: Final[dict[str, Job]] = {
     "archive": Job("trovemq_spark.jobs.archive", "Copy a store's segments into Parquet, by topic and day."),
-    "rebuild": Job("trovemq_spark.jobs.rebuild", "Make consume queues and index files from the log alone."),
+    "rebuild": Job("trovemq_spark.jobs.rebuild", "Rebuild consume queues and index files from the log."),
     "audit": Job(
-        "trovemq_spark.jobs.audit", "Check the log, its queues and its index; find holes and doubles."
+        "trovemq_spark.jobs.audit", "Check the log, its queues and its index; find holes and duplicates."
     ),
     "search": Job(
-        "trovemq_spark.jobs.search", "Find messages in archive and live store at once.", lazy_session=True
+        "trovemq_spark.jobs.search", "Find messages in archive, store and brokers at once.", lazy_session=True
     ),
-    "trace": Job("trovemq_spark.jobs.trace", "Measure the way of messages: stored, delivered, acknowledged."),
+    "trace": Job("trovemq_spark.jobs.trace", "Measure when messages are stored, delivered, acknowledged."),
     "replay": Job("trovemq_spark.jobs.replay", "Send an archive or a log to a broker again."),
-    "stream": Job("trovemq_spark.jobs.stream", "Carry a topic into a table, continuously."),
-    "compact": Job("trovemq_spark.jobs.compact", "Make few archive files of many."),
+    "stream": Job("trovemq_spark.jobs.stream", "Copy topics into a table, once or continuously."),
+    "compact": Job("trovemq_spark.jobs.compact", "Merge many archive files into few."),
 }
 
 StoreOption = Annotated[
@@ -61,19 +61,19 @@ DebugOption = Annotated[bool, typer.Option("--debug", help="Show Spark's own log
 
 
 def main() -> None:
-    """The console script's entry."""
+    """The entry point of the console script."""
     code = run(sys.argv[1:], own_process=True)
     sys.stdout.flush()
     sys.stderr.flush()
     if running.stuck:
-        os._exit(code)  # Java ends when this process is gone
+        os._exit(code)  # Java ends with this process
     raise SystemExit(code)
 
 
 def run(command_line: Sequence[str], *, own_process: bool = False) -> int:
     """Runs one command line (without the program's name) and returns its exit code.
 
-    own_process: this process is the command's alone, so that its signals and its standard error may change.
+    own_process: this process runs only the command, so its signals and its standard error may be changed.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     named = command_line[0] if command_line and not command_line[0].startswith("-") else ""
@@ -92,13 +92,13 @@ def run(command_line: Sequence[str], *, own_process: bool = False) -> int:
     except (KeyboardInterrupt, typer.Abort):  # Abort: the parser's form of Ctrl-C
         return running.stopped_code()
     except BrokenPipeError:
-        return 0  # the reader of the help has seen enough
+        return 0  # the reader of the help has closed the pipe
     return code if isinstance(code, int) else 0
 
 
 def keep_chatter_away() -> None:
-    """Drops the output of Java and Spark's workers to this process's standard output and error from now on;
-    Python's own sys.stdout and sys.stderr stay where they were."""
+    """From now on drops what Java and Spark's workers write to this process's standard output and error;
+    Python's own sys.stdout and sys.stderr stay as they were."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     sys.stdout = _kept(sys.stdout, nowhere, 1, "strict")
     sys.stderr = _kept(sys.stderr, nowhere, 2, "backslashreplace")
@@ -122,7 +122,7 @@ def _terminate(number: int, _frame: object) -> None:
 
 
 def _app(named: str) -> typer.Typer:
-    """A command for each job; the one that is named shows its settings in its help."""
+    """A command for each job; the named one shows its settings in its help."""
     app = typer.Typer(
         name=PROGRAM,
         help="TroveMQ's data pipeline: jobs over a store, a live broker, or an archive.",

@@ -1,7 +1,7 @@
 """The options by which readers and writers of format `trovemq` connect: TLS, credentials and transport.
 
-Options that are not given come from the variables TROVEMQ_TLS, TROVEMQ_TLS_CA, TROVEMQ_ACCESS_KEY, … of each
-process. Files are read on each machine; a secret is no option, for Spark shows those.
+Options that are not given are read from the variables TROVEMQ_TLS, TROVEMQ_TLS_CA, TROVEMQ_ACCESS_KEY, … of
+each process. Files are read on each machine. A secret cannot be an option, because Spark displays options.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from trovemq_spark.option_kinds import BOOLEAN, TEXT, Kind, choice
 Row = tuple[str, str, Kind, str, str]
 # fmt: off
 ROWS: Final[tuple[Row, ...]] = (
-    ("tls", "tls", BOOLEAN, "", "connect by TLS; also where one of the next is given"),
+    ("tls", "tls", BOOLEAN, "", "connect by TLS; implied by one of the next four"),
     ("tlsCa", "tls_ca", TEXT, "", "PEM file of the certificates to trust; else the system's"),
     ("tlsCert", "tls_cert", TEXT, "", "PEM file of this client's certificate"),
     ("tlsKey", "tls_key", TEXT, "", "PEM file of its key"),
     ("tlsServerName", "tls_server_name", TEXT, "", "the name in the server's certificate; else the host"),
     ("credentialsFile", "credentials_file", TEXT, "", "file of access key and secret; else the environment"),
-    ("grpcTransport", "grpc_transport", choice(*TRANSPORTS), "", "the library that carries the calls"),
+    ("grpcTransport", "grpc_transport", choice(*TRANSPORTS), "",
+     "the transport of the calls; else TROVEMQ_GRPC_TRANSPORT, else trovemq"),
 )
 # fmt: on
-"""As the tables of options have them: name, field, kind, default, meaning."""
+"""Rows of the tables of options: name, field, kind, default, meaning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionOptions:
-    """Their values; None where not given. Picklable."""
+    """Their values; None if not given. Picklable."""
 
     tls: bool | None = None
     tls_ca: str | None = None
@@ -41,11 +42,11 @@ class ConnectionOptions:
     grpc_transport: str | None = None
 
     def connection(self) -> ConnectionOptions:
-        """These alone, of a reading or a write that has more."""
+        """Only these options, without the others of a reader or writer."""
         return ConnectionOptions(**{field: getattr(self, field) for _, field, *_ in ROWS})
 
     def of_client(self, options: ClientOptions) -> ClientOptions:
-        """The SDK's options with these."""
+        """The SDK's options with these set."""
         transport = cast("GrpcTransport | None", self.grpc_transport)
         return replace(
             options, tls=self._tls(), credentials_file=self.credentials_file, grpc_transport=transport

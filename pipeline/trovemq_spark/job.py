@@ -2,8 +2,8 @@
 
     run(session, arguments, progress) -> Report
 
-of nothing else: no globals, no clock of its own, no printing; so it runs the same from the command line, a
-notebook, a scheduler, on `local[2]` and on a cluster.
+without globals, clock or printing. So it runs in the same way from the command line, a notebook or a
+scheduler, on `local[2]` and on a cluster.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 FINDINGS_MAX: Final = 1000
-"""The number of findings that a report lists; all are counted."""
+"""The most findings that a report lists; all are counted."""
 
 
 class Progress(Protocol):
-    """Where a job says how far it is: a bar on a terminal, nothing in a test."""
+    """Gets the progress of a job: a bar on a terminal, nothing in a test."""
 
     def begin(self, what: str, total: int) -> None:
-        """A new step of `total` parts (0: not known)."""
+        """Begins a step of `total` parts (0: unknown)."""
         ...
 
     def advance(self, count: int = 1) -> None: ...
 
 
 class NoProgress:
-    """Says nothing."""
+    """Ignores the progress."""
 
     def begin(self, what: str, total: int) -> None:
         pass
@@ -38,7 +38,7 @@ class NoProgress:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A fault: `file` (relative to the input) and byte `offset` in it; -1: no place."""
+    """A fault: `file` (relative to the input) and byte `offset` in it; -1: without a place."""
 
     kind: str
     what: str
@@ -51,7 +51,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """The report of a job. `facts`: JSON-ready counts and names in lowerCamelCase; findings make exit code
+    """The report of a job. `facts`: counts and names for JSON, in lowerCamelCase; findings make the exit code
     1."""
 
     job: str
@@ -59,10 +59,10 @@ class Report:
     findings: list[Finding] = field(default_factory=list)
     finding_count: int = 0
     notes: list[str] = field(default_factory=list)
-    """Facts for the reader that are not a fault: an open segment, rows that were left out by request."""
+    """Facts that are not faults: an open segment, rows that were left out by request."""
 
     def found(self, finding: Finding) -> None:
-        """Counts it, and lists it while there are few."""
+        """Counts the finding, and lists it if there are few."""
         self.finding_count += 1
         if len(self.findings) < FINDINGS_MAX:
             self.findings.append(finding)
@@ -70,7 +70,8 @@ class Report:
     def note_missing(
         self, asked: Iterable[str], found: Iterable[str], what: str = "message of topic"
     ) -> None:
-        """A requested topic (or `what` else has a name) that is not there may be a misspelt one."""
+        """Notes a requested topic (or whatever `what` says) that does not exist, because its name may be
+        misspelt."""
         there = set(found)
         self.notes += [f"no {what} {name} is there" for name in sorted(asked) if name not in there]
 

@@ -1,8 +1,7 @@
-"""The event loop on which this process talks to brokers: in a thread of its own, while the process lives.
+"""The event loop for all calls of this process to brokers: in its own thread, as long as the process lives.
 
-Spark's planner, its tasks and a notebook call from plain code, some of them while a loop of theirs runs. One
-for each call would do as well, but gRPC's work that finishes after such a loop was closed is logged as an
-error.
+Spark's planner, its tasks and notebooks call from synchronous code, some while they run their own loop. A new
+loop for each call would also work, but gRPC logs an error if its work ends after the loop was closed.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ _Answer = TypeVar("_Answer")
 
 _starting: Final = threading.Lock()
 _loops: Final[dict[int, asyncio.AbstractEventLoop]] = {}
-"""By process id: after a fork the child has the object and not its thread."""
+"""By process id: after a fork the child has the object but not its thread."""
 
 
 def run(coroutine: Coroutine[Any, Any, _Answer]) -> _Answer:
-    """The coroutine's result or error; it is cancelled where the caller is interrupted."""
+    """The coroutine's result or error; an interrupted caller cancels it."""
     future = asyncio.run_coroutine_threadsafe(coroutine, _loop())
     try:
         return future.result()
@@ -46,7 +45,7 @@ def iterate(items: AsyncGenerator[_Answer, None]) -> Generator[_Answer, None, No
 
 
 def _close(items: AsyncGenerator[_Answer, None]) -> None:
-    """Ends the generator, without fail and without waiting for ever: the process may be about to end."""
+    """Closes the generator without raising and without waiting for ever: the process may be about to end."""
     if sys.is_finalizing():
         return
     closing = asyncio.run_coroutine_threadsafe(_closed(items), _loop())

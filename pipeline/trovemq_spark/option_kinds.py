@@ -1,6 +1,6 @@
-"""The meaning of an option's text: one parser for each kind of value, shared by sources and sinks.
+"""Parses the text of an option: one parser for each kind of value, shared by sources and sinks.
 
-A parser takes the text and gives the value, or raises ValueError with the expected form ("a number above 0").
+A parser returns the value, or raises ValueError with the expected form ("a number above 0").
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LONG_MAX: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of value: its name in a table for readers, and its parser."""
+    """A kind of value: its name for readers, and its parser."""
 
     name: str
     parse: Callable[[str], Any]
@@ -34,7 +34,7 @@ def option_error(message: str, name: str) -> TroveError:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean X?` for the known name that is most like this one, else the full stop."""
+    """`; did you mean X?` with the most similar known name, else a full stop."""
     by_lower = {other.lower(): other for other in known}
     found = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
     return f"; did you mean {by_lower[found[0]]}?" if found else "."

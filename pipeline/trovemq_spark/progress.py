@@ -1,4 +1,4 @@
-"""A bar on a terminal: on standard error, so that standard output has the report alone."""
+"""A progress bar on a terminal, on standard error: standard output has only the report."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ProgressBar:
         self._progress.advance(self._step, count)
 
     def _end_step(self) -> None:
-        """Uncounted items are done as well when the next step begins."""
+        """Items that were not counted are done, too, when the next step begins."""
         task = self._progress.tasks[-1]
         self._progress.update(self._step, total=task.total or task.completed or 1)
         self._progress.update(self._step, completed=self._progress.tasks[-1].total)

@@ -8,8 +8,8 @@
 | 3         | failed                                         | nothing         |
 | 130, 143  | stopped by Ctrl-C, by SIGTERM                  | nothing         |
 
-An error inside a Spark task reaches the driver as text: Java's words around Python's traceback around our
-own line. `failure_line` finds that line.
+An error in a Spark task reaches the driver as text: our own line is in Python's traceback, which is in
+Java's. `failure_line` finds that line.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _DISK_FULL: Final = ("No space left on device", "Disk quota exceeded")
 _LINE_MAX: Final = 2000
 
 _ADVICE: Final = {
-    # The words of the table of errors are for those who run or ask a broker.
+    # The remedies in the table of errors are for users and operators of a broker.
     errors.DISK_FULL.symbol: "Free space, then run the job again: it continues where it stopped.",
     errors.STORE_FAILED.symbol: "Check the path, its owner and its disk; jobs only read a store.",
     errors.STORE_SETTINGS_MISMATCH.symbol: "Set the sizes as the message says.",
@@ -54,12 +54,13 @@ def exit_code(report: Report) -> int:
 
 
 def report_text(report: Report, *, terminal: bool) -> str:
-    """One JSON object, ASCII only; on a terminal over several lines."""
+    """One JSON object, ASCII only; on a terminal on several lines."""
     return json.dumps(report.to_json(), indent=2 if terminal else None, default=str) + "\n"
 
 
 def error_of(failure: BaseException) -> TroveError:
-    """The TroveError that a failure is, was caused by, or has the text of; else UNKNOWN_ERROR in one line."""
+    """The TroveError of a failure: the failure itself, its cause, or the one in its text; else UNKNOWN_ERROR
+    with one line of text."""
     for error in _chain(failure):
         if isinstance(error, TroveError):
             return error
@@ -96,7 +97,7 @@ def failure_line(failure: BaseException) -> str:
 
 
 def is_usage(failure: BaseException) -> bool:
-    """Whether it is the caller's options that are wrong, an address that is none among them."""
+    """Whether the caller's options, or an address, are wrong."""
     if not isinstance(failure, TroveError):
         return False
     return failure.spec is errors.OPTION_ILLEGAL or (

@@ -1,4 +1,4 @@
-"""One run of one job: from its arguments on the command line to its exit code (report.py)."""
+"""Runs one job: from its arguments on the command line to its exit code (report.py)."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _BRIDGE_LOGGERS: Final = ("root", "py4j.clientserver", "py4j.java_gateway")
 stopped_by: Final[list[int]] = []
 """Signals other than Ctrl-C that stopped this process."""
 stuck: Final[list[SparkSession]] = []
-"""Sessions that did not end in time: the process must not wait for them at its own end."""
+"""Sessions that did not end in time: the process must not wait for them when it ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Where a job is. With lazy_session it is given a function that makes the session: it may well have its
-    answer before Java would have started."""
+    """The module of a job. With lazy_session it gets a function that makes the session, because it may have
+    its answer before Java would have started."""
 
     module: str
     summary: str
@@ -45,7 +45,7 @@ class Job:
 
 
 class JobRun:
-    """One job from its arguments to its exit code."""
+    """Runs one job from its arguments to its exit code."""
 
     def __init__(self, name: str, job: Job, master: str, debug: bool) -> None:
         self._name = name
@@ -83,7 +83,7 @@ class JobRun:
         logging.basicConfig(handlers=[handler], level=logging.WARNING, format="%(name)s: %(message)s")
 
     def _prepare(self, common: dict[str, str], settings: list[str]) -> tuple[Callable[..., Report], Any]:
-        """(the job's function, its arguments). UsageError."""
+        """(the job's function, its arguments). Raises UsageError."""
         given = job_arguments.split_settings(settings)
         job_arguments.check_names(self._name, job_arguments.read_fields(self._job.module), common, given)
         module = importlib.import_module(self._job.module)
@@ -91,7 +91,7 @@ class JobRun:
         if not self._job.lazy_session:
             importlib.import_module("trovemq_spark.before_start").check_arguments(values)
         function: Callable[..., Report] = module.run
-        # A job may need more of Spark than the usual, from its start: jars.
+        # A job may need jars in the session from the start.
         settings_of = getattr(module, "session_settings", None)
         self._session_settings = {} if settings_of is None else settings_of(values)
         return function, values
@@ -110,7 +110,7 @@ class JobRun:
         return self._session
 
     def _stop(self) -> None:
-        """Ends Spark, which may hang where a task does; a second Ctrl-C need not wait for it."""
+        """Ends Spark, which may hang like one of its tasks; a second Ctrl-C stops the waiting."""
         if self._session is None:
             return
         previous = signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -147,7 +147,7 @@ class JobRun:
             sys.stdout.write(report.report_text(result, terminal=sys.stdout.isatty()))
             sys.stdout.flush()
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # also at the process's end
         return report.exit_code(result)
 
 
@@ -167,7 +167,7 @@ def stopped_code() -> int:
 
 
 def usage_error(what: str, advice: str = f"See `{PROGRAM} --help`.") -> int:
-    """Says it in one line; the exit code."""
+    """Prints the fault on one line; returns the exit code."""
     what = " ".join(what.split())
     end = "" if what.endswith((".", "?", "!")) else "."
     sys.stderr.write(f"error: {what}{end} {advice}\n")

@@ -1,6 +1,6 @@
 """The Spark session that the jobs run in, with the settings that the data sources need.
 
-Spark's own `spark-submit` is served as well: `with_settings(SparkSession.builder)` adds them to any builder.
+For `spark-submit`, `with_settings(SparkSession.builder)` adds these settings to any builder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties").as_uri()
 SETTINGS: Final[Mapping[str, str]] = {
     # A store's times are epoch milliseconds; days are days of UTC.
     "spark.sql.session.timeZone": "UTC",
-    # Without it Spark filters after every record was read and carried over.
+    # Without it Spark filters after every record was read and transferred.
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
@@ -33,17 +33,17 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.streaming.metricsEnabled": "false",
 }
 LOCAL_SETTINGS: Final[Mapping[str, str]] = {
-    # Spark would take an outer interface where the host's name is a loopback address.
+    # Spark would use an external interface if the host's name resolves to loopback.
     "spark.driver.bindAddress": LOOPBACK,
     "spark.driver.host": LOOPBACK,
     "spark.driver.memory": "2g",
-    # Spark's start would write a dozen lines to standard error before anybody could ask it not to.
+    # Spark would write a dozen lines to standard error before its log level can be set.
     "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS}",
 }
 
 
 def with_settings(builder: SparkSession.Builder, *, master: str = MASTER_DEFAULT) -> SparkSession.Builder:
-    """The builder with master and settings. On `local` masters the driver listens on loopback only."""
+    """The builder with master and settings. With `local` masters the driver listens on loopback only."""
     settings = dict(SETTINGS) | (dict(LOCAL_SETTINGS) if master.startswith("local") else {})
     builder = builder.master(master)
     for name, value in settings.items():
@@ -54,10 +54,10 @@ def with_settings(builder: SparkSession.Builder, *, master: str = MASTER_DEFAULT
 def make_session(
     name: str, *, master: str = MASTER_DEFAULT, settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A session of this name, or the one that is there. JavaMissingError where no Java is found."""
+    """A new session of this name, or the existing one. Raises JavaMissingError if no Java is found."""
     prepare_environment(master)
     builder = with_settings(SparkSession.builder, master=master).appName(name)
-    # Spark would write these into the working directory.
+    # Spark would create these in the working directory.
     builder = builder.config("spark.sql.warehouse.dir", f"{tempfile.gettempdir()}/trovemq-warehouse")
     for key, value in (settings or {}).items():
         builder = builder.config(key, value)
@@ -68,7 +68,7 @@ def make_session(
 
 
 def prepare_environment(master: str) -> None:
-    """The environment of the JVM and the workers: Java, and this very Python."""
+    """Sets the environment of the JVM and the workers: Java, and the Python of this process."""
     os.environ["JAVA_HOME"] = str(find_java_home())
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -77,8 +77,8 @@ def prepare_environment(master: str) -> None:
 
 
 def register_sources(session: SparkSession) -> None:
-    """Makes the formats `trovemq` and `trovemq-log` known by name, also where the packages that Spark looks
-    for by itself (`pyspark_trovemq…`) are not installed."""
+    """Registers the formats `trovemq` and `trovemq-log`, also if the packages that Spark looks for
+    (`pyspark_trovemq…`) are not installed."""
     from trovemq_spark.sources.live_batch import TroveDataSource
     from trovemq_spark.sources.log_batch import TroveLogDataSource
 

@@ -1,4 +1,4 @@
-"""A job's tasks on Spark's workers (tasks.py has the rules)."""
+"""Runs a job's tasks on Spark's workers (tasks.py has the rules)."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TASKS_A_CORE: Final = 4
-"""Many items become this many Spark tasks for each core: small enough to be evenly spread."""
+"""Many items become this many Spark tasks per core, so that the work is evenly distributed."""
 
 
 class SparkTasks(Runner):
-    """A Spark task an item; where items are many, one for several of them, of about the same weight."""
+    """One Spark task per item; if there are many items, one for several of about the same total weight."""
 
     def __init__(self, session: SparkSession, progress: Progress) -> None:
         super().__init__(progress)
@@ -84,7 +84,8 @@ class SparkTasks(Runner):
 
 
 def deal(weights: Sequence[int], bin_count: int) -> list[list[int]]:
-    """The indexes of the weights in at most bin_count bins: the heaviest first, each into the lightest."""
+    """The indexes of the weights in at most bin_count bins: the heaviest first, each into the lightest
+    bin."""
     bins: list[list[int]] = [[] for _ in range(min(bin_count, len(weights)))]
     loads = [(0, number) for number in range(len(bins))]
     for index in sorted(range(len(weights)), key=lambda index: (-weights[index], index)):
@@ -118,8 +119,8 @@ class _CountedPairs(Generic[Item, Key, Value]):
 
 
 class _Ended:
-    """An accumulator's parameter: how many items have ended; the progress gets it when Spark hears that a
-    task has ended. A task that Spark runs twice is counted once: a step never has more than its items."""
+    """The parameter of an accumulator: how many items have ended. The progress gets it when Spark learns that
+    a task has ended. A task that runs twice is counted once: a step never has more than its items."""
 
     def __init__(self, progress: Progress | None = None) -> None:
         self._progress = progress
@@ -144,7 +145,7 @@ class _Ended:
 
     @contextmanager
     def counting(self, item_count: int) -> Iterator[None]:
-        """A call of this many items; at its end all of them are reported."""
+        """A step with this many items; at its end all of them are reported."""
         self._left = item_count
         yield
         self._advance(self._left)

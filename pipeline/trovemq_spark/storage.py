@@ -1,8 +1,8 @@
-"""Where stores, archives and results lie: a local path, or a URI that Arrow's file systems know
-(`s3://`, `gs://`, `hdfs://`, `file://`, `mock://` in tests). Files are written whole or not at all.
+"""The places of stores, archives and results: a local path, or a URI of one of Arrow's file systems (`s3://`,
+`gs://`, `hdfs://`, `file://`, `mock://` in tests). Files are written completely or not at all.
 
-On a local path a file appears by a rename after its sync, on an object store by its one put. Reading a local
-file maps it; any other is read whole (a segment: its size in memory).
+On a local path a file appears by a rename after its sync, on an object store by a single put. A local file is
+mapped for reading; any other is read as a whole (a segment takes its size in memory).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Entry:
 
 
 class Place:
-    """A directory. Pickles, so that tasks can use it."""
+    """A directory. Picklable, so that tasks can use it."""
 
     def __init__(self, text: str | os.PathLike[str]) -> None:
         """Raises ValueError for a URI that Arrow does not know."""
@@ -55,7 +55,7 @@ class Place:
 
     @property
     def local(self) -> Path | None:
-        """The directory, where it is one of this machine."""
+        """The directory, if it is a local one."""
         return self._local
 
     def child(self, name: str) -> Place:
@@ -64,7 +64,7 @@ class Place:
     # --- looking ---
 
     def entries(self, directory: str = "", *, recursive: bool = False) -> Iterator[Entry]:
-        """The entries of a directory, by name; nothing where it is not there; no unfinished files."""
+        """The entries of a directory, by name, without unfinished files; none if it does not exist."""
         if self._local is not None:
             yield from sorted(self._local_entries(directory, recursive), key=lambda entry: entry.name)
             return
@@ -104,11 +104,11 @@ class Place:
     # --- reading ---
 
     def read(self, name: str) -> bytes:
-        """A whole file. FileNotFoundError, OSError."""
+        """A whole file. Raises FileNotFoundError, OSError."""
         return bytes(self.map(name))
 
     def head(self, name: str, size: int) -> bytes:
-        """The first bytes of a file. FileNotFoundError, OSError."""
+        """The first bytes of a file. Raises FileNotFoundError, OSError."""
         if self._local is not None:
             with (self._local / name).open("rb") as file:
                 return file.read(size)
@@ -117,7 +117,7 @@ class Place:
             return bytes(stream.read(size))
 
     def map(self, name: str) -> mmap.mmap | bytes:
-        """A whole file for reading, mapped where it is local. FileNotFoundError, OSError."""
+        """A whole file for reading, mapped if it is local. Raises FileNotFoundError, OSError."""
         if self._local is None:
             assert self._files is not None
             with self._files.open_input_file(self._path(name)) as file:
@@ -132,7 +132,7 @@ class Place:
     # --- writing ---
 
     def write(self, name: str, data: bytes) -> None:
-        """The file with these bytes, whole, in place of one that was there. OSError."""
+        """Writes a file with these bytes, in place of an existing one. Raises OSError."""
         if self._local is None:
             assert self._files is not None
             self._files.create_dir(posixpath.dirname(self._path(name)), recursive=True)
@@ -150,14 +150,14 @@ class Place:
             raise
 
     def temporary(self, name: str) -> Path:
-        """Where to write a local file before publish(); nobody sees it there."""
+        """Where to write a local file before publish(); no reader sees it there."""
         assert self._local is not None, "only local files are renamed"
         path = self._local / name
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.with_name(f"{_TEMPORARY}{os.getpid()}-{path.name}")
 
     def publish(self, temporary: Path, name: str) -> None:
-        """Syncs the file written to temporary(name) and gives it its name. OSError."""
+        """Syncs the file at temporary(name) and gives it its name. Raises OSError."""
         assert self._local is not None
         path = self._local / name
         for target, flags in ((temporary, os.O_RDONLY), (path.parent, os.O_RDONLY | os.O_DIRECTORY)):
@@ -170,7 +170,7 @@ class Place:
                 os.close(descriptor)
 
     def remove(self, name: str) -> None:
-        """Nothing where it is gone already."""
+        """Removes the file, if it exists."""
         if self._local is not None:
             (self._local / name).unlink(missing_ok=True)
             return

@@ -1,9 +1,9 @@
-"""Where a job's tasks run: one after another in this process, or on Spark's workers (spark_tasks.py).
+"""Runs a job's tasks: one after another in this process, or on Spark's workers (spark_tasks.py).
 
-A task's function is one of a module (so that workers can import it), perhaps with its first arguments bound
-by functools.partial; it, its item and its result pickle. An error that belongs to the store or the disk is an
-outcome, not a crash: Spark does not try it again, and it keeps its kind (an exception of a Spark task arrives
-as the JVM's, with its kind lost).
+A task's function belongs to a module, so that workers can import it; its first arguments may be bound by
+functools.partial. Function, item and result can be pickled. An error of the store or the disk is a result and
+not an exception: Spark does not repeat the task, and the error keeps its type (an exception of a Spark task
+arrives as one of the JVM).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _EXPECTED: Final = (TroveError, StorageError, OSError)
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A task's TroveError, such that it pickles."""
+    """A task's TroveError, in a form that can be pickled."""
 
     spec: ErrorSpec
     message: str
@@ -36,7 +36,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: TroveError | StorageError | OSError) -> Failure:
-        """DISK_FULL or STORE_FAILED by the system's error."""
+        """DISK_FULL or STORE_FAILED, by the system's error."""
         if isinstance(error, TroveError):
             return cls(error.spec, error.message, error.fields)
         spec = errors.DISK_FULL if error.errno in DISK_FULL_NUMBERS else errors.STORE_FAILED
@@ -47,14 +47,14 @@ class Failure:
 
 
 def raise_failure(outcomes: Iterable[object]) -> None:
-    """Raises the TroveError of the first that failed."""
+    """Raises the TroveError of the first failure."""
     for outcome in outcomes:
         if isinstance(outcome, Failure):
             raise outcome.error()
 
 
 class Runner(ABC):
-    """Reports the progress of each step: `what` names it; "" continues with the step before."""
+    """Reports the progress of each step: `what` names it; "" continues the step before."""
 
     core_count: int
     """Tasks that run at the same time."""
@@ -74,7 +74,8 @@ class Runner(ABC):
         items: Sequence[Item],
         weight: Callable[[Item], int] | None = None,
     ) -> list[Result | Failure]:
-        """function(item) of each, in order. weight: about how long an item takes (all alike)."""
+        """function(item) for each item, in order. weight: about how long an item takes (default: all the
+        same)."""
 
     def map(
         self,
@@ -83,7 +84,7 @@ class Runner(ABC):
         items: Sequence[Item],
         weight: Callable[[Item], int] | None = None,
     ) -> list[Result]:
-        """The same; TroveError of the first item that failed, when all have ended."""
+        """The same results; raises the TroveError of the first failed item when all have ended."""
         results = self.outcomes(what, function, items, weight)
         raise_failure(results)
         return results  # type: ignore[return-value]  # no failure is left
@@ -96,12 +97,12 @@ class Runner(ABC):
         items: Sequence[Item],
         reduce: Callable[[Key, list[Value]], Iterable[Result]],
     ) -> list[Result]:
-        """The pairs that function(item) gives brought together by key (not None), in no order; all that
-        reduce(key, values) gives. TroveError of one that failed."""
+        """Groups the pairs that function(item) returns by key (not None), in no order, and returns all
+        results of reduce(key, values). Raises the TroveError of a failure."""
 
 
 class OneProcess(Runner):
-    """Runs everything here and now."""
+    """Runs everything in this process, one after the other."""
 
     core_count = 1
 
@@ -148,7 +149,7 @@ def outcome_of(function: Callable[[Item], Result], item: Item) -> Result | Failu
 
 @dataclass(frozen=True, slots=True)
 class Pairs(Generic[Item, Key, Value]):
-    """A shuffle's first half. A failed item has the key None."""
+    """The first half of a shuffle. A failed item has the key None."""
 
     function: Callable[[Item], Iterable[tuple[Key, Value]]]
 
@@ -161,7 +162,7 @@ class Pairs(Generic[Item, Key, Value]):
 
 @dataclass(frozen=True, slots=True)
 class Reduce(Generic[Key, Value, Result]):
-    """A shuffle's second half, called with one (key, values)."""
+    """The second half of a shuffle, called with one (key, values)."""
 
     reduce: Callable[[Key, list[Value]], Iterable[Result]]
 

@@ -1,1 +1,1 @@
-"""Parquet files with a manifest of the files that count."""
+"""Parquet files, and a manifest of those that are committed."""

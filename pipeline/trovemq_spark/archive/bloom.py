@@ -1,8 +1,8 @@
-"""Look-ups of a key in Parquet's bloom filters: which row groups of a file may have it.
+"""Looks a key up in Parquet's bloom filters: which row groups of a file may have it.
 
 A filter is a header (Thrift: the bitset's size, three empty structs) and a bitset of blocks of 32 bytes, each
 eight words of 32 bits. The upper half of a value's XXH64 chooses the block, the lower half one bit of each of
-its words; all eight are set where the value is there. So one question reads 32 bytes of a row group.
+its words; all eight are set if the value is in the row group. So a look-up reads 32 bytes per row group.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _HEADER_SIZE_MAX: Final = 64
 
 
 class FileFilters:
-    """All filters of one file, which is open inside of `with`."""
+    """All filters of one file, which is open within `with`."""
 
     def __init__(self, place: Place, entry: FileEntry) -> None:
-        """OSError."""
+        """Raises OSError."""
         files, root = place.arrow()
         self._file = files.open_input_file(f"{root.rstrip('/')}/{entry.file}")
         try:
@@ -48,9 +48,9 @@ class FileFilters:
         return int(self._metadata.num_row_groups)
 
     def groups_with(self, column: str, values: Iterable[str]) -> set[int]:
-        """The row groups that may have one of these values (whole ones; of `keyList`: single keys).
+        """The row groups that may have one of these values (whole values; single keys for `keyList`).
 
-        column: one of BLOOM_COLUMNS. A row group without a filter may have anything. OSError.
+        column: one of BLOOM_COLUMNS. A row group without a filter may have any value. Raises OSError.
         """
         hashes = [xxhash64(value.encode()) for value in values]
         index = _column_index(self._metadata, BLOOM_COLUMNS[column])
@@ -76,7 +76,7 @@ def _may_have(file: Any, chunk: Any, hashes: list[int]) -> bool:
 
 
 def _bitset_size(header: bytes) -> int:
-    """The first field of the header: a zigzag number of 7 bits a byte."""
+    """The first field of the header: a zigzag number, 7 bits per byte."""
     assert header[:1] == b"\x15", "field 1, of 32 bits"
     value = 0
     for i, byte in enumerate(header[1:]):

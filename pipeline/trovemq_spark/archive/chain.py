@@ -1,8 +1,8 @@
-"""The manifest of an archive as it lies on disk: which files count, commit by commit.
+"""The manifest of an archive on disk: the committed files, commit by commit.
 
     _manifest/00000000000000000001.json            the changes of commit 1
-    _manifest/00000000000000000032.snapshot.json   everything that counts after commit 32
-    _manifest/lock                                 the one that writes (archive/lock.py)
+    _manifest/00000000000000000032.snapshot.json   all committed files after commit 32
+    _manifest/lock                                 held by the writer (archive/lock.py)
 
     {"kind": "trovemq archive", "formatVersion": 1, "number": 1, "id": "9c…", "job": "archive",
      "batch": ["query", 7] | null, "added": [file entries], "removed": [names], "forgotten": [names],
@@ -12,9 +12,9 @@
 A snapshot has "files", "retired", "sources", "batches" and "selection". Both are sealed (sealed_json).
 
 Invariants
-- A commit appears whole or not at all, and its number is never used again: on a local path by a link that
-  fails where the name is there, on an object store by one put after a look and before one (see create()).
-- A number that is missing between a snapshot and the last commit is damage, never a state.
+- A commit appears whole or not at all, and its number is never used again: on a local path by a link, which
+  fails if the name exists; on an object store by a put with a check before and after it (see create()).
+- A number that is missing between a snapshot and the last commit is damage.
 - Commits are kept back to the snapshot before the last, so that one damaged snapshot loses nothing.
 """
 
@@ -47,21 +47,21 @@ Sources = dict[str, dict[str, dict[str, Any]]]
 
 @dataclass(slots=True)
 class State:
-    """The files that count after commit `number`."""
+    """The files that are committed after commit `number`."""
 
     number: int = 0
     files: dict[str, FileEntry] = field(default_factory=dict)
     retired: list[str] = field(default_factory=list)
-    """Files that no longer count and are still there, for those who read them now."""
+    """Files that no longer count but still exist, for readers that have them open."""
     sources: Sources = field(default_factory=dict)
-    """How far each segment of each source was read."""
+    """How far each segment of each source has been read."""
     batches: dict[str, int] = field(default_factory=dict)
     """The last batch of each streaming query."""
     selection: dict[str, Any] | None = None
-    """The part of the log that the archive takes; the same in every run."""
+    """The part of the log that is archived; the same in every run."""
 
     def apply(self, commit: dict[str, Any]) -> None:
-        """KeyError, TypeError, ValueError where it is not a commit, or not the next one."""
+        """Raises KeyError, TypeError, ValueError if it is not a commit, or not the next one."""
         if commit["number"] != self.number + 1:
             raise ValueError(f"it is number {commit['number']}, expected {self.number + 1}")
         for name in commit["removed"]:
@@ -104,13 +104,13 @@ class State:
 
 
 def load(place: Place, trials: int = _READ_TRIALS) -> State | None:
-    """The present state; None where there is no manifest. TroveError ARCHIVE_ILLEGAL where it is damaged."""
+    """The present state; None if there is no manifest. Raises TroveError ARCHIVE_ILLEGAL if it is damaged."""
     try:
         return _load(place)
     except (FileNotFoundError, TroveError):
         if not trials:
             raise
-        return load(place, trials - 1)  # a writer may have added and cleared away while names were listed
+        return load(place, trials - 1)  # a writer may have changed files meanwhile
 
 
 def _load(place: Place) -> State | None:
@@ -175,14 +175,14 @@ def _damaged(place: Place, name: str, error: Exception) -> TroveError:
 
 
 def append(place: Place, state: State, commit: dict[str, Any]) -> None:
-    """Makes the commit count, on disk and in `state`. TroveError JOB_RUNNING where another run made one of
-    its number; OSError; then nothing has changed."""
+    """Commits on disk and in `state`. Raises TroveError JOB_RUNNING if another run has made a commit of this
+    number, or OSError; then nothing has changed."""
     number = state.number + 1
     document = {"kind": KIND, "formatVersion": FORMAT_VERSION, "number": number} | commit
     create(place, f"{DIRECTORY}/{number:020d}.json", _sealed(document))
     state.apply(document)
     if number % SNAPSHOT_EVERY == 0:
-        with suppress(OSError):  # the commit counts; the next snapshot is as good
+        with suppress(OSError):  # the commit is valid; the next snapshot serves the same purpose
             _take_snapshot(place, state)
 
 
@@ -218,11 +218,11 @@ def _sealed(document: dict[str, Any]) -> bytes:
 
 
 def create(place: Place, name: str, data: bytes) -> None:
-    """A file that was not there. TroveError JOB_RUNNING where it is; OSError.
+    """Creates a new file. Raises TroveError JOB_RUNNING if it exists; OSError.
 
-    On an object store there is a look before the put and one after it: of two runs that put at the same
-    moment the one whose bytes are not there gets the error. (Between the other's look and a late put a gap
-    stays: there, let one run at a time write into an archive.)
+    On an object store the name is checked before the put, and the content after it: of two runs that put at
+    the same moment, the one whose content was replaced gets the error. A short interval remains between the
+    other run's check and a late put: there, let one run at a time write into an archive.
     """
     path = place.local
     if path is None:
@@ -246,7 +246,7 @@ def create(place: Place, name: str, data: bytes) -> None:
 
 
 def sync_directory(place: Place, name: str) -> None:
-    """The names in a local directory are on disk. OSError."""
+    """Makes the names in a local directory durable. Raises OSError."""
     if place.local is None:
         return
     descriptor = os.open(place.local / name, os.O_RDONLY | os.O_DIRECTORY)

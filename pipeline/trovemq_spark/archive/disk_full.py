@@ -1,4 +1,4 @@
-"""Reports a disk without space as such."""
+"""Reports a full disk as DISK_FULL."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trovemq_store.files.files import DISK_FULL_NUMBERS
 
 @contextmanager
 def disk_full_told(place: Place) -> Iterator[None]:
-    """An OSError that means "no space" becomes TroveError DISK_FULL; others stay as they are."""
+    """Raises an OSError that means "no space" as TroveError DISK_FULL; other errors stay as they are."""
     try:
         yield
     except OSError as error:

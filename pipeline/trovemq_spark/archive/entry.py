@@ -3,9 +3,9 @@
 {
   "file": "_files/0f3a…-00000000001073741824",   below the archive, with `/`
   "rows": 1000, "bytes": 123456,                   of the file
-  "topic": "T", "date": "2026-01-31",              all its rows; null: rows that are damage, of no topic
+  "topic": "T", "date": "2026-01-31",              of all its rows; null for rows of damage
   "queues": {"0": [5, 104]},                       queue -> [first, last] queue offset
-  "physical": [4096, 90112],                       [begin, end) that holds all its records
+  "physical": [4096, 90112],                       [begin, end) with all its records
   "stored": [1769817600000, 1769817660000],        [first, last] store time, epoch milliseconds
   "source": "broker-a", "segments": [0, 0],        whose log; [first, last] segment by its first offset
   "schemaVersion": 1
@@ -23,7 +23,7 @@ SCHEMA_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """One committed file. Times: epoch milliseconds; `topic` and `date` are None for rows that are damage."""
+    """One committed file. Times are epoch milliseconds; `topic` and `date` are None for rows of damage."""
 
     file: str
     rows: int
@@ -43,7 +43,7 @@ class FileEntry:
 
     @property
     def queue_offset_min(self) -> int:
-        """-1 where no row has one."""
+        """-1 if no row has an offset."""
         return min((first for first, _ in self.queues.values()), default=-1)
 
     @property
@@ -67,7 +67,7 @@ class FileEntry:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> FileEntry:
-        """KeyError, TypeError, ValueError where a member is missing or no such value."""
+        """Raises KeyError, TypeError, ValueError if a member is missing or has an illegal value."""
         queues = {int(queue): _pair(span) for queue, span in document["queues"].items()}
         return cls(
             file=str(document["file"]),
@@ -91,7 +91,8 @@ def _pair(values: Any) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which files to read. None: any. Pruning is by file: other rows may come along."""
+    """Which files to read. None: any. Files are chosen as a whole, so rows that do not match may be among
+    them."""
 
     topics: frozenset[str] | None = None
     queue: int | None = None
@@ -106,7 +107,7 @@ class Selection:
     """Queue offsets, both included; of `queue`, or of any."""
     physical_offset: int | None = None
     damage: bool = False
-    """With the files that hold damage instead of messages."""
+    """Also the files of damage."""
 
     def takes(self, entry: FileEntry) -> bool:
         if entry.topic is None or entry.date is None:

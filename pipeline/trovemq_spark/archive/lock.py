@@ -1,7 +1,7 @@
-"""One writer at a time: `_manifest/lock`, held with flock on a local path and named by who holds it.
+"""One writer at a time: the file `_manifest/lock`, locked by flock on a local path. It has the holder's name.
 
-The system releases it when its holder dies, however it dies. An object store has no such lock; there the
-manifest's numbers alone keep two runs apart (chain.create).
+The system releases it when its holder ends in any way. An object store has no such lock; there only the
+numbers of the manifest separate two runs (chain.create).
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _SIZE_MAX: Final = 4096
 
 @contextmanager
 def locked(place: Place, name: str, job: str) -> Iterator[None]:
-    """Holds the lock file `name` of a place. TroveError JOB_RUNNING names its holder; OSError."""
+    """Holds the lock file `name` of a place. Raises TroveError JOB_RUNNING, which names the holder;
+    OSError."""
     if place.local is None:
         yield
         return

@@ -1,12 +1,12 @@
-"""An archive: Parquet files, and a manifest that says which of them count.
+"""An archive: Parquet files, and a manifest of those that are committed.
 
-    ARCHIVE/_manifest/…                                 the files that count (archive/chain.py)
-    ARCHIVE/_files/NAME                                 the files, also those that do not count (yet)
-    ARCHIVE/topic=T/date=YYYY-MM-DD/NAME.parquet        links to those that count (archive/view.py)
+    ARCHIVE/_manifest/…                                 the committed files (archive/chain.py)
+    ARCHIVE/_files/NAME                                 all files, also uncommitted ones
+    ARCHIVE/topic=T/date=YYYY-MM-DD/NAME.parquet        links to the committed ones (archive/view.py)
 
-A file is written once, under a name of its own, and counts from the commit that names it: nothing is ever
-renamed or written in place. Readers of the manifest see every row once, at every moment, also while a job
-commits and after one was killed. The next job removes files that no commit names.
+A file is written once, under a unique name, and belongs to the archive from the commit that names it on.
+Nothing is renamed or overwritten. Readers of the manifest see every row once, at every moment, also while a
+job commits and after one was killed. The next job removes files that no commit names.
 
     Manifest.open(path).paths()        the committed files; archive/readers.py has them as tables
     with Manifest.writing(path, "job") as manifest:
@@ -37,7 +37,7 @@ _FILE_NAME: Final = re.compile(rf"{FILES}/[0-9a-f]{{32}}[0-9-]*")
 
 
 def new_file_name(label: str = "") -> str:
-    """A name, below the archive, that no other file has. label: digits and `-`, for people."""
+    """A name, below the archive, that no other file has. label: digits and `-`, for readers of the name."""
     name = f"{FILES}/{uuid4().hex}{'-' if label else ''}{label}"
     assert _FILE_NAME.fullmatch(name), name
     return name
@@ -52,11 +52,12 @@ class Manifest:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str] | Place) -> Manifest:
-        """For reading. TroveError ARCHIVE_ILLEGAL where there is none, or it is damaged or newer."""
+        """Opens it for reading. Raises TroveError ARCHIVE_ILLEGAL if there is no archive, or it is damaged or
+        newer."""
         place = path if isinstance(path, Place) else Place(path)
         state = chain.load(place)
         if state is None and place.exists(chain.DIRECTORY):
-            state = _new_state(place)  # made, and nothing committed yet
+            state = _new_state(place)  # created, and nothing is committed yet
         if state is None:
             raise TroveError(
                 errors.ARCHIVE_ILLEGAL,
@@ -71,14 +72,14 @@ class Manifest:
     def writing(
         cls, path: str | os.PathLike[str] | Place, job: str, *, sweep: bool = True
     ) -> Iterator[Manifest]:
-        """For commits: holds the archive's lock, made new where there is nothing. Files that a killed run
-        left are removed first (sweep=False: not its files, as another run may be about to commit them).
+        """Opens it for commits and holds its lock; creates an archive in an empty place. First removes files
+        that a killed run left (sweep=False: leaves them, because another run may be about to commit them).
 
-        TroveError JOB_RUNNING names another that writes, ARCHIVE_ILLEGAL, DISK_FULL; OSError.
+        Raises TroveError JOB_RUNNING, which names the other writer, ARCHIVE_ILLEGAL, DISK_FULL; OSError.
         """
         place = path if isinstance(path, Place) else Place(path)
         if not place.exists(chain.DIRECTORY):
-            _new_state(place)  # nothing is left where no archive can be
+            _new_state(place)  # raises before anything is created, if this cannot be an archive
         with disk_full_told(place), locked(place, f"{chain.DIRECTORY}/lock", job):
             manifest = cls(place, chain.load(place) or _new_state(place))
             manifest._recover(sweep)
@@ -88,11 +89,11 @@ class Manifest:
                 manifest._give_back(sweep)
                 raise
 
-    # --- looking ---
+    # --- looking --------------------------------------------------------------------------------------
 
     @property
     def number(self) -> int:
-        """Of the last commit; 0 before the first."""
+        """The number of the last commit; 0 before the first."""
         return self._state.number
 
     def files(self, selection: Selection = EVERYTHING) -> list[FileEntry]:
@@ -101,7 +102,7 @@ class Manifest:
         return sorted(chosen, key=lambda entry: (entry.topic or "", entry.date or "", entry.physical))
 
     def paths(self, selection: Selection = EVERYTHING) -> list[str]:
-        """The same as whole paths or URIs."""
+        """The same as full paths or URIs."""
         return [self.path(entry) for entry in self.files(selection)]
 
     def path(self, entry: FileEntry) -> str:
@@ -109,16 +110,18 @@ class Manifest:
         return f"{root.rstrip('/')}/{entry.file}"
 
     def read_to(self, source: str) -> Mapping[str, dict[str, Any]]:
-        """How far each segment of this source was read: first offset, 20 digits -> facts of the commits."""
+        """How far each segment of this source has been read: first offset (20 digits) -> facts of the
+        commits."""
         return self._state.sources.get(source, {})
 
     @property
     def sources(self) -> list[str]:
-        """Whose logs are in it."""
+        """The brokers whose logs are in it."""
         return list(self._state.sources)
 
     def holes(self, source: str) -> list[tuple[int, int]]:
-        """[begin, end) of a source's log that was never read, after read parts: its segments were gone."""
+        """[begin, end) of the parts of a source's log that were never read although later parts were: their
+        segments were missing."""
         segments = sorted((int(name), facts["end"]) for name, facts in self.read_to(source).items())
         return [(end, begin) for (_, end), (begin, _) in pairwise(segments) if end < begin]
 
@@ -138,7 +141,7 @@ class Manifest:
 
     @property
     def retired(self) -> list[str]:
-        """Files that no longer count and are kept for those who read them now."""
+        """Files that no longer count and are kept for readers that have them open."""
         return list(self._state.retired)
 
     # --- writing ---
@@ -154,15 +157,15 @@ class Manifest:
         selection: Mapping[str, Any] | None = None,
         forgotten: Sequence[str] = (),
     ) -> bool:
-        """Makes files count and others not, all at once and durably.
+        """Adds and removes files in one step, durably.
 
-        added: whole files of new_file_name(); removed: files that count now, whose rows are in `added`; they
-        stay on disk as `retired` until a commit says they are `forgotten`. batch: (query, batch number) of a
-        streaming sink: where that query has committed this batch or a later one, nothing happens, the added
-        files are removed, and the answer is False.
+        added: complete files named by new_file_name(); removed: committed files whose rows are in `added`.
+        They stay on disk as `retired` until a commit lists them as `forgotten`. batch: (query, batch number)
+        of a streaming sink. If that query has committed this batch or a later one, nothing is committed, the
+        added files are removed, and the result is False.
 
-        TroveError JOB_RUNNING where another run has committed meanwhile, DATA_LOST where an added file is
-        not there as it was described, DISK_FULL; then nothing counts that did not before.
+        Raises TroveError JOB_RUNNING if another run has committed meanwhile, DATA_LOST if an added file is
+        missing or differs from its entry, DISK_FULL; then nothing was committed.
         """
         if batch is not None and batch[1] <= self.last_batch(batch[0]):
             for entry in added:
@@ -200,8 +203,8 @@ class Manifest:
                 )
 
     def remove_retired(self, job: str) -> int:
-        """Removes the files that no longer count, and says so in the manifest. The bytes that are free now.
-        Who still reads them will fail. OSError."""
+        """Removes the files that no longer count, and records that in the manifest. Returns the number of
+        freed bytes. Readers that still use these files fail. Raises OSError."""
         names = self.retired
         if not names:
             return 0
@@ -212,8 +215,8 @@ class Manifest:
         return sum(sizes.get(name, 0) for name in names)
 
     def _recover(self, sweep: bool) -> None:
-        """Links in line with the manifest; files that no commit names are gone. On an object store they stay,
-        because another run may be about to commit them."""
+        """Makes the links agree with the manifest, and removes files that no commit names. On an object store
+        these stay, because another run may be about to commit them."""
         if self.place.local is None:
             return
         view.link_all(self.place, self._state.files.values())
@@ -229,7 +232,7 @@ class Manifest:
                 self.place.remove(f"{FILES}/{_base(entry.name)}")
 
     def _give_back(self, sweep: bool) -> None:
-        """After a failure: frees the space of files that were written and do not count."""
+        """After a failure: removes files that were written and not committed."""
         if sweep and self.place.local is not None:
             with suppress(OSError, TroveError):
                 self._sweep(chain.load(self.place) or chain.State())

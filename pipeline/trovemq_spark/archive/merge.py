@@ -1,7 +1,7 @@
-"""Several files of one topic, day and source as one, in the same order: a task of the job `compact`.
+"""Merges files of one topic, day and source into one, in the same order: a task of the job `compact`.
 
-Only the columns of the order are read as a whole; the rest comes through a cursor a file, a row group at a
-time. The new file does not count before the driver commits it in place of the old ones.
+Only the columns that define the order are read completely. The others are read by a cursor per file, one row
+group at a time. The new file is invisible until the driver commits it in place of the old ones.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Int64s = NDArray[np.int64]
 _ORDER: Final = ("queueId", "queueOffset", "physicalOffset")
 _BATCH_ROWS: Final = 8192
 _SIZE_UNKNOWN: Final = 1024
-"""Of a record that came from no log."""
+"""Bytes of a record that came from no log."""
 
 
 @dataclass(frozen=True, slots=True)
 class MergeTask:
-    """Files whose rows are to be one file's. Picklable."""
+    """Files whose rows go into one file. Picklable."""
 
     archive: str
     entries: tuple[FileEntry, ...]
@@ -41,14 +41,15 @@ class MergeTask:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The new file, and the names of those whose rows it has. Picklable."""
+    """The new file, and the names of the files whose rows it has. Picklable."""
 
     entry: FileEntry
     replaced: tuple[str, ...]
 
 
 def merge_files(task: MergeTask) -> Merged:
-    """TroveError DATA_LOST where a file does not match its entry, DISK_FULL; OSError."""
+    """Merges the files. Raises TroveError DATA_LOST if a file does not match its entry, DISK_FULL;
+    OSError."""
     place = Place(task.archive)
     sources = [_SortedFile(place, entry) for entry in task.entries]
     keys = [np.concatenate(column) for column in zip(*(source.keys for source in sources), strict=True)]
@@ -86,7 +87,7 @@ def _chunk(sources: list[_SortedFile], owners: Int64s) -> pa.Table:
 
 
 class _SortedFile:
-    """A file's rows by queue, queue offset and place in the log."""
+    """A file's rows, sorted by queue, queue offset and place in the log."""
 
     def __init__(self, place: Place, entry: FileEntry) -> None:
         files, root = place.arrow()
@@ -108,11 +109,11 @@ class _SortedFile:
             yield pa.Table.from_batches([batch])
 
     def _read_sorted(self, order: Int64s) -> Iterator[pa.Table]:
-        """Of a file that some other writer made in another order: as a whole."""
+        """Reads a file that another writer has written in another order: as a whole."""
         yield self._file.read(columns=list(TABLE_COLUMNS)).take(pa.array(order))
 
     def take(self, count: int) -> Any:
-        """The next `count` rows, which there are."""
+        """The next `count` rows, which must exist."""
         parts = []
         while count:
             if self._rest is None or not self._rest.num_rows:

@@ -1,12 +1,12 @@
 """The Parquet files of an archive: one topic and day each, sorted by queue and offset.
 
-Every column of table/schema.py is in a file, with those of the header and `damage`, and one more:
+A file has every column of table/schema.py, those of the header and `damage`, and one more:
 
-    keyList  list<string>   the keys of `keys`, one by one: a bloom filter knows whole values only
+    keyList  list<string>   the keys of `keys`, one by one, because a bloom filter has only whole values
 
-The key columns (BLOOM_COLUMNS) have Parquet's own bloom filters, one a row group: Spark, DuckDB and others
-use them by themselves, this package by archive/bloom.py. Statistics and the page index are there for all
-columns but body and properties.
+The key columns (BLOOM_COLUMNS) have Parquet's own bloom filters, one per row group. Spark, DuckDB and others
+use them automatically, this package by archive/bloom.py. All columns except body and properties have
+statistics and a page index.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BLOOM_COLUMNS: Final = {
 """Column -> its path in the file."""
 COMPRESSIONS: Final = ("zstd", "snappy", "none")
 ROW_GROUP_ROWS_DEFAULT: Final = 8192
-"""Small enough that a look-up decodes few rows beside its own: a row group is read as a whole."""
+"""Small enough that a look-up decodes few other rows: a row group is read as a whole."""
 ROW_GROUP_BYTES: Final = 32 << 20
 _FALSE_POSITIVES: Final = 0.01
 _BULKY: Final = ("body", "properties", KEY_LIST)
@@ -54,7 +54,7 @@ class FileLayout:
 
     row_group_rows: int = ROW_GROUP_ROWS_DEFAULT
     row_group_bytes: int = ROW_GROUP_BYTES
-    """Of the records; the limit that is reached first ends a row group. A task holds a few times this
+    """Bytes of the records; the limit that is reached first ends a row group. A task holds a few times this
     much."""
     compression: str = "zstd"
 
@@ -63,8 +63,8 @@ LAYOUT_DEFAULT: Final = FileLayout()
 
 
 class ParquetFile:
-    """One file that is being written; close() makes an entry for a commit of it. Leaving the block without
-    close() removes it."""
+    """One file that is being written; close() returns its entry for a commit. Leaving the block without
+    close() removes the file."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class ParquetFile:
         layout: FileLayout = LAYOUT_DEFAULT,
         rows_max: int | None = None,
     ) -> None:
-        """rows_max: of one write(), where it is known (the filters get their size by it). OSError."""
+        """rows_max: rows of one write(), if known (it determines the size of the filters). Raises OSError."""
         self._place = place
         self._name = new_file_name("" if segments[0] < 0 else f"{segments[0]:020d}")
         self._about: dict[str, Any] = {"topic": topic, "date": date, "source": source, "segments": segments}
@@ -96,18 +96,18 @@ class ParquetFile:
 
     @property
     def rows(self) -> int:
-        """Written so far."""
+        """Rows written so far."""
         return self._facts.rows
 
     def write(self, rows: pa.RecordBatch | pa.Table) -> None:
-        """A row group. Columns of the table that are not there are null. OSError."""
+        """Writes a row group. Missing columns are null. Raises OSError."""
         table = aligned(rows)
         if table.num_rows:
             self._facts.add(table)
             self._writer.write_table(table, row_group_size=table.num_rows)
 
     def close(self) -> FileEntry:
-        """Synced to disk; it counts when a commit names it. OSError."""
+        """Syncs the file to disk; it is visible when a commit names it. Raises OSError."""
         self._writer.close()
         self._file.close()
         size = self._synced_size()
@@ -128,14 +128,14 @@ class ParquetFile:
             os.close(descriptor)
 
     def abort(self) -> None:
-        """Removes it. OSError."""
+        """Removes the file. Raises OSError."""
         self._closed = True
         for part in (self._writer, self._file):
             try:
                 if part is not None:
                     part.close()
             except OSError:
-                pass  # it is removed anyhow
+                pass  # the file is removed anyway
         self._place.remove(self._name)
 
     def __enter__(self) -> Self:
@@ -184,7 +184,7 @@ def key_lists(keys: Any) -> Any:
 
 
 class _Facts:
-    """The entry's facts about the rows, gathered as they are written."""
+    """The facts about the rows for the entry, collected while they are written."""
 
     def __init__(self) -> None:
         self.rows = 0

@@ -1,11 +1,11 @@
-"""An archive for those who read it: the committed files by name, as a dataset of Arrow, as Spark's DataFrame.
+"""Reads an archive: the committed files by name, as an Arrow dataset, or as a Spark DataFrame.
 
     pyarrow   arrow_dataset(path).to_table(filter=…)
     DuckDB    SELECT … FROM read_parquet(?)          with archive_files(path)
     pandas    arrow_dataset(path).to_table().to_pandas()
     Spark     read_archive(session, path)
 
-Each row is there once. Rows of damage (mode = permissive) are in files of their own: Selection(damage=True).
+Each row occurs once. Rows of damage (mode = permissive) are in separate files: Selection(damage=True).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 def archive_files(path: str | os.PathLike[str], selection: Selection = EVERYTHING) -> list[str]:
     """Paths or URIs of the committed files that may have rows of the selection, for a program that reads
-    Parquet. TroveError ARCHIVE_ILLEGAL."""
+    Parquet. Raises TroveError ARCHIVE_ILLEGAL."""
     return Manifest.open(path).paths(selection)
 
 
 def arrow_dataset(path: str | os.PathLike[str], selection: Selection = EVERYTHING) -> Dataset:
-    """The committed files as a dataset of Arrow. TroveError ARCHIVE_ILLEGAL."""
+    """The committed files as an Arrow dataset. Raises TroveError ARCHIVE_ILLEGAL."""
     from pyarrow import dataset
 
     manifest = Manifest.open(path)
@@ -48,7 +48,8 @@ def read_archive(
     columns: Iterable[str] | None = None,
 ) -> DataFrame:
     """The committed files as a DataFrame with these columns of the table (None: all but those of the header
-    and the damage). Rows beside the selection may be there: it chooses files. TroveError ARCHIVE_ILLEGAL."""
+    and the damage). It may have rows outside of the selection, which chooses whole files. Raises TroveError
+    ARCHIVE_ILLEGAL."""
     schema = spark_schema(list(columns) if columns is not None else column_names())
     manifest = Manifest.open(path)
     local = "file://" if manifest.place.local is not None else ""

@@ -1,7 +1,7 @@
 """The records of a segment in the order of an archive's files: by topic, day, queue and queue offset.
 
 Only each record's place and sort key are held in memory (some 50 bytes a record while it is sorted); bodies
-and properties are read from the mapped segment when their row group's turn comes.
+and properties are read from the mapped segment when their row group is written.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class FileRows:
 
     @property
     def row_count_max(self) -> int:
-        """Of a row group."""
+        """The most rows of one row group."""
         return max(len(positions) for positions, _ in self.chunks)
 
 
 class SegmentRows:
-    """Gathers a segment's records; files() then gives them in order."""
+    """Collects a segment's records; files() then returns them in order."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -105,7 +105,7 @@ class SegmentRows:
 def cut_chunks(
     sizes: Int64s, begin: int, end: int, rows_max: int, bytes_max: int
 ) -> Iterator[tuple[int, int]]:
-    """[begin, end) in parts of at most this many rows and bytes, each with a row at least."""
+    """Cuts [begin, end) into parts of at most this many rows and bytes, at least one row each."""
     ends = np.cumsum(sizes[begin:end])
     first = 0
     while first < end - begin:
@@ -122,16 +122,16 @@ class ChunkRows:
 
     rows: pa.RecordBatch
     positions: Int64s
-    """In the segment."""
+    """Positions in the segment."""
     errors: dict[int, TroveError]
-    """By the number of the row: the reason for the missing body."""
+    """By the number of the row: the reason if the body is missing."""
 
 
 def chunk_rows(
     view: memoryview, positions: Int64s, sizes: Int64s, names: list[str], bytes_max: int, **options: Any
 ) -> Iterator[ChunkRows]:
-    """The records at these positions as rows, in the given order; cut where their compressed bodies inflate
-    to more than bytes_max, one at least in each. options: of arrow_batch."""
+    """The records at these positions as rows, in the given order, in parts whose bodies inflate to at most
+    bytes_max (one row at least). options: of arrow_batch."""
     for part in inflated_parts(RecordBatch(view, positions, sizes), bytes_max):
         records = part.records
         ascending = np.argsort(records.positions)

@@ -1,7 +1,8 @@
-"""One segment into Parquet files: a task of the job `archive`, on any machine that sees both places.
+"""Writes one segment into Parquet files: a task of the job `archive`, on any machine that reaches both
+places.
 
-The files do not count before the driver commits their entries. A task that fails removes its files; those of
-one that was killed are cleared away by the next run.
+The files are invisible until the driver commits their entries. A failed task removes its files; the next run
+removes those of a killed task.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ MODES: Final = (PERMISSIVE, FAILFAST, DROPMALFORMED)
 
 @dataclass(frozen=True, slots=True)
 class SegmentTask:
-    """Archive a segment from `begin` on. Picklable."""
+    """Archives a segment from `begin` on. Picklable."""
 
     store: str
     log: LogDirectory
     file: SegmentFile
     out: str
     begin: int
-    """Physical offset: where a record begins, or the segment."""
+    """Physical offset at which a record or the segment begins."""
     is_last: bool
     source: str = ""
     topics: frozenset[str] | None = None
@@ -63,19 +64,19 @@ class SegmentResult:
 
     segment: int
     end: int
-    """After the last whole record; of a closed segment: its end."""
+    """The offset after the last whole record; for a closed segment its end."""
     last_record: tuple[int, int, int] | None
     entries: list[FileEntry] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     rows: int = 0
     dropped: int = 0
     deleted: int = 0
-    """Records of deleted topics, left out."""
+    """Records of deleted topics, which are left out."""
 
 
 def archive_segment(task: SegmentTask) -> SegmentResult:
-    """TroveError RECORD_DAMAGED (mode failfast), DISK_FULL, ARCHIVE_ILLEGAL where the log is not the one that
-    was archived; OSError."""
+    """Archives the segment. Raises TroveError RECORD_DAMAGED (mode failfast), DISK_FULL, ARCHIVE_ILLEGAL if
+    this is not the log that was archived before; OSError."""
     out = Place(task.out)
     segment = task.log.open_segment(task.file)
     check_same_log(task, segment)
@@ -98,7 +99,7 @@ def archive_segment(task: SegmentTask) -> SegmentResult:
 
 
 def check_same_log(task: SegmentTask, segment: Segment) -> None:
-    """TroveError ARCHIVE_ILLEGAL where the last record that is archived no longer lies there."""
+    """Raises TroveError ARCHIVE_ILLEGAL if the last archived record is no longer at its place."""
     if task.last_record is None:
         return
     offset, size, expected = task.last_record
@@ -132,7 +133,7 @@ def _gather(task: SegmentTask, segment: Segment, result: SegmentResult, damages:
         rows.add(_of_topics(records, task.topics))
         settled = len(damages)
     if task.is_last:
-        del damages[settled:]  # no record follows yet: reported now, and kept when one does
+        del damages[settled:]  # no record follows yet: reported now, and archived when one follows
     return rows
 
 
@@ -170,7 +171,7 @@ def _finding(task: SegmentTask, physical_offset: int, what: str) -> Finding:
 def _write(
     task: SegmentTask, segment: Segment, out: Place, rows: FileRows, result: SegmentResult
 ) -> FileEntry | None:
-    """The file of these rows; None where none of them is left."""
+    """The file of these rows; None if no row is left."""
     segments = (segment.start, segment.start)
     with ParquetFile(
         out,
@@ -204,7 +205,8 @@ def _chunks(
 
 
 def _with_damage(task: SegmentTask, chunk: ChunkRows, result: SegmentResult) -> pa.RecordBatch:
-    """Rows whose body cannot be had, with the reason or left out. TroveError in failfast."""
+    """The rows; a body that cannot be read is replaced by its reason, or its row left out. Raises TroveError
+    in failfast."""
     reasons: list[str | None] = [None] * chunk.rows.num_rows
     for row, error in chunk.errors.items():
         if task.mode == FAILFAST:
@@ -219,7 +221,7 @@ def _with_damage(task: SegmentTask, chunk: ChunkRows, result: SegmentResult) -> 
 
 
 def _write_damages(task: SegmentTask, out: Place, damages: list[Damage]) -> FileEntry:
-    """Bytes of the log that are not a message, as rows of no topic."""
+    """Writes bytes of the log that are not a message as rows without a topic."""
     rows = [
         {
             "brokerName": task.source or None,

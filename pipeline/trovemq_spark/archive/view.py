@@ -1,13 +1,12 @@
-"""The committed files once more, under names that others look for: `topic=T/date=YYYY-MM-DD/NAME.parquet`.
+"""The committed files also under names that other programs expect: `topic=T/date=YYYY-MM-DD/NAME.parquet`.
 
-They are links to the files of the manifest, on local paths; they take no space. So a glob such as
+On local paths these are links to the files of the manifest, which take no space. A glob such as
 `ARCHIVE/topic=*/date=*/*.parquet` or `ARCHIVE/**/*.parquet`, and a program that finds Hive's partitions, see
-every row at most once and no file that is unfinished, at every moment: links that no longer count go before
-new ones come. They may miss: rows of a commit whose links are not made yet (a run that was killed there; the
-next run makes them), and, while `compact` changes over, rows of the present partition. A file whose link goes
-between a reader's look and its opening is an error to that reader, not a wrong answer. The manifest has
-neither gap. Rows that are damage have no link. There are no links on object stores: their readers take
-archive_files().
+every row at most once and no unfinished file, at every moment: old links are removed before new ones are
+made. They may miss rows of a commit whose links are not made yet (if a run was killed there, the next run
+makes them), and rows of the partition that `compact` is changing. If a link is removed between a reader's
+listing and its opening, the reader gets an error and no wrong answer. The manifest has neither gap. Rows of
+damage have no link. There are no links on object stores: use archive_files() there.
 
 A topic's name is percent-encoded as Hive does; a very long one is cut and ends in a hash.
 """
@@ -30,7 +29,7 @@ OUR_LINK: Final = re.compile(r"[0-9a-f]{32}[0-9-]*\.parquet")
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_.-]")
 _SIZE_MAX: Final = 200
 _NO_LINKS: Final = (errno.EEXIST, errno.EPERM, errno.ENOTSUP, errno.EXDEV, errno.EMLINK)
-"""Beside a name that is there: file systems without links. They have the manifest."""
+"""Errors of existing names, and of file systems without links. There the manifest is enough."""
 
 
 def partition_directory(entry: FileEntry) -> str:
@@ -53,7 +52,7 @@ def _escaped(text: str) -> str:
 
 
 def link_changes(place: Place, added: Iterable[FileEntry], removed: Iterable[FileEntry]) -> None:
-    """After a commit: first the names that no longer count go, then the new ones come. OSError."""
+    """After a commit: removes the names of removed files first, then makes the new ones. Raises OSError."""
     if place.local is None:
         return
     for entry in removed:
@@ -64,7 +63,7 @@ def link_changes(place: Place, added: Iterable[FileEntry], removed: Iterable[Fil
 
 
 def link_all(place: Place, entries: Iterable[FileEntry]) -> None:
-    """Brings all names in line with the manifest, whatever a killed run left. OSError."""
+    """Makes all names agree with the manifest, whatever a killed run has left. Raises OSError."""
     if place.local is None:
         return
     wanted = {link_name(entry): entry for entry in entries if not entry.is_damage}
@@ -76,7 +75,7 @@ def link_all(place: Place, entries: Iterable[FileEntry]) -> None:
 
 
 def _links(root: Path) -> list[str]:
-    """Names that this module made; a user's own files stay out of it."""
+    """The names that this module has made; a user's own files are ignored."""
     found = root.glob("topic=*/date=*/*.parquet")
     return [str(path.relative_to(root)) for path in found if OUR_LINK.fullmatch(path.name)]
 

@@ -33,7 +33,7 @@ def _lanes(data: bytes) -> int:
 
 
 def xxhash64(data: bytes) -> int:
-    """0..2**64-1."""
+    """The hash, 0 to 2**64-1."""
     result = _lanes(data) if len(data) >= 32 else _P5
     result = (result + len(data)) & _MASK
     at = len(data) & ~31

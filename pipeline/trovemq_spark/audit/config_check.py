@@ -1,4 +1,4 @@
-"""The small files beside log, queues and index: can they be read, and do they agree with the log?"""
+"""Checks the small files beside log, queues and index: they can be read, and agree with the log."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _SEALED: Final = ("deletions.json", "state.json")
 
 
 def check_small_files(store: AuditedStore, last_store_timestamp: int, found: FoundList) -> None:
-    """last_store_timestamp: the latest of the log, epoch ms; 0: not known, and not compared."""
+    """last_store_timestamp: the latest of the log, epoch ms; 0: unknown, and not compared."""
     for entry in store.place.entries(CONFIG_DIRECTORY, recursive=True):
         name = entry.name.rpartition("/")[2]
-        # RocketMQ leaves an empty file where it dies while it makes one; the copy beside it counts then.
+        # RocketMQ leaves an empty file if it is killed while it creates one; then the second copy counts.
         if not entry.is_directory and entry.size and name not in _BINARY and _is_json(name):
             _check_json(store, entry.name, found.of("config"), sealed=False)
     for entry in store.place.entries(OWN_DIRECTORY):

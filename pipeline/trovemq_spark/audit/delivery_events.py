@@ -31,12 +31,13 @@ EVENT_DTYPE: Final = np.dtype(
         ("attempt", "u4"),
     ]
 )
-"""order: place in the log, of the event's record and of the event in it; the rest as the codec has it."""
+"""order: place in the log of the event's record, and of the event in the record; the other fields as in the
+codec."""
 _EVENTS_A_RECORD: Final = codec.EVENTS_MAX
 SETTLED: Final = (EventKind.ACKNOWLEDGED, EventKind.DEAD_LETTERED, EventKind.RETRIED)
 
 Subscription = tuple[str, str, int]
-"""(group, topic, queue id); of a deleted group the topic may be empty."""
+"""(group, topic, queue id); the topic may be empty for a deleted group."""
 
 
 def events_of_segment(log: LogDirectory, file: SegmentFile) -> Iterator[tuple[Subscription, bytes]]:
@@ -72,13 +73,13 @@ def _bodies(records: RecordBatch, segment_start: int) -> Iterator[tuple[bytes, i
 
 
 def _decode(body: bytes, physical_offset: int) -> Iterator[tuple[Subscription, NDArray[np.void]]]:
-    """The record's events by subscription; nothing where it is of a newer format or damaged."""
+    """The record's events by subscription; none if the record is damaged or of a newer format."""
     try:
         texts, raw = codec.read_events(body)
     except ValueError:
         return
     events = np.empty(len(raw), EVENT_DTYPE)
-    # A record is longer than it has events, so that no two events of the log have one number.
+    # A record has more bytes than events, so no two events of the log get the same number.
     events["order"] = physical_offset + np.arange(len(raw))
     for name in ("kind", "count", "offset", "time_ms", "until", "attempt"):
         events[name] = raw[name]

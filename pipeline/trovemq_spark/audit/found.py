@@ -1,4 +1,4 @@
-"""Findings of the checks, by kind, file and byte offset, and how many of them are kept."""
+"""Findings of the checks, by kind, file and byte offset, with a limit on how many are kept."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trovemq_store.check.findings import Findings
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Something at byte `offset` of `file`. `note`: no fault, or recovery puts it right by itself."""
+    """Something at byte `offset` of `file`. `note`: it is no fault, or recovery repairs it."""
 
     kind: str
     what: str
@@ -27,9 +27,8 @@ class Found:
 
 
 class FoundList(Findings):
-    """Collects the findings of one task: all are counted, the first 1,000 are kept. It passes for the
-    Findings of trovemq_store.check, whose checks do not know kinds: `kind` is that of whatever is added
-    next."""
+    """Collects the findings of one task: all are counted, the first 1,000 are kept. It can be used as the
+    Findings of trovemq_store.check, whose checks know no kinds: `kind` is that of the next finding."""
 
     def __init__(self, kind: str = "") -> None:
         super().__init__(self._keep)
@@ -46,7 +45,7 @@ class FoundList(Findings):
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """A FoundList as a task gives it back."""
+    """A FoundList as the result of a task."""
 
     kept: tuple[Found, ...] = ()
     finding_count: int = 0

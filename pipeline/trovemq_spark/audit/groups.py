@@ -1,8 +1,8 @@
-"""Which messages a consumer group never acknowledged.
+"""Finds the messages that a consumer group never acknowledged.
 
-The committed offset of a group and queue is the next one to consume: everything from there to the queue's end
-is open, except messages that were settled out of order by our broker's delivery events (acknowledged, copied
-to a retry or dead-letter topic, or skipped by the group's filter).
+The committed offset of a group and queue is the next one to consume: all messages from there to the queue's
+end are open, except those that our broker's delivery events show as settled out of order (acknowledged,
+copied to a retry or dead-letter topic, or skipped by the group's filter).
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Unacknowledged:
-    """Of one group and queue: how many messages of [committed, end) it did not settle, and the first ones."""
+    """For one group and queue: how many messages of [committed, end) it did not settle, and the first of
+    them."""
 
     group: str
     topic: str
@@ -61,7 +62,7 @@ class Unacknowledged:
 def unacknowledged(
     store: AuditedStore, runner: Runner, groups: frozenset[str], found: FoundList
 ) -> list[Unacknowledged]:
-    """groups: only these; all where it is empty. A committed offset after the queue's end is found."""
+    """groups: only these; all if it is empty. A committed offset after the queue's end is a finding."""
     spans = _spans(store, groups, found)
     if not spans:
         return []
@@ -97,7 +98,7 @@ def _spans(
 
 
 def known_groups(store: AuditedStore) -> set[str]:
-    """Those with a committed offset."""
+    """The groups with a committed offset."""
     return {group for group, *_ in _committed(store)}
 
 
@@ -112,7 +113,7 @@ def _committed(store: AuditedStore) -> list[tuple[str, str, int, int]]:
 def _open_of(
     spans: Mapping[Subscription, tuple[int, int]], key: Subscription, blocks: list[bytes]
 ) -> Iterable[Unacknowledged]:
-    """The open rest of its span, by the events of a subscription."""
+    """The open rest of the subscription's range, by its events."""
     if key not in spans:
         return []
     committed, end = spans[key]
@@ -127,7 +128,7 @@ def _open_of(
 
 
 def _looked_to(events: NDArray[np.void]) -> int:
-    """The group read so far: its filter skipped the messages that were not delivered."""
+    """The offset up to which the group has read: its filter skipped the messages that were not delivered."""
     ends = np.where(events["kind"] == EventKind.ADVANCED, events["until"], events["offset"] + events["count"])
     known = np.isin(events["kind"], (EventKind.ADVANCED, EventKind.DEAD_LETTERED, *_HANDED_OUT))
     return int(ends[known].max(initial=0))

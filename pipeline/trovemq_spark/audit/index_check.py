@@ -31,7 +31,7 @@ def index_paths(store: AuditedStore) -> list[tuple[str, bool]]:
 
 
 def index_facts(store: AuditedStore, item: tuple[str, bool]) -> tuple[IndexFacts | None, Counted]:
-    """The header of an index file; None, with a finding, where its size is wrong or it cannot be read."""
+    """The header of an index file; None, with a finding, if its size is wrong or it cannot be read."""
     path, is_newest = item
     found = FoundList("indexFileSize")
     slots, items = store.sizes.index_slot_count, store.sizes.index_item_count
@@ -54,7 +54,7 @@ def index_facts(store: AuditedStore, item: tuple[str, bool]) -> tuple[IndexFacts
 
 
 def check_index(store: AuditedStore, log_end: int, facts: IndexFacts) -> Counted:
-    """The file's chains and header, and the items after the log's end."""
+    """Checks the file's chains and header, and its items after the log's end."""
     found = FoundList()
     view = replace(open_view(store, facts), item_count=facts.item_count)
     check_count(view, found.of("indexHeader"))
@@ -87,7 +87,7 @@ def _check_outside(store: AuditedStore, view: IndexView, log_end: int, found: Fo
 
 
 def record_time(store: AuditedStore, physical_offset: int) -> int | None:
-    """Store time of the good record that begins there, epoch ms; None where there is none."""
+    """Store time of the good record that begins there, epoch ms; None if there is none."""
     for file in store.log.covering(physical_offset, physical_offset + 1):
         records = record_at(store.log.open_segment(file), physical_offset)
         return int(records.store_timestamps[0]) if len(records) else None

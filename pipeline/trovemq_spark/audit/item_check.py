@@ -1,7 +1,7 @@
 """Index items of one segment's records: every key of every record has its item, every item its record.
 
-The rules (check.index_rules) are those of a scrub, which goes over the whole log in one pass. Here they are
-applied to one segment at a time: of each index file the items that name an offset of it are compared.
+The rules (check.index_rules) are those of a scrub, which checks the whole log in one pass. Here they are
+applied to one segment at a time: the items that name an offset of the segment are compared.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ class _Items(NamedTuple):
 
 
 def open_view(store: AuditedStore, facts: IndexFacts) -> IndexView:
-    """The file's arrays. ValueError where it is smaller than the numbers say; StorageError."""
+    """The file's arrays. Raises ValueError if it is smaller than its numbers require; StorageError."""
     view = store.files.open(facts.path).view()
     return layouts.view_index(facts.path, view, store.sizes.index_slot_count, store.sizes.index_item_count)
 
 
 class ItemCheck:
-    """run() for each run of the segment, in log order, then finish()."""
+    """Call run() for each run of the segment in log order, then finish()."""
 
     def __init__(self, store: AuditedStore, segment: SegmentFile, found: FoundList) -> None:
         self._store = store
         self._found = found
         self._items = _items_in(store, segment)
         self._matched = np.zeros(len(self._items.physical), np.bool_)
-        """Items of offsets that a run covers."""
+        """Which items' offsets a run has covered."""
         self._counts = ItemCounts(compared=len(self._items.physical))
         self._is_note = not store.clean
 
@@ -77,7 +77,7 @@ class ItemCheck:
         starts, times = run.physical_offset + run.records.positions, run.records.store_timestamps
         if np.array_equal(
             there, items.numbers
-        ):  # as nearly always: each item is its record's, none is missing
+        ):  # the usual case: each item belongs to its record, and none is missing
             self._check_times(np.arange(low, high), starts, times)
             return
         right = np.isin(there, items.numbers)
@@ -89,7 +89,7 @@ class ItemCheck:
         self._count_missing(run, without, there)
 
     def _check_times(self, items: Int64s, starts: Int64s, times: Int64s) -> None:
-        """The seconds of these items; those of a file's item 1 mean nothing (the quirk in index_file.py)."""
+        """Checks the seconds of these items; those of a file's item 1 have no meaning (see index_file.py)."""
         begins = np.array([file.begin for file in self._store.index_files], np.int64)[
             self._items.files[items]
         ]
@@ -103,8 +103,8 @@ class ItemCheck:
             self._found.of("indexTime").add(path, at, what, note=self._is_note)
 
     def _count_missing(self, run: DispatchBatch, without: Int64s, there: NDArray[np.uint64]) -> None:
-        """Keys without an item: after the last item the index only lags, before it they are lost. without:
-        the records' offsets, once for each key or tag that has none."""
+        """Counts keys without an item: after the last item the index only lags, before it they are lost.
+        without: the records' offsets, one entry for each key or tag without an item."""
         if not self._store.index_files:
             return
         complete_below = self._store.complete_below

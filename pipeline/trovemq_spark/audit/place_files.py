@@ -1,4 +1,4 @@
-"""A store in any place (a path, an object store) as the file system that the broker's format readers take.
+"""A store in any place (a path, an object store) as the file system that the store's format readers require.
 
 Only the methods of reading are there; every write is refused.
 """
@@ -16,7 +16,7 @@ from trovemq_store.files.read_only import ReadOnlyFile, ReadOnlyFileSystem
 
 
 class PlaceFiles:
-    """Picklable. A file that is not there: StorageError, as of the broker's own."""
+    """Picklable. A missing file raises StorageError, as in the store's own file system."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -69,10 +69,10 @@ if TYPE_CHECKING:
 
 
 def as_file_system(files: PlaceFiles) -> FileSystem:
-    """For code that takes a whole FileSystem and reads only."""
+    """For code that requires a whole FileSystem and only reads."""
     return cast("FileSystem", files)
 
 
 def as_read_only(files: PlaceFiles) -> ReadOnlyFileSystem:
-    """For code that takes the tools' file system."""
+    """For code that requires the tools' file system."""
     return cast("ReadOnlyFileSystem", files)

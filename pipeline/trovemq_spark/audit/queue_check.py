@@ -1,5 +1,5 @@
-"""One consume queue when the runs of all segments are together: holes and duplicates of its queue offsets,
-units that are missing at its end, and units of no record."""
+"""Checks one consume queue after all segments: holes and duplicates of its queue offsets, missing units at
+its end, and units without a record."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _UNITS_AT_ONCE: Final = 65_536
 
 @dataclass(frozen=True, slots=True)
 class LogBounds:
-    """The checked log: [begin, end), and the places in it of whose records nothing is known (damaged, or in a
-    segment that is missing)."""
+    """The checked log: [begin, end), and the places in it whose records are unknown (damaged, or in a missing
+    segment)."""
 
     begin: int
     end: int
@@ -33,7 +33,7 @@ class LogBounds:
 def check_queue(
     store: AuditedStore, log: LogBounds, item: tuple[QueueKey, list[NDArray[np.void]]]
 ) -> Counted:
-    """item: a queue and its runs of each segment, in log order; none where only files of it are there."""
+    """item: a queue and its runs of each segment, in log order; no runs if only files of it exist."""
     key, parts = item
     runs = np.concatenate(parts) if parts else np.empty(0, RUN_DTYPE)
     return _QueueCheck(store, log, key).run(runs)
@@ -66,7 +66,7 @@ class _QueueCheck:
 
     # --- the sequence of the records' queue offsets ---------------------------------------------------
     def _check_sequence(self, ordered: NDArray[np.void]) -> None:
-        """A hole is not a finding where the log between its neighbours is not known."""
+        """A hole is not a finding if the log between its neighbours is unknown."""
         if not len(ordered):
             return
         furthest = np.maximum.accumulate(ordered["end"])
@@ -129,7 +129,7 @@ class _QueueCheck:
 
 
 def _uncovered(facts: QueueFacts, ordered: NDArray[np.void]) -> list[tuple[int, int]]:
-    """The written units for which no record of the log asked, as ranges of queue offsets."""
+    """The written units without a record in the log, as ranges of queue offsets."""
     furthest = np.r_[facts.first, np.maximum(np.maximum.accumulate(ordered["end"]), facts.first)]
     begins = furthest
     ends = np.minimum(np.r_[ordered["first"], facts.end], facts.end)

@@ -1,7 +1,8 @@
-"""One segment of the log: its records, and the consume-queue units and index items that they should have.
+"""Checks one segment of the log: its records, and the consume-queue units and index items that they should
+have.
 
-The comparison goes from record to unit and to item here, and from item to record; surplus units and holes are
-found when the runs of all segments are together: queue_check.py.
+It compares records with units and items, and items with records. queue_check.py finds surplus units and holes
+when it has the runs of all segments.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from trovemq_store.log.segments import DIRECTORY as LOG_DIRECTORY
 
 Int64s = NDArray[np.int64]
 RUN_DTYPE: Final = np.dtype([("first", "i8"), ("end", "i8"), ("physical", "i8"), ("last", "i8")])
-"""Queue offsets [first, end) one after another in the log; physical offsets of the first and last record."""
+"""Consecutive queue offsets [first, end); physical offsets of the first and last record."""
 
 
 @dataclass(slots=True)
@@ -44,13 +45,13 @@ class SegmentResult:
     damages: list[tuple[PhysicalOffset, PhysicalOffset]] = field(default_factory=list)
     runs: dict[QueueKey, NDArray[np.void]] = field(default_factory=dict)
     bytes_behind: int = 0
-    """Bytes after the last segment's records that are not zero."""
+    """Bytes that are not zero after the last segment's records."""
     items: ItemCounts = field(default_factory=ItemCounts)
     found: Counted = field(default_factory=Counted)
 
 
 def check_segment(store: AuditedStore, checks: frozenset[str], file: SegmentFile) -> SegmentResult:
-    """Reads one segment. checks: of "log", "queues", "index"; the log is read for each of them."""
+    """Reads one segment. checks: some of "log", "queues", "index"; each of them requires reading the log."""
     return _SegmentCheck(store, checks, file).run()
 
 
@@ -117,7 +118,7 @@ class _SegmentCheck:
             )
             facts = self._store.queues.get(key)
             if facts is None:
-                continue  # a queue without files: reported once, where the runs are together
+                continue  # a queue without files: reported once, in queue_check.py
             reader = self._readers.setdefault(key, self._store.reader(key))
             within = (offsets >= 0) & (offsets < facts.end)
             within &= reader.has_file(offsets)
@@ -137,7 +138,7 @@ class _SegmentCheck:
 
 
 def _kind_of(actual: np.void, expected: np.void) -> str:
-    """The fault of the unit: the first field that is wrong."""
+    """The fault of the unit: its first wrong field."""
     for name, kind in (("physical_offset", "unitPlace"), ("size", "unitSize")):
         if actual[name] != expected[name]:
             return kind
@@ -155,7 +156,7 @@ def _runs_of(offsets: Int64s, physical: Int64s) -> NDArray[np.void]:
 
 
 def _merged(runs: NDArray[np.void]) -> NDArray[np.void]:
-    """The same with those in one that follow each other."""
+    """The runs, with consecutive ones joined."""
     begins = np.flatnonzero(np.r_[True, runs["first"][1:] != runs["end"][:-1]])
     lasts = np.r_[begins[1:], len(runs)] - 1
     merged = runs[begins].copy()

@@ -1,7 +1,8 @@
-"""A stopped store as the audit's tasks see it: the facts known before its log is read.
+"""A stopped store for the audit's tasks: the facts that are known before its log is read.
 
-Everything here pickles; a task opens the files that it needs. Rules as of trovemq_store.check: the
-end of a queue is its first unwritten unit, sizes come from the store's own state or from its files.
+Everything here can be pickled; a task opens the files that it needs. The rules are those of
+trovemq_store.check: a queue ends at its first unwritten unit, sizes come from the store's own state or from
+its files.
 """
 
 from __future__ import annotations
@@ -37,19 +38,20 @@ Int64s = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class QueueFacts:
-    """One queue's files: units [first, end) are written; `files` are the first units of those there are."""
+    """One queue's files: units [first, end) are written; `files` are the first units of the existing
+    files."""
 
     first: int
     end: int
     files: tuple[int, ...]
     last_record_end: int = 0
-    """Physical offset after the record of the last unit; 0 where it has none."""
+    """Physical offset after the record of the last unit; 0 if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexFacts:
-    """One index file: items [1, item_count), of records in [lowest, highest]; begin: store time of item 1's
-    record, epoch ms (the header's where that record cannot be read)."""
+    """One index file: items [1, item_count) of records in [lowest, highest]. begin: store time of item 1's
+    record, epoch ms (that of the header if the record cannot be read)."""
 
     path: str
     item_count: int
@@ -60,15 +62,16 @@ class IndexFacts:
 
 @dataclass(frozen=True, slots=True)
 class AuditedStore:
-    """See the module. queues and index_files are empty until they have been looked at."""
+    """See the module. queues and index_files are empty until they are examined."""
 
     place: Place
     log: LogDirectory
     sizes: FileSizes
     clean: bool
-    """Nothing may be missing; else recovery completes it, and that something is missing is a note."""
+    """If true nothing may be missing. Otherwise recovery adds missing parts, and a missing part is only a
+    note."""
     own_state: bool
-    """Our broker wrote it; RocketMQ's own stores do not say how far the log is known to reach."""
+    """Our broker wrote the store; RocketMQ's own stores do not record the known end of the log."""
     deletions: TopicDeletions
     known_end: int = 0
     queues: Mapping[QueueKey, QueueFacts] = field(default_factory=dict)
@@ -81,7 +84,7 @@ class AuditedStore:
 
     @property
     def complete_below(self) -> int:
-        """The index has every key of the records below."""
+        """The index has every key of the records below this offset."""
         return max((file.highest for file in self.index_files if file.item_count > 1), default=-1)
 
     def log_place(self, physical_offset: int) -> tuple[str, int]:
@@ -95,9 +98,9 @@ class AuditedStore:
 
 
 def open_store(text: str, given: FileSizes, found: FoundList) -> AuditedStore:
-    """The store in a path or URI. Files that cannot be read are found, and read no further.
+    """Opens the store at a path or URI. Files that cannot be read become findings, and are not read further.
 
-    TroveError STORE_FAILED where there is no log.
+    Raises TroveError STORE_FAILED if there is no log.
     """
     log = LogDirectory.open(text)
     place = Place(text)
@@ -117,7 +120,7 @@ def open_store(text: str, given: FileSizes, found: FoundList) -> AuditedStore:
 
 
 def is_locked(store: AuditedStore) -> bool:
-    """Whether a broker has the store open, where that can be known."""
+    """Whether a broker has the store open, if that can be determined."""
     local = store.place.local
     return local is not None and ReadOnlyFileSystem(local).is_locked(LOCK_PATH)
 
@@ -142,7 +145,7 @@ def _sizes(files: PlaceFiles, given: FileSizes, found: FoundList) -> FileSizes:
 
 
 def _common_queue_file_size(files: PlaceFiles) -> int:
-    """That of the store's state, else the size that most files have: one alone may be cut short."""
+    """The size in the store's state, else that of most files: a single file may be cut short."""
     try:
         if (saved := state.load(as_file_system(files))) is not None:
             return saved.consume_queue_file_size
@@ -172,7 +175,7 @@ def queue_keys(store: AuditedStore) -> list[QueueKey]:
 
 
 def queue_facts(store: AuditedStore, key: QueueKey) -> tuple[QueueKey, QueueFacts, FoundList]:
-    """The facts of a queue's files. Files of a wrong size, and files missing between others, are found."""
+    """The facts of a queue's files. Files of a wrong size, and files missing between others, are findings."""
     found = FoundList("queueFile")
     size, files = store.sizes.consume_queue_file_size, store.files
     directory = f"{ROOT_DIRECTORY}/{key[0]}/{key[1]}"
@@ -202,7 +205,7 @@ def queue_facts(store: AuditedStore, key: QueueKey) -> tuple[QueueKey, QueueFact
 
 
 class QueueReader:
-    """One queue's units at any queue offsets; opens the files that they lie in."""
+    """Reads one queue's units at any queue offsets; opens the files that contain them."""
 
     def __init__(self, files: PlaceFiles, key: QueueKey, facts: QueueFacts, file_size: int) -> None:
         self.facts: Final = facts
@@ -222,7 +225,7 @@ class QueueReader:
         return np.isin(starts, np.array(self.facts.files, np.int64))
 
     def at(self, offsets: Int64s) -> Records:
-        """The units of these queue offsets; zeros where there is no file."""
+        """The units of these queue offsets; zeros if there is no file."""
         units = np.zeros(len(offsets), UNIT_DTYPE)
         starts = offsets // self._units_a_file * self._units_a_file
         for start in np.unique(starts[self.has_file(offsets)]).tolist():

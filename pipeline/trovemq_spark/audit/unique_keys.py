@@ -1,10 +1,10 @@
-"""Unique keys that a topic has twice.
+"""Finds unique keys that a topic has twice.
 
-Each segment gives (64-bit hash of topic and key, physical offset) of its records; equal hashes come together,
-and only for those are the records themselves read again. The broker's own copies carry the id of their
-original: retry and dead-letter topics, delayed messages, halves of transactions lie under topics of the
-system, which are skipped; a message that was delivered or committed from there is in a user's topic once, and
-once more only after a crash between its delivery and the mark of it: a note.
+Each segment gives (64-bit hash of topic and key, physical offset) of its records; equal hashes are grouped,
+and only their records are read again. The broker's own copies have the id of their original: retry and
+dead-letter topics, delayed messages and half messages are in system topics, which are skipped. A message that
+was delivered or committed from there is in a user's topic once. It is there twice only after a crash between
+its delivery and the record of that, which is reported as a note.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ _OF_A_COPY: Final = ("REAL_TOPIC", "DELAY", "TIMER_OUT_MS", "TIMER_DELIVER_MS", 
 
 
 def keys_of_segment(store: AuditedStore, file: SegmentFile) -> Iterator[tuple[int, bytes]]:
-    """(bucket, KEY_DTYPE records) of the living records of users' topics that have a unique key."""
+    """(bucket, KEY_DTYPE records) of the records of users' topics that have a unique key and are not
+    deleted."""
     segment = store.log.open_segment(file)
     bounds = ScanBounds(segment.start, segment.end, store.known_end, file == store.log.segments[-1])
     parts: list[NDArray[np.void]] = []
@@ -74,7 +75,7 @@ def _keys_of(records: RecordBatch, segment_start: int, alive: NDArray[np.bool_] 
 
 
 def _hashes(scan: PropertyScan, values: Slices) -> Uint64s:
-    """A 64-bit hash of each value. Those of one length are hashed together, eight bytes at a time."""
+    """A 64-bit hash of each value. Values of the same length are hashed together, eight bytes at a time."""
     hashes = np.zeros(len(values.starts), np.uint64)
     lengths = values.ends - values.starts
     for length in np.unique(lengths).tolist():
@@ -90,7 +91,7 @@ def _hashes(scan: PropertyScan, values: Slices) -> Uint64s:
 
 
 def find_twice(store: AuditedStore, bucket: int, blocks: list[bytes]) -> Iterable[Counted]:
-    """The duplicates of one bucket's blocks."""
+    """The duplicates in the blocks of one bucket."""
     keys = np.concatenate([np.frombuffer(block, KEY_DTYPE) for block in blocks])
     keys = keys[np.lexsort((keys["physical"], keys["hash"]))]
     same = np.flatnonzero(keys["hash"][1:] == keys["hash"][:-1])
@@ -109,7 +110,7 @@ def _compare(store: AuditedStore, first: int, second: int, found: FoundList) -> 
         return
     name = PROPERTY_UNIQ_KEY
     if before.topic != again.topic or before.properties.get(name) != again.properties.get(name):
-        return  # two keys of one hash
+        return  # two different keys with the same hash
     path, at = store.log_place(second)
     is_copy = any(name in message.properties for message in (before, again) for name in _OF_A_COPY)
     what = (

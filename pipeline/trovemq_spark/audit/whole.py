@@ -1,5 +1,5 @@
-"""All checks of a store in their order: queues and index files by themselves, the segments in parallel, then
-each queue and index file against the segments' content."""
+"""All checks of a store in order: queues and index files by themselves, the segments in parallel, then each
+queue and index file against the segments' content."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ CHECKS: Final = ("log", "queues", "index", "uniqueKeys", "groups", "files")
 
 _OF_SEGMENTS_ALONE: Final = frozenset({"log", "uniqueKeys"})
 NOTES_MAX: Final = 1000
-"""The number of notes that are listed."""
+"""The most notes that are listed."""
 
 
 class Audit:
-    """One audit; run() once."""
+    """One audit; call run() once."""
 
     def __init__(
         self, runner: Runner, checks: frozenset[str], groups: frozenset[str], report: Report
@@ -56,7 +56,7 @@ class Audit:
         self._report = report
 
     def run(self, text: str, sizes: FileSizes) -> None:
-        """Fills the report. TroveError STORE_FAILED where there is no store."""
+        """Fills the report. Raises TroveError STORE_FAILED if there is no store."""
         found = FoundList()
         store = open_store(text, sizes, found)
         if not store.place.exists(LOG_DIRECTORY):

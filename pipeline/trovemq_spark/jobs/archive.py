@@ -1,10 +1,10 @@
-"""The job `archive`: a commit log into Parquet files by topic and day, each sorted by queue and offset.
+"""The job `archive`: copies a commit log into Parquet files by topic and day, each sorted by queue and
+offset.
 
-A task a segment writes files that nobody sees; the driver commits them with the position that each segment
-was read to, some segments at a time. So a killed run loses a few segments' work and nothing else, and the
-next run reads the new records: segments that were closed are not opened again, the open one from where it
-ended. Records killed by a topic's deletion are left out; archived ones stay, also when their topic is
-deleted.
+One task per segment writes files that no reader sees. The driver commits them, some segments at a time, with
+the position up to which each segment was read. So a killed run loses only the work on a few segments. The
+next run reads the new records: it does not open closed segments again, and continues in the open one. Records
+of deleted topics are left out; archived records stay when their topic is deleted later.
 """
 
 from __future__ import annotations
@@ -49,9 +49,11 @@ class ArchiveArguments:
     out: str
     """The archive: a new or an empty directory, or one that this job wrote; a path or URI."""
     broker_name: str = ""
-    """Whose log it is: the column brokerName, which distinguishes several brokers' logs in one archive."""
+    """The name of the broker: the column brokerName, which distinguishes several brokers' logs in one
+    archive."""
     topics: tuple[str, ...] = ()
-    """Only these topics (none: all, with the system's own). The same in every run into one archive."""
+    """Only these topics (none: all, with system topics). They must be the same in every run into one
+    archive."""
     since_timestamp: int = 0
     """Segments whose messages were all stored before this time (epoch milliseconds) are left out. A segment
     is archived whole or not at all."""
@@ -59,14 +61,14 @@ class ArchiveArguments:
     """Damaged records: `permissive` keeps their places as rows of the column damage, `failfast` stops at the
     first, `dropmalformed` counts them."""
     row_group_rows: int = ROW_GROUP_ROWS_DEFAULT
-    """Rows of a row group at most (or 32 MiB of records, whichever comes first)."""
+    """The most rows of a row group (or 32 MiB of records, whichever comes first)."""
     compression: str = "zstd"
     """zstd, snappy or none."""
     segments_per_commit: int = 0
     """How many segments become visible together; 0: four for each core."""
 
     def check(self) -> None:
-        """TroveError OPTION_ILLEGAL."""
+        """Raises TroveError OPTION_ILLEGAL."""
         _one_of("mode", self.mode, MODES)
         _one_of("compression", self.compression, COMPRESSIONS)
         if self.row_group_rows < 1 or self.segments_per_commit < 0:
@@ -83,7 +85,7 @@ def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
 
 
 def run(session: SparkSession, arguments: ArchiveArguments, progress: Progress) -> Report:
-    """TroveError OPTION_ILLEGAL, STORE_FAILED, ARCHIVE_ILLEGAL, JOB_RUNNING, DISK_FULL, RECORD_DAMAGED
+    """Raises TroveError OPTION_ILLEGAL, STORE_FAILED, ARCHIVE_ILLEGAL, JOB_RUNNING, DISK_FULL, RECORD_DAMAGED
     (failfast); OSError. Earlier commits stay."""
     return archive_log(SparkTasks(session, progress), arguments)
 
@@ -131,8 +133,8 @@ def archive_log(runner: Runner, arguments: ArchiveArguments) -> Report:
 
 
 def _before_first_failure(outcomes: Iterable[SegmentResult | Failure]) -> Iterator[SegmentResult]:
-    """Only these are committed: were later segments to count, one that is gone by the next run would look as
-    if it had been archived."""
+    """The results before the first failure. Only these are committed: if later segments were committed, a
+    segment that is removed before the next run would count as archived."""
     for outcome in outcomes:
         if isinstance(outcome, Failure):
             return
@@ -172,8 +174,8 @@ class _Totals:
 def _plan(
     log: LogDirectory, read_to: Mapping[str, Mapping[str, Any]], arguments: ArchiveArguments
 ) -> Iterator[SegmentTask]:
-    """A task for each segment that is not yet read to its end. TroveError ARCHIVE_ILLEGAL where one that was
-    has changed (on a local path, where a look at its last record costs little)."""
+    """A task for each segment that is not yet read to its end. Raises TroveError ARCHIVE_ILLEGAL if a segment
+    that was read has changed (on a local path, where checking its last record costs little)."""
     layout = FileLayout(row_group_rows=arguments.row_group_rows, compression=arguments.compression)
     for file in log.segments[_left_out_count(log, arguments.since_timestamp) :]:
         known = read_to.get(f"{file.start:020d}", {})
@@ -198,7 +200,7 @@ def _plan(
 
 
 def _left_out_count(log: LogDirectory, since_ms: int) -> int:
-    """Segments at the beginning that end before this time: the next one begins before it."""
+    """How many segments at the beginning end before this time: the segment after them begins before it."""
     if not since_ms:
         return 0
     for count, following in enumerate(log.segments[1:]):
@@ -219,7 +221,7 @@ def _first_stored_ms(log: LogDirectory, file: SegmentFile) -> int | None:
 def _commit(
     manifest: Manifest, arguments: ArchiveArguments, tasks: list[SegmentTask], results: list[SegmentResult]
 ) -> None:
-    """The results of these tasks count from now on; nothing is committed where nothing is new."""
+    """Commits the results of these tasks; no commit is made if there is nothing new."""
     of_segment = {task.file.start: task for task in tasks}
     known = manifest.read_to(arguments.broker_name)
     segments = {}
@@ -259,7 +261,7 @@ def _check_selection(manifest: Manifest, arguments: ArchiveArguments) -> None:
 
 
 def _tell_missing(log: LogDirectory, read_to: Mapping[str, Mapping[str, Any]], report: Report) -> None:
-    """Bytes of the log that are in no segment and not in the archive."""
+    """Reports bytes of the log that are in no segment and not in the archive."""
     archived_to = max((facts["end"] for facts in read_to.values()), default=0)
     missing = [(gap.begin, gap.end) for gap in log.gaps]
     if archived_to:

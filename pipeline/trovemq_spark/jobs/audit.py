@@ -1,8 +1,8 @@
-"""The job `audit`: a stopped store, or a backup of one, against itself.
+"""The job `audit`: checks a stopped store, or a backup, against itself.
 
 The log's records are read segment by segment, in parallel, and compared with the consume queues and index
-files in the same tasks, so that nothing is carried from worker to worker but runs of queue offsets and, for
-unique keys, 16 bytes a message.
+files in the same tasks, so that workers exchange only runs of queue offsets and, for unique keys, 16 bytes
+per message.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class AuditArguments:
     """maxIndexNum of the index files; 0: as the store's files say."""
 
     def check(self) -> None:
-        """TroveError OPTION_ILLEGAL."""
+        """Raises TroveError OPTION_ILLEGAL."""
         _checks(self.checks)
         check_sizes(self.sizes)
 
@@ -51,15 +51,16 @@ class AuditArguments:
 
 
 def run(session: SparkSession, arguments: AuditArguments, progress: Progress) -> Report:
-    """Findings by file and byte offset; facts: counts, and `unacknowledged` by group, topic and queue.
+    """The report has findings by file and byte offset; its facts are counts, and `unacknowledged` by group,
+    topic and queue.
 
-    TroveError STORE_FAILED where there is no store, OPTION_ILLEGAL.
+    Raises TroveError STORE_FAILED if there is no store, OPTION_ILLEGAL.
     """
     return audit(SparkTasks(session, progress), arguments)
 
 
 def audit(runner: Runner, arguments: AuditArguments) -> Report:
-    """The same where the runner says."""
+    """The same with the tasks of this runner."""
     report = Report("audit")
     made = Audit(runner, _checks(arguments.checks), frozenset(arguments.groups), report)
     made.run(arguments.store, arguments.sizes)

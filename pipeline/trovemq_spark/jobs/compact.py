@@ -1,8 +1,8 @@
-"""The job `compact`: many small files of an archive into few, with the same rows in the same order.
+"""The job `compact`: merges many small files of an archive into few, with the same rows in the same order.
 
-Files of one topic, day and source are merged, neighbours in the log together. A commit puts the new ones in
-place of the old ones at once, so a reader of the manifest sees either. Old files stay for those who read them
-now, and go when the job runs the next time: let at least the longest query lie between two runs.
+Files of one topic, day and source are merged, neighbours in the log together. One commit replaces the old
+files by the new ones, so a reader of the manifest sees either. Old files stay for readers that have them
+open, and are removed by the next run: wait at least as long between two runs as the longest query takes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 JOB: Final = "compact"
 _MERGES_A_CORE: Final = 4
 _FILES_MAX: Final = 256
-"""Merged at a time: each is open, with a row group in memory."""
+"""The most files of one merge: each is open, with a row group in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +38,14 @@ class CompactArguments:
     archive: str
     """An archive: a path or URI."""
     target_bytes: int = 128 << 20
-    """The size of a file; those of less than half of it are merged, up to it."""
+    """The size of a merged file; files of less than half of it are merged."""
     row_group_rows: int = ROW_GROUP_ROWS_DEFAULT
-    """Rows of a row group at most (or 32 MiB of records, whichever comes first)."""
+    """The most rows of a row group (or 32 MiB of records, whichever comes first)."""
     compression: str = "zstd"
     """zstd, snappy or none."""
 
     def check(self) -> None:
-        """TroveError OPTION_ILLEGAL."""
+        """Raises TroveError OPTION_ILLEGAL."""
         if self.compression not in COMPRESSIONS:
             raise TroveError(
                 errors.OPTION_ILLEGAL,
@@ -57,8 +57,8 @@ class CompactArguments:
 
 
 def run(session: SparkSession, arguments: CompactArguments, progress: Progress) -> Report:
-    """TroveError OPTION_ILLEGAL, ARCHIVE_ILLEGAL, JOB_RUNNING, DISK_FULL, DATA_LOST (a file of the archive is
-    not as it was written); OSError. Earlier commits stay."""
+    """Raises TroveError OPTION_ILLEGAL, ARCHIVE_ILLEGAL, JOB_RUNNING, DISK_FULL, DATA_LOST (a file of the
+    archive differs from its entry); OSError. Earlier commits stay."""
     return compact_archive(SparkTasks(session, progress), arguments)
 
 
@@ -69,7 +69,7 @@ def run_here(arguments: CompactArguments, progress: Progress) -> Report:
 
 def compact_archive(runner: Runner, arguments: CompactArguments) -> Report:
     arguments.check()
-    Manifest.open(arguments.archive)  # there is one: nothing is made where none is
+    Manifest.open(arguments.archive)  # raises if there is none: no archive is created here
     report = Report(JOB)
     layout = FileLayout(row_group_rows=arguments.row_group_rows, compression=arguments.compression)
     with Manifest.writing(arguments.archive, JOB) as manifest:
@@ -105,7 +105,7 @@ def _all_files(manifest: Manifest) -> list[FileEntry]:
 
 
 def _merge(runner: Runner, manifest: Manifest, tasks: list[MergeTask]) -> list[Merged]:
-    """Merges that succeeded count, also where another merge failed."""
+    """Runs the merges. Successful ones are used even if others fail."""
     outcomes = runner.outcomes("", merge_files, tasks)
     done = [outcome for outcome in outcomes if isinstance(outcome, Merged)]
     if done:
@@ -116,7 +116,7 @@ def _merge(runner: Runner, manifest: Manifest, tasks: list[MergeTask]) -> list[M
 
 
 def _packs(files: list[FileEntry], target_bytes: int) -> Iterator[tuple[FileEntry, ...]]:
-    """Files to merge: each pack of two at least, and at most target_bytes together."""
+    """Packs of files to merge: two files at least, and at most target_bytes together."""
     small = [entry for entry in files if entry.bytes < target_bytes // 2]
     small.sort(key=lambda entry: (*_partition(entry), entry.physical))
     for _, group in groupby(small, key=_partition):

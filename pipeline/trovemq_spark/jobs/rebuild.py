@@ -1,8 +1,8 @@
 """Consume queues and index files from the commit log alone, in parallel over its segments.
 
-For a store whose projections are lost or not believed, or whose log is too long for one machine to read
-again. Only the log is read (and `trovemq/deletions.json`, so that deleted topics stay deleted); the files
-are those that a broker writes, byte for byte (index files are named by their first record's store time).
+For a store whose projections are lost or not trusted, or whose log is too long for one machine. Only the log
+is read (and `trovemq/deletions.json`, so that deleted topics stay deleted). The files are byte for byte those
+that a broker writes (index files are named by their first record's store time).
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ class RebuildArguments:
     parts: Literal["both", "consumequeue", "index"] = "both"
     """The parts to rebuild: both, consumequeue or index."""
     consume_queue_file_size: int = 0
-    """Bytes of one consume-queue file (mappedFileSizeConsumeQueue); 0: as the store's files have it."""
+    """Bytes of one consume-queue file (mappedFileSizeConsumeQueue); 0: that of the store's files."""
     index_slot_count: int = 0
-    """Slots of one index file (maxHashSlotNum); 0: as the store's files have it."""
+    """Slots of one index file (maxHashSlotNum); 0: that of the store's files."""
     index_item_count: int = 0
-    """Items of one index file (maxIndexNum); 0: as the store's files have it."""
+    """Items of one index file (maxIndexNum); 0: that of the store's files."""
     tags: bool = True
     """Whether tags are indexed, as RocketMQ does from 5.4 on; false makes the index of older ones."""
 
     def check(self) -> None:
-        """TroveError OPTION_ILLEGAL."""
+        """Raises TroveError OPTION_ILLEGAL."""
         check_sizes(self.sizes())
 
     def sizes(self) -> FileSizes:
-        """The given ones."""
+        """The given sizes."""
         return FileSizes(self.consume_queue_file_size, self.index_slot_count, self.index_item_count)
 
 
 def run(session: SparkSession, arguments: RebuildArguments, progress: Progress) -> Report:
-    """TroveError STORE_FAILED, STORE_SETTINGS_MISMATCH, OFFSET_OUT_OF_RANGE where a segment was removed
+    """Raises TroveError STORE_FAILED, STORE_SETTINGS_MISMATCH, OFFSET_OUT_OF_RANGE if a segment was removed
     meanwhile, OPTION_ILLEGAL, JOB_RUNNING, DISK_FULL; OSError."""
     wanted = Rebuild(
         arguments.store,

@@ -1,8 +1,8 @@
-"""Sends messages again: of an archive, a store or a live topic, to a broker, or to another topic.
+"""The job `replay`: sends messages of an archive, a store or a live topic again, to a broker or another
+topic.
 
-The messages of a queue keep their order; a ledger in `out` lets a replay that was stopped continue where it
-was, with each message sent once (replay/ledger.py); where each came from is in its properties
-(replay/messages.py).
+The messages of a queue keep their order; a ledger in `out` allows an interrupted replay to continue, with
+each message sent once (replay/ledger.py). Each message has its origin in its properties (replay/messages.py).
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ class ReplayArguments:
     source_server: str = ""
     """The source: HOST:PORT of a nameserver or a broker, as its queues are now."""
     topics: tuple[str, ...] = ()
-    """Only these topics of the source; all but those of the system where none is named."""
+    """Only these topics of the source; none: all but system topics."""
     begin_timestamp: int = 0
-    """Only messages stored at or after it, epoch ms; 0: from the first on."""
+    """Only messages stored at or after this time, epoch ms; 0: from the first on."""
     end_timestamp: int = 0
-    """Only messages stored before it, epoch ms; 0: to the last."""
+    """Only messages stored before this time, epoch ms; 0: to the last."""
     keys: tuple[str, ...] = ()
     """Only messages with one of these keys."""
     target_topic: str = ""
-    """The topic that all messages are sent to; each to the topic of its own name where not given."""
+    """The topic that all messages are sent to; if not given, each goes to the topic of its own name."""
     target_broker: str = ""
-    """The broker that they are sent to; every broker that has the topic where not given."""
+    """The broker that they are sent to; if not given, every broker that has the topic."""
     create_topics: bool = False
-    """Whether missing topics are made, with as many queues as the source shows."""
+    """Whether missing topics are created, with as many queues as the source has."""
     rate: float = 0.0
-    """Messages a second at most, of all tasks together; 0: no cap."""
+    """The most messages per second, of all tasks together; 0: no limit."""
     skip_unsendable: bool = False
     """Whether messages that no broker would take (too large, an illegal tag or property) are counted and left
     out; else the first one stops the replay."""
@@ -62,15 +62,15 @@ class ReplayArguments:
     """Only counts the messages, by topic and queue, with the time range."""
 
     def check(self) -> None:
-        """TroveError OPTION_ILLEGAL, REQUEST_ILLEGAL for an address that is none."""
+        """Raises TroveError OPTION_ILLEGAL, REQUEST_ILLEGAL for an illegal address."""
         _wanted(self).check()
         for server in filter(None, (self.server, self.source_server)):
-            connect(server)  # nothing is opened yet: an illegal address is reported
+            connect(server)  # opens no connection: an illegal address raises
 
 
 def run(session: SparkSession, arguments: ReplayArguments, progress: Progress) -> Report:
-    """TroveError OPTION_ILLEGAL, JOB_RUNNING, TOPIC_NOT_FOUND, DATA_LOST, STORE_FAILED, ARCHIVE_ILLEGAL, and
-    the SDK's where a send failed: the next run continues."""
+    """Raises TroveError OPTION_ILLEGAL, JOB_RUNNING, TOPIC_NOT_FOUND, DATA_LOST, STORE_FAILED,
+    ARCHIVE_ILLEGAL, and the SDK's errors if a send failed: then the next run continues."""
     wanted = _wanted(arguments)
     ledger = None if arguments.dry_run else Ledger(arguments.out)
     report = Report(JOB)
@@ -105,8 +105,8 @@ def run(session: SparkSession, arguments: ReplayArguments, progress: Progress) -
 
 
 def shares(rate: float, parallelism: int, queues: int) -> tuple[float, int]:
-    """(messages a second of each task, partitions): without a cap a queue has a task of its own; with one
-    there are no more tasks than those that share it."""
+    """(messages per second of each task, partitions). Without a limit each queue has its own task; with one
+    there are no more tasks than can share it."""
     if not rate:
         return 0.0, queues
     tasks = min(parallelism, queues)
@@ -141,7 +141,7 @@ def _wanted(arguments: ReplayArguments) -> Wanted:
 
 
 def _identity(arguments: ReplayArguments) -> dict[str, Any]:
-    """The arguments that say which messages go where; the target's address may change."""
+    """The arguments that define which messages go where; the target's address may change."""
     return {
         "store": arguments.store,
         "archive": arguments.archive,
@@ -156,7 +156,7 @@ def _identity(arguments: ReplayArguments) -> dict[str, Any]:
 
 
 def _prepare_topics(arguments: ReplayArguments, plans: Sequence[QueuePlan]) -> None:
-    """Makes the target's missing topics, or says that they are missing, before anything is sent."""
+    """Creates the target's missing topics, or raises for them, before anything is sent."""
     queues: dict[str, int] = {}
     for entry in plans:
         topic = arguments.target_topic or entry.queue.topic

@@ -1,9 +1,9 @@
-"""Finds messages in an archive, a store and live brokers at once; each message once, newest or oldest first.
+"""The job `search`: finds messages in an archive, a store and live brokers at once, each message once.
 
 Ids and keys are looked up: by bloom filters in the archive, by the key index in the store, by the brokers
-themselves. Whatever else must be read is read here where it is little, and in Spark's tasks where it is much.
-The report's `rows` have the messages; `complete` means that nothing was left out: every place could be read,
-and there are no more rows than `limit`.
+themselves. Other data is read in this process if it is little, and in Spark's tasks if it is much. The
+report's `rows` have the messages, newest or oldest first. `complete` means that nothing was left out: every
+place could be read, and there are no more rows than `limit`.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class SearchArguments:
     store: str = ""
     """A store, or a directory of segments."""
     server: str = ""
-    """Live brokers (HOST:PORT of a nameserver or a broker)."""
+    """Live brokers: HOST:PORT of a nameserver or a broker."""
     archive: str = ""
-    """An archive. At least one of the three."""
+    """An archive. At least one of store, server and archive is required."""
     topic: str = ""
     """Only this topic."""
     key: str = ""
@@ -58,13 +58,13 @@ class SearchArguments:
     body_text: str = ""
     """Text that is somewhere in the body (decompressed), in UTF-8."""
     json_path: str = ""
-    """A place in a body that is JSON: $.a.b[0]."""
+    """A path in a JSON body: $.a.b[0]."""
     json_value: str | None = None
-    """The value there, as text; else anything."""
+    """The value at this path, as text; any value if not given."""
     limit: int = 100
-    """The number of messages, at most."""
+    """The most messages."""
     order: Literal["newest", "oldest"] = "newest"
-    """Which come first, by store time; with more than `limit`, the others are left out."""
+    """Which messages come first, by store time; those beyond `limit` are left out."""
 
     def __post_init__(self) -> None:
         if not (self.store or self.server or self.archive):
@@ -84,7 +84,7 @@ class SearchArguments:
         self.question()
 
     def question(self) -> Question:
-        """TroveError OPTION_ILLEGAL."""
+        """Raises TroveError OPTION_ILLEGAL."""
         name, _, value = self.property.partition("=")
         return Question(
             topic=self.topic,
@@ -105,9 +105,9 @@ class SearchArguments:
 def run(
     session: SparkSession | Callable[[], SparkSession] | None, arguments: SearchArguments, progress: Progress
 ) -> Report:
-    """session: one, or a function that makes one when it is needed; None: everything is read here.
+    """session: one, or a function that makes one when it is needed; None: everything is read in this process.
 
-    TroveError STORE_FAILED, ARCHIVE_ILLEGAL, BROKER_UNREACHABLE, …; OSError.
+    Raises TroveError STORE_FAILED, ARCHIVE_ILLEGAL, BROKER_UNREACHABLE, …; OSError.
     """
     question = arguments.question()
     answer = Answer(arguments.limit, newest_first=arguments.order == "newest")
@@ -115,7 +115,7 @@ def run(
     report = Report("search")
     complete = True
     sources: dict[str, object] = {}
-    has_topic = bool(arguments.server)  # which says so itself
+    has_topic = bool(arguments.server)  # a server reports a missing topic itself
     if arguments.archive:
         archive = ArchivePart.open(arguments.archive, question)
         reading.add("archive", archive.pieces)

@@ -1,10 +1,12 @@
-"""The job `stream`: topics of a live broker, or a log that grows, into a table, micro-batch by micro-batch.
+"""The job `stream`: copies topics of a live broker, or a growing log, into a table, micro-batch by
+micro-batch.
 
-The checkpoint says how far the query is; the table (sinks/table_sink.py, sinks/delta.py) knows which batches
-it has. So a job that is killed at any moment and started again loses nothing and writes nothing twice. The
-offsets of a consumer group show how far the table is, for lag and dashboards; the group reads nothing.
+The checkpoint records how far the query is; the table (sinks/table_sink.py, sinks/delta.py) records which
+batches it has. So a job that is killed at any moment and started again loses nothing and writes nothing
+twice. The offsets of a consumer group can show how far the table is, for lag and dashboards; the group itself
+reads nothing.
 
-While the job runs it alone writes into a Parquet table; run `compact` between two runs.
+While the job runs, nothing else may write into its Parquet table; run `compact` between two runs.
 """
 
 from __future__ import annotations
@@ -42,36 +44,36 @@ class StreamArguments:
     out: str
     """The table: a directory, a path or a URI."""
     server: str = ""
-    """A live nameserver or broker; else store."""
+    """A live nameserver or broker; this or store."""
     store: str = ""
-    """A store or a directory of segments that grows; else server."""
+    """A growing store or directory of segments; this or server."""
     topics: tuple[str, ...] = ()
     """Topics to read. With --store, none means all."""
     pattern: str = ""
-    """Instead of topics: those whose whole name this regular expression matches, also new ones."""
+    """Instead of topics: all whose whole name matches this regular expression, also new ones."""
     format: Literal["parquet", "delta"] = "parquet"
     """The format of the table. delta needs jars: `make delta-jars`."""
     jars: str = ""
-    """With format=delta: the directory of Delta's jars; build/delta-jars if not given."""
+    """With format=delta: the directory of Delta's jars; default build/delta-jars."""
     checkpoint: str = ""
-    """Where the query keeps how far it is; OUT/_checkpoint if not given."""
+    """Where the query records its position; default OUT/_checkpoint."""
     trigger: str = "once"
-    """once: the messages that are there now, then the job ends; continuous: until Ctrl-C; 10s: the same, a
-    batch every so often."""
+    """once: the messages that exist now, then the job ends; continuous: until Ctrl-C; 10s: the same, with a
+    batch every 10 s."""
     starting_offsets: str = "earliest"
     """Where a new table begins: earliest, latest, or (--server) JSON of offsets."""
     max_batch_rows: int = 200_000
-    """Rows of a batch at most."""
+    """The most rows of a batch."""
     max_batch_bytes: int = 256 << 20
-    """Bytes of a batch's records at most; a task has all of its share in memory."""
+    """The most bytes of a batch's records; a task has its whole share in memory."""
     consumer_group: str = ""
-    """A group whose offsets show how far the table is (--server)."""
+    """A consumer group whose offsets show how far the table is (--server)."""
     mode: Literal["failfast", "permissive", "dropmalformed"] = "failfast"
-    """Damaged records: end the job, be rows with the column `damage`, or be left out."""
+    """Damaged records: they end the job, become rows with the column `damage`, or are left out."""
     fail_on_data_loss: bool = True
     """End the job where messages were removed before they were read; else log it and continue."""
     compression: Literal["zstd", "snappy", "none"] = "zstd"
-    """Of Parquet files."""
+    """The compression of Parquet files."""
 
     def __post_init__(self) -> None:
         if bool(self.server) == bool(self.store):
@@ -114,7 +116,7 @@ class StreamArguments:
 
 
 def trigger_options(text: str) -> dict[str, Any]:
-    """For DataStreamWriter.trigger(). TroveError OPTION_ILLEGAL."""
+    """The arguments of DataStreamWriter.trigger(). Raises TroveError OPTION_ILLEGAL."""
     if text == ONCE:
         return {"availableNow": True}
     if text == CONTINUOUS:
@@ -126,15 +128,15 @@ def trigger_options(text: str) -> dict[str, Any]:
 
 
 def session_settings(arguments: StreamArguments) -> Mapping[str, str]:
-    """The settings of a session for the job beside the usual. TroveError OPTION_ILLEGAL."""
+    """The additional session settings of this job. Raises TroveError OPTION_ILLEGAL."""
     return delta_settings(arguments.jars or JARS_DEFAULT) if arguments.format == DELTA else {}
 
 
 def run(session: SparkSession, arguments: StreamArguments, progress: Progress) -> Report:
-    """Returns when everything is written that was there (trigger=once), or after SIGINT or SIGTERM.
+    """Returns when everything that existed is written (trigger=once), or after SIGINT or SIGTERM.
 
-    TroveError OPTION_ILLEGAL, ARCHIVE_ILLEGAL (no table of this query), JOB_RUNNING, DATA_LOST, DISK_FULL,
-    BROKER_UNREACHABLE, TOPIC_NOT_FOUND, …; OSError. Batches that were committed before stay.
+    Raises TroveError OPTION_ILLEGAL, ARCHIVE_ILLEGAL (not a table of this query), JOB_RUNNING, DATA_LOST,
+    DISK_FULL, BROKER_UNREACHABLE, TOPIC_NOT_FOUND, …; OSError. Committed batches stay.
     """
     report = Report(JOB)
     report_offsets = _group_reporter(arguments)
@@ -186,13 +188,13 @@ def _start(session: SparkSession, arguments: StreamArguments, sink: BatchSink) -
 
 
 def _text(place: Place) -> str:
-    """As Spark takes it, wherever it runs."""
+    """The place as Spark requires it, wherever Spark runs."""
     return place.text if place.local is None else place.local.as_uri()
 
 
 def _group_reporter(arguments: StreamArguments) -> Callable[[Mapping[str, Any]], list[str]]:
-    """Stores an offsets document for the consumer group; returns the part that could not be stored, in
-    words."""
+    """A function that stores an offsets document for the consumer group and returns the offsets that could
+    not be stored, in words."""
     if not arguments.consumer_group:
         return lambda offsets: []
     from trovemq_spark.sources.live_client import Cluster

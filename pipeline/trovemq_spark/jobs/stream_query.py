@@ -1,7 +1,7 @@
-"""Watches a running query until it ends: by itself, by a failure, or by request.
+"""Waits for the end of a query: by itself, by a failure, or by request.
 
-SIGINT and SIGTERM let the present batch finish; a second one does not wait for it (then it is not visible,
-and the next run writes it).
+SIGINT and SIGTERM let the present batch finish. A second signal does not wait for it: then the batch is not
+visible, and the next run writes it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _LOGGER: Final = logging.getLogger(__name__)
 
 @contextmanager
 def stop_signals() -> Iterator[threading.Event]:
-    """An event that the first signal sets; the second is KeyboardInterrupt. Nothing changes in a thread that
-    is not the main one: there, signals are not ours."""
+    """An event that the first signal sets; the second one raises KeyboardInterrupt. Outside of the main
+    thread, which gets all signals, it has no effect."""
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield asked
@@ -51,10 +51,10 @@ def stop_signals() -> Iterator[threading.Event]:
 def watch(
     query: StreamingQuery, sink: BatchSink, stop: threading.Event, on_progress: Callable[[Any], None]
 ) -> bool:
-    """Until the query has ended; whether it was stopped before it would have ended.
+    """Returns when the query has ended, and whether it was stopped before its own end.
 
-    on_progress: called with Spark's progress of a batch after it is done, of the last one where several were
-    done between two looks. Raises the failure: a TroveError where it is one, else Spark's.
+    on_progress: called with Spark's progress after each batch, or after several short ones with that of the
+        last. Raises the query's failure: the TroveError if it is one, else Spark's exception.
     """
     reported = -1
     try:
@@ -68,12 +68,12 @@ def watch(
                 return True
         return False
     finally:
-        # In a batch that is not waited for, this interrupts Spark's tasks; nothing of it is visible.
+        # This interrupts Spark's tasks in a batch that is not waited for; nothing of it is visible.
         query.stop()
 
 
 def _has_ended(query: StreamingQuery, sink: BatchSink) -> bool:
-    """Waits a moment."""
+    """Whether the query has ended; waits a moment."""
     try:
         return bool(query.awaitTermination(TICK_SECONDS))  # type: ignore[arg-type]
     except Exception as error:

@@ -1,9 +1,9 @@
-"""The job `trace`: how long messages were on their way, by topic, group and hour (UTC), from the log alone.
+"""The job `trace`: measures from the log alone how long messages took, by topic, group and hour (UTC).
 
 Born and store times are those of the records. Deliveries and acknowledgements are the delivery events of our
 broker, which hold the broker's clock at that moment in whole milliseconds; RocketMQ's stores have none, so
-there only bornToStored, retries and dead letters are known. A segment is a task; 24 bytes a message go to the
-task that has the events of its queue.
+only bornToStored, retries and dead letters are known there. There is one task per segment; 24 bytes per
+message go to the task with the events of its queue.
 """
 
 from __future__ import annotations
@@ -53,22 +53,22 @@ class TraceArguments:
     out: str = ""
     """Where trace.parquet, the latencies as a table, is written to: a path or URI; empty: nowhere."""
     topics: tuple[str, ...] = ()
-    """Only these topics; none: all but the system's own."""
+    """Only these topics; none: all but system topics."""
     groups: tuple[str, ...] = ()
     """Only these consumer groups; none: all of them."""
 
 
 def run(session: SparkSession, arguments: TraceArguments, progress: Progress) -> Report:
-    """Facts: `latencies` (rows as _SCHEMA has them; exact quantiles, nearest rank), `deliveries` (attempts by
-    topic and group) and `copies` (messages in retry and dead-letter topics). No findings.
+    """Facts of the report: `latencies` (rows of _SCHEMA; exact quantiles, nearest rank), `deliveries`
+    (attempts by topic and group) and `copies` (messages in retry and dead-letter topics). It has no findings.
 
-    TroveError STORE_FAILED where there is no log, OFFSET_OUT_OF_RANGE where it is removed meanwhile.
+    Raises TroveError STORE_FAILED if there is no log, OFFSET_OUT_OF_RANGE if it is removed meanwhile.
     """
     return trace(SparkTasks(session, progress), arguments)
 
 
 def trace(runner: Runner, arguments: TraceArguments) -> Report:
-    """The same where the runner says."""
+    """The same with the tasks of this runner."""
     log = LogDirectory.open(arguments.store)
     has_events = _has_events(Place(arguments.store))
     traced = TracedLog(
@@ -94,7 +94,8 @@ def trace(runner: Runner, arguments: TraceArguments) -> Report:
 
 
 def _has_events(place: Place) -> bool:
-    """A mere directory of segments has no consume queues: then the log is searched."""
+    """Whether the log has delivery events. A directory of segments has no consume queues: then its records
+    are searched."""
     if not place.exists(ROOT_DIRECTORY):
         return True
     return place.exists(f"{ROOT_DIRECTORY}/{EVENTS_TOPIC}")

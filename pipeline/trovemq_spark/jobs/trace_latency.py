@@ -1,5 +1,5 @@
-"""From the values collected by key (trace_times.py) to histograms by stage, and from those to rows with exact
-quantiles.
+"""Makes histograms by stage from the values by key (trace_times.py), and rows with exact quantiles from the
+histograms.
 
 | stage                   | from               | to             | a row for each     |
 |-------------------------|--------------------|----------------|--------------------|
@@ -47,7 +47,7 @@ StageKey = tuple[str, str, str, int]
 
 @dataclass(slots=True)
 class Attempts:
-    """Of one topic and group, by its events: deliveries, redeliveries, and their ends."""
+    """For one topic and group: deliveries, redeliveries and their ends, counted by events."""
 
     delivered: int = 0
     redeliveries: int = 0
@@ -65,8 +65,7 @@ class Attempts:
 
 @dataclass(slots=True)
 class KeyResult:
-    """The result of one key; put together on the driver: its size is that of the histograms, not of the
-    log."""
+    """The result of one key, merged on the driver: its size is that of the histograms, not of the log."""
 
     stages: dict[StageKey, bytes] = field(default_factory=dict)
     attempts: dict[tuple[str, str], Attempts] = field(default_factory=dict)
@@ -74,7 +73,7 @@ class KeyResult:
 
 
 def reduce_times(key: Key, blocks: list[Block]) -> Iterable[KeyResult]:
-    """All blocks of one key."""
+    """The result of one key from all its blocks."""
     result = KeyResult()
     if key[0] == "stored":
         parts = np.concatenate([np.frombuffer(data, HISTOGRAM_DTYPE) for _, data in blocks])
@@ -110,7 +109,7 @@ def _queue(result: KeyResult, topic: str, blocks: list[Block]) -> None:
 
 
 def _first_times(messages: NDArray[np.void], events: NDArray[np.void]) -> Int64s:
-    """When each message had its first of these events, epoch ms; -1: never."""
+    """The time of the first of these events of each message, epoch ms; -1: none."""
     times = np.full(len(messages), np.iinfo(np.int64).max)
     places = np.searchsorted(messages["offset"], events["offset"])
     known = places < len(messages)

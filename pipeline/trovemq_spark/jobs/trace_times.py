@@ -1,9 +1,9 @@
-"""The times of one segment's messages on their way, as (key, block) pairs that are collected by key.
+"""The times of one segment's messages, as (key, block) pairs that are grouped by key.
 
 | key                                    | block                                                            |
 |----------------------------------------|------------------------------------------------------------------|
 | ("stored", topic, hour)                | HISTOGRAM_DTYPE: born to stored, ms                              |
-| ("copies", kind, group, topic)         | COPIES_DTYPE: retries or dead letters by their attempts          |
+| ("copies", kind, group, topic)         | COPIES_DTYPE: retries or dead letters by attempts          |
 | ("queue", topic, queue id, number)     | ("", MESSAGE_DTYPE) or (group, EVENT_DTYPE) of 2**20 offsets     |
 
 `hour`: of the store time, in hours since 1970 UTC. A histogram holds each value once with its count, so that
@@ -47,12 +47,12 @@ Int64s = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class TracedLog:
-    """The input of a task. topics, groups: only these; all where empty."""
+    """The input of a task. topics, groups: only these; all if empty."""
 
     log: LogDirectory
     deletions: TopicDeletions | None
     has_events: bool
-    """A log without delivery events needs no message to be carried to them."""
+    """Without delivery events, messages need not be brought together with them."""
     topics: frozenset[str]
     groups: frozenset[str]
 
@@ -108,7 +108,7 @@ def _stored(records: RecordBatch, topic: str, indexes: Int64s) -> Iterator[tuple
 def _copies(
     traced: TracedLog, records: RecordBatch, topic: str, indexes: Int64s
 ) -> Iterator[tuple[Key, NDArray[np.void]]]:
-    """Retries and dead letters are few: their origins are looked up one by one."""
+    """Retries and dead letters are few: their origins are read one by one."""
     is_retry = topic.startswith(RETRY_PREFIX)
     group = topic.removeprefix(RETRY_PREFIX if is_retry else DEAD_LETTER_PREFIX)
     origins = records.property_values(_RETRY_TOPIC if is_retry else PROPERTY_DEAD_TOPIC)
@@ -116,7 +116,7 @@ def _copies(
     for index in indexes.tolist():
         origin = origins[index] or ""
         owner = group
-        for separator in "_+":  # a retry topic of one topic names that after the group
+        for separator in "_+":  # a retry topic of one topic has that topic's name after the group
             if is_retry and origin and group.endswith(separator + origin):
                 owner = group.removesuffix(separator + origin)
         attempts = int(records.reconsume_times[index])
@@ -165,7 +165,7 @@ def histogram(values: Int64s) -> NDArray[np.void]:
 
 
 def merged(parts: NDArray[np.void]) -> NDArray[np.void]:
-    """One histogram of several, one after the other."""
+    """One histogram from several, one after the other."""
     values, places = np.unique(parts["value"], return_inverse=True)
     whole = np.zeros(len(values), HISTOGRAM_DTYPE)
     whole["value"] = values

@@ -1,7 +1,7 @@
-"""Which parts of a log to read: one for each segment, or more of them, cut where a record begins.
+"""Divides a log into parts to read: one for each segment, or more, cut where a record begins.
 
-A part's [begin, end) is cut only before a good record (its CRC included), so that no damage and no record
-lies in two parts: the result of all parts does not depend on their number.
+A part's [begin, end) is cut only before a good record (its CRC included), so that no damage and no record is
+in two parts. The result of all parts does not depend on their number.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def plan_parts(
 ) -> list[LogPart]:
     """The parts of [begin, end) in log order.
 
-    is_snapshot: `end` is where the log was seen to reach, so that bad bytes below it are damage. TroveError
-    OFFSET_OUT_OF_RANGE where a segment goes while it is cut.
+    is_snapshot: `end` is the end of the log at an earlier moment, so bad bytes below it are damage. Raises
+        TroveError OFFSET_OUT_OF_RANGE if a segment is removed while it is cut.
     """
     parts = []
     for file in log.covering(begin, end):
@@ -56,7 +56,7 @@ def plan_parts(
 
 
 def _filled_end(log: LogDirectory, part: LogPart) -> int:
-    """The end of the written part: most of an open segment may be zeros still."""
+    """The end of the written part: most of an open segment may still be zeros."""
     if not part.bounds.is_last:
         return part.bounds.end
     starts, sizes = _record_places(log.open_segment(part.file), part.bounds)
@@ -71,14 +71,14 @@ def _cut(log: LogDirectory, part: LogPart, filled_end: int, part_size: int) -> I
     for index in range(len(edges) - 1):
         begin, end = edges[index], edges[index + 1]
         last = index == len(edges) - 2
-        # Bad bytes before a present record are damage.
+        # Bad bytes before an existing record are damage.
         known_end = bounds.known_end if last else max(bounds.known_end, end)
         yield LogPart(part.file, replace(bounds, begin=begin, end=end, known_end=known_end))
 
 
 def boundaries(segment: Segment, targets: Iterable[int], bounds: ScanBounds) -> list[int]:
-    """For each target, a physical offset, the last good record that begins at or before it; where there is
-    none, the beginning of the bounds (which is where a record begins, or the segment's start)."""
+    """For each target, a physical offset, the last good record that begins at or before it; if there is none,
+    the beginning of the bounds (where a record or the segment begins)."""
     begin = max(bounds.begin, segment.start)
     starts, sizes = _record_places(segment, bounds)
     found = []
@@ -91,7 +91,7 @@ def boundaries(segment: Segment, targets: Iterable[int], bounds: ScanBounds) -> 
 
 
 def _record_places(segment: Segment, bounds: ScanBounds) -> tuple[Int64s, Int64s]:
-    """(physical offsets, sizes) of all records by their lengths; CRCs are not looked at."""
+    """(physical offsets, sizes) of all records by their lengths; CRCs are not checked."""
     runs = [run for run in scan_segment(segment, bounds, check_crc=False) if isinstance(run, Run)]
     nothing = np.zeros(0, np.int64)
     starts = [segment.start + run.records.positions for run in runs]
@@ -121,8 +121,8 @@ def walk(log: LogDirectory, begin: int) -> Iterator[Run | Damage]:
 
 
 def log_end(log: LogDirectory, begin: int = 0) -> int:
-    """The physical offset after the log's last whole record. `begin`: where a record begins, nothing before
-    which is looked at."""
+    """The physical offset after the log's last whole record. `begin`: where a record begins; nothing before
+    it is read."""
     last = log.segments[-1]
     position = max(begin, last.start)
     for item in walk(log, position):
@@ -131,8 +131,8 @@ def log_end(log: LogDirectory, begin: int = 0) -> int:
 
 
 def first_stored_at(log: LogDirectory, timestamp_ms: int) -> int | None:
-    """The physical offset of the first record that was stored at or after a time (epoch ms); None: all are
-    older. Between segments it relies on their being in the order of time."""
+    """The physical offset of the first record that was stored at or after a time (epoch ms); None if all are
+    older. It relies on segments being in the order of time."""
     begin = log.begin
     for file in reversed(log.segments):
         stored_ms = _first_store_time(log, file)
@@ -157,7 +157,7 @@ def _first_store_time(log: LogDirectory, file: SegmentFile) -> int | None:
 
 
 def first_record_at(log: LogDirectory, physical_offset: int) -> int:
-    """Where the first record at or after this offset begins; the log's end where there is none."""
+    """Where the first record at or after this offset begins; the log's end if there is none."""
     if physical_offset >= log.capacity_end:
         return log_end(log)
     covering = log.covering(physical_offset, physical_offset + 1)

@@ -1,9 +1,10 @@
-"""One segment's records, run by run, with the damage between them: the read path of every job.
+"""Reads one segment's records, run by run, with the damage between them. Every job reads by this module.
 
-The rules are the broker's own (store.log.tail): after a bad place reading continues at the next record that
-names its own position, and never in the middle of a record whose lengths are right. In the last segment, at
-or after the known end, the first bad place is the end of the log; where it lies within an atomic transaction
-(store.log.whole_runs), of which a broker has written the first records only, the log ends before that.
+The rules are those of the broker (store.log.tail): after a bad place reading continues at the next record
+that names its own position, and never in the middle of a record whose lengths are right. In the last segment,
+at or after the known end, the first bad place is the end of the log. If it is within an atomic transaction
+(store.log.whole_runs) of which a broker has written only the first records, the log ends before the
+transaction.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _CACHE_LINE: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Good records, one after another; record i lies at segment_start + records.positions[i]."""
+    """Consecutive good records; record i is at segment_start + records.positions[i]."""
 
     records: RecordBatch
     segment_start: int
@@ -50,7 +51,7 @@ class ScanBounds:
 def scan_segment(
     segment: Segment, bounds: ScanBounds, *, check_crc: bool = True, run_bytes_max: int = RUN_BYTES_MAX
 ) -> Iterator[Run | Damage]:
-    """Runs and damages in log order. bounds.begin: where a record begins, or the segment's start."""
+    """Runs and damages in log order. bounds.begin is where a record or the segment begins."""
     position = max(bounds.begin, segment.start)
     transactions = _Transactions(segment, bounds)
     view = segment.file.view()
@@ -86,23 +87,24 @@ def scan_segment(
 
 
 def read_ahead(view: memoryview, begin: int, size: int) -> None:
-    """Reads the next bytes into memory. Lengths, topics and properties lie far apart and each has the place
-    of the next: without this a record would wait for memory some ten times, and one pass in order is much
-    faster. For those who need all bytes anyway."""
+    """Reads the next bytes into memory. Lengths, topics and properties are far apart, and each record has the
+    place of the next one: without this a record would wait about ten times for memory. One pass in order is
+    much faster, if all bytes are needed anyway."""
     lines = np.frombuffer(view[begin : begin + size], np.uint8)[::_CACHE_LINE]
     lines.max(initial=0)
 
 
 class _Transactions:
-    """Whether the log ends within a transaction: asked of runs in the last segment."""
+    """Whether the log ends within a transaction: checked for runs in the last segment."""
 
     def __init__(self, segment: Segment, bounds: ScanBounds) -> None:
         self._segment: Final = segment
         self._bounds: Final = bounds
-        self._unfinished: Final[dict[int, bool]] = {}  # by where a transaction begins
+        self._unfinished: Final[dict[int, bool]] = {}  # by the beginning of a transaction
 
     def cut(self, records: RecordBatch) -> int | None:
-        """Where the transaction begins in which these records and then the log end; None: in none."""
+        """The beginning of the transaction that has some of these records and in which the log ends; None if
+        there is none."""
         mark = self._mark(records, len(records) - 1) if len(records) else None
         if mark is None or mark.number == mark.record_count - 1:
             return None
@@ -116,7 +118,7 @@ class _Transactions:
         return read_mark(records, index, self._segment.offset_at(int(records.positions[index])))
 
     def _is_unfinished(self, transaction: RunMark) -> bool:
-        """From its first record on there are others of this transaction, not the last one, and no more."""
+        """Whether the log has, from the first record on, others of this transaction, but not the last one."""
         segment, position, number = self._segment, transaction.begin, -1
         while True:
             records, end, state = scan_run(
@@ -140,12 +142,13 @@ class _Transactions:
 
 
 def unfinished_from(segment: Segment, bounds: ScanBounds, records: RecordBatch) -> int | None:
-    """Where the transaction begins that these records are of and that the log ends within; None: of none."""
+    """The beginning of the transaction that has some of these records and in which the log ends; None if
+    there is none."""
     return _Transactions(segment, bounds).cut(records) if bounds.is_last else None
 
 
 def unfinished_notes(log: LogDirectory, end: int) -> list[str]:
-    """The note for a reading that ended here because of a transaction; nothing where it did not."""
+    """A note if reading ended here because of a transaction; else none."""
     for file in log.covering(end, end + 1):
         records = record_at(log.open_segment(file), end)
         mark = read_mark(records, 0, PhysicalOffset(end)) if len(records) else None
@@ -158,12 +161,13 @@ def unfinished_notes(log: LogDirectory, end: int) -> list[str]:
 
 
 def _is_written_by_now(segment: Segment, position: int) -> bool:
-    """A record of an open segment that was seen half-written: one after it is whole, so now it is too."""
+    """Whether a record of an open segment that was seen half-written is whole now: it is if a record after it
+    is whole."""
     return len(record_at(segment, position)) > 0
 
 
 def record_at(segment: Segment, physical_offset: int) -> RecordBatch:
-    """The good record that begins there; an empty batch where none does."""
+    """The good record that begins there; an empty batch if none does."""
     records, _, _ = scan_run(
         segment.file.view(),
         physical_offset - segment.start,
@@ -183,7 +187,8 @@ def _is_end(segment: Segment, position: int, state: RecordState, bounds: ScanBou
         return False
     if bounds.is_last and state is RecordState.ZEROS:
         return True
-    # Torn bytes at the end of an open segment are an append that continues; before a good record, damage.
+    # Torn bytes at the end of an open segment are an append in progress; before a good record they are
+    # damage.
     return (
         find_record(segment, search_from(segment, PhysicalOffset(position), state)) >= segment.end
         and bounds.is_last

@@ -1,4 +1,4 @@
-"""The segments of a commit log as they lie in a directory: a store, a backup, an archive of segments.
+"""The segments of a commit log in a directory: a store, a backup, or copied segments.
 
 A segment is a file named by the physical offset of its first byte (20 digits). They all have one size, and
 the last one may be open: its end is the last whole record. Some may be missing, at the beginning (retention)
@@ -7,7 +7,7 @@ or in the middle (removed by hand); those missing in the middle are reported, be
 Invariants
 - `segments` is in log order, without overlaps; a segment's file is exactly segment_size bytes, but the copied
   part of an open one (a backup) may be shorter.
-- Files at the end that hold nothing yet (made ahead of need) are not segments here.
+- Empty files at the end (made ahead of need) are not segments here.
 - Nothing here writes into the store.
 """
 
@@ -48,27 +48,27 @@ class SegmentFile:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """[begin, end) of the log, of which the files are missing between others that are there."""
+    """[begin, end) of the log whose files are missing although later ones exist."""
 
     begin: int
     end: int
 
 
 class LogDirectory:
-    """The segments in one place, as they were when it was opened. Picklable."""
+    """The segments of one place at the moment of opening. Picklable."""
 
     def __init__(self, place: Place, segments: tuple[SegmentFile, ...], *, known_end: int = 0) -> None:
         self.place: Final = place
         """The directory that holds the segments."""
         self.segments: Final = segments
         self.known_end: Final = known_end
-        """Below it, bytes that are not a record are damage, not the end (0: not known)."""
+        """Bytes below it that are not a record are damage, not the end (0: unknown)."""
 
     @classmethod
     def open(cls, text: str) -> LogDirectory:
         """`text`: a store (it has a directory commitlog) or the directory of segments itself, a path or URI.
 
-        TroveError STORE_FAILED where there is neither, or where a file is named as no segment can be.
+        Raises TroveError STORE_FAILED if there is neither, or if a file's name is not that of a segment.
         """
         try:
             place = Place(text)
@@ -99,7 +99,7 @@ class LogDirectory:
 
     @property
     def capacity_end(self) -> int:
-        """Where the last segment's file ends; the log itself ends at or before it."""
+        """Where the last segment's file ends; the log itself ends there or before."""
         return self.segments[-1].end
 
     @property
@@ -112,8 +112,8 @@ class LogDirectory:
         return [segment for segment in self.segments if segment.start < end and segment.end > begin]
 
     def open_segment(self, file: SegmentFile) -> Segment:
-        """The segment, mapped for reading (it stays readable when its name goes). TroveError
-        OFFSET_OUT_OF_RANGE where it has been removed since."""
+        """The segment, mapped for reading (it stays readable after its removal). Raises TroveError
+        OFFSET_OUT_OF_RANGE if it has been removed."""
         try:
             data = self.place.map(file.name)
         except FileNotFoundError:
@@ -127,8 +127,7 @@ class LogDirectory:
 
 
 def open_deletions(text: str) -> TopicDeletions | None:
-    """Which records of a local store are those of deleted topics; None where the place is not a local
-    store."""
+    """Which records of a local store belong to deleted topics; None if the place is not a local store."""
     place = Place(text)
     if place.local is None or not place.exists(DIRECTORY):
         return None
@@ -155,7 +154,7 @@ def _check_sizes(segments: tuple[SegmentFile, ...], text: str) -> None:
 def _without_empty_end(
     place: Place, segments: tuple[SegmentFile, ...], known_end: int
 ) -> tuple[SegmentFile, ...]:
-    """All but the last ones that begin with zeros; one segment always stays."""
+    """The segments without the last ones that begin with zeros; at least one stays."""
     count = len(segments)
     while count > 1 and segments[count - 1].start >= known_end:
         if any(place.head(segments[count - 1].name, BLANK_SIZE)):

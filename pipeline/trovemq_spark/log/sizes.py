@@ -1,4 +1,4 @@
-"""The sizes of a store's files: as given, else as the files of the store are, else RocketMQ's defaults."""
+"""The sizes of a store's files: the given ones, else those of the store's files, else RocketMQ's defaults."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trovemq_store.settings import StoreSettings
 
 @dataclass(frozen=True, slots=True)
 class FileSizes:
-    """By their names in trovemq_store.settings; 0 where the caller does not know."""
+    """Sizes by their names in trovemq_store.settings; 0 if the caller does not know them."""
 
     consume_queue_file_size: int = 0
     index_slot_count: int = 0
@@ -29,8 +29,8 @@ class FileSizes:
 
 
 def complete(sizes: FileSizes, store: Place) -> FileSizes:
-    """The same with every size known. TroveError OPTION_ILLEGAL for one that cannot be,
-    STORE_SETTINGS_MISMATCH for one that the store's files have not, STORE_NEWER, STORE_FAILED."""
+    """The sizes with every one known. Raises TroveError OPTION_ILLEGAL for an impossible size,
+    STORE_SETTINGS_MISMATCH for one that differs from the store's files, STORE_NEWER, STORE_FAILED."""
     check_sizes(sizes)
     given = sizes.given()
     if store.local is not None and store.exists(DIRECTORY):
@@ -45,7 +45,7 @@ def complete(sizes: FileSizes, store: Place) -> FileSizes:
 
 
 def check_sizes(sizes: FileSizes) -> None:
-    """TroveError OPTION_ILLEGAL for a size that no file can have."""
+    """Raises TroveError OPTION_ILLEGAL for a size that no file can have."""
     for name, size in sizes.given().items():
         if size < 0 or (name == "consume_queue_file_size" and size % UNIT_SIZE):
             wanted = f"a multiple of {UNIT_SIZE}" if name == "consume_queue_file_size" else "above 0"

@@ -1,1 +1,1 @@
-"""Consume queues and index files made from a commit log alone, in tasks that know no Spark."""
+"""Builds consume queues and index files from a commit log alone, in tasks that know no Spark."""

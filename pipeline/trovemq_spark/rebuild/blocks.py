@@ -1,5 +1,5 @@
 """The result of one task: the units and index entries of the records of its part of the log, in files of the
-workspace. Both are named by their block: the physical offset where the part begins.
+workspace. Both are named by their block, which is the physical offset at which the part begins.
 
 A file `units-<block>`:
 
@@ -10,7 +10,7 @@ A file `units-<block>`:
 
 A file `entries-<block>`: index entries in log order, ENTRY_DTYPE each.
 
-Nothing here outlives a run. Bodies are never carried on.
+These files exist only during a run. They have no bodies.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Piece:
     """Index of its first unit in the block."""
     count: int
     first_offset: int
-    """Queue offset of the first one; where the piece is dense each next one has the next offset."""
+    """Queue offset of the first unit; in a dense piece each unit has the next offset."""
     offsets_at: int = -1
     """Byte position of the units' queue offsets; -1: the piece is dense."""
 
@@ -71,7 +71,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class EntryRange:
-    """`count` index entries of one block from its entry `begin` on."""
+    """`count` index entries of one block, from its entry `begin` on."""
 
     block: int
     begin: int
@@ -82,7 +82,7 @@ class EntryRange:
         return _array(blocks, entries_name(self.block), ENTRY_DTYPE, begin, self.count)
 
     def one(self, index: int) -> EntryRange:
-        """The range of its entry `index` (-1: the last) alone."""
+        """The range of only its entry `index` (-1: the last)."""
         return EntryRange(self.block, self.begin + index % self.count, 1)
 
 

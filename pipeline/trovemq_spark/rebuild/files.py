@@ -1,4 +1,4 @@
-"""Parts of files, read and written: sparse where the place is one of this machine."""
+"""Reads and writes parts of files; on local paths written files are sparse."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trovemq_spark.storage import Place
 
 
 def read_range(place: Place, name: str, begin: int, size: int) -> bytes:
-    """`size` bytes of a file. OSError, also where it is shorter."""
+    """`size` bytes of a file. Raises OSError, also if the file is shorter."""
     if place.local is not None:
         with (place.local / name).open("rb") as file:
             data = os.pread(file.fileno(), size, begin)
@@ -27,10 +27,10 @@ def read_range(place: Place, name: str, begin: int, size: int) -> bytes:
 def write_pieces(
     place: Place, name: str, size: int, pieces: Iterable[tuple[int, bytes]], *, synced: bool = True
 ) -> None:
-    """A file of `size` bytes that has these bytes at these positions and zeros elsewhere. It appears whole,
-    in place of an older one; on a local path zeros take no space. OSError.
+    """Writes a file of `size` bytes with these bytes at these positions and zeros elsewhere. It appears
+    whole, in place of an older one; on a local path zeros take no space. Raises OSError.
 
-    synced: the bytes are on disk then (the name is once its directory is synced)."""
+    synced: its bytes are on disk on return (its name is when its directory is synced)."""
     if place.local is None:
         data = bytearray(size)
         for position, piece in pieces:

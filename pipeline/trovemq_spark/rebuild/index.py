@@ -1,9 +1,9 @@
-"""The key index's files, each made by itself. The files' form: trovemq_store.index.index_file.
+"""Builds the files of the key index, each independently. Their form is in trovemq_store.index.index_file.
 
-The only state that goes through all of an index is the number of entries: the counts of the blocks give the
-file of each entry. Within a file an item points to the one before it in its slot, which one sort of (slot,
-item) pairs gives for all of them. A file begun because the one before was full counts the seconds of its item
-1 from that one's last store time, so a task reads one entry more than it writes.
+The files of an index depend on each other only by the number of entries: the counts of the blocks determine
+the file of each entry. Within a file an item points to the previous one in its slot; one sort of (slot, item)
+pairs gives all of these. A file that follows a full one counts the seconds of its item 1 from the last store
+time of the full one, so a task reads one more entry than it writes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Int64s = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class IndexTask:
-    """One file: its entries, and the last entry of the file before."""
+    """One file: its entries, and the last entry of the file before it."""
 
     name: str
     ranges: tuple[EntryRange, ...]
@@ -56,8 +56,8 @@ class IndexTask:
 
 
 def plan_files(counts: Iterable[tuple[int, int]], item_count: int) -> list[tuple[EntryRange, ...]]:
-    """The entries of each file, oldest first. counts: (block, entries) in log order; item_count: as
-    in the settings; item 0 is never used."""
+    """The entries of each file, oldest first. counts: (block, entries) in log order; item_count: as in the
+    settings (item 0 is never used)."""
     files: list[list[EntryRange]] = []
     space = 0
     for block, count in counts:
@@ -73,7 +73,7 @@ def plan_files(counts: Iterable[tuple[int, int]], item_count: int) -> list[tuple
 
 
 def file_names(first_timestamps: Iterable[int]) -> list[str]:
-    """`yyyyMMddHHmmssSSS` in UTC of each file's first store time (epoch ms), always higher than the one
+    """`yyyyMMddHHmmssSSS` in UTC of each file's first store time (epoch ms), always greater than the one
     before: RocketMQ sorts them as numbers."""
     names: list[str] = []
     for timestamp in first_timestamps:
@@ -86,7 +86,7 @@ def file_names(first_timestamps: Iterable[int]) -> list[str]:
 
 
 def build_index_file(task: IndexTask) -> int:
-    """Writes the file. Returns how many items it has. OSError."""
+    """Writes the file. Returns its number of items. Raises OSError."""
     hashes = np.concatenate([entries.entries(task.blocks)["hash"] for entries in task.ranges])
     slots, previous = _chained(hashes, task.slot_count)
     first = task.ranges[0].one(0).entries(task.blocks)[0]
@@ -136,12 +136,13 @@ def _items(entries: Entries, begin_timestamp: int, previous: Int32s) -> NDArray[
 
 
 def _chained(hashes: Int32s, slot_count: int) -> tuple[NDArray[np.signedinteger], Int32s]:
-    """(every slot's newest item, big-endian; each item's previous one in its slot). Items count from 1."""
+    """(every slot's newest item, big-endian; each item's previous one in its slot). Items are numbered from
+    1."""
     pairs = hashes.astype(np.int64)
     pairs %= slot_count
     pairs <<= 32
     pairs |= np.arange(1, len(hashes) + 1)
-    pairs.sort()  # stable, since no two are equal
+    pairs.sort()  # no two pairs are equal, so the order is unique
     numbers = (pairs & 0xFFFFFFFF).astype(np.int32)
     pairs >>= 32
     follows = pairs[1:] == pairs[:-1]

@@ -1,16 +1,16 @@
-"""The files of one consume queue, made from its pieces of all segments. Form: index.consume_queue.
+"""Builds the files of one consume queue from its pieces of all segments. Their form is in
+index.consume_queue.
 
-Pieces are taken in log order, and cut into stretches of queue offsets that follow one another. Then a stretch
+Pieces are taken in log order, and cut into stretches of consecutive queue offsets. A stretch that
 
-- continues where the queue ends: it is taken;
-- begins below the end: units that are there already are skipped, as a broker skips dispatched records;
-- leaves a gap: blanks fill it, as the broker writes them for damaged records. A gap that
-  later records of the queue would fill, or of more than GAP_UNITS_MAX, is not believed: then the stretch is
-  left out.
+- continues where the queue ends is added;
+- begins below the end is added without the units that the queue has, as a broker skips dispatched records;
+- leaves a gap is added after blank units, as the broker writes them for damaged records. If later records of
+  the queue would fill the gap, or it has more than GAP_UNITS_MAX units, the stretch is left out.
 
-The first stretch may begin anywhere: blanks precede it from the start of its file.
+The first stretch may begin anywhere; blank units precede it from the start of its file.
 
-Invariant: every unit is where the queue offset of its record says, whatever the log holds.
+Invariant: every unit is at the place of its record's queue offset, whatever the log contains.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from trovemq_store.index.consume_queues import GAP_UNITS_MAX
 from trovemq_store.log.segments import file_name
 
 LOOK_AHEAD: Final = 256
-"""Stretches after a gap among which the one that would fill it is searched."""
+"""How many stretches after a gap are searched for one that would fill it."""
 _UNITS_AT_ONCE: Final = 1 << 20
 
 
@@ -45,7 +45,7 @@ class QueueTask:
     file_size: int
     """Bytes, whole units."""
     starts_at_zero: bool
-    """The log is whole from its first byte on, so the queue should begin at offset 0."""
+    """The log has its first byte, so the queue should begin at offset 0."""
 
     @property
     def unit_count(self) -> int:
@@ -54,7 +54,7 @@ class QueueTask:
 
 @dataclass(frozen=True, slots=True)
 class QueueFault:
-    """Something wrong with a queue, at the record that lies at `physical_offset` of the log."""
+    """A fault of a queue, at the record at `physical_offset` of the log."""
 
     kind: str
     what: str
@@ -68,10 +68,10 @@ class QueueResult:
     first_offset: int = 0
     end_offset: int = 0
     files: list[str] = field(default_factory=list)
-    """Their names in the target."""
+    """Names of the files in the target."""
     unit_count: int = 0
     blank_count: int = 0
-    """Blanks between units; those before the first are not counted."""
+    """Blank units between others; those before the first are not counted."""
     faults: list[QueueFault] = field(default_factory=list)
     fault_count: int = 0
 
@@ -97,7 +97,7 @@ class _Stretch:
 
 
 def build_queue(task: QueueTask) -> QueueResult:
-    """Writes the queue's files. OSError."""
+    """Writes the queue's files. Raises OSError."""
     result = QueueResult(task.topic, task.queue_id)
     writer = _FileWriter(task)
     stretches = [stretch for piece in task.pieces for stretch in _stretches(piece, task.blocks)]
@@ -143,7 +143,7 @@ def _stretches(piece: Piece, blocks: Place) -> Iterator[_Stretch]:
 
 
 def _may_leave_gap(stretches: list[_Stretch], place: int, end: int) -> bool:
-    """Whether the stretch continues after a gap from `end` (-1: it is the first one)."""
+    """Whether the stretch may be added after a gap from `end` on (-1: it is the first one)."""
     first = stretches[place].first
     later = stretches[place + 1 : place + 1 + LOOK_AHEAD]
     if any(max(other.first, end) < min(other.end, first) for other in later):
@@ -172,7 +172,7 @@ def _take(stretch: _Stretch, known: int, blocks: Place, writer: _FileWriter) -> 
 
 
 class _FileWriter:
-    """Takes units in order and writes each file when it is full."""
+    """Takes units in order, and writes each file when it is full."""
 
     def __init__(self, task: QueueTask) -> None:
         self._task = task
@@ -189,7 +189,7 @@ class _FileWriter:
             self.add(self._base // UNIT_SIZE, np.repeat(BLANK_UNIT, blank_count))
 
     def add(self, offset: int, units: Units) -> None:
-        """Units that follow those before."""
+        """Adds units that follow those before."""
         data, position = memoryview(units.tobytes()), offset * UNIT_SIZE
         while data:
             if position == self._base + self._task.file_size:
@@ -201,7 +201,7 @@ class _FileWriter:
             data = data[space:]
 
     def finish(self) -> list[str]:
-        """Writes the last file. Returns the names of all."""
+        """Writes the last file. Returns the names of all files."""
         if self._parts:
             self._write()
         return self._names

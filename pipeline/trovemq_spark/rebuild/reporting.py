@@ -65,7 +65,7 @@ def report_queues(store: str, log: LogDirectory, queues: list[QueueResult], repo
 
 
 def note_absent_queues(store: str, queues: list[QueueResult], report: Report) -> None:
-    """Queues that the store has and the log has no record of: only their own last file shows where they
+    """Notes queues that the store has and the log has no record of: only their own last file shows where they
     continue."""
     made = {f"{result.topic}/{result.queue_id}" for result in queues}
     deletions = open_deletions(store)

@@ -1,4 +1,4 @@
-"""The rebuild from end to end: segments to runs, runs to consume queues, entries to index files."""
+"""The rebuild from beginning to end: segments to runs, runs to consume queues, entries to index files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Parts = Literal["both", "consumequeue", "index"]
 JOB: Final = "rebuild"
 _PARTS_A_CORE: Final = 4
 _UNEVEN: Final = 1.2
-"""Cutting costs a look at every record's length, which a little idling is not worth."""
+"""Cutting examines every record's length, which is not worth it for a little idle time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,11 @@ class Rebuild:
     store: str
     out: Place
     sizes: FileSizes
-    """All of them known."""
+    """All sizes are known."""
     parts: Parts = "both"
     tags: bool = True
     part_size_min: int = 16 << 20
-    """Segments are not cut into parts of fewer bytes than this."""
+    """Segments are not cut into parts smaller than this."""
 
     @property
     def with_queues(self) -> bool:
@@ -53,9 +53,9 @@ class Rebuild:
 
 
 def rebuild(wanted: Rebuild, runner: Runner) -> Report:
-    """Writes the files. TroveError STORE_FAILED, OFFSET_OUT_OF_RANGE (a segment went meanwhile), JOB_RUNNING,
-    OPTION_ILLEGAL, DISK_FULL; OSError. Then the results of an earlier run are as they were, but on an
-    object store some files may be new."""
+    """Writes the files. Raises TroveError STORE_FAILED, OFFSET_OUT_OF_RANGE (a segment was removed
+    meanwhile), JOB_RUNNING, OPTION_ILLEGAL, DISK_FULL; OSError. Then the results of an earlier run are
+    unchanged, except that on an object store some files may be new."""
     if wanted.out.exists(LOG_DIRECTORY):
         message = f"{wanted.out} holds a commit log: write to another directory, and move the result"
         raise TroveError(errors.OPTION_ILLEGAL, message, field="out")
@@ -103,7 +103,7 @@ def _extract(wanted: Rebuild, log: LogDirectory, workspace: Workspace, runner: R
 
 
 def _parts(log: LogDirectory, part_size_min: int, core_count: int) -> list[LogPart]:
-    """The segments; in parts where there are so few of them that cores would have nothing to do."""
+    """The segments, cut into parts if there are too few of them for all cores."""
     segment_count = len(log.segments)
     turns = -(-segment_count // core_count)
     if turns * core_count <= _UNEVEN * segment_count:
@@ -149,7 +149,7 @@ def _build(task: QueueTask | IndexTask) -> QueueResult | int:
 
 
 def _weight(task: QueueTask | IndexTask) -> int:
-    """About how long it takes, in units written; a file costs something by itself."""
+    """The estimated cost, in written units; each file has a fixed cost."""
     if isinstance(task, QueueTask):
         return 2_000 + task.unit_count
     return 2_000 + 4 * task.entry_count + task.slot_count // 8

@@ -1,4 +1,4 @@
-"""The records of one part of the log as runs of units by queue and as index entries: the step that reads.
+"""Reads one part of the log and makes runs of units by queue, and index entries, from its records.
 
 Invariants
 - Units of one queue keep the order of the log; so do index entries.
@@ -48,11 +48,11 @@ class SegmentTask:
     part: LogPart
     deletions: TopicDeletions | None
     blocks: Place
-    """Where its block is written to."""
+    """Where its block is written."""
     with_queues: bool
     with_index: bool
     with_tags: bool
-    """Whether the index has items of tags, as RocketMQ 5.4 and later have them."""
+    """Whether the index has items of tags, as since RocketMQ 5.4."""
 
     @property
     def size(self) -> int:
@@ -72,12 +72,13 @@ class SegmentRuns:
     end: int = 0
     """Physical offset after its last record."""
     last_store_timestamp: int = 0
-    """Of its last record, epoch ms."""
+    """Store time of its last record, epoch ms."""
     damages: list[Damage] = field(default_factory=list)
 
 
 def extract_runs(task: SegmentTask) -> SegmentRuns:
-    """Reads the part and writes its block. TroveError OFFSET_OUT_OF_RANGE: its file is gone; OSError."""
+    """Reads the part and writes its block. Raises TroveError OFFSET_OUT_OF_RANGE if its file is gone;
+    OSError."""
     segment, bounds = task.log.open_segment(task.part.file), task.part.bounds
     found = SegmentRuns(segment.start, bounds.begin, end=segment.start)
     queues, entries = _QueueColumns(), list[bytes]()
@@ -108,7 +109,7 @@ def _alive(run: Run, deletions: TopicDeletions | None) -> Alive:
 
 
 def _entries(run: Run, alive: Alive, tags: bool) -> Entries:
-    """The index entries of a run's living records."""
+    """The index entries of the records of a run that are not deleted."""
     records = run.records
     found = records.index_entries(tags)
     indexes, hashes = found.record_index, found.hashes
@@ -123,7 +124,7 @@ def _entries(run: Run, alive: Alive, tags: bool) -> Entries:
 
 
 class _QueueColumns:
-    """The units of a part, and which queue and queue offset each has."""
+    """The units of a part, with the queue and queue offset of each."""
 
     def __init__(self) -> None:
         self._topics: dict[str, int] = {}
@@ -158,7 +159,7 @@ class _QueueColumns:
         queues = topics.astype(np.int64) << 32 | ids.view(np.uint32)
         order = np.argsort(queues, kind="stable")
         queues = queues[order]
-        # As bare bytes: joined as fields they would take the machine's byte order.
+        # As raw bytes: joined as fields they would get the machine's byte order.
         units = np.concatenate([units.view(_UNIT_BYTES) for units in self._units])[order]
         offsets = np.concatenate(self._offsets)[order]
         starts = np.flatnonzero(np.r_[True, queues[1:] != queues[:-1]])

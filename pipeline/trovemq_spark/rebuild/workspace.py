@@ -1,12 +1,12 @@
-"""Where a rebuild writes: beside its results, until they are whole.
+"""The directory in which a rebuild writes, beside its results, until they are complete.
 
-On a path of this machine everything is made below `OUT/.rebuild/`, which one run at a time has locked; at the
-end the directories `consumequeue` and `index` come into place by one rename each, and those of an earlier
-run go. A run that was killed leaves its `.rebuild/`, which the next one clears away.
+On a local path everything is made below `OUT/.rebuild/`, which one run at a time locks. At the end one rename
+each puts the directories `consumequeue` and `index` into place, and those of an earlier run are removed. A
+killed run leaves its `.rebuild/`, which the next one removes.
 
-An object store knows neither renames nor locks: there each file appears whole under its own name, the blocks
-lie below a name of this run, and at the end files of an earlier run that this one did not make are removed.
-Two runs at once write the same bytes.
+An object store has neither renames nor locks: each file appears whole under its final name, the blocks are
+below a name of this run, and at the end files of an earlier run that this run did not write are removed. Two
+concurrent runs write the same bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _OWN_NAMES: Final = re.compile(r"(?:consumequeue/[^/]+/[^/]+/[0-9]{20}|index/[0-
 
 
 class Workspace:
-    """One run's. `blocks`: the tasks' results; `target`: the files that they make, by their final names."""
+    """The workspace of one run. `blocks`: the results of the tasks; `target`: the files that they make, by
+    their final names."""
 
     def __init__(self, out: Place, blocks: Place, target: Place) -> None:
         self._out = out
@@ -39,8 +40,7 @@ class Workspace:
         self.target: Final = target
 
     def publish(self, part: str, names: set[str]) -> None:
-        """Makes `part` (a directory of OUT) hold the files `names` that are in `target`, and no others of
-        earlier runs. OSError."""
+        """Makes `part` (a directory of OUT) contain exactly the files `names` of `target`. Raises OSError."""
         if self._out.local is None:
             _remove_others(self._out, part, names)
             return
@@ -58,7 +58,7 @@ class Workspace:
 
 @contextmanager
 def open_workspace(out: Place) -> Iterator[Workspace]:
-    """TroveError JOB_RUNNING where another run has it; OSError."""
+    """Raises TroveError JOB_RUNNING if another run has it; OSError."""
     if out.local is None:
         directory = f"{DIRECTORY}-{uuid.uuid4().hex}"
         try:
@@ -77,8 +77,8 @@ def open_workspace(out: Place) -> Iterator[Workspace]:
 
 
 def _lock(root: Path) -> int:
-    """The open, locked file. It goes with its directory, so the file that was locked may be one that is
-    there no longer: then again."""
+    """The open, locked file. It is removed with its directory, so the locked file may no longer be the one at
+    the path: then this is repeated."""
     while True:
         root.mkdir(parents=True, exist_ok=True)
         path = root / _LOCK
@@ -101,7 +101,7 @@ def _lock(root: Path) -> int:
 
 
 def _clear(out: Path, root: Path) -> None:
-    """Removes the files of a killed run; a result that it had moved away comes back."""
+    """Removes the files of a killed run, and restores a result that it had moved away."""
     for path in root.iterdir():
         if path.name.startswith("old-") and not (out / path.name.removeprefix("old-")).exists():
             path.rename(out / path.name.removeprefix("old-"))

@@ -1,1 +1,1 @@
-"""Messages of an archive, a log or a live topic sent again."""
+"""Sends messages of an archive, a log or a live topic again."""

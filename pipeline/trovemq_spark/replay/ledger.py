@@ -1,12 +1,12 @@
-"""The ledger of a replay: the messages sent and acknowledged, so that a stopped replay continues after them.
+"""The ledger of a replay: the acknowledged messages, so that an interrupted replay continues after them.
 
     LEDGER/replay.json                          which replay this is
-    LEDGER/queues/TOPIC/BROKER-QUEUE.json       one source queue (BROKER is - where the source does not say)
+    LEDGER/queues/TOPIC/BROKER-QUEUE.json       one source queue (BROKER is - if unknown)
     LEDGER/queues/TOPIC/BROKER-QUEUE.lock       held by the task that sends this queue
     LEDGER/lock                                 held by the job
 
-replay.json: {"form": 1, "run": "…", "replay": {…}}; `run` is in every message that is sent, `replay` are the
-arguments that say which messages are sent where.
+replay.json: {"form": 1, "run": "…", "replay": {…}}; every sent message has `run`; `replay` are the arguments
+that define which messages are sent where.
 
 A queue's file: {"form": 1, "topic", "broker", "queueId", "targetTopic", "targetBroker", "targetQueueId",
 "sourceOffset", "targetOffset", "sent", "inFlight"}
@@ -19,11 +19,11 @@ A queue's file: {"form": 1, "topic", "broker", "queueId", "targetTopic", "target
 | inFlight     | messages after sourceOffset may have been sent: those are in the target from targetOffset  |
 |              | on, and are recognised by their properties (messages.py)                                   |
 
-Each file is written whole. It is written before the first message is sent, after each acknowledgement, and at
-the end. One part is in flight at a time, and a part is stored in its order, so the messages found after
+Each file is replaced as a whole: before the first message is sent, after each acknowledgement, and at the
+end. One part is in flight at a time, and a part is stored in its order. So the messages that are found after
 targetOffset are those after sourceOffset.
 
-The locks are those of a file system. On an object store there are none: see to it that a run has ended, with
+The locks are those of a file system. On an object store there are none: make sure that a run has ended, with
 all its tasks, before the next one begins.
 """
 
@@ -48,13 +48,13 @@ _HEAD: Final = "replay.json"
 _LOCK: Final = "lock"
 _JOB: Final = "replay"
 LOCK_WAIT_SECONDS: Final = 60.0
-"""A task of a killed run finishes its present send, at most this long."""
+"""How long a task of a killed run may take to finish its present send."""
 _LOCK_LOOK_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class SourceQueue:
-    """Where messages come from; `broker` is "" where the source does not say."""
+    """Where messages come from; `broker` is "" if unknown."""
 
     topic: str
     broker: str
@@ -67,7 +67,7 @@ class SourceQueue:
 
 @dataclass(slots=True)
 class QueueState:
-    """One queue's file; see the table above."""
+    """The content of one queue's file; see the table above."""
 
     target_topic: str
     target_broker: str
@@ -79,19 +79,19 @@ class QueueState:
 
 
 class Ledger:
-    """The ledger in one directory. Pickles, so that tasks can use it."""
+    """The ledger in one directory. Picklable, so that tasks can use it."""
 
     def __init__(self, text: str) -> None:
         self.place: Final = Place(text)
 
     def locked(self) -> AbstractContextManager[None]:
-        """Held by the job. TroveError JOB_RUNNING."""
+        """The lock of the job. Raises TroveError JOB_RUNNING."""
         return locked(self.place, _LOCK, _JOB)
 
     def begin(self, replay: Mapping[str, Any]) -> str:
-        """The run's name: of the ledger that is there, or a new one. `replay`: plain values.
+        """The run's name: that of the existing ledger, or a new one. `replay`: plain values.
 
-        TroveError OPTION_ILLEGAL where the ledger is that of another replay, or is none.
+        Raises TroveError OPTION_ILLEGAL if the directory has the ledger of another replay, or something else.
         """
         wanted = json.loads(json.dumps(replay))
         if not self.place.exists(_HEAD):
@@ -111,7 +111,7 @@ class Ledger:
 
     @asynccontextmanager
     async def holding(self, queue: SourceQueue) -> AsyncIterator[None]:
-        """Holds a queue's lock; waits for a task that has it. TroveError JOB_RUNNING."""
+        """Holds a queue's lock; waits for a task that has it. Raises TroveError JOB_RUNNING."""
         give_up = asyncio.get_running_loop().time() + LOCK_WAIT_SECONDS
         while True:
             lock = locked(self.place, f"{_name(queue)}.lock", _JOB)
@@ -129,7 +129,8 @@ class Ledger:
             lock.__exit__(None, None, None)
 
     def load(self, queue: SourceQueue) -> QueueState | None:
-        """The known state of a queue; None where nothing was sent. TroveError OPTION_ILLEGAL (damaged)."""
+        """The known state of a queue; None if nothing was sent. Raises TroveError OPTION_ILLEGAL
+        (damaged)."""
         name = f"{_name(queue)}.json"
         if not self.place.exists(name):
             return None
@@ -148,7 +149,7 @@ class Ledger:
             raise _illegal(f"{self.place}/{name} is damaged: {error}") from error
 
     def save(self, queue: SourceQueue, state: QueueState) -> None:
-        """OSError."""
+        """Writes the state of a queue. Raises OSError."""
         words = {_camel(name): value for name, value in asdict(state).items()}
         source = {"topic": queue.topic, "broker": queue.broker, "queueId": queue.queue_id}
         self._write(f"{_name(queue)}.json", {"form": FORM, **source, **words})

@@ -1,11 +1,11 @@
-"""A replayed message: the original's body, keys, tag, unique key, sharding key and user's properties, and
-where it came from. It has a new place, store time and born time.
+"""A replayed message has the body, keys, tag, unique key, sharding key and user properties of the original,
+and its origin. Its place, store time and born time are new.
 
 | property                     | value                                     |
 |------------------------------|-------------------------------------------|
 | TROVE_REPLAY_RUN             | which replay sent it: its ledger's `run`  |
 | TROVE_REPLAY_TOPIC           | the original's topic                      |
-| TROVE_REPLAY_BROKER          | its broker, where the source says it      |
+| TROVE_REPLAY_BROKER          | its broker, if known                      |
 | TROVE_REPLAY_QUEUE           | its queue                                 |
 | TROVE_REPLAY_OFFSET          | its queue offset                          |
 | TROVE_REPLAY_MSG_ID          | its offsetMsgId                           |
@@ -13,9 +13,9 @@ where it came from. It has a new place, store time and born time.
 | TROVE_REPLAY_STORE_TIMESTAMP | epoch ms                                  |
 
 Left out: RocketMQ's other names (RESERVED_PROPERTIES: delays, transactions, retries, dead letters, POP …) and
-TroveMQ's own (internal_properties.py), with which the broker would repeat its work on the original, and these
-names of an earlier replay. A unique key that is missing, or cannot be sent (too long, with a space), is made
-of the original's place.
+TroveMQ's own (internal_properties.py), with which the broker would process the message again like the
+original, and these names of an earlier replay. If the unique key is missing or cannot be sent (too long, with
+a space), one is made from the original's place.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MSG_ID: Final = f"{PREFIX}MSG_ID"
 BORN_TIMESTAMP: Final = f"{PREFIX}BORN_TIMESTAMP"
 STORE_TIMESTAMP: Final = f"{PREFIX}STORE_TIMESTAMP"
 _OWN_BYTES: Final = 600
-"""At most, these properties without the topic's name."""
+"""The most bytes of these properties, without the topic's name."""
 
 COLUMNS: Final = (
     "topic",
@@ -58,11 +58,11 @@ COLUMNS: Final = (
     "bornTimestamp",
     "storeTimestamp",
 )
-"""The columns that are read of the source."""
+"""The columns that are read from the source."""
 
 
 def record_sizes(rows: pa.RecordBatch) -> Int64s:
-    """int64[n], about how many bytes each message takes when it is sent."""
+    """int64[n], the approximate bytes of each message when it is sent."""
     sizes: Int64s = pc.fill_null(pc.binary_length(rows.column("body")), 0).to_numpy().astype(np.int64)
     return sizes + map_bytes(rows.column("properties")) + RECORD_BYTES + _OWN_BYTES
 
@@ -89,7 +89,7 @@ def replayed(rows: pa.RecordBatch, queue: SourceQueue, run: str, target: tuple[s
 
 
 def _origins(rows: pa.RecordBatch, queue: SourceQueue, run: str) -> list[dict[str, str]]:
-    """Where each message came from, as properties."""
+    """The origin of each message, as properties."""
     same = {RUN: run, TOPIC: queue.topic, QUEUE: str(queue.queue_id)}
     if queue.broker:
         same[BROKER] = queue.broker
@@ -140,7 +140,7 @@ def _unique_keys(rows: pa.RecordBatch, queue: SourceQueue) -> list[str]:
 
 
 def offsets_of(properties: pa.MapArray, queue: SourceQueue, run: str) -> list[int]:
-    """The original queue offsets of those messages that this run sent of this queue, in order."""
+    """The original queue offsets of the messages of this queue that this run has sent, in order."""
 
     def is_value(name: str, value: str) -> pa.Array:
         return pc.fill_null(pc.equal(pc.map_lookup(properties, pa.scalar(name), "last"), value), False)

@@ -1,8 +1,8 @@
-"""One source queue sent to its target queue, part by part, with its ledger written after each part.
+"""Sends one source queue to its target queue, part by part, and writes its ledger after each part.
 
 Invariants
 - The queue's lock is held, so that no task of a killed run sends meanwhile.
-- One part is in flight; a part is one frame, which a broker stores in its order, or not at all.
+- One part is in flight at a time. A part is one frame, which a broker stores in its order or not at all.
 - A message is sent only when its source offset is above the ledger's, which never falls.
 """
 
@@ -29,7 +29,8 @@ from trovemq_spark.sinks.send_client import illegal_messages, send_columns
 from trovemq_spark.table.columns import arrow_batch
 
 SETTLE_SECONDS: Final = 1.0
-"""Messages that a killed task had given to its connection are stored, or lost with it, within this time."""
+"""Within this time the messages that a killed task had passed to its connection are stored, or lost with
+it."""
 PART_ROWS_MAX: Final = 1000
 _REFUSALS: Final = (
     errors.KEY_ILLEGAL,
@@ -39,13 +40,13 @@ _REFUSALS: Final = (
     errors.PROPERTIES_SIZE_EXCEEDED,
     errors.MESSAGE_SIZE_EXCEEDED,
 )
-"""Said of a message before anything of its frame is stored."""
+"""Errors that a broker returns for a message before it stores anything of the frame."""
 _TAIL_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayTarget:
-    """Where messages go. Picklable. topic, broker: "" for the source's topic, for any broker that has it."""
+    """The target. Picklable. topic, broker: "" for the source's topic, for any broker that has it."""
 
     server: str
     topic: str
@@ -53,27 +54,27 @@ class ReplayTarget:
     ledger: Ledger
     run: str
     rate: float
-    """Messages a second of one task; 0: no cap."""
+    """Messages per second of one task; 0: no limit."""
     skip_unsendable: bool = False
 
 
 @dataclass(slots=True)
 class QueueCount:
-    """The results for a queue's messages in this run."""
+    """The results of a queue's messages in this run."""
 
     sent: int = 0
     before: int = 0
-    """Of the source, that were sent by earlier runs."""
+    """Messages of the source that earlier runs sent."""
     settled: int = 0
-    """Found in the target, sent by a run that was killed before it could note it."""
+    """Messages found in the target, sent by a run that was killed before it recorded them."""
     repeated: int = 0
-    """Of the source, with an offset that was there already: left out."""
+    """Messages of the source with an offset that occurred before: left out."""
     unsendable: int = 0
-    """Of the source, that no broker would take: left out."""
+    """Messages of the source that no broker would accept: left out."""
 
 
 class QueueSender:
-    """Sends the messages of one queue; its lock is held by the caller. Made by `open`."""
+    """Sends the messages of one queue; the caller holds its lock. Created by `open`."""
 
     def __init__(
         self, client: Client, target: ReplayTarget, queue: SourceQueue, state: QueueState, pace: Pace
@@ -90,7 +91,8 @@ class QueueSender:
 
     @classmethod
     async def open(cls, client: Client, target: ReplayTarget, queue: SourceQueue, pace: Pace) -> QueueSender:
-        """After the messages of earlier runs. TroveError TOPIC_NOT_FOUND, BROKER_NOT_FOUND, DATA_LOST, …"""
+        """Continues after the messages of earlier runs. Raises TroveError TOPIC_NOT_FOUND, BROKER_NOT_FOUND,
+        DATA_LOST, …"""
         state = target.ledger.load(queue)
         if state is None:
             state = await _new_state(client, target, queue)
@@ -103,7 +105,8 @@ class QueueSender:
         return sender
 
     async def send(self, rows: pa.RecordBatch) -> None:
-        """The next rows of the queue, by offset. Raises the SDK's TroveError, naming the messages."""
+        """Sends the next rows of the queue, by offset. Raises the SDK's TroveError with the names of the
+        messages."""
         offsets = rows.column("queueOffset").to_numpy()
         fresh = np.diff(offsets, prepend=self._seen) > 0
         self.count.repeated += int(len(offsets) - fresh.sum())
@@ -118,7 +121,7 @@ class QueueSender:
             await self._send_part(rows.slice(int(part[0]), len(part)))
 
     async def finish(self) -> None:
-        """Notes that nothing is in flight."""
+        """Records that nothing is in flight."""
         self.state.in_flight = False
         self._target.ledger.save(self.queue, self.state)
 
@@ -136,7 +139,7 @@ class QueueSender:
             await self._send_without(rows, chunk, illegal)
 
     async def _send_without(self, rows: pa.RecordBatch, chunk: Chunk, illegal: list[int]) -> None:
-        """Sends the part once more, where it was not sent yet, without the illegal messages."""
+        """Sends the part again, as far as it was not sent, without the illegal messages."""
         self.count.unsendable += len(illegal)
         kept = chunk.rows > self.state.source_offset
         kept[illegal] = False
@@ -146,17 +149,17 @@ class QueueSender:
         self._target.ledger.save(self.queue, self.state)
 
     def _illegal(self, chunk: Chunk, error: TroveError) -> list[int]:
-        """The indexes of messages that no broker would take; none where the error leaves it in doubt whether
-        they are stored."""
+        """The indexes of messages that no broker would accept; none if it is in doubt whether they are
+        stored."""
         if error.spec is errors.MESSAGE_GROUP_ILLEGAL:
-            # Raised at its submission; earlier ones are sent and noted.
+            # Raised when it was submitted; earlier ones are sent and recorded.
             return [int(np.argmax(chunk.rows > self.state.source_offset))]
         if error.spec in _REFUSALS:
             return illegal_messages(chunk, int(error.fields.get("size_max", 0)))
         return []
 
     def _named(self, error: TroveError, chunk: Chunk, illegal: list[int]) -> TroveError:
-        """The error with the message that it is about, or with those that were sent together."""
+        """The error with the message that caused it, or with those that were sent together."""
         if illegal:
             place = f"offset {chunk.rows[illegal[0]]}"
             advice = ". skip_unsendable = true leaves out such messages"
@@ -165,7 +168,7 @@ class QueueSender:
         return TroveError(error.spec, f"{self.queue}, {place}: {error.message}{advice}", **error.fields)
 
     def _note(self, count: int, source_offset: int, target_offset: int) -> None:
-        """`count` messages more are acknowledged, up to these offsets (target: exclusive)."""
+        """Records that `count` more messages are acknowledged, up to these offsets (target: exclusive)."""
         state = self.state
         state.target_offset, state.source_offset = target_offset, source_offset
         state.sent += count
@@ -173,7 +176,8 @@ class QueueSender:
         self._target.ledger.save(self.queue, state)
 
     async def _send_chunk(self, chunk: Chunk) -> None:
-        """Sends the part and notes it, also its stored messages before an error. TroveError."""
+        """Sends the part and records it, also the messages that were stored before an error. Raises
+        TroveError."""
         if not chunk.one_by_one:
             end = await send_columns(self._producer, chunk, self.state.target_broker)
             self._note(len(chunk), int(chunk.rows[-1]), end)
@@ -191,7 +195,7 @@ class QueueSender:
     def _hand_over(
         self, chunk: Chunk, groups: Sequence[str | None], waiters: list[asyncio.Future[SendReceipt]]
     ) -> None:
-        """Messages with a sharding key: without a pause in between they share one frame."""
+        """Submits messages with a sharding key: without a pause between them they share one frame."""
         for i in range(len(chunk)):
             waiter = self._producer.send_nowait(
                 chunk.bodies[i],
@@ -206,7 +210,8 @@ class QueueSender:
             waiters.append(waiter)
 
     async def _settle(self) -> None:
-        """Notes the messages that a killed run has sent, by the target. TroveError DATA_LOST."""
+        """Finds in the target the messages that a killed run has sent, and records them. Raises TroveError
+        DATA_LOST."""
         state = self.state
         spans = await self._client.queue_offsets(
             state.target_topic, queue_ids=[state.target_queue_id], broker=state.target_broker
@@ -239,7 +244,7 @@ class QueueSender:
 
 
 async def _new_state(client: Client, target: ReplayTarget, queue: SourceQueue) -> QueueState:
-    """Where a queue goes: its number, in turn over the target's queues; all its messages to one."""
+    """The target queue of a source queue: queues are assigned in turn, and all messages of one go to one."""
     topic = target.topic or queue.topic
     found: list[QueueOffsets] = await client.queue_offsets(topic, broker=target.broker or None)
     slots = sorted(found, key=lambda slot: (slot.queue_id, slot.broker))

@@ -21,7 +21,7 @@ NARROW: Final = ("topic", "brokerName", "queueId", "queueOffset", "keys", "store
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which messages. Times: epoch ms, 0 for no bound."""
+    """Which messages. Times: epoch ms, 0 for no limit."""
 
     store: str
     archive: str
@@ -32,7 +32,7 @@ class Wanted:
     keys: tuple[str, ...]
 
     def check(self) -> None:
-        """TroveError OPTION_ILLEGAL where not exactly one of store, archive and server is given."""
+        """Raises TroveError OPTION_ILLEGAL unless exactly one of store, archive and server is given."""
         given = [name for name in ("store", "archive", "server") if getattr(self, name)]
         if len(given) != 1:
             text = "give one source: store, archive or source_server" + (
@@ -65,8 +65,8 @@ class QueuePlan:
 
 
 def messages(session: SparkSession, wanted: Wanted, columns: Sequence[str] = COLUMNS) -> DataFrame:
-    """The selected messages with these columns. TroveError OPTION_ILLEGAL, STORE_FAILED, ARCHIVE_ILLEGAL,
-    …"""
+    """The selected messages with these columns. Raises TroveError OPTION_ILLEGAL, STORE_FAILED,
+    ARCHIVE_ILLEGAL, …"""
     frame = _read(session, wanted, columns)
     for condition in _conditions(wanted):
         frame = frame.where(condition)

@@ -35,9 +35,9 @@ RESULT: Final = pa.schema(
         ("unsendable", pa.int64()),
     ]
 )
-"""A row a queue: the members of its ledger, and QueueCount's."""
+"""One row per queue: the members of its ledger, and QueueCount's."""
 CONNECT_WAIT_MS: Final = 30_000
-"""How long a server may be away when a task begins."""
+"""How long a server may be unreachable when a task begins."""
 RESULT_DDL: Final = (
     "topic string, broker string, queueId int, targetTopic string, targetBroker string, targetQueueId int, "
     "sourceOffset bigint, sent bigint, before bigint, settled bigint, repeated bigint, "
@@ -47,12 +47,12 @@ RESULT_DDL: Final = (
 
 @dataclass(slots=True)
 class ReplayTask:
-    """The function of the tasks; pickles."""
+    """The function of the tasks. Picklable."""
 
     target: ReplayTarget
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """For mapInArrow: columns of messages.COLUMNS in, rows of RESULT out. TroveError of the SDK."""
+        """For mapInArrow: columns of messages.COLUMNS in, rows of RESULT out. Raises the SDK's TroveError."""
         results = live_loop.run(self._replay(batches))
         yield pa.RecordBatch.from_pylist(results, schema=RESULT)
 
@@ -70,7 +70,7 @@ class ReplayTask:
                 await going.finish()
             finally:
                 await going.locks.aclose()
-            # The task that comes next begins with a pace of its own.
+            # The next task begins with a pace of its own.
             await asyncio.sleep(going.pace.rest(asyncio.get_running_loop().time()))
         return going.results
 

@@ -1,1 +1,1 @@
-"""Finding messages: the conditions, and the places that are searched."""
+"""The search for messages: its conditions, and the places that are searched."""

@@ -1,4 +1,4 @@
-"""The rows found so far: each message once, the newest (or oldest) `limit` of them, from anywhere."""
+"""The rows found so far: each message once, and only the newest (or oldest) `limit` of them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _NOTES_MAX: Final = 100
 SOURCE_COLUMN: Final = "source"
 IDENTITY: Final = ("msgId", "topic", "queueId", "storeTimestamp")
 """The identity of a record: its place (store host and physical offset). Two stores that had the same address
-could have two records of one place; these differ in the rest."""
+can have two records of one place; these differ in the other columns."""
 
 _SCHEMA: Final = arrow_schema(ANSWER_COLUMNS).append(pa.field(SOURCE_COLUMN, pa.string()))
 
 
 class Answer:
-    """Takes rows in any order; a row that comes from two sources keeps the first."""
+    """Takes rows in any order; of a row from two sources the first one is kept."""
 
     def __init__(self, limit: int, *, newest_first: bool) -> None:
         self._limit = limit
@@ -63,7 +63,7 @@ class Answer:
                 self.damage.append(f"at {row['physicalOffset']}: {row[DAMAGE_COLUMN]}")
 
     def _settle(self) -> None:
-        """Once each, in order, no more than the limit."""
+        """Removes duplicates, sorts, and cuts the rows to the limit."""
         every = pa.concat_tables([self._rows, *self._waiting])
         self._waiting, self._waiting_count, self._waiting_bytes = [], 0, 0
         seen: set[tuple[Any, ...]] = set()
@@ -88,7 +88,7 @@ class Answer:
 
 
 def row_json(row: dict[str, Any]) -> dict[str, object]:
-    """A row of Answer.table() as JSON: times are epoch milliseconds; a body is `body` where it is UTF-8, else
+    """A row of Answer.table() as JSON: times are epoch milliseconds; a body is `body` if it is UTF-8, else
     `bodyBase64`."""
     shown: dict[str, object] = {name: value for name, value in row.items() if name not in {"body", "damage"}}
     shown["properties"] = dict(row["properties"] or ())

@@ -1,8 +1,8 @@
-"""The archive's part: of all its files only those, and of these only the row groups, that may have an answer.
+"""The search in an archive: only the files, and only their row groups, that may have a matching row.
 
-Files go by the manifest (topic, store time, physical offset); row groups by the bloom filters of the key
-columns (archive/bloom.py) and by the statistics of the store time. Gaps that the archive itself notes (damage
-of the log, segments that were gone before they were archived) make the answer incomplete.
+Files are chosen by the manifest (topic, store time, physical offset), row groups by the bloom filters of the
+key columns (archive/bloom.py) and the statistics of the store time. Gaps that the archive records (damage of
+the log, segments that were removed before they were archived) make the answer incomplete.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class ArchivePart:
 
     pieces: list[FilePiece] = field(default_factory=list)
     file_count: int = 0
-    """All files of the archive."""
+    """The number of all files of the archive."""
     notes: list[str] = field(default_factory=list)
-    """The archive's gaps."""
+    """Remarks on the archive's gaps."""
     has_topic: bool = True
     """Whether there is a file of the requested topic."""
 
     @classmethod
     def open(cls, archive: str, question: Question) -> ArchivePart:
-        """TroveError ARCHIVE_ILLEGAL; OSError."""
+        """Raises TroveError ARCHIVE_ILLEGAL; OSError."""
         manifest = Manifest.open(archive)
         files = manifest.files()
         part = cls(file_count=len(files))
@@ -46,7 +46,7 @@ class ArchivePart:
         try:
             physical_offset = question.physical_offset
         except TroveError:
-            return part  # no offsetMsgId at all: no row has it
+            return part  # not an offsetMsgId: no row has it
         with ThreadPoolExecutor(_THREADS) as executor:
             entries = manifest.files(_selection(question, physical_offset))
             pieces = executor.map(lambda entry: _piece(manifest, entry, question), entries)
@@ -56,7 +56,7 @@ class ArchivePart:
 
     @property
     def complete(self) -> bool:
-        """Whether the archive has all of the log from where it begins."""
+        """Whether the archive has the log without gaps from its beginning on."""
         return not self.notes
 
 

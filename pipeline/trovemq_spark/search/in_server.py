@@ -1,4 +1,5 @@
-"""The live brokers' part: their own look-ups by id and key; for all other questions their queues are read."""
+"""The search in live brokers: their own look-ups by id and key; for all other conditions their queues are
+read."""
 
 from __future__ import annotations
 
@@ -21,12 +22,12 @@ if TYPE_CHECKING:
 
 _RECONNECT_TIMEOUT_MS: Final = 10_000
 _MESSAGES_AT_ONCE: Final = 1000
-# A broker that has no such place takes the id for a unique key, which it may be configured not to look up.
+# A broker without such a place treats the id as a unique key, which it may be configured not to look up.
 _NO_SUCH_ID: Final = (errors.MESSAGE_NOT_FOUND, errors.MESSAGE_ID_ILLEGAL, errors.INDEX_DISABLED)
 
 
 class ServerPart:
-    """One query to all brokers of an address."""
+    """One search over all brokers of an address."""
 
     def __init__(self, server: str, question: Question, take: Callable[[pa.RecordBatch], None]) -> None:
         self._cluster = Cluster(server, _RECONNECT_TIMEOUT_MS)
@@ -36,7 +37,7 @@ class ServerPart:
         self.complete = True
 
     def run(self) -> None:
-        """Gives every row that is found to `take`. TroveError BROKER_UNREACHABLE, REQUEST_TIMEOUT."""
+        """Passes every row that is found to `take`. Raises TroveError BROKER_UNREACHABLE, REQUEST_TIMEOUT."""
         self._cluster.ask(self._ask)
 
     async def _ask(self, client: Client) -> None:
@@ -103,7 +104,7 @@ class ServerPart:
         self._take_messages(messages)
 
     def _take_messages(self, messages: list[Message]) -> None:
-        """A broker's answer, checked once more: all conditions must hold."""
+        """Takes those of a broker's messages for which all conditions hold."""
         if not messages:
             return
         records = RecordBatch.split(b"".join(message.record for message in messages))
@@ -128,7 +129,7 @@ class ServerPart:
     async def _rows(
         self, client: Client, topic: str, queue: QueueOffsets, begin: int
     ) -> AsyncGenerator[pa.RecordBatch, None]:
-        """The answers of a queue from `begin` on, up to where it ended when it was asked."""
+        """The matching rows of a queue from `begin` on, up to its end at the time of the search."""
         batches = client.pull_batches(topic, queue_id=queue.queue_id, offset=begin, broker=queue.broker)
         async with aclosing(batches):
             async for batch in batches:

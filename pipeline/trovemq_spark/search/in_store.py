@@ -1,4 +1,4 @@
-"""The live store's part: by place, by key index, or by reading its log."""
+"""The search in a live store: by place, by key index, or by reading its log."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _RECORDS_AT_ONCE: Final = 256
 
 @dataclass
 class StorePart:
-    """A store, or a directory of segments. open() examines it; then `direct` gives rows without much work,
-    and `pieces` must be read to the end."""
+    """A store, or a directory of segments. open() examines it. Then `direct` gives the rows that are found
+    without much work, and `pieces` must be read to the end."""
 
     log: LogDirectory
     question: Question
@@ -35,12 +35,12 @@ class StorePart:
     found: Candidates | None = None
     notes: list[str] = field(default_factory=list)
     has_topic: bool = True
-    """False where it is known that there are no consume queues of the requested topic."""
+    """False if it is known that the requested topic has no consume queues."""
     _segments: dict[int, Segment] = field(default_factory=dict)
 
     @classmethod
     def open(cls, store: str, question: Question, *, use_index: bool = True) -> StorePart:
-        """TroveError STORE_FAILED where there is no log."""
+        """Raises TroveError STORE_FAILED if there is no log."""
         log = LogDirectory.open(store)
         deletions = open_deletions(store)
         part = cls(log, question, {} if deletions is None else deletions.entries())
@@ -66,7 +66,7 @@ class StorePart:
     # --- without reading everything ---
 
     def direct(self) -> Iterator[pa.RecordBatch]:
-        """The rows at the places that the question, or the index, names."""
+        """The rows at the places that the conditions, or the index, name."""
         offsets = self._places()
         for begin in range(0, len(offsets), _RECORDS_AT_ONCE):
             yield from self._at(offsets[begin : begin + _RECORDS_AT_ONCE])
@@ -76,7 +76,7 @@ class StorePart:
             try:
                 return [decode_offset_msg_id(self.question.msg_id)[1]]
             except TroveError:
-                return []  # no offsetMsgId at all: no row has it
+                return []  # not an offsetMsgId: no row has it
         return [] if self.found is None else self.found.physical_offsets
 
     def _at(self, physical_offsets: list[int]) -> Iterator[pa.RecordBatch]:
@@ -92,7 +92,7 @@ class StorePart:
             yield from answers(records, self.question, deleted_below=self.deleted_below)
 
     def _record(self, physical_offset: int) -> tuple[memoryview | None, RecordState]:
-        """The record there, or the state of the bytes instead (ZEROS where there is no segment)."""
+        """The record there, or the state of the bytes (ZEROS if there is no segment)."""
         for file in self.log.covering(physical_offset, physical_offset + 1):
             if file.start not in self._segments:
                 self._segments[file.start] = self.log.open_segment(file)
@@ -129,7 +129,8 @@ class StorePart:
 
 
 def _topics(files: ReadOnlyFileSystem) -> list[str]:
-    """Every topic that has messages: those with consume queues. None at all: nothing is known."""
+    """Every topic that has messages, which are those with consume queues. No topics at all means that nothing
+    is known."""
     try:
         return files.list(QUEUES_DIRECTORY)
     except StorageError:

@@ -1,6 +1,6 @@
-"""The small part of JSONPath that names one value: `$.a.b[0]["a name"]`.
+"""The subset of JSONPath that names one value: `$.a.b[0]["a name"]`.
 
-A value is compared as text: a string as it is, anything else as JSON writes it (`12`, `1.5`, `true`, `null`,
+A value is compared as text: a string as it is, any other value in its JSON form (`12`, `1.5`, `true`, `null`,
 `{"a":1}` without spaces).
 """
 
@@ -24,7 +24,7 @@ _MISSING: Final = object()
 
 
 def parse_path(path: str) -> tuple[Step, ...]:
-    """The steps from the root. TroveError OPTION_ILLEGAL."""
+    """The steps from the root. Raises TroveError OPTION_ILLEGAL."""
     text = path.removeprefix("$")
     if text and text[0] not in ".[":
         text = f".{text}"
@@ -52,7 +52,7 @@ def _step(match: re.Match[str]) -> Step:
 
 
 def has_value(body: bytes | None, steps: tuple[Step, ...], wanted: str | None) -> bool:
-    """Whether the body is JSON (UTF-8) with this value at the path; None: with any."""
+    """Whether the body is JSON (UTF-8) with this value at the path; None: any value."""
     if body is None:
         return False
     try:
@@ -81,8 +81,8 @@ def text_of(value: object) -> str:
 
 
 def literal_in_body(wanted: str | None) -> bytes | None:
-    """Bytes that every body with this value has, unless it writes it with escapes; None where that is not
-    certain (a number may be written in several ways)."""
+    """Bytes that every body with this value has, unless it uses escapes; None if that is not certain (a
+    number can be written in several ways)."""
     if not wanted or not all(character.isalnum() or character in " _-.:" for character in wanted):
         return None
     try:

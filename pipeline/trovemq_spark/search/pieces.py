@@ -1,8 +1,8 @@
-"""The pieces that are read to the end where no index helps: a segment of a log, a file of an archive.
-Pickles, so that a Spark task can do it; knows no Spark.
+"""The pieces that are read to the end if no index helps: a segment of a log, a file of an archive. They can
+be pickled for Spark tasks, and know no Spark.
 
-    piece.byte_count              its cost, for the decision where to read it
-    piece.find(question)          the rows that answer, as batches with ANSWER_COLUMNS
+    piece.byte_count              its cost, to decide where it is read
+    piece.find(question)          the matching rows, as batches with ANSWER_COLUMNS
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def answers(
     broker_name: str | None = None,
     queue_offsets: NDArray[np.int64] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of these records that answer, and a row of damage for a body that would have to be looked at
-    and cannot be decompressed. deleted_below: topic -> its records below this physical offset are gone."""
+    """The matching rows of these records, and a row of damage for a body that must be examined and cannot be
+    decompressed. deleted_below: topic -> its records below this physical offset are deleted."""
     if not len(records):
         return
     chosen = np.zeros(len(records), np.bool_)
@@ -128,9 +128,9 @@ class FilePiece:
     name: str
     byte_count: int
     row_groups: tuple[int, ...] | None = None
-    """None: all of them."""
+    """None: all row groups."""
     is_damage: bool = False
-    """Its rows are places of a log that could not be read, instead of messages."""
+    """Its rows are places of a log that could not be read, not messages."""
 
     def find(self, question: Question) -> Iterator[pa.RecordBatch]:
         files, root = self.place.arrow()
@@ -144,7 +144,7 @@ class FilePiece:
 
 
 def _find_in(file: pq.ParquetFile, group: int, question: Question) -> Iterator[pa.RecordBatch]:
-    """The columns that decide first; the others only of a row group that has an answer."""
+    """Reads first the columns that decide, and the others only if a row matches."""
     wanted = question.columns()
     if question.needs_body:
         wanted.append(DAMAGE_COLUMN)
@@ -160,13 +160,13 @@ def _find_in(file: pq.ParquetFile, group: int, question: Question) -> Iterator[p
             yield from _batches(_rows(file, group).filter(unread))
     if len(found):
         rows = _rows(file, group, pa.array(found))
-        # A message that was found by its other columns is one, also where its body cannot be had.
+        # A message that matches by its other columns is an answer, even if its body cannot be read.
         none = pa.nulls(rows.num_rows, pa.string())
         yield from _batches(rows.set_column(rows.schema.get_field_index(DAMAGE_COLUMN), DAMAGE_COLUMN, none))
 
 
 def _damage_at(rows: pa.Table, physical_offset: int | None) -> Iterator[pa.RecordBatch]:
-    """The places that could have the record that begins there (None: any)."""
+    """The damaged places that may contain the record that begins at this offset (None: any)."""
     if physical_offset is not None:
         begins = rows["physicalOffset"]
         ends = pc.add(begins, rows["size"].cast(pa.int64()))
@@ -175,7 +175,7 @@ def _damage_at(rows: pa.Table, physical_offset: int | None) -> Iterator[pa.Recor
 
 
 def _rows(file: pq.ParquetFile, group: int, chosen: pa.Array | None = None) -> pa.Table:
-    """A row group, or the rows of these numbers in it, with ANSWER_COLUMNS."""
+    """A row group, or these rows of it, with ANSWER_COLUMNS."""
     known = set(file.schema_arrow.names)
     there = [name for name in ANSWER_COLUMNS if name in known]
     rows = file.read_row_group(group, columns=there, use_threads=False)
@@ -192,7 +192,7 @@ def _batches(rows: pa.Table) -> list[pa.RecordBatch]:
 
 
 def _may_have_time(file: pq.ParquetFile, group: int, question: Question) -> bool:
-    """By the statistics of the row group."""
+    """Decides by the statistics of the row group."""
     if not question.has_times:
         return True
     metadata = file.metadata.row_group(group)
@@ -201,6 +201,6 @@ def _may_have_time(file: pq.ParquetFile, group: int, question: Question) -> bool
     statistics = chunk.statistics
     if statistics is None or not statistics.has_min_max:
         return True
-    # As plain numbers: Python has no time after the year 9999, a message may.
+    # As plain numbers: Python has no time after the year 9999, but a message may.
     first_ms, last_ms = statistics.min_raw // _US_PER_MS, statistics.max_raw // _US_PER_MS
     return bool(last_ms >= question.begin_ms and first_ms <= question.end_ms)

@@ -1,8 +1,8 @@
-"""The conditions of a search, and which rows of the table (table/schema.py) meet them. Pickles; knows no
+"""The conditions of a search, and which rows of the table (table/schema.py) meet them. Picklable; knows no
 Spark.
 
-All conditions must hold. The same test decides wherever a row came from (an archive, a log, a broker):
-results of indexes, statistics and a broker's own query are candidates only.
+All conditions must hold. The same test is applied to rows from an archive, a log or a broker: results of
+indexes, statistics and a broker's own query are only candidates.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ TIME_MAX: Final = (1 << 63) - 1
 _US_PER_MS: Final = 1000
 
 ANSWER_COLUMNS: Final = column_names(header=True, damage=True)
-"""The columns of an answer. A row whose `damage` is not null is not a message: a place that could not be
-read, and why."""
+"""The columns of an answer. A row whose `damage` is not null is not a message but a place that could not be
+read, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Empty text and None: any. Times: epoch milliseconds of the store, both included."""
+    """The conditions. Empty text and None: any. Times are epoch milliseconds of the store, both included."""
 
     topic: str = ""
     key: str = ""
@@ -57,17 +57,17 @@ class Question:
 
     @property
     def physical_offset(self) -> int | None:
-        """Where in its log a message with this msg_id lies; None: anywhere. TroveError where it is not an
+        """Where a message with this msg_id is in its log; None: unknown. Raises TroveError if it is not an
         id."""
         return decode_offset_msg_id(self.msg_id)[1] if self.msg_id else None
 
     @property
     def index_key(self) -> str:
-        """The key of the key index's entry; "" where only reading all helps."""
+        """The key to look up in the key index; "" if everything must be read."""
         return self.unique_key or self.key
 
     def columns(self) -> list[str]:
-        """The columns that `matches` looks at; never none."""
+        """The columns that `matches` needs; at least one."""
         wanted = {
             "topic": self.topic,
             "keys": self.key,
@@ -81,7 +81,7 @@ class Question:
         return [name for name, asked in wanted.items() if asked] or ["storeTimestamp"]
 
     def matches(self, batch: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """The numbers of the rows that answer, ascending. batch: has columns() at least."""
+        """The numbers of the matching rows, ascending. batch: has at least columns()."""
         mask = np.ones(batch.num_rows, np.bool_)
         for condition in self._conditions(batch):
             mask &= condition.fill_null(False).to_numpy(zero_copy_only=False)
@@ -120,7 +120,7 @@ class Question:
         return pc.and_(pc.greater_equal(stored, begin), pc.less_equal(stored, end))
 
     def _has_key(self, batch: pa.RecordBatch, rows: np.ndarray) -> np.ndarray:
-        """Of rows whose KEYS have it somewhere: whether it is one of the keys."""
+        """Which of these rows, whose KEYS contain the text, have it as one of their keys."""
         chosen = pa.array(rows)
         keys = batch.column("keys").take(chosen).to_pylist()
         unique_keys = batch.column("uniqueKey").take(chosen).to_pylist()
@@ -151,6 +151,6 @@ class Question:
 
 
 def damage_row(physical_offset: int, why: str) -> pa.RecordBatch:
-    """A row that says that something could not be read there."""
+    """A row that reports a place that could not be read."""
     row = {"physicalOffset": physical_offset, "damage": why}
     return pa.RecordBatch.from_pylist([row], schema=arrow_schema(ANSWER_COLUMNS))

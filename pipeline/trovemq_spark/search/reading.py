@@ -1,4 +1,4 @@
-"""Reading many pieces: in threads here where they are small, in Spark's tasks where they are large."""
+"""Reads many pieces: in threads here if they are small, in Spark's tasks if they are large."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HERE_BYTES_MAX: Final = 1 << 30
-"""Up to so much is read in this process: Spark's start alone takes longer."""
+"""Up to this many bytes are read in this process, because Spark's start alone takes longer."""
 _THREADS_MAX: Final = 4
 _TASKS_PER_CORE: Final = 4
 _COLUMNS: Final = [*ANSWER_COLUMNS, SOURCE_COLUMN]
@@ -53,7 +53,7 @@ class Reading:
         return self._session is not None and bool(self._pieces) and byte_count > HERE_BYTES_MAX
 
     def run(self, answer: Answer, progress: Progress) -> None:
-        """OSError, TroveError."""
+        """Raises OSError, TroveError."""
         progress.begin("search", len(self._pieces))
         if self.needs_spark:
             self._in_tasks(answer)
@@ -113,7 +113,7 @@ class Reading:
 
 
 class _Best:
-    """The best rows of one piece: one more than the limit, so that it is known that there are more."""
+    """The best rows of one piece: one more than the limit, to detect that there are more."""
 
     def __init__(self, limit: int, newest_first: bool) -> None:
         self._answer = Answer(limit + 1, newest_first=newest_first)

@@ -1,9 +1,8 @@
-"""Candidates from a store's key index, which is read while a broker has the store open, without changing
-anything.
+"""Candidates from a store's key index. The index is only read, also while a broker has the store open.
 
-Where the index is not reliable the log is scanned: before its first item, after its last, and, where the
-store was not closed cleanly, everything after the last file that the checkpoint knows to be on disk. An index
-that contradicts itself, or lacks a file, is not used at all.
+The log is scanned where the index is not reliable: before its first item, after its last, and, if the store
+was not closed cleanly, after the last file that was on disk according to the checkpoint. An index that
+contradicts itself, or lacks a file, is not used.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _NOTE_PATH: Final = "trovemq/key-index.json"
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Records that may have the key; the index knows of all those in [begin, end)."""
+    """Records that may have the key; the index has all of those in [begin, end)."""
 
     physical_offsets: list[int]
     begin: int
@@ -40,7 +39,7 @@ class Candidates:
 def candidates(
     files: ReadOnlyFileSystem, topics: Iterable[str], key: str, log_begin: int
 ) -> Candidates | None:
-    """Of a key (or unique key) in these topics. None where the index is of no use."""
+    """The candidates for a key (or unique key) in these topics. None if the index cannot be used."""
     try:
         views = _views(files, log_begin)
         if not views:
@@ -58,7 +57,7 @@ def candidates(
 
 
 class _ContradictionError(Exception):
-    """The index does not fit itself."""
+    """The index contradicts itself."""
 
 
 def _views(files: ReadOnlyFileSystem, log_begin: int) -> list[IndexView]:
@@ -78,7 +77,7 @@ def _views(files: ReadOnlyFileSystem, log_begin: int) -> list[IndexView]:
 
 
 def _check_note(files: ReadOnlyFileSystem, paths: list[str], log_begin: int) -> None:
-    """Our broker notes which files there are (store/trovemq_store/index/key_index.py)."""
+    """Compares the files with our broker's list of them (store/trovemq_store/index/key_index.py)."""
     if not files.exists(_NOTE_PATH):
         return
     noted = json.loads(files.read_bytes(_NOTE_PATH)).get("files", {})

@@ -1,6 +1,6 @@
-"""The content of a checkpoint of Spark, of a streaming query with one source of ours.
+"""Reads Spark's checkpoint of a streaming query with one of our sources.
 
-CHECKPOINT/offsets/N    `v1`, JSON about the batch, JSON for each source: where it ends; a line each
+CHECKPOINT/offsets/N    `v1`, JSON about the batch, the end offsets of each source as JSON; one line each
 CHECKPOINT/commits/N    batch N is done
 """
 
@@ -15,9 +15,9 @@ from trovemq_spark.storage import Place
 
 
 def committed_offsets(checkpoint: Place) -> dict[str, Any] | None:
-    """The offsets document of the source after the last batch that is done; None where there is none.
+    """The offsets document of the source after the last completed batch; None if there is none.
 
-    ValueError where the files are none of Spark's; OSError.
+    Raises ValueError if the files are not Spark's; OSError.
     """
     done = _numbers(checkpoint, "commits")
     known = _numbers(checkpoint, "offsets")
@@ -34,10 +34,10 @@ def committed_offsets(checkpoint: Place) -> dict[str, Any] | None:
 
 
 def sync_offsets(checkpoint: Place, batch_id: int) -> None:
-    """The batch's offsets are on disk, which Spark does not see to. Before the table has the batch: if power
-    then fails, the batch has the same rows when it runs again, so that it may be skipped.
+    """Syncs the batch's offsets, which Spark does not do, before the table has the batch. So after a power
+    failure the repeated batch has the same rows, and can be skipped.
 
-    OSError; nothing on object stores, whose puts last.
+    Raises OSError. Does nothing on object stores, whose puts are durable.
     """
     if checkpoint.local is None:
         return

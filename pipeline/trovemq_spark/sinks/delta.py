@@ -1,10 +1,10 @@
 """Delta Lake as the table of the job `stream`. Its jars are not part of Spark: `make delta-jars` fetches them
-(pipeline/delta/pom.xml has the versions), and a session must have them from its start:
+(pipeline/delta/pom.xml has the versions), and a session needs them when it starts:
 
     make_session("…", settings=delta_settings("DIRECTORY OF THE JARS"))
 
-A batch is one transaction of Delta, with the query's id and the batch's number as its `txn`: one that Delta
-has already is not written again.
+A batch is one Delta transaction with the query's id and the batch's number as its `txn`. Delta does not write
+a transaction twice.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _ADVICE: Final = "`make delta-jars` fetches them; give their directory with --se
 
 
 def delta_settings(jars_directory: str | os.PathLike[str]) -> Mapping[str, str]:
-    """The settings of a session that knows format `delta`. TroveError OPTION_ILLEGAL where
-    jars are missing."""
+    """The settings of a session that knows the format `delta`. Raises TroveError OPTION_ILLEGAL if jars are
+    missing."""
     directory = Path(jars_directory)
     jars = sorted(directory.glob("*.jar"))
     for needed in JARS_NEEDED:
@@ -46,7 +46,7 @@ def delta_settings(jars_directory: str | os.PathLike[str]) -> Mapping[str, str]:
 
 
 def check_session(session: SparkSession) -> None:
-    """TroveError OPTION_ILLEGAL where the session was made without delta_settings()."""
+    """Raises TroveError OPTION_ILLEGAL if the session was made without delta_settings()."""
     if EXTENSION not in (session.conf.get(EXTENSIONS, "") or ""):
         raise option_error(
             "format = delta: this session has no Delta. Make it with delta_settings(JARS), as jars are read "
@@ -56,8 +56,8 @@ def check_session(session: SparkSession) -> None:
 
 
 class DeltaSink(BatchSink):
-    """Appends batches to the table of Delta in `out`, a path or URI. Delta does not report whether it had a
-    batch already, nor how many rows it has: rows are those that were read."""
+    """Appends batches to the Delta table in `out`, a path or URI. Delta reports neither whether it had a
+    batch already nor its number of rows, so the rows that were read are counted."""
 
     def __init__(self, out: str, on_batch: Callable[[int], None]) -> None:
         super().__init__(on_batch)

@@ -1,7 +1,7 @@
 """The options of the writer of format `trovemq`, and the columns that it takes, each in one table.
 
-Options are those of Spark: in any case of letters. An unknown one is an error, as is a column that is not
-known or has another type: a misspelt `tags` that is skipped loses data.
+As in Spark, options may be in any case of letters. An unknown option is an error, and so is a column that is
+unknown or has another type, because skipping a misspelt `tags` would lose data.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 NONE: Final = "none"
 DEDUP: Final = "dedup"
 QUERY_ID_SIZE_MAX: Final = 190
-"""Bytes: the unique key that it begins has at most 255, three numbers included."""
+"""Bytes: the unique key that begins with it has at most 255, with three numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A row of the table. `default`: as a user would write it; empty: none."""
+    """A row of the table. `default`: in the form of the option's text; empty: none."""
 
     name: str
     field: str
@@ -48,17 +48,17 @@ OPTIONS: Final = (
            "nameserver or broker, HOST:PORT; several with commas; required"),
     Option("topic", "topic", TEXT, "", "the topic of all rows; wins over the column topic"),
     Option("exactlyOnce", "exactly_once", choice(NONE, DEDUP), NONE,
-           "dedup: unique keys made of query, batch, partition and row, the same when it is written again"),
+           "dedup: unique keys of query, batch, partition and row, the same in a repeated write"),
     Option("queryId", "query_id", TEXT, "",
-           "begins the unique keys of dedup; a stream has its own, a batch a new one each time"),
-    Option("inFlightBytes", "in_flight_bytes", BYTES, "16m", "unacknowledged bytes of a task"),
+           "the beginning of dedup's unique keys; default: a stream's id, a new one for each batch write"),
+    Option("inFlightBytes", "in_flight_bytes", BYTES, "16m", "the most unacknowledged bytes of a task"),
     Option("deliveryTimeout", "delivery_timeout_ms", DURATION, "30s",
            "how long a message may wait for its acknowledgement, retries included"),
     *(Option(*row) for row in CONNECTION_ROWS),
 )
 # fmt: on
 IGNORED: Final = frozenset({"checkpointlocation", "path"})
-"""Spark's own, which every sink gets."""
+"""Options of Spark itself, which every sink gets."""
 
 COLUMNS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "body": ("string or binary", ("string", "binary")),
@@ -87,7 +87,7 @@ class SinkOptions(ConnectionOptions):
 
 
 def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
-    """The options of a writer of format `trovemq`. TroveError OPTION_ILLEGAL, field `field`."""
+    """The options of a writer of format `trovemq`. Raises TroveError OPTION_ILLEGAL, field `field`."""
     by_lower = {option.name.lower(): option for option in OPTIONS}
     values: dict[str, Any] = {
         option.field: option.kind.parse(option.default) if option.default else None for option in OPTIONS
@@ -124,7 +124,7 @@ def _check_query_id(query_id: str | None) -> None:
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:
-    """OPTION_ILLEGAL, which names the accepted columns, for rows that cannot be written."""
+    """Raises OPTION_ILLEGAL, which names the accepted columns, for rows that cannot be written."""
     for field in schema.fields:
         if field.name not in COLUMNS:
             raise option_error(
@@ -133,7 +133,7 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
                 field.name,
             )
         words, types = COLUMNS[field.name]
-        if field.dataType.simpleString() not in types:  # whether there may be nulls in it does not matter
+        if field.dataType.simpleString() not in types:  # it does not matter whether the column may have nulls
             raise option_error(
                 f"the column {field.name} is {field.dataType.simpleString()}: expected {words}", field.name
             )

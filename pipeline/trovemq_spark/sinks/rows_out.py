@@ -1,7 +1,8 @@
-"""Arrow rows to the columns that the SDK sends: a chunk for the rows of a topic and a queue, in order.
+"""Makes the columns that the SDK sends from Arrow rows: one chunk for the rows of a topic and queue, in
+order.
 
-The rows of a chunk are alike: all of them go as columns, or (those with a delay or a sharding key, which no
-batch of columns can carry) one by one.
+All rows of a chunk are sent in the same way: as columns, or one by one (those with a delay or a sharding key,
+which a batch of columns cannot carry).
 """
 
 from __future__ import annotations
@@ -23,20 +24,21 @@ from trovemq_proto.records.layout import DELAY_LEVELS_SECONDS
 
 Int64s = NDArray[np.int64]
 CHUNK_BYTES_MAX: Final = 1 << 20
-"""Of bodies, properties and the record's other bytes; one frame to the broker."""
+"""Bytes of bodies, properties and the other parts of the records; one frame to the broker."""
 CHUNK_ROWS_MAX: Final = 4096
 RECORD_BYTES: Final = 320
-"""At most, a record's bytes without its body, keys, tag and properties."""
+"""The most bytes of a record without its body, keys, tag and properties."""
 
 
 @dataclass(slots=True)
 class Chunk:
-    """Messages of one topic and one queue (None: any), item i of each list is message i's; None: none has."""
+    """Messages of one topic and one queue (None: any). Item i of each list belongs to message i; None: no
+    message has one."""
 
     topic: str
     queue_id: int | None
     rows: Int64s
-    """Their numbers, from 0, in the partition."""
+    """Their row numbers in the partition, from 0."""
     bodies: list[bytes]
     keys: list[Any] | None = None
     tags: list[str | None] | None = None
@@ -45,7 +47,7 @@ class Chunk:
     groups: list[str | None] | None = None
     """Sharding keys."""
     delays_seconds: list[int] | None = None
-    """0: none."""
+    """0: no delay."""
 
     def __len__(self) -> int:
         return len(self.bodies)
@@ -81,7 +83,7 @@ def chunks_of(batch: pa.RecordBatch, plan: OutgoingPlan, first_row: int) -> Iter
 def cut(
     sizes: Int64s, rows: Int64s, bytes_max: int = CHUNK_BYTES_MAX, rows_max: int = CHUNK_ROWS_MAX
 ) -> Iterator[Int64s]:
-    """`rows` in order in parts of at most this many bytes and rows; a larger row is a part of its own."""
+    """`rows` in order, in parts of at most this many bytes and rows; a larger row is a part of its own."""
     ends = np.cumsum(sizes)
     start, before = 0, 0
     while start < len(rows):
@@ -92,7 +94,7 @@ def cut(
 
 
 def _alike(columns: dict[str, pa.Array], plan: OutgoingPlan, count: int) -> Iterator[Int64s]:
-    """The numbers of the rows that may share a chunk, each group in the order of its rows."""
+    """The numbers of the rows that can share a chunk, each group in the order of its rows."""
     marks = []
     if plan.topic is None:
         marks.append(columns["topic"].dictionary_encode().indices.to_numpy())
@@ -112,7 +114,7 @@ def _alike(columns: dict[str, pa.Array], plan: OutgoingPlan, count: int) -> Iter
 
 
 def _sizes(columns: dict[str, pa.Array], rows: Int64s) -> Int64s:
-    """About how many bytes each record takes."""
+    """The approximate bytes of each record."""
     sizes: Int64s = pc.binary_length(columns["body"]).to_numpy().astype(np.int64) + RECORD_BYTES
     for name in ("keys", "tags", "uniqueKey"):
         if name in columns and _is_text(columns[name].type):
@@ -139,7 +141,7 @@ def _chunk(columns: dict[str, pa.Array], rows: Int64s, plan: OutgoingPlan, first
     taken = pa.array(rows)
 
     def column(name: str) -> pa.Array | None:
-        """None where it is not there, or only nulls."""
+        """The column; None if it is missing or has only nulls."""
         found = columns[name].take(taken) if name in columns else None
         return None if found is None or found.null_count == len(found) else found
 
@@ -170,7 +172,7 @@ def _chunk(columns: dict[str, pa.Array], rows: Int64s, plan: OutgoingPlan, first
 
 
 def numbered_keys(prefix: str, numbers: Int64s) -> list[str]:
-    """prefix-NNNNNNNNNNNN for each number: keys of one size are encoded fastest."""
+    """prefix-NNNNNNNNNNNN for each number: keys of the same size are encoded fastest."""
     keys: list[str] = np.char.add(f"{prefix}-", np.char.zfill(numbers.astype("U20"), 12)).tolist()
     return keys
 
@@ -182,7 +184,7 @@ def values(array: pa.Array) -> list[Any]:
 
 
 def key_values(keys: pa.Array) -> list[Any]:
-    """The SDK's form: a text for one key, a list for several."""
+    """The keys as the SDK requires them: a text for one key, a list for several."""
     if not _is_text(keys.type):
         return keys.to_pylist()  # type: ignore[no-any-return]
     if not pc.any(pc.match_substring(keys, " ")).as_py():
@@ -191,7 +193,7 @@ def key_values(keys: pa.Array) -> list[Any]:
 
 
 def dicts(maps: pa.MapArray) -> list[dict[str, str]]:
-    """One dict a row; empty for a null."""
+    """One dict per row; an empty one for a null."""
     offsets = maps.offsets.to_pylist()
     first, last = offsets[0], offsets[-1]
     names = values(maps.keys.slice(first, last - first))
@@ -206,7 +208,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _check_values(columns: dict[str, pa.Array], plan: OutgoingPlan, first_row: int) -> None:
-    """Refuses values that the SDK cannot take: nulls where there must be a value, numbers out of range."""
+    """Refuses values that the SDK cannot take: missing required values, numbers out of range."""
     required = ("body",) if plan.topic is not None else ("body", "topic")
     for name in required:
         _refuse(columns[name].is_null(), first_row, f"{name} is null")

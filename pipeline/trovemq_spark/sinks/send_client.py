@@ -1,9 +1,10 @@
-"""Sends chunks with the SDK from inside a Spark task: bounded in flight, counted, errors with the row.
+"""Sends chunks with the SDK in a Spark task: with a limit in flight, counted, and errors with the row.
 
 Invariants
-- Chunks for a given queue are sent one after the other, in their order; others overlap.
-- `acknowledged` counts messages that a broker has said are stored; they stay, whatever happens afterwards.
-- After the first failure, of whatever kind, nothing more is sent, and it is raised.
+- Chunks with a given queue id are sent one after the other for each queue, in their order; others overlap.
+- `acknowledged` counts messages that a broker has acknowledged; they stay stored, whatever happens
+  afterwards.
+- After the first failure of any kind nothing more is sent, and the failure is raised.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from trovemq_proto.records.properties import encode_properties, message_properti
 from trovemq_spark.sinks.rows_out import CHUNK_BYTES_MAX, Chunk
 
 CHUNKS_MAX: Final = 8
-"""Chunks of a task that are under way at a time."""
+"""The most chunks of a task in flight."""
 
 
 class ChunkSender:
-    """Sends the chunks of one task; belongs to the client's event loop."""
+    """Sends the chunks of one task; used on the client's event loop."""
 
     def __init__(self, client: Client, *, in_flight_bytes: int) -> None:
         self._client = client
@@ -37,11 +38,12 @@ class ChunkSender:
 
     @property
     def topics(self) -> list[str]:
-        """To which something was sent."""
+        """The topics that something was sent to."""
         return list(self._producers)
 
     async def submit(self, chunk: Chunk) -> None:
-        """Begins to send it; waits while CHUNKS_MAX are under way. Raises the error of an earlier one."""
+        """Begins to send a chunk; waits while CHUNKS_MAX are in flight. Raises the error of an earlier
+        one."""
         while len(self._pending) >= CHUNKS_MAX:
             await asyncio.wait(self._pending, return_when=asyncio.FIRST_COMPLETED)
         self._raise_failure()
@@ -50,17 +52,17 @@ class ChunkSender:
         task.add_done_callback(self._pending.discard)
 
     async def drain(self) -> None:
-        """Until all are acknowledged. Raises the first failure, when all have ended."""
+        """Waits for all acknowledgements. Raises the first failure when all sends have ended."""
         await self.finished()
         self._raise_failure()
 
     async def finished(self) -> None:
-        """Until all have ended, one way or the other."""
+        """Waits until all have ended, with or without success."""
         while self._pending:
             await asyncio.gather(*self._pending)
 
     async def stop(self) -> None:
-        """Gives up the sends under way."""
+        """Cancels the sends in flight."""
         for task in self._pending:
             task.cancel()
         await asyncio.gather(*self._pending, return_exceptions=True)
@@ -93,14 +95,14 @@ class ChunkSender:
             else:
                 await send_columns(producer, chunk)
                 self.acknowledged += len(chunk)
-        except Exception as error:  # a task that ends with it would be forgotten, with its rows
+        except Exception as error:  # if the task ended with it, the error would be lost with its rows
             if isinstance(error, PartialBatchError):
                 self.acknowledged += len(error.receipts)
             if self._failure is None:
                 self._failure = with_row(error, chunk) if isinstance(error, TroveError) else error
 
     async def _send_one_by_one(self, producer: Producer, chunk: Chunk) -> None:
-        """Messages that no batch of columns carries; the producer puts them into frames by itself."""
+        """Sends messages that no batch of columns can carry; the producer puts them into frames."""
         delays = chunk.delays_seconds
         calls = [
             producer.send(
@@ -123,7 +125,8 @@ class ChunkSender:
 
 
 async def send_columns(producer: Producer, chunk: Chunk, broker: str | None = None) -> int:
-    """Sends a chunk to one queue; the queue offset after its last message. Raises as Producer.send_batch."""
+    """Sends a chunk to one queue. Returns the queue offset after its last message. Raises as
+    Producer.send_batch."""
     receipt = await producer.send_batch(
         chunk.bodies,
         keys=chunk.keys,
@@ -137,7 +140,7 @@ async def send_columns(producer: Producer, chunk: Chunk, broker: str | None = No
 
 
 def with_row(error: TroveError, chunk: Chunk) -> TroveError:
-    """The error with the number of the row that it is about, or of those that were sent together."""
+    """The error with the number of the row that caused it, or of those that were sent together."""
     size_max = int(error.fields.get("size_max", 0))
     illegal = illegal_messages(chunk, size_max)
     if illegal:
@@ -150,7 +153,7 @@ def with_row(error: TroveError, chunk: Chunk) -> TroveError:
 
 
 def illegal_messages(chunk: Chunk, size_max: int) -> list[int]:
-    """The indexes in the chunk of messages that no broker takes. size_max: of a body; 0: not known."""
+    """The indexes in the chunk of messages that no broker accepts. size_max: of a body; 0: unknown."""
     illegal = []
     for i in range(len(chunk)):
         try:
@@ -170,6 +173,6 @@ def illegal_messages(chunk: Chunk, size_max: int) -> list[int]:
 
 
 def total(counts: Iterable[int]) -> str:
-    """How many messages, in words."""
+    """The number of messages, in words."""
     found = sum(counts)
     return f"{found} message" if found == 1 else f"{found} messages"

@@ -1,13 +1,13 @@
 """The Parquet sink of the job `stream`: a micro-batch is a commit of the table's manifest.
 
-    write     tasks write whole files that nobody sees: a topic, broker and day each
-    commit    the driver names all of them in one commit, with (query, batch number)
+    write     tasks write complete files that no reader sees, one for each topic, broker and day
+    commit    the driver lists all of them in one commit, with (query, batch number)
 
-A batch that Spark runs again after a crash has the same rows, as its offsets were stored before it ran. Where
-the manifest has its number already, it is skipped; else nothing of it was visible, and the files that the
-crash left were removed when the table was opened. So a reader sees every row once, by the manifest or by its
-links `topic=T/date=D/*.parquet`. The query's id is that of its checkpoint: with another checkpoint the rows
-would come twice, so a table takes one query only.
+A batch that Spark repeats after a crash has the same rows, because its offsets were stored before it ran. It
+is skipped if the manifest has its number. Otherwise nothing of it was visible, and the files that the crash
+left were removed when the table was opened. So a reader sees every row once, by the manifest or by its links
+`topic=T/date=D/*.parquet`. The query's id is that of its checkpoint. With another checkpoint the rows would
+be written twice, so a table accepts only one query.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _QUERY_ID_WAIT_SECONDS: Final = 60
 
 
 class SinkStoppedError(Exception):
-    """No batch is begun any more."""
+    """The sink was stopped and begins no batch."""
 
 
 # --- in a task -----------------------------------------------------------------------------------------
@@ -60,16 +60,18 @@ class PartitionWriter:
     layout: FileLayout
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Gives a row for each file: its entry as JSON. TroveError DISK_FULL, OSError."""
+        """Returns a row for each file: its entry as JSON. Raises TroveError DISK_FULL, OSError."""
         entries = write_files(Place(self.out), batches, self.layout)
         texts = [json.dumps(entry.to_json(), ensure_ascii=False) for entry in entries]
         yield pa.record_batch([pa.array(texts, pa.string())], schema=ENTRY_SCHEMA)
 
 
 def write_files(place: Place, batches: Iterable[pa.RecordBatch], layout: FileLayout) -> list[FileEntry]:
-    """The rows as files of one topic, broker and day each, sorted by queue and offset; they do not count yet.
+    """The rows as files, one for each topic, broker and day, sorted by queue and offset; they are not
+    committed yet.
 
-    All rows are in memory at once. After a failure none of the files is left. TroveError DISK_FULL, OSError.
+    All rows are in memory at once. After a failure none of the files is left. Raises TroveError DISK_FULL,
+    OSError.
     """
     entries: list[FileEntry] = []
     try:
@@ -85,18 +87,18 @@ def write_files(place: Place, batches: Iterable[pa.RecordBatch], layout: FileLay
 
 
 def _groups(batches: list[pa.RecordBatch]) -> Iterator[tuple[pa.Table, pa.Array]]:
-    """(all rows, which of them, in order) of each file."""
+    """(all rows, the indexes of the file's rows in order) for each file."""
     filled = [batch for batch in batches if batch.num_rows]
     if not filled:
         return
     rows = pa.Table.from_batches(filled)
     day = rows["storeTimestamp"].cast(pa.date32()).cast(pa.string())
-    rows = rows.append_column(_DATE, day)  # damage has no store time, and no topic
+    rows = rows.append_column(_DATE, day)  # damage has no store time and no topic
     order = pc.sort_indices(rows.select(_ORDER), [(name, "ascending") for name in _ORDER])
     keys = rows.select(_GROUP).take(order)
     counts = keys.group_by(list(_GROUP), use_threads=False).aggregate([([], "count_all")])["count_all"]
     begin = 0
-    for count in counts.to_pylist():  # in order of the first row of each
+    for count in counts.to_pylist():  # in the order of the first row of each
         yield rows, order[begin : begin + count]
         begin += count
 
@@ -115,12 +117,13 @@ def _write_file(place: Place, rows: pa.Table, indices: pa.Array, layout: FileLay
 
 
 class BatchSink:
-    """The function for foreachBatch: one batch at a time, none after stop(). Subclasses write the batch."""
+    """The function for foreachBatch: one batch at a time, and none after stop(). Subclasses write the
+    batch."""
 
     def __init__(self, on_batch: Callable[[int], None]) -> None:
         """on_batch: called with the rows of each batch that was written, from Spark's thread."""
         self.query_id: Future[str] = Future()
-        """To be given when the query has started."""
+        """Set when the query has started."""
         self.failure: Exception | None = None
         self.rows = self.batches = self.replayed = 0
         self._on_batch = on_batch
@@ -139,18 +142,18 @@ class BatchSink:
             raise
 
     def process(self, rows: DataFrame, batch_id: int, query_id: str) -> int | None:
-        """Writes the batch, once; the number of its rows, None where it was written before."""
+        """Writes the batch once. Returns its number of rows, None if it was written before."""
         raise NotImplementedError
 
     def observe(self, query: StreamingQuery) -> None:
-        """Called now and then while the query runs, and when it has ended."""
+        """Called from time to time while the query runs, and after its end."""
 
     def facts(self) -> dict[str, object]:
-        """For the report."""
+        """Facts for the report."""
         return {"rows": self.rows, "batches": self.batches, "batchesReplayed": self.replayed}
 
     def stop(self) -> None:
-        """Waits for the present batch; none begins any more."""
+        """Waits for the present batch; no further one begins."""
         with self._at_work:
             self._stopped = True
 
@@ -169,7 +172,7 @@ class TableSink(BatchSink):
     def __init__(
         self, manifest: Manifest, checkpoint: Place, layout: FileLayout, on_batch: Callable[[int], None]
     ) -> None:
-        """TroveError ARCHIVE_ILLEGAL where the table was made by the job `archive`."""
+        """Raises TroveError ARCHIVE_ILLEGAL if the job `archive` made the table."""
         super().__init__(on_batch)
         self._manifest = manifest
         self._checkpoint = checkpoint
@@ -190,9 +193,9 @@ class TableSink(BatchSink):
         return self.commit(entries, batch_id, query_id)
 
     def commit(self, entries: list[FileEntry], batch_id: int, query_id: str) -> int | None:
-        """Makes the batch count; None where it does already, and the files are removed.
+        """Commits the batch. Returns None and removes the files if it was committed before.
 
-        TroveError, OSError: then it does not count."""
+        Raises TroveError, OSError; then it is not committed."""
         if entries:
             sync_offsets(self._checkpoint, batch_id)
             if not self._manifest.commit(entries, job=JOB, batch=(query_id, batch_id)):
@@ -206,7 +209,7 @@ class TableSink(BatchSink):
 
 
 def check_query(manifest: Manifest, query_id: str) -> None:
-    """TroveError ARCHIVE_ILLEGAL where the table has batches of another query."""
+    """Raises TroveError ARCHIVE_ILLEGAL if the table has batches of another query."""
     others = [query for query in manifest.queries if query != query_id]
     if others:
         raise _illegal(

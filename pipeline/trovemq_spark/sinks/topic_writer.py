@@ -7,11 +7,11 @@
 |             |                                | drops them; else readers recognise them by uniqueKey      |
 
 QUERY is the option queryId; else a stream's own id (it is kept in its checkpoint), and a new one for each
-batch write. The rows of a partition must come in the same order again, as those of our own sources do.
-In a partition, rows with a sharding key keep their order, and so do those without one that have a queueId,
-queue by queue. Messages are visible when they are acknowledged: commit has nothing left to do, and abort
-takes nothing back. A task that Spark runs a second time beside the first (spark.speculation) sends its rows
-again, as one that failed does.
+batch write. A repeated partition must have its rows in the same order, as with our own sources. Within a
+partition, rows with a sharding key keep their order, and so do, per queue, those without one that have a
+queueId. Messages are visible when they are acknowledged: commit has nothing to do, and abort cannot undo
+anything. A task that Spark runs a second time beside the first (spark.speculation) sends its rows again, like
+a task that is repeated after a failure.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ NOT_DEDUPLICATED: Final = (
 
 
 class NotDeduplicatedWarning(UserWarning):
-    """exactlyOnce = dedup was asked of topics that are not deduplicated."""
+    """exactlyOnce = dedup was requested for topics without deduplication."""
 
 
 @dataclass
 class Sent(WriterCommitMessage):
-    """The result of a task: messages acknowledged; whether the brokers dropped duplicates."""
+    """The result of a task: acknowledged messages; whether the brokers drop duplicates."""
 
     messages: int
     deduplicated: bool = False
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> TopicBatchWriter:
-    """The writer of `df.write.format("trovemq").mode("append")`. TroveError OPTION_ILLEGAL."""
+    """The writer of `df.write.format("trovemq").mode("append")`. Raises TroveError OPTION_ILLEGAL."""
     if overwrite:
         raise option_error('a topic is written with .mode("append") only: messages are not replaced', "mode")
     checked = _checked(options, schema)
@@ -73,7 +73,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> TopicStreamWriter:
-    """The writer of `df.writeStream.format("trovemq")`. TroveError OPTION_ILLEGAL."""
+    """The writer of `df.writeStream.format("trovemq")`. Raises TroveError OPTION_ILLEGAL."""
     if overwrite:
         raise option_error(
             'a stream is written to a topic with .outputMode("append") only: messages are not replaced',
@@ -89,14 +89,14 @@ def _checked(options: Mapping[str, str], schema: StructType) -> SinkOptions:
 
 
 def warn_of_duplicates(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Warns where dedup was requested and a task wrote to a topic that is not deduplicated."""
+    """Warns if dedup was requested and a task wrote to a topic without deduplication."""
     sent = [message for message in messages if isinstance(message, Sent) and message.messages]
     if options.exactly_once == DEDUP and not all(message.deduplicated for message in sent):
         warnings.warn(NOT_DEDUPLICATED, NotDeduplicatedWarning, stacklevel=3)
 
 
 class TopicBatchWriter(DataSourceArrowWriter):
-    """Writes one DataFrame. Pickles; `query_id` is made once, so that a task that runs again has it, too."""
+    """Writes one DataFrame. Picklable; `query_id` is made once, so that a repeated task has the same one."""
 
     def __init__(self, options: SinkOptions, query_id: str) -> None:
         self._options = options
@@ -106,12 +106,12 @@ class TopicBatchWriter(DataSourceArrowWriter):
         return write_rows(iterator, self._options, self._query_id, "0")
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Acknowledged messages are visible; warns where they may be there twice if they are written
-        again."""
+        """Does nothing to the messages, which are visible already; warns if they may be stored twice when
+        written again."""
         warn_of_duplicates(self._options, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Reports the messages that stay."""
+        """Reports the messages that stay stored."""
         warnings.warn(aborted(messages), stacklevel=2)
 
 
@@ -131,12 +131,12 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         return write_rows(iterator, self._options, self._options.query_id or stream_id, batch_id)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Changes nothing, so it may be called again: acknowledged messages are visible. Warns as of a
-        batch."""
+        """Changes nothing, so it may be repeated: acknowledged messages are visible. Warns like the batch
+        writer."""
         warn_of_duplicates(self._options, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Reports the messages that stay."""
+        """Reports the messages that stay stored."""
         warnings.warn(f"batch {batchId}: {aborted(messages)}", stacklevel=2)
 
 
@@ -153,7 +153,7 @@ def aborted(messages: Sequence[WriterCommitMessage | None]) -> str:
 def write_rows(batches: Iterator[pa.RecordBatch], options: SinkOptions, query_id: str, batch_id: str) -> Sent:
     """Sends a partition's rows and waits for all acknowledgements.
 
-    Raises TroveError: the SDK's, with the row's number and how many messages of this task are stored.
+    Raises the SDK's TroveError with the row's number and the number of this task's stored messages.
     """
     prefix = None
     if options.exactly_once == DEDUP:
@@ -177,7 +177,7 @@ async def _send_all(batches: Iterator[pa.RecordBatch], options: SinkOptions, pla
                 for chunk in chunks_of(batch, plan, row):
                     await sender.submit(chunk)
                 row += batch.num_rows
-                # Spark makes the next rows meanwhile: acknowledgements are taken, and time-outs kept.
+                # Meanwhile Spark makes the next rows; acknowledgements are read and time-outs are checked.
                 batch = await asyncio.to_thread(next, batches, None)
             await sender.drain()
             deduplicated = options.exactly_once == DEDUP and await _deduplicated(client, sender.topics)
@@ -193,8 +193,8 @@ async def _send_all(batches: Iterator[pa.RecordBatch], options: SinkOptions, pla
 
 
 async def _deduplicated(client: Client, topics: Iterable[str]) -> bool:
-    """Whether a row that is written again is stored once: each topic is deduplicated, by the one broker that
-    has it (with several of them the row may go to another one)."""
+    """Whether a repeated row is stored once: each topic is deduplicated, and only one broker has it (with
+    several the row may go to another one)."""
     for topic in topics:
         described = await client.admin.describe_topic(topic)
         if len(described) != 1 or "deduplicate" not in described[0].options:

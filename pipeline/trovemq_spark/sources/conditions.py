@@ -1,4 +1,4 @@
-"""Conditions on a record before its body and its properties are decoded: topic, queue, place, time."""
+"""Conditions on a record that need neither its body nor its properties: topic, queue, place, time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PHYSICAL_OFFSET: Final = "physicalOffset"
 
 
 class Condition(Protocol):
-    """Something that is true or false of a record. Picklable."""
+    """A condition on a record. Picklable."""
 
     @property
     def column(self) -> str:
@@ -39,7 +39,7 @@ class Condition(Protocol):
 
 
 def numbers(batch: RecordBatch, column: str) -> Int64s:
-    """The column as Spark compares it: times in microseconds."""
+    """The column in the form that Spark compares: times in microseconds."""
     if column == STORE_TIMESTAMP:
         times = arrow_batch(batch, [STORE_TIMESTAMP]).column(0)
         return times.cast(pa.int64()).to_numpy()  # type: ignore[no-any-return]
@@ -80,7 +80,7 @@ class NumberIn:
 
 @dataclass(frozen=True, slots=True)
 class IsThere:
-    """The column is not null: true of every record, and of no damaged one."""
+    """The column is not null: true for every record, and for no damaged one."""
 
     column: str
 
@@ -102,7 +102,7 @@ class TopicIn:
 
 @dataclass(frozen=True, slots=True)
 class TopicBetween:
-    """low <= topic (or <), topic <= high (or <), by the bytes of UTF-8, as Spark orders strings."""
+    """low <= topic (or <), topic <= high (or <), compared by the bytes of UTF-8, as Spark orders strings."""
 
     low: str | None = None
     high: str | None = None
@@ -140,7 +140,7 @@ class TopicMatches:
 class QueueRanges:
     """The record's queue offset lies in its queue's range.
 
-    ranges: (topic, queue id) -> [begin, end); queues that are not there: all of them, or none (`only`).
+    ranges: (topic, queue id) -> [begin, end). Of queues without a range all records pass, or none (`only`).
     """
 
     ranges: Mapping[tuple[str, int], tuple[int, int]]
@@ -160,7 +160,7 @@ class QueueRanges:
 
 
 def coded_topics(batch: RecordBatch) -> tuple[NDArray[np.int32], list[str]]:
-    """(for each record the number of its topic, the different topics)"""
+    """(the number of each record's topic, the different topics)"""
     if batch.only_topic is not None:
         return np.zeros(len(batch), np.int32), [batch.only_topic]
     coded = arrow_batch(batch, [TOPIC]).column(0).dictionary_encode()
@@ -169,7 +169,7 @@ def coded_topics(batch: RecordBatch) -> tuple[NDArray[np.int32], list[str]]:
 
 @dataclass(frozen=True)
 class RowFilter:
-    """Conditions that all must hold. `asked`: by options, of records; `pushed`: by Spark, of every row."""
+    """Conditions that must all hold. `asked`: by options, for records; `pushed`: by Spark, for every row."""
 
     asked: Sequence[Condition] = ()
     pushed: Sequence[Condition] = ()
@@ -186,11 +186,11 @@ class RowFilter:
 
     @cached_property
     def _in_order(self) -> list[Condition]:
-        """The conditions, those on numbers first: they cost least."""
+        """The conditions, those on numbers first because they cost least."""
         return sorted((*self.asked, *self.pushed), key=lambda condition: condition.column == TOPIC)
 
     def keeps_damage_at(self, physical_offset: int) -> bool:
-        """Whether a row of which only its place is known stays: comparing null with something is not true."""
+        """Whether a row of which only the place is known stays: a comparison with null is never true."""
         if any(condition.column != PHYSICAL_OFFSET for condition in self.pushed):
             return False
         low, high = self.physical_range
@@ -199,7 +199,7 @@ class RowFilter:
 
     @property
     def physical_range(self) -> tuple[int, int]:
-        """[begin, end) of the log outside of which no row can be."""
+        """[begin, end) of the log outside of which no row can match."""
         low, high = 0, INT64_MAX
         for condition in (*self.asked, *self.pushed):
             if condition.column != PHYSICAL_OFFSET:

@@ -1,4 +1,4 @@
-"""How many of the present messages a micro-batch takes."""
+"""How many of the available messages a micro-batch reads."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 def share(backlogs: Mapping[_Key, int], limit: int) -> dict[_Key, int]:
-    """Of each backlog how much to take, `limit` together at most: in proportion, and 1 at least.
+    """How much to read of each backlog, `limit` in total: in proportion, and at least 1.
 
-    The sum passes the limit only where more keys have a backlog than the limit allows.
+    The sum exceeds the limit only if there are more backlogs than the limit.
     """
     present = {key: size for key, size in backlogs.items() if size > 0}
     total = sum(present.values())
@@ -25,9 +25,9 @@ def share(backlogs: Mapping[_Key, int], limit: int) -> dict[_Key, int]:
 
 @dataclass(slots=True)
 class Delay:
-    """Whether a micro-batch waits: for `rows_min` rows, no longer than delay_max_ms since the last one.
+    """Whether a micro-batch waits: for `rows_min` rows, but no longer than delay_max_ms after the last one.
 
-    The first of a run does not wait.
+    The first one of a run does not wait.
     """
 
     rows_min: int
@@ -36,8 +36,7 @@ class Delay:
     _last: float | None = None
 
     def holds(self, rows: int) -> bool:
-        """Called with the number of rows that there are now; False: they are taken, and the next wait
-        begins."""
+        """Called with the number of available rows. False: they are read, and the next wait begins."""
         now = self.clock()
         waited_out = self._last is None or (now - self._last) * 1000 >= self.delay_max_ms
         if rows < self.rows_min and not waited_out:

@@ -1,8 +1,8 @@
 """Format `trovemq`: topics of a running cluster as a table, by its routes and the brokers' Fetch stream.
 
-One task reads one queue, or a part of one with minPartitions. The range of a task is settled when the first
-query of .load()'s result is planned: offsets [start, end) of a queue. Spark 4.2 keeps them for its later
-queries; messages that come afterwards are in none of them: load() again.
+One task reads one queue, or with minPartitions a part of one. The range of a task, offsets [start, end) of a
+queue, is determined when the first query on the result of .load() is planned. Spark 4.2 keeps the ranges for
+later queries, which therefore miss later messages: call load() again.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _SQL: Final = re.compile(r"[=<>()'\"]|\s(is|in|and|or|not|between|like|contains)
 class TroveDataSource(DataSource):
     """`spark.read.format("trovemq")`, `readStream`, `write` and `writeStream`.
 
-    Options: sources/option_table.py, sinks/options.py; wrong ones are TroveError OPTION_ILLEGAL.
+    Options: sources/option_table.py, sinks/options.py; wrong ones raise TroveError OPTION_ILLEGAL.
     """
 
     def __init__(self, options: Options) -> None:
@@ -87,12 +87,13 @@ class TroveDataSource(DataSource):
 
 
 def selection_of(options: SourceOptions) -> Selection:
-    """The queues that the options mean."""
+    """The queues that the options select."""
     return Selection(options.subscribe or (), options.subscribe_pattern, options.assign or frozenset())
 
 
 def settings_of(options: SourceOptions, schema: StructType) -> FetchSettings:
-    """How tasks read for this schema. TroveError OPTION_ILLEGAL where it is not of our columns and types."""
+    """How tasks read for this schema. Raises TroveError OPTION_ILLEGAL for other columns or types than
+    ours."""
     assert options.name_server is not None, "checked with the options"
     return FetchSettings(
         cluster=Cluster(options.name_server, options.reconnect_timeout_ms, options.connection()),
@@ -107,8 +108,8 @@ def settings_of(options: SourceOptions, schema: StructType) -> FetchSettings:
 
 
 def tags_of(expression: str) -> tuple[str, ...]:
-    """The tags of `a || b`; none where it means all messages. TroveError OPTION_ILLEGAL, also for SQL-92,
-    which as a tag would select nothing."""
+    """The tags of `a || b`; none for all messages. Raises TroveError OPTION_ILLEGAL, also for SQL-92, which
+    would select nothing as a tag."""
     if expression.strip() == _ALL_TAGS:
         return ()
     if _SQL.search(expression):
@@ -149,14 +150,14 @@ class LiveReader(DataSourceReader):
         return await self._bounds.narrowed(client, ranges)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        # Spark makes one task without a partition where there are none.
+        # Spark makes one task without a partition if there are none.
         if not isinstance(partition, QueueRange):
             return iter(())
         return read_range(partition, self._settings)
 
 
 class LivePushdownReader(LiveReader):
-    """Takes conditions: see option pushdown. Spark refuses a reader that does, unless its setting is on."""
+    """Accepts conditions: see option pushdown. Spark refuses such a reader unless its setting is on."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  Spark's name
         self._bounds.add(filters)

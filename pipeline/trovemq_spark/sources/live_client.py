@@ -1,7 +1,7 @@
 """Calls to a cluster from Spark's driver: the queues, their offsets, the offset of a time.
 
-Each question is one connection that is closed after it: the routes are then never older than the question,
-and a reader that Spark keeps for days, or copies to its tasks, holds nothing open.
+Each request uses one connection that is closed afterwards: the routes are then never older than the request,
+and a reader that Spark keeps for days, or copies to its tasks, has no open connection.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trovemq_spark.sources.offsets import Queue
 _SAMPLE_BYTES: Final = 1 << 18
 _LOOK_AGAIN_SECONDS: Final = 0.05
 _CALLS_MAX: Final = 64
-"""The number of calls under way at a time."""
+"""The most calls in flight."""
 
 _Answer = TypeVar("_Answer")
 
@@ -37,10 +37,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Where a cluster is. Pickles.
+    """The address of a cluster. Picklable.
 
     server: HOST:PORT of nameservers, with commas, or of one broker; reconnect_timeout_ms: how long a server
-    that was there may be away.
+        that was reachable may be unreachable.
     """
 
     server: str
@@ -51,9 +51,10 @@ class Cluster:
         return self.connection.of_client(ClientOptions(reconnect_timeout_ms=self.reconnect_timeout_ms))
 
     def ask(self, question: Callable[[Client], Awaitable[_Answer]], *, wait_ms: int = 0) -> _Answer:
-        """Connects, asks, closes; asks again where a server is away, for wait_ms.
+        """Connects, asks and closes; repeats this for wait_ms if a server is unreachable.
 
-        Raises TroveError: BROKER_UNREACHABLE, REQUEST_TIMEOUT, REQUEST_ILLEGAL (no address), the question's.
+        Raises TroveError BROKER_UNREACHABLE, REQUEST_TIMEOUT, REQUEST_ILLEGAL (not an address), or the
+        question's.
         """
 
         async def once() -> _Answer:
@@ -76,7 +77,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which queues are meant: topics by name, by a pattern of the whole name, or queue by queue."""
+    """The selected queues: topics by name, by a pattern of the whole name, or queue by queue."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -84,10 +85,10 @@ class Selection:
 
 
 async def queue_spans(client: Client, selection: Selection) -> dict[Queue, Span]:
-    """The selected queues with their offsets, as the brokers say now.
+    """The selected queues with their present offsets.
 
-    Raises TroveError TOPIC_NOT_FOUND, QUEUE_NOT_FOUND, BROKER_NOT_FOUND for a name that is not there (a
-    pattern may match nothing), BROKER_UNREACHABLE.
+    Raises TroveError TOPIC_NOT_FOUND, QUEUE_NOT_FOUND, BROKER_NOT_FOUND for an unknown name (a pattern may
+    match nothing), BROKER_UNREACHABLE.
     """
     if selection.pattern is not None:
         listed = {topic.topic for topic in await client.admin.list_topics()}
@@ -111,8 +112,8 @@ async def queue_spans(client: Client, selection: Selection) -> dict[Queue, Span]
 async def offsets_at(
     client: Client, queues: Iterable[Queue], timestamp_ms: int, *, upper: bool = False
 ) -> dict[Queue, int]:
-    """For each queue the first offset that was stored at or after a time (epoch ms), its end where there is
-    none; `upper`: the last at or before that time, its first where there is none."""
+    """For each queue the first offset that was stored at or after a time (epoch ms), or its end; with `upper`
+    the last offset at or before that time, or its first."""
     chosen = sorted(queues)
     found = await _all(
         [
@@ -124,7 +125,8 @@ async def offsets_at(
 
 
 async def wait_for_brokers(client: Client, names: Iterable[str], timeout_ms: int) -> None:
-    """Until all of them are in the routes. TroveError BROKER_NOT_FOUND for one that does not come in time."""
+    """Waits until all of them are in the routes. Raises TroveError BROKER_NOT_FOUND for one that does not
+    appear in time."""
     wanted = set(names)
     give_up = asyncio.get_running_loop().time() + timeout_ms / 1000
     while True:
@@ -139,7 +141,7 @@ async def wait_for_brokers(client: Client, names: Iterable[str], timeout_ms: int
 
 
 async def mean_record_size(client: Client, queue: Queue, offset: int) -> float:
-    """Bytes of a record, by the first of them from an offset on; 0 where none is there."""
+    """Mean bytes of a record, by the first records from an offset on; 0 if there is none."""
     batches = client.pull_batches(
         queue.topic,
         queue_id=queue.queue_id,
@@ -158,8 +160,8 @@ async def mean_record_size(client: Client, queue: Queue, offset: int) -> float:
 
 
 async def commit_group_offsets(client: Client, group: str, offsets: Mapping[Queue, int]) -> list[str]:
-    """Stores the next offsets of a consumer group; returns those that could not be stored, and why, in
-    words."""
+    """Stores the next offsets of a consumer group. Returns the offsets that could not be stored, with the
+    reason, in words."""
     chosen = sorted(offsets)
     calls = [
         client.admin.commit_offset(group, queue.topic, queue.queue_id, offsets[queue], queue.broker)
@@ -170,7 +172,7 @@ async def commit_group_offsets(client: Client, group: str, offsets: Mapping[Queu
 
 
 async def _failure(call: Awaitable[None]) -> str:
-    """Why it failed; nothing where it did not."""
+    """The reason of a failure; "" for success."""
     try:
         await call
     except TroveError as error:
@@ -184,7 +186,7 @@ def describe(queue: Queue) -> str:
 
 
 async def _all(calls: Iterable[Awaitable[_Answer]]) -> list[_Answer]:
-    """The answers in order, with a bound on how many questions are under way."""
+    """The results in order, with a limit on concurrent calls."""
     space = asyncio.Semaphore(_CALLS_MAX)
 
     async def one(call: Awaitable[_Answer]) -> _Answer:

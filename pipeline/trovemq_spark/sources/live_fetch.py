@@ -1,7 +1,7 @@
-"""The work of a task: reads its part of a queue through the broker's Fetch stream and makes rows of it.
+"""The work of a task: reads its part of a queue by the broker's Fetch stream and makes rows of it.
 
-While a task works on one batch, the next ones are on their way, a bounded number of them. A task that fails
-has changed nothing anywhere, so it can run again.
+While a task works on one batch, a bounded number of further ones is requested. A failed task has changed
+nothing, so it can be repeated.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _UNREADABLE: Final = "the broker cannot read the record at queue offset {}"
 
 @dataclass(frozen=True, slots=True)
 class FetchSettings:
-    """How tasks read. Pickles.
+    """How tasks read. Picklable.
 
     names: the columns; tags: only messages with one of them (none: all); messages_max: of one fetch; mode:
-    the treatment of damaged records; the rest as the options say.
+        the treatment of damaged records; the others are options.
     """
 
     cluster: Cluster
@@ -52,7 +52,7 @@ class FetchSettings:
 def read_range(part: QueueRange, settings: FetchSettings) -> Iterator[pa.RecordBatch]:
     """The rows of a range in queue order.
 
-    Raises TroveError: BROKER_UNREACHABLE, BROKER_NOT_FOUND or REQUEST_TIMEOUT where the broker stays away,
+    Raises TroveError BROKER_UNREACHABLE, BROKER_NOT_FOUND or REQUEST_TIMEOUT if the broker stays unreachable,
     RECORD_DAMAGED (failfast), DATA_LOST; all name the queue and the offset.
     """
     rows = RowMaker(part, settings)
@@ -63,7 +63,7 @@ def read_range(part: QueueRange, settings: FetchSettings) -> Iterator[pa.RecordB
 
 
 async def _fetched(part: QueueRange, settings: FetchSettings) -> AsyncGenerator[FetchedBatch, None]:
-    """The records of the range; a minimum that rises meanwhile is data loss."""
+    """The records of the range; if the queue's minimum rises beyond them meanwhile, that is data loss."""
     cluster, position = settings.cluster, part.start
     options, patience_ms = cluster.client_options(), cluster.reconnect_timeout_ms
     try:
@@ -89,7 +89,7 @@ async def _fetched(part: QueueRange, settings: FetchSettings) -> AsyncGenerator[
 async def _pulled(
     client: Client, part: QueueRange, position: int, settings: FetchSettings
 ) -> AsyncGenerator[FetchedBatch, None]:
-    """As Client.pull_batches; REQUEST_TIMEOUT where a broker that is there does not answer."""
+    """As Client.pull_batches; raises REQUEST_TIMEOUT if a reachable broker does not answer."""
     patience_ms = settings.cluster.reconnect_timeout_ms + settings.pull_timeout_ms
     pulling = client.pull_batches(
         part.queue.topic,
@@ -113,7 +113,7 @@ async def _pulled(
 
 
 def _behind_what_is_gone(error: TroveError, part: QueueRange, position: int, settings: FetchSettings) -> int:
-    """Where to continue after OFFSET_OUT_OF_RANGE; any other error is raised again."""
+    """Where to continue after OFFSET_OUT_OF_RANGE; raises any other error again."""
     if error.spec is not errors.OFFSET_OUT_OF_RANGE:
         raise error
     span = Span(int(error.fields["min_offset"]), int(error.fields["max_offset"]))
@@ -125,10 +125,11 @@ def _behind_what_is_gone(error: TroveError, part: QueueRange, position: int, set
 
 
 async def _check_end(client: Client, part: QueueRange, position: int, settings: FetchSettings) -> None:
-    """A queue that ends before the range does has lost messages, or is another one of the same name."""
+    """Raises if the queue ends before the range: it has lost messages, or is another queue of the same
+    name."""
     if position >= part.end:
         return
-    # A tag filter, or blank offsets at the end, bring no batch that says how far reading came.
+    # With a tag filter, or blank offsets at the end, no batch shows how far reading has advanced.
     queue = part.queue
     (found,) = await client.queue_offsets(queue.topic, queue_ids=[queue.queue_id], broker=queue.broker)
     if found.max_offset < part.end:
@@ -143,7 +144,7 @@ async def _check_end(client: Client, part: QueueRange, position: int, settings: 
 
 
 class RowMaker:
-    """The rows of one fetched range; damaged records are treated by the mode."""
+    """Makes the rows of one fetched range; treats damaged records by the mode."""
 
     def __init__(self, part: QueueRange, settings: FetchSettings) -> None:
         self._queue = part.queue
@@ -160,7 +161,7 @@ class RowMaker:
             yield from self._good(batch, first, first + rows)
 
     def finish(self) -> None:
-        """Reports the omitted records."""
+        """Reports the records that were left out."""
         if self._dropped:
             LOGGER.warning("%s: %d damaged records are left out", describe(self._queue), self._dropped)
 
@@ -190,13 +191,13 @@ class RowMaker:
             first = end
 
     def _unreadable(self, offset: int, error: TroveError) -> str:
-        """Why a body is missing. Raises it in failfast."""
+        """The reason for a missing body. Raises it in failfast."""
         if self._settings.mode == FAILFAST:
             raise TroveError(error.spec, f"{describe(self._queue)}, offset {offset}: {error.message}")
         return f"{error.symbol}: {error.message}"
 
     def _marked(self, table: pa.RecordBatch, unreadable: dict[int, str]) -> pa.RecordBatch:
-        """The rows whose body cannot be decompressed: said so in the column damage, or left out."""
+        """The rows whose body cannot be decompressed get a reason in the column damage, or are left out."""
         if self._settings.mode == DROPMALFORMED:
             self._dropped += len(unreadable)
             good = np.ones(table.num_rows, np.bool_)
@@ -208,7 +209,7 @@ class RowMaker:
         return table.set_column(self._names.index(DAMAGE_COLUMN), DAMAGE_COLUMN, damage)
 
     def _damaged(self, offsets: tuple[int, ...]) -> Iterator[pa.RecordBatch]:
-        """Rows in place of records that the broker itself cannot read."""
+        """Rows in place of records that the broker cannot read."""
         queue, mode = self._queue, self._settings.mode
         if mode == FAILFAST:
             text = f"{describe(queue)}: {_UNREADABLE.format(offsets[0])}"

@@ -1,7 +1,6 @@
-"""How a query's conditions reduce the reads of the brokers: queues that are not read, offsets that are
-skipped, tags.
+"""How a query's conditions reduce the reads from the brokers: by queues, offsets and tags.
 
-Spark evaluates every condition again, so a condition here may pass too many rows, never too few.
+Spark evaluates every condition again, so this module may select too many rows, never too few.
 """
 
 from __future__ import annotations
@@ -30,23 +29,23 @@ from trovemq_spark.sources.live_ranges import QueueRange
 from trovemq_spark.sources.offsets import Queue
 
 _CHOICES: Final = ("topic", "brokerName", "queueId", "tags")
-_TAGS_MAX: Final = 64  # that a broker compares with
+_TAGS_MAX: Final = 64  # the most tags that a broker compares
 _PLAIN_TAG: Final = re.compile(r"[\w.%-]+")
 
 
 @dataclass(slots=True)
 class Bounds:
-    """The bounds of all conditions together; None: no bound. Picklable."""
+    """The combined limits of all conditions; None: no limit. Picklable."""
 
     chosen: dict[str, frozenset[Any]] = field(default_factory=dict)
-    """Of a column (one of _CHOICES): the values that it may have."""
+    """For a column (one of _CHOICES): the possible values."""
     offset_min: int | None = None
     offset_max: int | None = None
     stored_min_ms: int | None = None
     stored_max_ms: int | None = None
 
     def add(self, filters: Iterable[Filter]) -> None:
-        """Uses the conditions that help; the others have no effect."""
+        """Uses the conditions that help; ignores the others."""
         for condition in filters:
             path: tuple[str, ...] = getattr(condition, "attribute", ())
             column, value = ".".join(path), getattr(condition, "value", None)
@@ -78,14 +77,14 @@ class Bounds:
         self.stored_max_ms = _lowest(self.stored_max_ms, high)
 
     def tags(self, wanted: tuple[str, ...]) -> tuple[str, ...] | None:
-        """The tags to fetch, of those in the options (none: all); None: no message fits."""
+        """The tags to fetch, of those in the options (none: all); None if no message can match."""
         chosen = self.chosen.get("tags")
         if chosen is None or len(chosen) > _TAGS_MAX or not all(map(_PLAIN_TAG.fullmatch, chosen)):
             return wanted
         return tuple(sorted(chosen & set(wanted) if wanted else chosen)) or None
 
     def queues(self, queues: Iterable[Queue]) -> list[Queue]:
-        """Those that the conditions allow."""
+        """The queues that the conditions allow."""
         return [
             queue
             for queue in queues
@@ -115,7 +114,7 @@ class Bounds:
 
 
 def _interval(condition: Filter, low: int, high: int) -> tuple[int | None, int | None]:
-    """(lowest, highest) value that the condition allows; the strict ones allow one too many."""
+    """(lowest, highest) value that the condition allows; strict comparisons allow one too many."""
     if isinstance(condition, EqualTo | EqualNullSafe):
         return low, high
     if isinstance(condition, GreaterThan | GreaterThanOrEqual):

@@ -1,4 +1,4 @@
-"""Which offsets of which queues are read: the begin and end of a reading, lost messages, how it is split."""
+"""The ranges of queue offsets to read: their begin and end, lost messages, and how ranges are split."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class QueueRange(InputPartition):
 async def starting_offsets(client: Client, spans: Mapping[Queue, Span], options: SourceOptions) -> Offsets:
     """Where each queue's reading begins, by the options.
 
-    Raises TroveError: OPTION_ILLEGAL where a queue is named that is not read, or nothing is as young as
+    Raises TroveError OPTION_ILLEGAL if an unread queue is named, or if all messages are older than
     startingTimestamp; DATA_LOST; the cluster's errors.
     """
     if options.starting_timestamp is not None:
@@ -73,7 +73,8 @@ def _check_as_young(found: Offsets, spans: Mapping[Queue, Span], timestamp_ms: i
 
 
 def within(queue: Queue, wanted: int, span: Span, *, fail: bool) -> int:
-    """The offset where the queue reaches it; else DATA_LOST, or, unless `fail`, the nearest one."""
+    """The offset, if the queue has it. Otherwise raises DATA_LOST, or, without `fail`, returns the nearest
+    one."""
     if span.minimum <= wanted <= span.maximum:
         return wanted
     nearest = max(span.minimum, min(wanted, span.maximum))
@@ -82,7 +83,7 @@ def within(queue: Queue, wanted: int, span: Span, *, fail: bool) -> int:
 
 
 def lose(queue: Queue, wanted: int, span: Span, *, fail: bool, then: str) -> None:
-    """Messages that were to be read are gone: DATA_LOST, or a line in the log with the reaction `then`."""
+    """Messages to read no longer exist: raises DATA_LOST, or logs it with the reaction `then`."""
     text = (
         f"{describe(queue)}: offset {wanted} is requested, its offsets are now {span.minimum} (minimum) to "
         f"{span.maximum} (end)"
@@ -101,13 +102,13 @@ def lose(queue: Queue, wanted: int, span: Span, *, fail: bool, then: str) -> Non
 
 
 def ranges_between(starts: Mapping[Queue, int], ends: Mapping[Queue, int]) -> list[QueueRange]:
-    """A range for each queue that both name and that has something to read, in order."""
+    """A range for each queue that both have and that has messages to read, in order."""
     ranges = [QueueRange(queue, starts[queue], ends[queue]) for queue in sorted(ends) if queue in starts]
     return [part for part in ranges if part.size]
 
 
 def split_ranges(ranges: Iterable[QueueRange], count_min: int | None) -> list[QueueRange]:
-    """The same offsets in `count_min` parts or more, if there are enough offsets; large ranges are split."""
+    """The same offsets in at least `count_min` parts, if there are enough offsets; large ranges are split."""
     ranges = list(ranges)
     total = sum(part.size for part in ranges)
     if count_min is None or len(ranges) >= count_min:

@@ -1,10 +1,10 @@
 """Stores the progress of a streaming query as the offsets of a consumer group on the brokers: for lag,
 dashboards, operators.
 
-The query itself uses its checkpoint alone; nothing here decides which messages are read. Spark reports the
-commit of a batch to a source only when it plans the next one, so offsets stored through the source lag by a
-batch, and the last batch is never reported. report_offsets() stores them when a query has ended,
-OffsetReporter after each batch.
+The query itself uses only its checkpoint; these offsets have no influence on which messages are read. Spark
+reports the commit of a batch to a source only when it plans the next one. So offsets that are stored by the
+source lag by a batch, and the last batch is never reported. report_offsets() stores them after the end of a
+query, OffsetReporter after each batch.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ RECONNECT_TIMEOUT_MS: Final = 10_000
 def report_group_offsets(cluster: Cluster, group: str, offsets: Mapping[Queue, int]) -> list[str]:
     """Stores a group's next offsets on the brokers, durably.
 
-    Returns the offsets that could not be stored, in words; it is logged as well. A report that fails is not
-    an error: the query goes by its checkpoint.
+    Returns the offsets that could not be stored, in words; they are logged as well. A failed report is not an
+    error, because the query uses its checkpoint.
     """
     if not offsets:
         return []
@@ -54,7 +54,8 @@ def report_offsets(
     *,
     reconnect_timeout_ms: int = RECONNECT_TIMEOUT_MS,
 ) -> list[str]:
-    """After awaitTermination(): stores the progress of a query of format `trovemq` as the offsets of a group.
+    """To be called after awaitTermination(): stores the progress of a query of format `trovemq` as the
+    offsets of a group.
 
     Args:
         query: The query; each of its sources that reads `trovemq` is reported.
@@ -75,7 +76,7 @@ def report_offsets(
 class OffsetReporter(StreamingQueryListener):
     """Reports after each batch: `session.streams.addListener(OffsetReporter(server, group))`.
 
-    query_name: only queries of this name; all where None.
+    query_name: only queries of this name; None: all queries.
     """
 
     def __init__(self, server: str, group: str, query_name: str | None = None) -> None:
@@ -101,7 +102,7 @@ class OffsetReporter(StreamingQueryListener):
 
 
 def _end_offsets(documents: Iterable[Any]) -> dict[Queue, int]:
-    """Of the documents (or their texts) that are offsets of ours; other sources are skipped."""
+    """The end offsets in the documents (or their texts) that are ours; other sources are skipped."""
     offsets: dict[Queue, int] = {}
     for document in documents:
         try:

@@ -1,8 +1,9 @@
 """Format `trovemq` as a stream: offsets {"TOPIC": {"BROKER": {"QUEUE": next offset}}}.
 
-The two offsets of a batch alone determine its content, so a batch that Spark runs again after a crash has the
-same rows. Therefore a queue that is new (a topic that matches, a broker, more queues) is first taken into the
-offsets where it begins, and read from the batch after that; and a queue whose broker is away stays in them.
+Only the two offsets of a batch determine its content, so a batch that Spark repeats after a crash has the
+same rows. Therefore a new queue (of a matching topic, a new broker, or more queues) is first added to the
+offsets with its beginning, and is read from the next batch on. A queue whose broker is unreachable stays in
+the offsets.
 """
 
 from __future__ import annotations
@@ -51,14 +52,14 @@ from trovemq_spark.sources.rows import LOGGER
 
 
 class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One instance plans for as long as the query runs; copies of it read in the tasks."""
+    """One instance plans as long as the query runs; copies of it read in the tasks."""
 
     def __init__(self, options: SourceOptions, selection: Selection, settings: FetchSettings) -> None:
         self._options = options
         self._selection = selection
         self._settings = settings
         self._delay = Delay(options.min_offsets_per_trigger or 0, options.max_trigger_delay_ms)
-        self._target: Offsets | None = None  # of availableNow
+        self._target: Offsets | None = None  # for availableNow
         self._committed: Offsets = {}
 
     # --- planning -------------------------------------------------------------------------------------
@@ -76,7 +77,7 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = {queue: span.maximum for queue, span in spans.items()}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
-        # One of them shows Spark that there is a limit at all; latestOffset heeds them all.
+        # Spark needs one limit to see that there is a limit; latestOffset applies all of them.
         options = self._options
         if options.max_offsets_per_trigger is not None:
             return ReadMaxRows(options.max_offsets_per_trigger)
@@ -104,10 +105,10 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offsets_to_json(self._cluster.ask(latest, wait_ms=self._cluster.reconnect_timeout_ms))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  Spark's name
-        return None  # one more question a batch, for a figure that consumer groups have as lag
+        return None  # a request per batch, for a figure that a group's lag shows
 
     def _known(self, starts: Offsets, spans: Mapping[Queue, Span]) -> Offsets:
-        """The starts, with the queues that are new where they begin; data loss is settled here."""
+        """The starts, with the beginnings of new queues; data loss is handled here."""
         known: Offsets = {}
         for queue, offset in starts.items():
             span = spans.get(queue)
@@ -122,7 +123,7 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return known
 
     def _ends(self, starts: Offsets, spans: Mapping[Queue, Span]) -> Offsets:
-        """Everything that is there, under availableNow that was there when the query began."""
+        """The present ends; under availableNow those at the start of the query."""
         ends = {}
         for queue, offset in starts.items():
             end = spans[queue].maximum if queue in spans else offset
@@ -147,7 +148,8 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     async def _rows_of_bytes(
         self, client: Client, starts: Offsets, backlogs: Mapping[Queue, int]
     ) -> int | None:
-        """maxBytesPerTrigger in rows, nearly: by the mean size of the next records of the longest backlog."""
+        """maxBytesPerTrigger in rows, approximately: by the mean size of the next records of the longest
+        backlog."""
         size_max, total = self._options.max_bytes_per_trigger, sum(backlogs.values())
         if size_max is None or not total:
             return None
@@ -190,7 +192,7 @@ def _offsets(document: dict[str, Any]) -> Offsets:
 
 
 def _miss(queue: Queue, offset: int, *, fail: bool) -> None:
-    """A queue of the query's offsets that is not there: DATA_LOST, or a line in the log."""
+    """A queue of the query's offsets does not exist: raises DATA_LOST, or logs it."""
     text = (
         f"{describe(queue)} was read up to offset {offset}, and is not there: its topic was deleted or is no "
         "longer subscribed, its broker left, or the checkpoint is that of another query"

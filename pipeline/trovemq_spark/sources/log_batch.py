@@ -1,23 +1,23 @@
 """Format `trovemq-log`, batch: a store, a backup or a directory of segments as a table; no broker is needed.
 
-One partition for each segment, or minPartitions of them. A store that a broker writes to is read up to the
-last whole record. Records of deleted topics are left out where the path is a store on this machine
-(trovemq/deletions.json of the store names them, its segments do not).
+There is one partition for each segment, or minPartitions of them. A store that a broker writes to is read up
+to the last whole record. Records of deleted topics are left out if the path is a store on this machine:
+trovemq/deletions.json of the store names them, its segments do not.
 
-A log has more records than its topics have messages: those of the broker's own topics too, half messages
-(RMQ_SYS_TRANS_HALF_TOPIC), delayed ones that wait (SCHEDULE_TOPIC_XXXX) and others, unless the options name
-topics. Format `trovemq` has the messages that a consumer would get.
+Unless the options name topics, the log also has records of system topics: half messages
+(RMQ_SYS_TRANS_HALF_TOPIC), waiting delayed messages (SCHEDULE_TOPIC_XXXX) and others. Format `trovemq` has
+the messages that a consumer would get.
 
-| part                                   | is settled when                                              |
+| part                                   | is determined when                                           |
 |----------------------------------------|--------------------------------------------------------------|
 | options, columns                       | .load()                                                      |
-| which segments, and where they are cut | the first query of .load()'s result is planned: Spark 4.2    |
-|                                        | keeps it for the later ones. load() again to read newer ones |
+| which segments, and where they are cut | the first query on .load()'s result is planned; Spark 4.2    |
+|                                        | keeps it for later ones. Call load() again for newer records |
 | the end of the open segment, deletions | the task that reads begins: name endingPhysicalOffset for a  |
 |                                        | fixed end, as a task that runs again may see more records    |
 
-Every record that is read is compared with its CRC, also where a filter leaves it out: a damaged header might
-be the reason why it looks like another topic's.
+Every record that is read is compared with its CRC, also if a filter leaves it out: its header may be damaged
+and name the wrong topic.
 """
 
 from __future__ import annotations
@@ -53,23 +53,24 @@ class TroveLogDataSource(DataSource):
         return LOG
 
     def schema(self) -> StructType:
-        """The table of the options. TroveError OPTION_ILLEGAL."""
+        """The table of the options. Raises TroveError OPTION_ILLEGAL."""
         return spark_schema(parse_source_options(self.options, LOG, streaming=None).column_names)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """TroveError OPTION_ILLEGAL, also for a column or a type that the table does not have."""
+        """Raises TroveError OPTION_ILLEGAL, also for a column or a type that the table does not have."""
         options = parse_source_options(self.options, LOG, streaming=False)
         return (TroveLogReader if options.pushdown else _TroveLogReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> TroveLogStreamReader:  # noqa: N802 (Spark's name)
-        """TroveError OPTION_ILLEGAL, also for a column or a type that the table does not have."""
+        """Raises TroveError OPTION_ILLEGAL, also for a column or a type that the table does not have."""
         from trovemq_spark.sources.log_stream import TroveLogStreamReader
 
         return TroveLogStreamReader(parse_source_options(self.options, LOG, streaming=True), schema)
 
 
 class _TroveLogReader(DataSourceReader):
-    """Reads without filters of Spark's: it refuses a reader that takes them where the session does not."""
+    """Reads without Spark's filters: Spark refuses a reader with filters if the session does not allow
+    them."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -77,7 +78,8 @@ class _TroveLogReader(DataSourceReader):
         self._reading = LogReading.of(options, names, asked_conditions(options))
 
     def partitions(self) -> list[InputPartition]:
-        """TroveError STORE_FAILED (no store), DATA_LOST, OPTION_ILLEGAL (a time after the log's end)."""
+        """Raises TroveError STORE_FAILED (no store), DATA_LOST, OPTION_ILLEGAL (a time after the log's
+        end)."""
         log = LogDirectory.open(self._reading.path)
         low, high = self._reading.request.row_filter.physical_range
         _check_range(log, self._options)
@@ -88,12 +90,12 @@ class _TroveLogReader(DataSourceReader):
         return [LogInputPartition(log.place, part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """TroveError RECORD_DAMAGED (failfast), DATA_LOST."""
+        """Raises TroveError RECORD_DAMAGED (failfast), DATA_LOST."""
         return read_part(self._reading, partition)
 
 
 class TroveLogReader(_TroveLogReader):
-    """Takes filters."""
+    """Reads with Spark's filters."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
         taken, left = push(filters)
@@ -114,7 +116,8 @@ def _check_range(log: LogDirectory, options: SourceOptions) -> None:
 
 
 def _check_time(log: LogDirectory, options: SourceOptions) -> None:
-    """A time in the future is likely a mistake, unless startingOffsetsByTimestampStrategy says otherwise."""
+    """Refuses a time in the future, which is probably a mistake, unless startingOffsetsByTimestampStrategy
+    allows it."""
     time = options.starting_timestamp
     if time is None or options.starting_offsets_by_timestamp_strategy == "latest":
         return
@@ -123,10 +126,10 @@ def _check_time(log: LogDirectory, options: SourceOptions) -> None:
 
 
 def _aligned(log: LogDirectory, begin: int, end: int) -> int:
-    """A place at or before `begin` where a record begins, as near as can be."""
+    """The nearest place at or before `begin` where a record begins."""
     covering = log.covering(begin, begin + 1)
     if not covering or begin >= end or begin == covering[0].start:
-        return begin  # the whole segment would be looked through for nothing
+        return begin  # it would search the whole segment for nothing
     file = covering[0]
     bounds = ScanBounds(file.start, file.end, log.known_end, is_last=file is log.segments[-1])
     return boundaries(log.open_segment(file), [begin], bounds)[0]

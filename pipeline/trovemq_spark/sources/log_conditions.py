@@ -1,4 +1,4 @@
-"""Conditions of the options of `trovemq-log` on each record: its topic, its queue, its place, its time."""
+"""The conditions of the options of `trovemq-log` on each record: its topic, queue, place and time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _US_PER_MS: Final = 1000
 
 
 def asked_conditions(options: SourceOptions) -> list[Condition]:
-    """The options' conditions on each record; none for a stream's beginning, which is a place."""
+    """The options' conditions on each record; the beginning of a stream is a place and no condition."""
     conditions: list[Condition] = []
     if options.subscribe is not None:
         conditions.append(TopicIn(frozenset(options.subscribe)))
@@ -66,7 +66,8 @@ def _queue_ranges(
 
 
 def _own(queues: Iterable[Queue], options: SourceOptions) -> list[Queue]:
-    """The queues; a log is of one broker. TroveError OPTION_ILLEGAL where they are of several."""
+    """The queues; a log belongs to one broker. Raises TroveError OPTION_ILLEGAL if they are of several
+    brokers."""
     found = sorted(queues)
     brokers = sorted({queue.broker for queue in found})
     if len(brokers) > 1:

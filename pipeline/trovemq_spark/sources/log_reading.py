@@ -1,5 +1,4 @@
-"""Reading one part of a log as rows: common to the batch and streaming readers of the format
-`trovemq-log`."""
+"""Reads one part of a log as rows, for the batch and the streaming reader of the format `trovemq-log`."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ _RUN_BYTES: Final = BATCH_BYTES_MAX // 2
 
 @dataclass(frozen=True, slots=True)
 class LogReading:
-    """The input of every task of a reading. Picklable."""
+    """The input of every task of a reader. Picklable."""
 
     path: str
     request: RowRequest
@@ -46,7 +45,7 @@ class LogReading:
 
 
 class LogInputPartition(InputPartition):
-    """A part of the log whose segments lie at `place`."""
+    """A part of the log; its segments are at `place`."""
 
     def __init__(self, place: Place, part: LogPart) -> None:
         super().__init__(part)
@@ -57,8 +56,8 @@ class LogInputPartition(InputPartition):
 def read_part(
     reading: LogReading, partition: InputPartition, counts: RowCounts | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition; none for the one that Spark makes up where there are none. Its work is added
-    to `counts`. TroveError RECORD_DAMAGED (failfast), DATA_LOST."""
+    """The rows of a partition; none for the one that Spark makes if there are none. Its work is added to
+    `counts`. Raises TroveError RECORD_DAMAGED (failfast), DATA_LOST."""
     if not isinstance(partition, LogInputPartition):
         return
     part, request = partition.part, reading.request
@@ -78,7 +77,7 @@ def read_part(
 
 
 def pass_loss(what: str, fail_on_data_loss: bool) -> None:
-    """TroveError DATA_LOST, or a line of the log."""
+    """Raises TroveError DATA_LOST, or logs the loss."""
     if fail_on_data_loss:
         raise data_lost(what)
     LOGGER.warning("%s; it is skipped (failOnDataLoss=false)", what)

@@ -1,13 +1,13 @@
-"""Format `trovemq-log`, streaming: a log that grows, read on and on.
+"""Format `trovemq-log`, streaming: reads a growing log.
 
-The offset of a query is one number, the place in the log up to which it has read:
+The offset of a query is one number: the place in the log up to which it has read.
 
     {"physicalOffset": 73400320}
 
 Invariants
 - An offset is where a record begins or ends, or where damage ends; the bytes between two offsets never change
-  again. So a batch that is read once more after a restart has the same rows.
-- No offset is after the log's last whole record: a record that is being appended is read when it is whole.
+  again. So a batch that is repeated after a restart has the same rows.
+- No offset is after the log's last whole record: a record that is being appended is read when it is complete.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Offset = dict[str, Any]
 
 
 class TroveLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Lives on the driver for as long as its query; read() runs on copies of it in tasks."""
+    """Exists on the driver as long as its query; read() runs on copies of it in tasks."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -57,12 +57,12 @@ class TroveLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: int | None = None
         """Where a query with the trigger availableNow ends."""
         self._waiting_since: float | None = None
-        """Since when minOffsetsPerTrigger holds rows back, monotonic seconds."""
+        """The time since which minOffsetsPerTrigger delays the batch, monotonic seconds."""
 
     # --- offsets ---
 
     def initialOffset(self) -> Offset:  # noqa: N802 (Spark's name)
-        """Where a new query begins. TroveError STORE_FAILED (no store), DATA_LOST, OPTION_ILLEGAL."""
+        """Where a new query begins. Raises TroveError STORE_FAILED (no store), DATA_LOST, OPTION_ILLEGAL."""
         return {_OFFSET: self._first(self._open())}
 
     def _first(self, log: LogDirectory) -> int:
@@ -81,7 +81,7 @@ class TroveLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return log.begin if options.starting_offsets.default == EARLIEST_MARK else log_end(log)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 (Spark's name)
-        """Spark accepts one limit only; latestOffset knows the other option itself."""
+        """Spark accepts only one limit; latestOffset reads the other option itself."""
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.max_bytes_per_trigger is not None:
@@ -89,11 +89,11 @@ class TroveLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (Spark's name)
-        """The query ends where the log ends now."""
+        """The query ends at the present end of the log."""
         self._target = log_end(self._open())
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 (Spark's name)
-        """Where the next batch ends. TroveError DATA_LOST."""
+        """Where the next batch ends. Raises TroveError DATA_LOST."""
         begin = _place(start)
         budget = _Budget(limit, self._options)
         try:
@@ -102,7 +102,7 @@ class TroveLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if error.spec is not errors.OFFSET_OUT_OF_RANGE:
                 raise
             pass_loss(error.message, self._options.fail_on_data_loss)
-            return start  # the next look sees the log as it is then
+            return start  # the next call sees the log as it is then
         if self._target is None and self._holds_back(budget.rows):
             return start
         return {_OFFSET: max(end, begin)}
@@ -110,17 +110,17 @@ class TroveLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _end(self, log: LogDirectory, begin: int, budget: _Budget) -> int:
         begin = self._not_lost(log, begin)
         counts = budget.is_limited or self._options.min_offsets_per_trigger is not None
-        # With nothing to count the other segments are known to reach to their ends.
+        # If nothing must be counted, all other segments are known to be complete.
         begin = begin if counts else max(begin, log.segments[-1].start)
         end = budget.spend(walk(log, begin), begin, self._reading)
         return end if self._target is None else min(end, self._target)
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802 (Spark's name)
-        """The log's end, for the query's progress."""
+        """The log's end, for Spark's progress of the query."""
         return {_OFFSET: log_end(self._open())}
 
     def _holds_back(self, rows: int) -> bool:
-        """Whether minOffsetsPerTrigger asks to wait for more, and maxTriggerDelay allows it."""
+        """Whether minOffsetsPerTrigger requires more rows, and maxTriggerDelay allows the wait."""
         wanted = self._options.min_offsets_per_trigger
         now = time.monotonic()
         self._waiting_since = now if self._waiting_since is None else self._waiting_since
@@ -133,7 +133,7 @@ class TroveLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- reading ---
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        """TroveError DATA_LOST."""
+        """Raises TroveError DATA_LOST."""
         begin, stop = _place(start), _place(end)
         if begin >= stop:
             return []
@@ -146,14 +146,14 @@ class TroveLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [LogInputPartition(log.place, part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """TroveError RECORD_DAMAGED (failfast), DATA_LOST."""
+        """Raises TroveError RECORD_DAMAGED (failfast), DATA_LOST."""
         return read_part(self._reading, partition)
 
     def _open(self) -> LogDirectory:
         return LogDirectory.open(self._reading.path)
 
     def _not_lost(self, log: LogDirectory, begin: int) -> int:
-        """`begin`, or where the log begins now. TroveError DATA_LOST where that is after it."""
+        """`begin`, or the present beginning of the log. Raises TroveError DATA_LOST if that is later."""
         if begin > log.capacity_end:
             raise option_error(
                 f"the log in {self._reading.path} ends before {begin}: another store, or one put back from a "
@@ -185,7 +185,7 @@ class _Budget:
         self._rows_max: int | None = None
         self._bytes_max: int | None = None
         if isinstance(limit, ReadMaxRows):
-            # The other option counts as well: Spark knows one limit at a time.
+            # Both options count, although Spark knows only one limit.
             self._rows_max, self._bytes_max = limit.max_rows, options.max_bytes_per_trigger
         elif isinstance(limit, ReadMaxBytes):
             self._bytes_max = limit.max_bytes
@@ -195,7 +195,7 @@ class _Budget:
         return self._rows_max is not None or self._bytes_max is not None
 
     def spend(self, items: Iterator[Run | Damage], begin: int, reading: LogReading) -> int:
-        """The physical offset up to which the limits reach from `begin` on."""
+        """The physical offset up to which the limits allow to read from `begin` on."""
         deletions = open_deletions(reading.path)
         end = begin
         for item in items:
@@ -217,7 +217,8 @@ class _Budget:
         return too_many or (self._bytes_max is not None and self._bytes >= self._bytes_max)
 
     def _cut(self, run: Run, reading: LogReading, deletions: TopicDeletions | None) -> int | None:
-        """Counts the run's rows; where the first begins that is too much, None where none is."""
+        """Counts the run's rows. Returns where the first row begins that is beyond the limits, None if none
+        is."""
         records = run.records
         alive = (
             None if deletions is None else deletions.alive_mask(records, PhysicalOffset(run.segment_start))

@@ -1,4 +1,4 @@
-"""Offsets of queues as options have them: RocketMQ's JSON, with Kafka's words and marks.
+"""Offsets of queues in options: RocketMQ's JSON, with Kafka's words and marks.
 
     {"TOPIC": {"BROKER": {"0": 23, "1": -2}}}      where to begin or to end, exclusive
     {"TOPIC": {"BROKER": [0, 1]}}                  which queues (option assign)
@@ -38,7 +38,7 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class QueueOffsets:
-    """`default`, EARLIEST_MARK or LATEST_MARK, for all queues but those in `queues`. Picklable."""
+    """`default`, EARLIEST_MARK or LATEST_MARK, for all queues except those in `queues`. Picklable."""
 
     default: int
     queues: Mapping[Queue, int]
@@ -49,7 +49,7 @@ class QueueOffsets:
 
     @property
     def is_named(self) -> bool:
-        """Whether queues are named one by one."""
+        """Whether the option names queues."""
         return bool(self.queues)
 
 
@@ -58,19 +58,19 @@ ALL_LATEST: Final = QueueOffsets(LATEST_MARK, {})
 
 
 def parse_starting_offsets(text: str) -> QueueOffsets:
-    """The option's text; a queue that JSON does not name begins at its earliest. ValueError: the expected
-    form."""
+    """Parses the option; a queue that the JSON does not name begins at its earliest. ValueError has the
+    expected form."""
     return _parse(text, EARLIEST_MARK)
 
 
 def parse_ending_offsets(text: str) -> QueueOffsets:
-    """The option's text; a queue that JSON does not name ends at its latest. ValueError: the expected
+    """Parses the option; a queue that the JSON does not name ends at its latest. ValueError has the expected
     form."""
     return _parse(text, LATEST_MARK)
 
 
 def parse_assignment(text: str) -> frozenset[Queue]:
-    """The queues of option assign. ValueError: the expected form."""
+    """The queues of option assign. ValueError has the expected form."""
     queues: list[Queue] = []
     for topic, broker, ids in _brokers(_document(text, _ASSIGN_FORM), _ASSIGN_FORM):
         if not isinstance(ids, list) or not ids:
@@ -82,7 +82,7 @@ def parse_assignment(text: str) -> frozenset[Queue]:
 
 
 def offsets_to_json(offsets: Mapping[Queue, int]) -> dict[str, dict[str, dict[str, int]]]:
-    """The form above, in order of topic, broker and queue."""
+    """The JSON form above, ordered by topic, broker and queue."""
     document: dict[str, dict[str, dict[str, int]]] = {}
     for queue in sorted(offsets):
         document.setdefault(queue.topic, {}).setdefault(queue.broker, {})[str(queue.queue_id)] = offsets[
@@ -92,7 +92,7 @@ def offsets_to_json(offsets: Mapping[Queue, int]) -> dict[str, dict[str, dict[st
 
 
 def offsets_from_json(document: object) -> dict[Queue, int]:
-    """The inverse of offsets_to_json. ValueError: the expected form."""
+    """The inverse of offsets_to_json. ValueError has the expected form."""
     offsets: dict[Queue, int] = {}
     for topic, broker, queues in _brokers(document, _FORM):
         if not isinstance(queues, dict):

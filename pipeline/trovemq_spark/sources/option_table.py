@@ -1,6 +1,6 @@
 """The table of options of the formats `trovemq` (live) and `trovemq-log` (segments in a directory).
 
-Names and meanings are those of Kafka's and RocketMQ's connectors where these have them.
+Names and meanings are those of Kafka's and RocketMQ's connectors, if these have the option.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ANY: Final = (BATCH, STREAM)
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A row of the table. `default`: as a user would write it; empty: none."""
+    """A row of the table. `default`: in the form of the option's text; empty: none."""
 
     name: str
     field: str
@@ -68,43 +68,45 @@ OPTIONS: Final = (
     Option("endingOffsets", "ending_offsets", offsets.ENDING_OFFSETS, "latest",
            "the same, exclusive", ways=(BATCH,)),
     Option("startingTimestamp", "starting_timestamp", TIMESTAMP_MS, "",
-           "from the first message stored at or after it on, epoch ms; goes before startingOffsets"),
+           "begin at the first message stored at or after it, epoch ms; wins over startingOffsets"),
     Option("endingTimestamp", "ending_timestamp", TIMESTAMP_MS, "",
-           "up to the first message stored at or after it, exclusive, epoch ms; goes before "
+           "end before the first message stored at or after this time, epoch ms; wins over "
            "endingOffsets", ways=(BATCH,)),
     Option("startingOffsetsByTimestampStrategy", "starting_offsets_by_timestamp_strategy",
-           choice("error", "latest"), "error", "where no message is as young as startingTimestamp"),
+           choice("error", "latest"), "error",
+           "the reaction if all messages are older than startingTimestamp"),
     Option("startingPhysicalOffset", "starting_physical_offset", whole_number(0), "",
-           "place in the log to begin at, bytes; goes before startingOffsets", (LOG,)),
+           "place in the log to begin at, bytes; wins over startingOffsets", (LOG,)),
     Option("endingPhysicalOffset", "ending_physical_offset", whole_number(0), "",
            "place in the log to end at, exclusive, bytes", (LOG,), (BATCH,)),
     Option("maxOffsetsPerTrigger", "max_offsets_per_trigger", COUNT, "",
-           "rows of a micro-batch at most; live: one of each queue that has some, at least", ways=(STREAM,)),
+           "the most rows of a micro-batch; `trovemq` reads one at least from each queue", ways=(STREAM,)),
     Option("maxBytesPerTrigger", "max_bytes_per_trigger", BYTES, "",
-           "bytes of a micro-batch's records at most, one record at least", ways=(STREAM,)),
+           "the most bytes of a micro-batch's records, but at least one record", ways=(STREAM,)),
     Option("minOffsetsPerTrigger", "min_offsets_per_trigger", COUNT, "",
-           "a micro-batch waits for so many rows (not under availableNow)", ways=(STREAM,)),
+           "a micro-batch waits for this many rows (not under availableNow)", ways=(STREAM,)),
     Option("maxTriggerDelay", "max_trigger_delay_ms", DURATION, "15m",
-           "… but no longer than this", ways=(STREAM,)),
+           "how long it waits at most", ways=(STREAM,)),
     Option("minPartitions", "min_partitions", whole_number(1, PARTITIONS_MAX), "",
            "split large ranges into about this many parts"),
     Option("failOnDataLoss", "fail_on_data_loss", BOOLEAN, "true",
            "false: missing messages are logged and skipped"),
     Option("mode", "mode", choice(PERMISSIVE, FAILFAST, DROPMALFORMED), FAILFAST,
            "damaged records: rows with the column damage, an error, or logged and skipped"),
-    Option("columns", "columns", NAMES, "", "only these columns, with commas: Spark does not pass them"),
-    Option("includeProperties", "include_properties", BOOLEAN, "true", "the column properties"),
-    Option("includeHeader", "include_header", BOOLEAN, "false", "the columns of hosts, flags and CRC",
+    Option("columns", "columns", NAMES, "", "read only these columns, with commas"),
+    Option("includeProperties", "include_properties", BOOLEAN, "true", "whether properties are read"),
+    Option("includeHeader", "include_header", BOOLEAN, "false", "whether hosts, flags and CRC are read",
            aliases=("includeHeaders",)),
     Option("brokerName", "broker_name", TEXT, "", "the value of the column brokerName", (LOG,)),
     Option("checkCRC", "check_crc", BOOLEAN, "true", "compare each body with its CRC", (LOG,)),
-    Option("batchRows", "batch_rows", whole_number(1, 1 << 20), "4096", "rows of an Arrow batch at most"),
+    Option("batchRows", "batch_rows", whole_number(1, 1 << 20), "4096", "the most rows of an Arrow batch"),
     Option("pullBatchSize", "pull_batch_size", whole_number(1, (1 << 31) - 1), "4096",
-           "messages asked for at once", (LIVE,)),
+           "messages of one request", (LIVE,)),
     Option("pullTimeoutMs", "pull_timeout_ms", COUNT, "3000", "how long a broker may take", (LIVE,)),
-    Option("reconnectTimeoutMs", "reconnect_timeout_ms", COUNT, "60000", "… and be away", (LIVE,)),
+    Option("reconnectTimeoutMs", "reconnect_timeout_ms", COUNT, "60000",
+           "how long a broker may be unreachable", (LIVE,)),
     *(Option(*row, (LIVE,)) for row in CONNECTION_ROWS),
-    Option("consumerGroup", "consumer_group", TEXT, "", "the group that progress is reported to", (LIVE,),
+    Option("consumerGroup", "consumer_group", TEXT, "", "the group whose offsets show the progress", (LIVE,),
            (STREAM,), aliases=("group",)),
     # Not by default: Spark 4.2 keeps pushed conditions with the table. Another query on the same DataFrame,
     # or another branch of the same query, would silently get only the rows of the first one's conditions.

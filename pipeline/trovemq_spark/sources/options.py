@@ -1,8 +1,7 @@
-"""The options of one reading: checked against the table, and against one another.
+"""The options of one reader, checked against the table and against each other.
 
-Names may be in any case of letters, as Spark's options are. An option that is unknown, does not belong to
-this way of reading, or contradicts another one is an error: a mistyped option that is skipped reads wrong
-rows.
+As in Spark, names may be in any case of letters. An option that is unknown, does not belong to this kind of
+reader, or contradicts another one is an error, because skipping a mistyped option would read wrong rows.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ BATCH_BYTES_MAX: Final = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions(ConnectionOptions):
-    """The options of one reading, checked. Picklable. Options of another way of reading have their default or
+    """The options of one reader, checked. Picklable. Options of other kinds of readers have their default or
     None."""
 
     source: str
@@ -75,7 +74,7 @@ class SourceOptions(ConnectionOptions):
     fail_on_data_loss: bool
     mode: str
     columns: tuple[str, ...] | None
-    """As ALL_COLUMNS spells them."""
+    """As spelled in ALL_COLUMNS."""
     include_properties: bool
     include_header: bool
     broker_name: str | None
@@ -89,7 +88,7 @@ class SourceOptions(ConnectionOptions):
 
     @property
     def column_names(self) -> list[str]:
-        """The columns of the table that is read, in order, before a user's schema narrows them."""
+        """The columns of the table, in order, before a user's schema narrows them."""
         if self.columns is not None:
             return list(self.columns)
         return column_names(
@@ -100,11 +99,11 @@ class SourceOptions(ConnectionOptions):
 def parse_source_options(
     given: Mapping[str, str], source: str = LIVE, *, streaming: bool | None = False
 ) -> SourceOptions:
-    """The options of a reading of format `source` (LIVE or LOG).
+    """The options of a reader of format `source` (LIVE or LOG).
 
-    given: name -> text, names in any case; streaming: None while it is not known (Spark asks for the schema
-    first). TroveError OPTION_ILLEGAL for an unknown, illegal or contradictory option; it names the option,
-    and the nearest name there is.
+    given: name -> text, names in any case; streaming: None while it is unknown (Spark requests the schema
+        first). Raises TroveError OPTION_ILLEGAL for an unknown, illegal or contradictory option; it names the
+        option and the nearest known name.
     """
     way = None if streaming is None else STREAM if streaming else BATCH
     values = _defaults(streaming)
@@ -124,7 +123,7 @@ def _defaults(streaming: bool | None) -> dict[str, Any]:
     values = {
         option.field: option.kind.parse(option.default) if option.default else None
         for option in OPTIONS
-        if option.field != "starting_offsets"  # depends on the way
+        if option.field != "starting_offsets"  # depends on the kind of reader
     }
     values["starting_offsets"] = offsets.ALL_LATEST if streaming else offsets.ALL_EARLIEST
     return values
@@ -186,7 +185,7 @@ def _check_together(values: Mapping[str, Any], seen: set[str], source: str, stre
 
 
 def _check_offsets(values: Mapping[str, Any], source: str, streaming: bool | None) -> None:
-    """A batch neither begins at the latest offset nor ends at the earliest, as in Kafka's connector."""
+    """As in Kafka's connector, a batch cannot begin at the latest offset or end at the earliest."""
     starting, ending = values["starting_offsets"], values["ending_offsets"]
     if streaming and source == LOG and starting.is_named:
         raise option_error(

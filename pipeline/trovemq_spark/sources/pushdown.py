@@ -1,12 +1,13 @@
 """Spark's filters as conditions on records.
 
-Spark passes the parts of a WHERE that are joined by AND. Those on topic, queueId, storeTimestamp and
-physicalOffset are taken where they mean exactly what they mean in Spark; every other one is returned.
+Spark passes the parts of a WHERE that are joined by AND. Conditions on topic, queueId, storeTimestamp and
+physicalOffset are accepted if they have exactly the same meaning as in Spark; all others are returned to
+Spark.
 
-Off unless requested (pushdown=true), and then only for a DataFrame of which one query is made: Spark 4.2
-keeps the conditions pushed to a reader with the loaded table, not with the query. A second query of the same
-load(), or the other side of a union or join, then gets the rows of the filters that were pushed last. So
-load() again for each query, or filter by options (subscribe, startingTimestamp, …), which always hold.
+Off by default. Use pushdown=true only for a DataFrame with a single query: Spark 4.2 keeps the pushed
+conditions with the loaded table, not with the query. A second query of the same load(), or the other side of
+a union or join, would get the rows of the filters that were pushed last. So call load() again for each query,
+or filter by options (subscribe, startingTimestamp, …), which always hold.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _ONE_VALUE: Final = (EqualTo, EqualNullSafe, GreaterThan, GreaterThanOrEqual, Le
 
 
 def push(filters: Iterable[Filter]) -> tuple[list[Condition], list[Filter]]:
-    """(the conditions that are taken, the filters that Spark has to apply itself)"""
+    """(the accepted conditions, the filters that Spark must apply itself)"""
     taken: list[Condition] = []
     left: list[Filter] = []
     for item in filters:
@@ -59,7 +60,7 @@ def push(filters: Iterable[Filter]) -> tuple[list[Condition], list[Filter]]:
 
 
 def condition_of(item: Filter) -> Condition | None:
-    """The condition that means the same; None where there is none."""
+    """The equivalent condition; None if there is none."""
     attribute = getattr(item, "attribute", None)
     if attribute is None or len(attribute) != 1:
         return None
@@ -69,7 +70,7 @@ def condition_of(item: Filter) -> Condition | None:
     if isinstance(item, IsNotNull):
         return IsThere(column)
     if isinstance(item, In):
-        # null in the list adds no row: comparing with it is never true.
+        # null in the list adds no row: a comparison with it is never true.
         values = [_comparable(column, value) for value in item.value if value is not None]
         if any(value is None for value in values):
             return None
@@ -83,7 +84,7 @@ def condition_of(item: Filter) -> Condition | None:
 
 
 def _comparable(column: str, value: Any) -> Any:
-    """The value as the column is compared with it; None where it is of another type."""
+    """The value in the form of the column; None if it is of another type."""
     if column == TOPIC:
         return value if isinstance(value, str) else None
     if column == STORE_TIMESTAMP:

@@ -1,4 +1,4 @@
-"""Records and damages to the requested rows: which columns, which records, which damage.
+"""Makes the requested rows from records and damages: which columns, which records, which damage.
 
 | mode          | a damaged record                                      | a body that does not decompress  |
 |---------------|-------------------------------------------------------|----------------------------------|
@@ -6,8 +6,8 @@
 | permissive    | a row: physicalOffset, size, brokerName, and `damage` | its row, body null, and `damage` |
 | dropmalformed | no row; each part's count goes to the worker's log    | the same                         |
 
-The count of dropmalformed equals the count of `where damage is not null` with permissive; the log line is one
-of Python's logger `trovemq_spark.sources` in the executor's standard error.
+The count of dropmalformed equals the count of `where damage is not null` with permissive. It is logged by
+Python's logger `trovemq_spark.sources` to the executor's standard error.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _WHAT: Final = {
 
 @dataclass(frozen=True, slots=True)
 class RowRequest:
-    """The rows of a reading. Picklable."""
+    """The rows of a reader. Picklable."""
 
     names: tuple[str, ...]
     row_filter: RowFilter
@@ -62,12 +62,12 @@ class RowRequest:
 
 @dataclass(slots=True)
 class RowCounts:
-    """How much work a part was, in records, and its damage."""
+    """The work of a part, in records, and its damage."""
 
     scanned: int = 0
-    """Records whose lengths and CRC were looked at."""
+    """Records whose lengths and CRC were checked."""
     decoded: int = 0
-    """Records of which columns were made."""
+    """Records that became columns."""
     damaged: int = 0
     first_damage: str = ""
 
@@ -79,8 +79,8 @@ class RowCounts:
 
 
 def columns_of_schema(schema: StructType, options: SourceOptions) -> tuple[str, ...]:
-    """The columns that a reading's schema names, the user's or the table's own. TroveError OPTION_ILLEGAL for
-    a column or a type that the table does not have."""
+    """The columns in a reader's schema, the user's or the table's own. Raises TroveError OPTION_ILLEGAL for a
+    column or a type that the table does not have."""
     for field in schema.fields:
         if field.name not in ALL_COLUMNS:
             hint = f"{nearest(field.name, ALL_COLUMNS)} Columns: {', '.join(ALL_COLUMNS)}"
@@ -115,7 +115,8 @@ class RowMaker:
     def rows(
         self, items: Iterable[Run | Damage], deletions: TopicDeletions | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Batches of request.batch_rows rows at most, in log order. TroveError RECORD_DAMAGED in failfast."""
+        """Batches of at most request.batch_rows rows, in log order. Raises TroveError RECORD_DAMAGED in
+        failfast."""
         for item in items:
             if isinstance(item, Damage):
                 yield from self._damage_rows(item)
@@ -191,7 +192,7 @@ class RowMaker:
         yield pa.RecordBatch.from_pylist([{name: known.get(name) for name in schema.names}], schema=schema)
 
     def _note(self, physical_offset: int, what: str, spec: errors.ErrorSpec) -> str:
-        """Counts it; the text about it. Raises it in failfast."""
+        """Counts the damage and returns its text. Raises it in failfast."""
         place = physical_offset - self._segment_start
         reason = f"{self._file_name} at byte {place} (physical offset {physical_offset}): {what}"
         if self._request.mode == FAILFAST:

@@ -1,1 +1,1 @@
-"""The table that a log is."""
+"""The table of a log: its columns and types."""

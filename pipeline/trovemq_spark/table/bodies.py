@@ -1,4 +1,4 @@
-"""Compressed bodies, inflated part by part: a few megabytes of a log can be gigabytes of rows."""
+"""Decompresses bodies part by part: a few megabytes of a log can become gigabytes of rows."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from trovemq_proto.records.compression import inflate_body
 from trovemq_proto.records.layout import BODY_SIZE_MAX_DEFAULT, SYS_FLAG_COMPRESSED
 
 INFLATED_BYTES_MAX: Final = 4 << 20
-"""Of decompressed bodies in a batch, one body at least; as many bytes are of records as they are stored."""
+"""The most bytes of decompressed bodies in a batch (or one body), and of records as they are stored."""
 
 
 @dataclass(slots=True)
 class InflatedPart:
-    """Records that follow one another, with the bodies of those that are compressed, in order."""
+    """Consecutive records, with the bodies of those that are compressed, in order."""
 
     records: RecordBatch
     bodies: list[bytes | None] = field(default_factory=list)
-    """None: it cannot be decompressed, and `errors` says why."""
+    """None: it cannot be decompressed, and `errors` has the reason."""
     errors: dict[int, TroveError] = field(default_factory=dict)
     """By the index of the record in this part."""
 
@@ -32,7 +32,7 @@ def inflated_parts(
     batch: RecordBatch, bytes_max: int, body_size_max: int = BODY_SIZE_MAX_DEFAULT
 ) -> Iterator[InflatedPart]:
     """The records in parts of at most bytes_max bytes of decompressed bodies, or one such body. Their places
-    in the buffer may be in any order; the parts keep it."""
+    in the buffer may be in any order; the parts keep this order."""
     compressed = np.flatnonzero(batch.sys_flags & SYS_FLAG_COMPRESSED).tolist()
     part, begin, size = InflatedPart(batch), 0, 0
     for index in compressed:

@@ -1,5 +1,5 @@
-"""Records to Arrow: the columns of table/schema.py made of a RecordBatch, without Spark and without a loop
-over messages where there can be none.
+"""Makes the columns of table/schema.py from a RecordBatch, without Spark, and without a loop over messages
+where that is possible.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from trovemq_spark.table.schema import (
 Int64s = NDArray[np.int64]
 _US_PER_MS: Final = 1000
 _HEX_DIGITS: Final = np.array([np.frombuffer(b"%02X" % byte, np.uint16)[0] for byte in range(256)])
-"""The two digits of each byte, next to each other in memory."""
+"""The two digits of each byte, adjacent in memory."""
 _MS_MAX: Final = (1 << 63) // _US_PER_MS - 1
 
 Undecodable = Callable[[int, TroveError], None]
@@ -58,12 +58,12 @@ def arrow_batch(
     undecodable: Undecodable | None = None,
     inflated: Sequence[bytes | None] | None = None,
 ) -> pa.RecordBatch:
-    """The table's columns `names` of these records, a row a record.
+    """The table's columns `names` of these records, one row per record.
 
-    batch: well-formed records of a buffer below 2 GiB; queue_offsets: int64[n] where the records' own are not
-    right; inflated: the bodies of the compressed records, where they are known. Otherwise a body that cannot
-    be decompressed is a TroveError (RECORD_DAMAGED, COMPRESSION_UNSUPPORTED), or `undecodable` is called. The
-    column `damage` is null; text that is not UTF-8 has U+FFFD in it.
+    batch: well-formed records of a buffer below 2 GiB; queue_offsets: int64[n] if the records' own are not
+        right; inflated: the bodies of the compressed records, if known. Otherwise a body that cannot be
+        decompressed raises TroveError (RECORD_DAMAGED, COMPRESSION_UNSUPPORTED), or `undecodable` is called.
+        The column `damage` is null; invalid UTF-8 becomes U+FFFD.
     """
     scans = property_columns(batch) if _has_properties(names) else []
     makers: dict[str, Callable[[], pa.Array]] = {
@@ -112,7 +112,8 @@ def _constant(value: str | None, count: int) -> pa.Array:
 
 
 def _times(milliseconds: Int64s) -> pa.Array:
-    """A time out of the range of microseconds (a client's nonsense) becomes the nearest that is in it."""
+    """A time that microseconds cannot represent (an absurd time of a client) becomes the nearest possible
+    one."""
     if int(milliseconds.min()) < -_MS_MAX or int(milliseconds.max()) > _MS_MAX:
         milliseconds = np.clip(milliseconds, -_MS_MAX, _MS_MAX)
     return pa.array(milliseconds * _US_PER_MS).view(TIMESTAMP)
@@ -164,7 +165,7 @@ def _store_hosts(batch: RecordBatch) -> tuple[Int64s, Int64s]:
 
 
 def _hosts(batch: RecordBatch, places: tuple[Int64s, Int64s]) -> pa.Array:
-    """Hosts are few: each is formatted once, and taken by its number."""
+    """There are few hosts: each is formatted once, and used by its number."""
     numbers, hosts = _numbered(batch, places)
     return pa.array([format_host(host) for host in hosts], pa.string()).take(numbers)
 

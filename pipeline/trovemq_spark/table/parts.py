@@ -1,8 +1,8 @@
-"""Parts of a buffer as an Arrow array, without a Python object each.
+"""Parts of a buffer as an Arrow array, without a Python object per part.
 
-The array is laid over the buffer itself: its even elements are the parts, its odd ones the gaps between them;
-one `take` of the even ones copies them together. Offsets of such an array are 32 bits, so the distance
-between the first and the last part is below 2 GiB.
+An Arrow array covers the buffer: its even elements are the parts, its odd ones the gaps between them, and one
+`take` of the even ones copies all parts. Its offsets have 32 bits, so the distance between the first and the
+last part is below 2 GiB.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def parts(
 
 
 def texts(data: memoryview | bytes, starts: Int64s, ends: Int64s, *, ascii_only: bool = False) -> pa.Array:
-    """parts() as strings; bytes that are not UTF-8 become U+FFFD. ascii_only: the caller knows that all
-    are."""
+    """parts() as strings; invalid UTF-8 becomes U+FFFD. ascii_only: the caller knows that all bytes are
+    ASCII."""
     if ascii_only:
         return parts(data, starts, ends, pa.string())
     raw = parts(data, starts, ends)

@@ -1,7 +1,7 @@
-"""The properties of many records as Arrow columns: single values, and the map of all.
+"""The properties of many records as Arrow columns: single properties, and the map of all.
 
-The names of a scan are numbered once (there are few different ones), so that a value is found by its number
-and a record that has a name twice is seen by adding bits.
+The names of a scan are numbered once (there are few different ones). A value is found by this number, and
+adding bits shows records that have a name twice.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Bools = NDArray[np.bool_]
 
 
 def property_columns(batch: RecordBatch) -> Sequence[PropertyColumns | RegularProperties]:
-    """Of all records, in as many parts as the codec makes of them."""
+    """The columns of all records, in the parts that the codec makes."""
     sizes = batch.property_sizes
     ends = batch.property_positions + sizes
     if len(batch) and int(sizes.min()) > 0 and (batch.array[ends - 1] == VALUE_END).all():
-        # Every block ends with its own mark: a scan needs one copy of the blocks.
+        # Every block ends with a mark: a scan needs one copy of the blocks.
         blocks = parts(batch.data, batch.property_positions, ends)
         joined = memoryview(blocks.buffers()[2])
         block_ends = np.cumsum(sizes)
@@ -42,7 +42,7 @@ def property_columns(batch: RecordBatch) -> Sequence[PropertyColumns | RegularPr
 
 
 class PropertyColumns:
-    """Of one scan's records."""
+    """The columns of one scan's records."""
 
     def __init__(self, scan: PropertyScan) -> None:
         self._scan: Final = scan
@@ -54,7 +54,7 @@ class PropertyColumns:
         self._names: Final[list[bytes]] = numbered.dictionary.to_pylist()
 
     def values(self, name: str) -> pa.Array:
-        """The value of this property in each record, the last of that name; null where it has none."""
+        """The value of this property in each record (the last of that name); null if it has none."""
         encoded = name.encode()
         if encoded not in self._names:
             return pa.nulls(self._scan.count, pa.string())
@@ -67,7 +67,7 @@ class PropertyColumns:
         return found.take(pa.array(places, mask=places < 0))
 
     def maps(self) -> pa.Array:
-        """All properties of each record but the CRC of the record; no name is twice in a map."""
+        """All properties of each record except the CRC of the record; each name occurs once in a map."""
         kept = self._counting
         values, records, numbers = self._values, self._records, self._numbers
         if not kept.all():
@@ -92,7 +92,8 @@ class PropertyColumns:
         return kept
 
     def _maybe_twice(self) -> bool:
-        """Whether a record may have a name twice: a bit for each name, added up, is then not their union."""
+        """Whether a record may have a name twice: then the sum of one bit per name differs from their
+        union."""
         if not len(self._numbers):
             return False
         if len(self._names) > _BITS or not self._ascii:
@@ -103,7 +104,7 @@ class PropertyColumns:
         return bool((added != united).any())
 
     def _is_last_of_its_name(self) -> Bools:
-        # Names that differ only in bytes that are not UTF-8 become one name.
+        # Names that differ only in invalid UTF-8 become one name.
         spelled = [name.decode("utf-8", "replace") for name in self._names]
         first_of = {name: number for number, name in reversed(list(enumerate(spelled)))}
         same = np.array([first_of[name] for name in spelled], np.int64)[self._numbers]

@@ -1,7 +1,7 @@
 """The properties of many records that have the same names in the same order, as those of one producer do.
 
-Then the marks 0x01 and 0x02 are a matrix, a row a record: where a value begins and ends is a column of it,
-and no name is looked at but to see that it is the first record's. The values' sizes may differ.
+Then the positions of the marks 0x01 and 0x02 are a matrix with a row per record: its columns say where values
+begin and end. Names are only compared with those of the first record. The values' sizes may differ.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from trovemq_spark.table.schema import PROPERTIES_TYPE
 Int64s = NDArray[np.int64]
 _PAIR: Final = np.array([NAME_END, VALUE_END], np.uint8).view(np.uint16)[0]
 _BEHIND_NAME: Final = 3
-"""Bytes that a property has after its name at least: 0x01, a byte of the value, 0x02."""
+"""The least bytes of a property after its name: 0x01, one byte of the value, 0x02."""
 
 
 class RegularProperties:
-    """Of all records of a batch: the same columns as PropertyColumns gives."""
+    """The columns of all records of a batch: the same as PropertyColumns gives."""
 
     def __init__(self, joined: memoryview, names: list[str], marks: Int64s) -> None:
         """joined: the property blocks one after another; marks: int64[records, 2 * names]."""
@@ -36,14 +36,14 @@ class RegularProperties:
         self._value_ends: Final = marks[:, 1::2]
 
     def values(self, name: str) -> pa.Array:
-        """The value of this property in each record, null where it has none."""
+        """The value of this property in each record; null if it has none."""
         count = len(self._value_ends)
         if name not in self._names:
             return pa.nulls(count, pa.string())
         return self._texts([self._names.index(name)])
 
     def maps(self) -> pa.Array:
-        """All properties of each record but the CRC of the record."""
+        """All properties of each record except the CRC of the record."""
         count = len(self._value_ends)
         kept = [number for number, name in enumerate(self._names) if name != PROPERTY_CRC]
         names = [self._names[number].encode() for number in kept]
@@ -62,7 +62,7 @@ class RegularProperties:
 
 def regular_properties(joined: memoryview, block_ends: Int64s) -> RegularProperties | None:
     """joined: property blocks that each end with 0x02, block i at joined[block_ends[i - 1]:block_ends[i]].
-    None where they are not regular: their names, a name twice, bytes that are not a property."""
+    None if they are not regular: different names, a name twice, or bytes that are not a property."""
     count = len(block_ends)
     flat = np.frombuffer(joined, np.uint8)
     found = np.flatnonzero(flat - np.uint8(NAME_END) < 2)
@@ -83,7 +83,7 @@ def regular_properties(joined: memoryview, block_ends: Int64s) -> RegularPropert
 
 
 def _names(joined: memoryview, starts: Int64s, sizes: list[int]) -> list[str] | None:
-    """The names, where all records have the first one's: ASCII, and none of them twice."""
+    """The names, if all records have those of the first one: ASCII, and none twice."""
     first = [
         bytes(joined[start : start + size]) for start, size in zip(starts[0].tolist(), sizes, strict=True)
     ]

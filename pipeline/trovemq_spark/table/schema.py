@@ -1,4 +1,4 @@
-"""The table that a topic or a commit log is: its columns, their types in Arrow and in Spark, narrowing.
+"""The table of a topic or a commit log: its columns, their types in Arrow and in Spark, and narrowing.
 
 | column                    | type               | notes                                                     |
 |---------------------------|--------------------|-----------------------------------------------------------|
@@ -8,10 +8,10 @@
 | queueOffset               | bigint             | null in a row of the column `damage`                      |
 | physicalOffset            | bigint             | place in the log, bytes                                   |
 | size                      | int                | of the record, bytes                                      |
-| keys, tags, uniqueKey     | string             | null where it has none; keys separated by a space         |
+| keys, tags, uniqueKey     | string             | null if it has none; keys separated by a space            |
 | msgId                     | string             | offsetMsgId: hexadecimal store host and physical offset   |
-| body                      | binary             | as the application gave it (decompressed)                 |
-| properties                | map<string,string> | all of them, but RocketMQ's CRC of the record             |
+| body                      | binary             | as the application sent it (decompressed)                 |
+| properties                | map<string,string> | all properties except RocketMQ's CRC of the record        |
 | bornTimestamp             | timestamp          | UTC                                                       |
 | storeTimestamp            | timestamp          | UTC                                                       |
 | with includeHeader = true:                                                                                 |
@@ -21,7 +21,7 @@
 | reconsumeTimes            | int                |                                                           |
 | preparedTransactionOffset | bigint             |                                                           |
 | with mode = permissive:                                                                                    |
-| damage                    | string             | the reason for no message at physicalOffset; else null |
+| damage                    | string             | the reason for no message at physicalOffset; else null    |
 
 Spark checks only the first Arrow batch of a partition against the schema, so every batch must have exactly
 the types below (timestamps in microseconds UTC, no large_ types, no dictionaries).
