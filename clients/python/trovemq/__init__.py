@@ -13,7 +13,8 @@
 
 Every refusal and failure is a `TroveError`; its `spec` is a row of `trovemq.errors`.
 
-A name is imported when it is first used: command line and pytest plug-in start without gRPC and NumPy.
+A name is imported when it is first used, so that command line and pytest plug-in start without gRPC and
+NumPy.
 """
 
 from __future__ import annotations
@@ -155,7 +156,7 @@ __all__ = [
     "serializers",
 ]
 
-# Where each public name lives; the imports above say the same to type checkers, and a test compares them.
+# The module of each public name. The imports above are the same for type checkers; a test compares both.
 _MODULES: Final = {
     "trovemq._backoff": ("Backoff",),
     "trovemq.admin": ("Admin",),
@@ -223,7 +224,7 @@ _FORMER_NAMES: Final = {
 _MODULE_OF: Final = {name: module for module, names in _MODULES.items() for name in names}
 
 
-if not TYPE_CHECKING:  # else a type checker would take any name for one of ours
+if not TYPE_CHECKING:  # otherwise a type checker would accept any name
 
     def __getattr__(name: str) -> object:
         """A public name, imported at its first use (PEP 562)."""

@@ -1,10 +1,10 @@
-"""One open Append stream to one broker: frames out, acknowledgements back, in any number at a time.
+"""One open Append stream to one broker: frames go out and acknowledgements come back, any number at a time.
 
-One task writes and one reads; where the transport takes a frame at once, a callback writes it instead: a task
-costs one more turn of the loop. A frame is encoded only when the writer takes it, so messages that are sent
-in the same turn, or while earlier frames are being written, share a frame. When the stream breaks, frames
-that were not written to it are certainly not stored; those that wait for an acknowledgement are in doubt.
-Both return to their submitter, who decides whether to retry, and where.
+One task writes and one reads. If the transport accepts a frame at once, a callback writes it instead, because
+a task costs one more turn of the loop. A frame is encoded only when the writer takes it, so messages that are
+sent in the same turn, or while earlier frames are being written, share a frame. When the stream breaks, frames
+that were not written to it are certainly not stored; those that wait for an acknowledgement are in doubt. The
+submitter gets both back and decides whether and where to retry.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class Frame(Protocol):
     deadline: float
 
     def take(self, frame_id: int) -> bytes | None:
-        """The serialised frame, fetched once when it is written now; None where nothing is to be sent."""
+        """The serialised frame, fetched once when it is written now; None if nothing must be sent."""
 
     def written(self) -> None:
-        """A one-way frame is with the connection."""
+        """A one-way frame was passed to the connection."""
 
     def answered(self, outcome: AppendOutcome) -> None:
         """The broker's reply."""
 
     def failed(self, error: TroveError, *, in_doubt: bool) -> None:
-        """No reply will come; in_doubt: it may have been stored all the same."""
+        """No reply will come; in_doubt: it may have been stored nevertheless."""
 
 
 class AppendStream:
@@ -83,7 +83,7 @@ class AppendStream:
             self._watch_deadlines()
 
     async def close(self) -> None:
-        """Gives up the frames that are still queued or in flight."""
+        """Fails the frames that are queued or in flight."""
         self._closed = True
         if self._expiry is not None:
             self._expiry.cancel()
@@ -100,11 +100,11 @@ class AppendStream:
                 await self._wait()
             self._broken = None
             try:
-                # An answer first: a frame written to a connection that never worked would be in doubt.
+                # It waits for an answer first: a frame on a connection that never worked would be in doubt.
                 await self._connection.server_info()
                 self._reached(True)
                 await self._serve(self._connection.open_append())
-            except Exception as failure:  # nobody waits for this task: its frames must get the error
+            except Exception as failure:  # nobody awaits this task: its frames must get the error
                 self._reached(False)
                 self._fail_all(_as_trove_error(failure))
 

@@ -76,14 +76,14 @@ def check_bodies(bodies: object) -> None:
 
 
 def check_sequence(name: str, values: object, spec: ErrorSpec = errors.REQUEST_ILLEGAL) -> Iterable[object]:
-    """The values. Raises TroveError unless they are several."""
+    """The values. Raises TroveError unless they are a sequence."""
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise TroveError(spec, f"{name} is a sequence of texts, {not_of(values)}", argument=name)
     return values
 
 
 def check_texts(name: str, values: object, spec: ErrorSpec = errors.REQUEST_ILLEGAL) -> None:
-    """Raises TroveError unless the values are several texts; costs no Python a value where they are."""
+    """Raises TroveError unless the values are texts; needs no Python loop if they are."""
     several = check_sequence(name, values, spec)
     if not set(map(type, several)) <= _TEXT_ONLY:
         for value in several:

@@ -1,4 +1,4 @@
-"""Jittered exponential back-off, as a value: which delay follows the n-th failure in a row."""
+"""Exponential back-off with jitter, as a value: the delay after the n-th failure in a row."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Delays that double from `delay_ms` to `delay_max_ms`, each between half and the whole of that.
+    """Delays that double from `delay_ms` to `delay_max_ms`; each is drawn between half of that and all of it.
 
     Attributes:
         delay_ms: Upper bound of the first delay.

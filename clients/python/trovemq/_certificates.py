@@ -1,4 +1,4 @@
-"""Certificates for development: an authority, and the ones that it signs for servers and clients.
+"""Certificates for development: an authority, and certificates of servers and clients that it signs.
 
 Needs the package `cryptography` (`pip install 'trovemq[tls]'`).
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
 
-CLOCK_SKEW: Final = timedelta(days=1)  # of machines whose clock is slow
+CLOCK_SKEW: Final = timedelta(days=1)  # for machines whose clock is slow
 HOSTS_DEFAULT: Final = ("localhost", "127.0.0.1", "::1")
 
 
@@ -33,7 +33,7 @@ class KeyPair:
 
 
 def make_authority(name: str, days: int, now: datetime) -> KeyPair:
-    """One that signs itself and others."""
+    """An authority's certificate, which signs itself and others."""
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -48,7 +48,8 @@ def make_authority(name: str, days: int, now: datetime) -> KeyPair:
 def make_server(
     authority_pem: bytes, key_pem: bytes, hosts: Sequence[str], days: int, now: datetime
 ) -> KeyPair:
-    """A server's, for these names and IP addresses; as a client it can show the same (brokers register)."""
+    """A server's certificate for these names and IP addresses; a broker that registers can show it as a
+    client, too."""
     from cryptography import x509
 
     names = [_general_name(host) for host in hosts]
@@ -57,7 +58,7 @@ def make_server(
 
 
 def make_client(authority_pem: bytes, key_pem: bytes, name: str, days: int, now: datetime) -> KeyPair:
-    """A client's; its subject is CN=name."""
+    """A client's certificate; its subject is CN=name."""
     from cryptography import x509
 
     usages = [x509.oid.ExtendedKeyUsageOID.CLIENT_AUTH]

@@ -28,8 +28,8 @@ def columns_of(
     unique_keys: Sequence[str] | None,
     priority: Sequence[int | None] | int | None = None,
 ) -> Columns:
-    """The columns with their size. Raises TroveError REQUEST_ILLEGAL where their lengths differ;
-    PROPERTY_ILLEGAL for a priority that is not 0 to 9."""
+    """The columns with their size. Raises TroveError REQUEST_ILLEGAL if their lengths differ,
+    PROPERTY_ILLEGAL for a priority outside of 0 to 9."""
     count = len(bodies)
     _check_types(keys, tags, properties, unique_keys)
     columns: dict[str, object] = {"keys": keys, "unique_keys": unique_keys}
@@ -83,7 +83,7 @@ def _check_properties(properties: object) -> None:
 def _with_priority(
     properties: Properties, priority: Sequence[int | None] | int, count: int
 ) -> list[Mapping[str, str]] | Mapping[str, str]:
-    """The properties as the encoder takes them, with the priorities among them."""
+    """The properties in the encoder's form, with the priorities."""
     if isinstance(priority, int):
         own = {PROPERTY_PRIORITY: check_priority(priority)}
         if properties is None or isinstance(properties, Mapping):
@@ -104,7 +104,7 @@ def _beside_bodies(
     properties: Properties,
     unique_keys: Sequence[str] | None,
 ) -> int:
-    """An upper bound of the records' size without their bodies, for texts of ASCII."""
+    """An upper limit of the records' size without their bodies, for ASCII texts."""
     size = count * RECORD_OVERHEAD
     if keys is not None:
         try:

@@ -1,4 +1,4 @@
-"""The client's connections: the servers it was given and the brokers in their routes, no others."""
+"""The client's connections: to the given servers and to the brokers in their routes, and to no others."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from trovemq_proto.tls_diagnosis import explain
 _Answer = TypeVar("_Answer")
 
 SUSPECT_SECONDS = 1.0
-# A broker that stops cleanly leaves the routes first and then acknowledges its open appends; and a nameserver
-# that starts knows no broker at first.
+# A broker that stops cleanly leaves the routes first and acknowledges its open appends afterwards. A starting
+# nameserver knows no broker at first.
 LEAVING_SECONDS = 30.0
 
 
 class ConnectionPool:
-    """Connections by address, the routes from the given servers, one Append stream a broker.
+    """Connections by address, the routes from the given servers, one Append stream per broker.
 
     Args:
         servers: Addresses of nameservers or of one broker; all of them are followed (see `_views`).
         options: The client's options.
-        channels: How its channels behave; as the options say where None.
+        channels: Settings of its channels; None: those of the options.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class ConnectionPool:
         self.closed = False
 
     async def open(self, wait_ms: int) -> None:
-        """Reaches one of the servers at least and learns the routes; the others are tried on.
+        """Reaches at least one of the servers and gets the routes; continues to try the others.
 
         Raises:
-            TroveError: BROKER_UNREACHABLE or REQUEST_TIMEOUT where none answered within `wait_ms`
-                (each is tried once at least); TLS_FAILED where TLS is why none did.
+            TroveError: BROKER_UNREACHABLE or REQUEST_TIMEOUT if none answered within `wait_ms` (each is tried
+                at least once); TLS_FAILED if that was because of TLS.
         """
         loop = asyncio.get_running_loop()
         give_up, failures = loop.time() + wait_ms / 1000, 0
@@ -92,7 +92,7 @@ class ConnectionPool:
                 raise TroveError(errors.TLS_FAILED, sentence) from error
 
     async def _enter(self, address: str) -> AsyncIterator[ClusterState]:
-        """Begins to follow the server; its first routes are applied. Raises TroveError."""
+        """Begins to follow the server, and applies its first routes. Raises TroveError."""
         connection = self._connection(address)
         server = await connection.server_info()
         watch = connection.watch_routes()
@@ -114,7 +114,7 @@ class ConnectionPool:
             entering = self._task(self._enter(address))
 
     def _apply(self, address: str, state: ClusterState, server: ServerInfo | None = None) -> None:
-        """Applies one server's routes; without `server` the server has named itself before."""
+        """Applies one server's routes; without `server` the server has identified itself before."""
         self._views.update(address, state, server)
         self._see()
 
@@ -124,7 +124,7 @@ class ConnectionPool:
             loop.call_later(KEPT_SECONDS + 1, self._see)
 
     def _see(self) -> None:
-        """Takes over the routes of all servers together."""
+        """Applies the merged routes of all servers."""
         loop = asyncio.get_running_loop()
         if self.closed:
             return
@@ -137,7 +137,7 @@ class ConnectionPool:
         return {self._address_of(route.broker) for route in self.routes.state.brokers} | set(self.servers)
 
     def _drop_if_gone(self, address: str) -> None:
-        """Closes the connections to a broker that left the routes and did not come back."""
+        """Closes the connections to a broker that left the routes and did not return."""
         self._leaving.discard(address)
         if address in self._known() or self.closed:
             return
@@ -148,7 +148,7 @@ class ConnectionPool:
         task.add_done_callback(self._closing.discard)
 
     async def refresh(self) -> None:
-        """Asks the servers for their routes now. Raises TroveError where none of them answers."""
+        """Requests the present routes from the servers. Raises TroveError if none of them answers."""
 
         async def ask(address: str) -> None:
             state = await self._connection(address).cluster()
@@ -158,7 +158,7 @@ class ConnectionPool:
         await first_of([self._task(ask(server)) for server in self.servers])
 
     def _task(self, asking: Coroutine[Any, Any, _Answer]) -> asyncio.Task[_Answer]:
-        """One that ends with the client."""
+        """A task that ends with the client."""
         task = asyncio.get_running_loop().create_task(asking)
         self._asking.add(task)
         task.add_done_callback(self._asked)
@@ -167,13 +167,13 @@ class ConnectionPool:
     def _asked(self, task: asyncio.Task[Any]) -> None:
         self._asking.discard(task)
         if not task.cancelled():
-            task.exception()  # it may have come too late for anybody to hear of it
+            task.exception()  # it may be set too late for anybody to read it
 
     def connection(self, broker: BrokerInfo) -> Connection:
         """The connection to a broker of the routes.
 
         Raises:
-            TroveError: TLS_FAILED where the client connects by TLS, and the broker has no port for it.
+            TroveError: TLS_FAILED if the client connects by TLS and the broker has no TLS port.
         """
         address = self._address_of(broker)
         if not address:
@@ -206,7 +206,8 @@ class ConnectionPool:
             self._suspect_until[address] = asyncio.get_running_loop().time() + SUSPECT_SECONDS
 
     def _address_of(self, broker: BrokerInfo) -> str:
-        """A broker that was given by its address is dialled there, whatever address it advertises."""
+        """The address to dial. A broker that was given by its address is dialled there, whatever it
+        advertises."""
         given = self._views.address_of(broker.name)
         if given is not None or self._channels.tls is None:
             return given or broker.address

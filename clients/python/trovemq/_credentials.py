@@ -1,4 +1,5 @@
-"""Whose calls a client makes: from arguments, the environment, or a file; never from a command line."""
+"""Finds the credentials of a client's calls: in arguments, the environment, or a file; never on a command
+line."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ FILE_SIZE_MAX: Final = 4_096
 
 
 def find_credentials(access_key: str | None, secret_key: str | None, file: str | None) -> Credentials | None:
-    """The first of: both keys given, the file given, both variables, the file that TROVEMQ_CREDENTIALS names.
+    """The first of: both given keys, the given file, both variables, the file that TROVEMQ_CREDENTIALS names.
 
-    None where nothing is given. Raises TroveError REQUEST_ILLEGAL, which shows no secret, for a half.
+    None if nothing is given. Raises TroveError REQUEST_ILLEGAL, without any secret, if only one key is given.
     """
     given = _pair(access_key, secret_key, "access_key and secret_key")
     if given is not None:

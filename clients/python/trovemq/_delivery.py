@@ -1,17 +1,17 @@
-"""The delivery of a batch: put on its broker's stream, tried again where that is safe, ended once.
+"""Delivers a batch: submits it to its broker's stream, retries if that is safe, and ends it once.
 
 | event                                            | then                                                   |
 |--------------------------------------------------|--------------------------------------------------------|
-| acknowledged; or in the log, its sync too late   | the receipt                                            |
-| refused, retriable                               | again after a delay, elsewhere if the batch is movable |
+| acknowledged; or in the log with a late sync     | the receipt                                            |
+| refused, retriable                               | again after a delay, on another queue if movable       |
 | BATCH_ILLEGAL, and the broker's settings changed | once more, encoded for the new settings                |
-| its number is too old for the broker to judge    | again with a new one: it is not stored                 |
+| its number is too old for the broker to decide   | again with a new one: it is not stored                 |
 | refused otherwise                                | the error                                              |
-| never left this client                           | again after a delay, elsewhere if the batch is movable |
+| never left this client                           | again after a delay, on another queue if movable       |
 | left, and no answer came: in doubt               | error, in_doubt=true (or again: retry_in_doubt)        |
 
-Attempts and time are bounded; the last error is then the batch's. Ordered batches for one queue go one
-after the other, so that a second attempt cannot overtake the first one's successor.
+Attempts and time are limited; after that the batch fails with the last error. Ordered batches for one queue
+are sent one after the other, so that a later batch cannot overtake a retried one.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Delivery:
     Args:
         pool: Routes and streams.
         chooser: Chooses another queue for a movable batch.
-        in_flight: Gets a batch's bytes back when it ended.
-        taken: Called when a batch is being written and may not grow any more.
+        in_flight: Released by a batch's bytes when the batch has ended.
+        taken: Called when a batch is written and must not grow any more.
         retry_in_doubt: Whether a batch that may have been stored is sent again.
     """
 
@@ -62,8 +62,8 @@ class Delivery:
         self._lanes: dict[Slot, deque[Batch]] = {}  # ordered batches: the first of a lane is in flight
         self._drained: list[tuple[set[Batch], asyncio.Future[None]]] = []
         self._refreshes: set[asyncio.Task[None]] = set()
-        self._asking: dict[str, list[Batch]] = {}  # they wait for the producer's last number
-        self.one_way_dropped = 0  # batches
+        self._asking: dict[str, list[Batch]] = {}  # batches that wait for the producer's last number
+        self.one_way_dropped = 0  # one-way batches that could not be written
 
     def submit(self, batch: Batch) -> None:
         """Takes charge of a batch."""
@@ -103,7 +103,7 @@ class Delivery:
             self._refreshes.add(task)
             task.add_done_callback(self._refreshes.discard)
         elif error.spec is errors.PRODUCER_SEQUENCE_TOO_OLD and batch.sequence_assigner is not None:
-            batch.numbered_for = ""  # while it waited to be sent again, thousands went before it
+            batch.numbered_for = ""  # while it waited, thousands of numbers may have been used
             self._again(batch, error, move=False)
         elif error.retriable:
             self._again(batch, error)
@@ -117,14 +117,14 @@ class Delivery:
         elif in_doubt and not self._retry_in_doubt:
             self._give_up(batch, _in_doubt(error))
         elif error.retriable:
-            if in_doubt:  # a broker that deduplicates knows its own messages only: it stays there
+            if in_doubt:  # a broker that deduplicates knows only its own messages: the batch stays there
                 batch.destination = replace(batch.destination, movable=False)
             self._again(batch, error, move=not in_doubt)
         else:
             self._give_up(batch, error)
 
     def batch_done(self, batch: Batch) -> None:
-        """Forgets the batch and lets the next one of its lane go."""
+        """Forgets the batch and submits the next one of its lane."""
         if batch not in self._outstanding:
             return
         self._outstanding.discard(batch)
@@ -219,7 +219,7 @@ class Delivery:
             self._dispatch(batch)
 
     async def _refresh(self, batch: Batch, error: TroveError) -> None:
-        """Fetches the routes; tries once more if the broker needs another form now."""
+        """Fetches the routes; retries once if the broker needs another form now."""
         before = batch.form
         try:
             await self._pool.refresh()
@@ -249,6 +249,6 @@ class Delivery:
 
 
 def _in_doubt(error: TroveError) -> TroveError:
-    """The error, saying that the message may have been stored."""
+    """The error, marked as in doubt: the message may have been stored."""
     text = f"{error.message}; the message may have been stored"
     return TroveError(error.spec, text, **{**error.fields, "in_doubt": "true"})

@@ -1,10 +1,10 @@
-"""Which fetches are in flight for one queue, and in which order their answers are returned.
+"""Plans the fetches in flight for one queue, and the order in which their answers are returned.
 
-To keep several fetches in flight, the place where the next one begins must be known before the answer to the
-one before it is there. So each requests a number of messages that should just fit its bytes, by the sizes so
-far; it covers the offsets [start, end). Where an answer falls short of its end, a fetch for the rest is put
-right after it; where it passes its end (blank offsets are skipped), the next one is trimmed. Answers are
-returned in the order of this list: no gap, none twice. Nothing here does I/O.
+To keep several fetches in flight, the beginning of the next one must be known before the answer to the
+previous one has arrived. So each fetch requests a number of messages that should just fit into its bytes, by
+the sizes so far, and covers the offsets [start, end). If an answer ends before its end, a fetch for the rest
+is inserted after it. If it ends later (blank offsets are skipped), the next one is trimmed. Answers are
+returned in the order of this list, without gaps and repetitions. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from dataclasses import dataclass, replace
 
 from trovemq.fetched import FetchedBatch
 
-# Request a little less than fitted, or every answer would fall short of its end by a record.
+# Request slightly less than fitted, or every answer would lack the last record.
 FILL = 0.95
 NO_END = (1 << 63) - 1
-_MESSAGES_MAX = (1 << 31) - 1  # that a request can name
+_MESSAGES_MAX = (1 << 31) - 1  # the largest number in a request
 
 
 @dataclass(slots=True)
 class Fetch:
-    """One fetch. end None: it takes whatever it gets, `limit` messages at most (0: as many as fit); the next
-    offset is not known before its answer."""
+    """One fetch. end None: it takes whatever it gets, at most `limit` messages (0: as many as fit), and the
+    next offset is unknown before its answer."""
 
     fetch_id: int
     start: int
@@ -40,7 +40,7 @@ class Fetch:
 
     @property
     def next_start(self) -> int | None:
-        """Where the fetch after this one begins; None while that is not known."""
+        """Where the next fetch begins; None if that is not known."""
         if self.end is None:
             return None if self.batch is None else self.batch.next_offset
         return self.end
@@ -53,7 +53,8 @@ class FetchPlan:
         offset: The first queue offset.
         bytes_max: Bytes of one answer.
         fetches_max: Answers in flight or waiting to be returned.
-        foretell: Whether offsets may be foretold (not with a tag filter: it leaves unknown gaps).
+        foretell: Whether the next offsets can be predicted (not with a tag filter, which leaves unknown
+            gaps).
         end: The queue offset to stop before.
         messages_max: Messages of one answer; 0 = as many as fit.
     """
@@ -69,20 +70,20 @@ class FetchPlan:
         messages_max: int = 0,
     ) -> None:
         self.position = offset  # the next offset to return
-        self.max_offset = offset  # the end of the queue as last heard
+        self.max_offset = offset  # the last known end of the queue
         self._bytes_max = bytes_max
         self._fetches_max = fetches_max
         self._foretell = foretell
         self._end = end
         self._messages_max = messages_max
-        self._count = 0  # messages to request; 0 = not known yet
+        self._count = 0  # messages to request; 0: not known yet
         self._fetches: deque[Fetch] = deque()
         self._next_id = 1
 
     # --- sending --------------------------------------------------------------------------------------
 
     def next_to_send(self) -> Fetch | None:
-        """A fetch to send now; None where enough are in flight or nothing more is known to be there."""
+        """A fetch to send now; None if enough are in flight, or no more messages are known."""
         fetch = next((fetch for fetch in self._fetches if not fetch.sent), None)
         if fetch is None and len(self._fetches) < self._fetches_max:
             fetch = self._append_fetch()
@@ -112,7 +113,7 @@ class FetchPlan:
     # --- answers --------------------------------------------------------------------------------------
 
     def answered(self, fetch_id: int, batch: FetchedBatch) -> None:
-        """Takes an answer; one to a fetch that is not in the plan any more is ignored."""
+        """Takes an answer; ignores one whose fetch is no longer in the plan."""
         found = next((fetch for fetch in self._fetches if fetch.fetch_id == fetch_id), None)
         if found is None:
             return
@@ -130,7 +131,7 @@ class FetchPlan:
             self._fetches.insert(self._fetches.index(found) + 1, rest)
 
     def next_to_hand_out(self) -> FetchedBatch | None:
-        """The next answer in order, once it is there."""
+        """The next answer in order, if it has arrived."""
         if not self._fetches or self._fetches[0].batch is None:
             return None
         fetch = self._fetches.popleft()

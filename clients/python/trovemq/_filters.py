@@ -1,8 +1,7 @@
-"""Tag filters as people write them: a filter that is a legal tag for RocketMQ, but surely meant otherwise, is
-refused.
+"""Checks tag filters: a filter that is a legal tag for RocketMQ, but is clearly a mistake, is refused.
 
-The protocol takes any text between two `||` as a tag, `a && b` too: such a filter takes nothing. Tags like
-that can be named one by one (`tags=[…]`).
+The protocol accepts any text between two `||` as a tag, also `a && b`, and such a filter matches nothing.
+Unusual tags can be given as a list (`tags=[…]`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Several servers get the same request, and one answer is enough."""
+"""Waits for one answer, when several servers get the same request."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, Final
 from trovemq_proto.errors import TroveError
 
 GRACE_SECONDS: Final = 0.1
-"""So long the others may take after the first answer, before the caller continues without them."""
+"""How long the others may take after the first answer, before the caller continues without them."""
 
 
 async def first_of(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    """Returns when one is done, or soon after; late ones continue. Raises the first task's TroveError where
-    all of them failed."""
+    """Returns when one task is done, or shortly after; the others continue. Raises the first task's
+    TroveError if all of them failed."""
     late, grace = set(tasks), False
     try:
         while late:

@@ -41,8 +41,8 @@ _Result = TypeVar("_Result")
 class Groups:
     """Administration of consumer groups; `Client.admin.groups`.
 
-    Wherever `broker` is None, every live broker is asked; a group lives on each broker by itself. All calls
-    raise TroveError; those on every broker raise the first failure, and changes on other brokers stay.
+    If `broker` is None, every live broker is called; each broker has its own copy of a group. All calls raise
+    TroveError; those to every broker raise the first failure, and changes on other brokers stay.
     """
 
     def __init__(self, pool: ConnectionPool) -> None:
@@ -58,12 +58,12 @@ class Groups:
         broker: str | None = None,
         exist_ok: bool = False,
     ) -> list[GroupDescription]:
-        """Makes a group, durably.
+        """Creates a group, durably.
 
         Args:
             group: 1 to 120 characters of letters, digits, %, |, - and _.
-            settings: How it is served; the defaults where None.
-            broker: The broker; every one where None.
+            settings: Its settings; None for the defaults.
+            broker: The broker; None for all.
             exist_ok: A group of that name is not an error; it keeps its settings.
 
         Raises:
@@ -85,25 +85,25 @@ class Groups:
     async def alter(
         self, group: str, settings: GroupSettings, *, broker: str | None = None
     ) -> list[GroupDescription]:
-        """Gives a group these settings as a whole, on every broker that has it. Raises GROUP_NOT_FOUND, …"""
+        """Replaces all settings of a group, on every broker that has it. Raises GROUP_NOT_FOUND, …"""
         check_text("group", group, errors.GROUP_ILLEGAL)
         wanted = checked_settings(settings)
         return await present([calls.alter(group, wanted) for calls in self._all(broker)], _ABSENT)
 
     async def delete(self, group: str, *, broker: str | None = None) -> list[str]:
-        """Forgets a group, its offsets and its messages in flight; its dead letters stay.
+        """Deletes a group, its offsets and its messages in flight; its dead letters stay.
 
         Returns:
             The brokers that had it.
 
         Raises:
-            TroveError: GROUP_NOT_FOUND where no broker has it.
+            TroveError: GROUP_NOT_FOUND if no broker has it.
         """
         check_text("group", group, errors.GROUP_ILLEGAL)
         return await present([calls.delete(group) for calls in self._all(broker)], _ABSENT)
 
     async def list_all(self, *, broker: str | None = None) -> list[GroupDescription]:
-        """Every group of every broker; a group on two brokers is there twice."""
+        """Every group of every broker; a group on two brokers is listed twice."""
         lists = await present([calls.list_all() for calls in self._all(broker)], ())
         return [group for groups in lists for group in groups]
 
@@ -144,20 +144,21 @@ class Groups:
         only_new: bool = False,
         broker: str | None = None,
     ) -> list[GroupReset]:
-        """Sets where the group continues, of every queue of a topic or of one; messages in flight are
+        """Sets where the group continues, in every queue of a topic or in one. Its messages in flight are
         forgotten.
 
         Args:
             group: The consumer group.
             topic: The topic.
-            queue_id: One queue; all where None.
-            timestamp: Epoch ms: the first message at or after it.
-            offset: That offset.
-            to_min: The queue's first message.
-            to_max: The queue's end.
+            queue_id: One queue; None for all.
+            timestamp: Epoch ms: to the first message stored at or after it.
+            offset: To this offset.
+            to_min: To the queue's first message.
+            to_max: To the queue's end.
             preview: Only returns the changes.
-            only_new: Leaves out queues that the group has read or has an offset of; the group need not exist.
-            broker: The broker; every one that has the topic where None.
+            only_new: Leaves out queues that the group has read or has an offset for; the group need not
+                exist.
+            broker: The broker; None for every one that has the topic.
 
         Raises:
             TroveError: REQUEST_ILLEGAL unless exactly one of the four targets is given; GROUP_NOT_FOUND,
@@ -178,7 +179,7 @@ class Groups:
     async def start(self, group: str, topic: str, start: Start) -> list[GroupReset]:
         """Sets where the group begins in the queues that it has never read; see `Client.subscribe`.
 
-        Of several members that say so at once, the first one counts. Raises TroveError as `reset`.
+        If several members call this at once, the first one counts. Raises TroveError as `reset`.
         """
         check_text("group", group, errors.GROUP_ILLEGAL)
         check_start(start)
@@ -192,9 +193,10 @@ class Groups:
     async def dead_letters(
         self, group: str, *, offset: int = 0, broker: str | None = None
     ) -> AsyncGenerator[DeadLetter, None]:
-        """The group's dead letters from an offset on, broker by broker, oldest first; () of a group without.
+        """The group's dead letters from an offset on, broker by broker, oldest first; none if the group has
+        none.
 
-        Raises TroveError: GROUP_NOT_FOUND where no broker knows the group; damaged records are left out."""
+        Raises TroveError GROUP_NOT_FOUND if no broker knows the group. Damaged records are left out."""
         check_text("group", group, errors.GROUP_ILLEGAL)
         found = False
         for info in self._pool.routes.brokers(broker):
@@ -231,14 +233,14 @@ class Groups:
     ) -> list[ResentDeadLetter]:
         """Sends dead letters to their original topic again, with their keys, tags, properties and unique key.
 
-        Each is sent once: a letter that was sent before has `again` in its result, which names that copy
-        (where the letter has a unique key and the broker a key index, which are the rule). The dead letters
-        themselves stay. One that cannot be sent has its error in its own result.
+        Each is sent once: a letter that was sent before has `again` in its result, which names that copy.
+        (This needs a unique key, and a broker with a key index, which is the usual case.) The dead letters
+        themselves stay. A letter that cannot be sent has its error in its own result.
 
         Args:
             group: The group.
             offsets: Their queue offsets in `%DLQ%group`, 1 to 1,000.
-            broker: The broker that has them; needed where there are several.
+            broker: The broker that has them; needed if there are several.
 
         Raises:
             TroveError: REQUEST_ILLEGAL, TOPIC_NOT_FOUND (the group has no dead letters), BROKER_AMBIGUOUS, …
@@ -249,7 +251,7 @@ class Groups:
     async def resent_dead_letters(
         self, group: str, offsets: Sequence[int], *, broker: str | None = None
     ) -> list[ResentDeadLetter]:
-        """Those of the dead letters that were sent again, and where to. Arguments and errors as in
+        """Those of the dead letters that were resent, with the place of each copy. Arguments and errors as in
         `resend_dead_letters`."""
         check_text("group", group, errors.GROUP_ILLEGAL)
         return await self._letter_calls(group, offsets, broker).resent(group, offsets)
@@ -309,7 +311,8 @@ class Groups:
     async def _first_answer(
         self, broker: str | None, ask: Callable[[GroupCalls], Awaitable[_Result]]
     ) -> _Result:
-        """One broker after the other: the client is to answer once. Of failures the one that says most."""
+        """Asks one broker after the other, because the client must answer once. Of several failures the most
+        specific one is raised."""
         failure: TroveError | None = None
         for calls in self._all(broker):
             try:
@@ -350,7 +353,7 @@ class Groups:
 
 
 def reset_target(*, timestamp: int | None, offset: int | None, to_min: bool, to_max: bool) -> dict[str, Any]:
-    """The one target that is given. Raises TroveError REQUEST_ILLEGAL unless it is exactly one."""
+    """The one given target. Raises TroveError REQUEST_ILLEGAL unless it is exactly one."""
     targets: dict[str, int | bool | None] = {
         "timestamp": timestamp,
         "offset": offset,

@@ -1,4 +1,4 @@
-"""Back-pressure: how many bytes of unacknowledged messages a producer may hold."""
+"""Back-pressure: limits the bytes of a producer's unacknowledged messages."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from trovemq_proto.errors import TroveError
 
 
 class InFlightLimiter:
-    """A number of bytes that is shared out, first come first served.
+    """A number of bytes that is granted in the order of the requests.
 
-    One item larger than the whole is let in when nothing else is there, so that it can be sent at all.
+    One item larger than the limit is admitted if nothing else is in flight, so that it can be sent at all.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -26,7 +26,7 @@ class InFlightLimiter:
         return self.used + size <= self.bytes_max or self.used == 0
 
     def try_take(self, size: int) -> bool:
-        """Takes the bytes at once if they fit."""
+        """Takes the bytes at once, if they fit."""
         used = self.used + size
         if used > self.bytes_max and self.used:
             return False
@@ -34,7 +34,7 @@ class InFlightLimiter:
         return True
 
     def take(self, size: int) -> None:
-        """Takes the bytes at once. Raises TroveError LIMIT_EXCEEDED where they do not fit."""
+        """Takes the bytes at once. Raises TroveError LIMIT_EXCEEDED if they do not fit."""
         if not self.try_take(size):
             raise TroveError(
                 errors.LIMIT_EXCEEDED,
@@ -44,14 +44,14 @@ class InFlightLimiter:
             )
 
     async def enter(self, size: int) -> None:
-        """Takes the bytes once they fit. Cancelling gives up the place in the line."""
+        """Takes the bytes when they fit. A cancelled caller gives up its place in the queue."""
         await self.wait(size)
         self.take(size)
         if self._waiters and self.used < self.bytes_max:
             self._wake_next()  # the remaining space may be enough for the next
 
     async def wait(self, size: int = 1) -> None:
-        """Returns once that many bytes fit. Cancelling gives up the place in the line."""
+        """Returns when that many bytes fit. A cancelled caller gives up its place in the queue."""
         while not self.has(size):
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
@@ -59,11 +59,11 @@ class InFlightLimiter:
                 await waiter
             except asyncio.CancelledError:
                 if waiter.done() and not waiter.cancelled():
-                    self._wake_next()  # the turn that came with the cancellation is the next one's
+                    self._wake_next()  # the turn that arrived with the cancellation belongs to the next one
                 raise
 
     def give(self, size: int) -> None:
-        """Gives bytes back."""
+        """Releases the bytes."""
         self.used -= size
         assert self.used >= 0, self.used
         self._wake_next()

@@ -1,4 +1,4 @@
-"""The half of a client that finds: messages by id, place, key or conditions, the track of one, offsets."""
+"""The look-ups of a client: messages by id, place, key or conditions, the track of one, offsets."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Lookups:
 
         Raises:
             TroveError: MESSAGE_NOT_FOUND, MESSAGE_ID_ILLEGAL, RECORD_DAMAGED, INDEX_DISABLED;
-                BROKER_UNREACHABLE where nothing was found and a broker did not answer.
+                BROKER_UNREACHABLE if nothing was found and a broker did not answer.
         """
         check_text("id", id, errors.MESSAGE_ID_ILLEGAL)
         check_optional_text("topic", topic, errors.TOPIC_ILLEGAL)
@@ -73,13 +73,13 @@ class Lookups:
             broker: Asks this broker only.
 
         Returns:
-            Everything that all brokers know of it, in the order of time. Of a unique key that several
-            messages have, all of them.
+            The knowledge of all brokers about it, in the order of time. If several messages have the unique
+            key, the tracks of all of them.
 
         Raises:
             TroveError: MESSAGE_NOT_FOUND, MESSAGE_ID_ILLEGAL, TOPIC_NOT_FOUND, RECORD_DAMAGED,
-                INDEX_DISABLED, OFFSET_OUT_OF_RANGE; BROKER_UNREACHABLE where nothing was found and a broker
-                did not answer.
+                INDEX_DISABLED, OFFSET_OUT_OF_RANGE; BROKER_UNREACHABLE if nothing was found and a broker did
+                not answer.
         """
         from trovemq._tracks import ask_all
 
@@ -95,7 +95,7 @@ class Lookups:
 
         Raises:
             TroveError: MESSAGE_NOT_FOUND, OFFSET_OUT_OF_RANGE, TOPIC_NOT_FOUND, QUEUE_NOT_FOUND,
-                RECORD_DAMAGED; BROKER_AMBIGUOUS where several brokers have the queue and none is named.
+                RECORD_DAMAGED; BROKER_AMBIGUOUS if several brokers have the queue and none is named.
         """
         check_numbers(queue_id=queue_id, queue_offset=queue_offset)
         return await self._queries.get_at(topic, queue_id, queue_offset, broker)
@@ -120,12 +120,12 @@ class Lookups:
             type: `key`, `unique` or `tag`.
             begin: Earliest store time, epoch ms.
             end: Latest store time, epoch ms.
-            max: Messages of this page, 1 to 10,000.
+            max: The most messages of this page, 1 to 10,000.
             cursor: Continues after an earlier page of the same query.
             broker: Asks this broker only.
 
         Returns:
-            The messages; whether they are all; a cursor where they are not; who did not answer.
+            The messages; whether these are all; a cursor if not; the brokers that did not answer.
 
         Raises:
             TroveError: TOPIC_NOT_FOUND, INDEX_DISABLED, CURSOR_ILLEGAL, REQUEST_ILLEGAL.
@@ -149,7 +149,7 @@ class Lookups:
 
         Raises:
             TroveError: The same as `query`. Also BROKER_UNREACHABLE, after the messages that were found,
-                where a broker did not answer. So an iteration that ends without an error was complete.
+                if a broker did not answer. So an iteration that ends without an error was complete.
         """
         question = _question(topic, key, type, begin, end)
         async with aclosing(self._queries.query_all(question, page_size, broker)) as messages:
@@ -176,12 +176,13 @@ class Lookups:
         explain_only: bool = False,
         broker: str | None = None,
     ) -> SearchAnswer:
-        """One page of the messages that meet some conditions, exactly, of every broker that has the topic.
+        """One page of the messages that meet some conditions, on every broker that has the topic; the result
+        is exact.
 
         Args:
             topic: The topic.
             where: Conditions, combined by `&` and `|` (`Where.key("42") | Where.tag("paid")`).
-            key: One of the message's keys; several values are several conditions, as in all that follow.
+            key: One of the message's keys. Several values are several conditions; so for the next arguments.
             key_prefix: The beginning of one of its keys.
             unique_id: Its unique id.
             unique_id_prefix: The beginning of its unique id.
@@ -191,14 +192,14 @@ class Lookups:
             begin: Earliest store time, epoch ms.
             end: Latest store time, epoch ms.
             newest_first: The order; else the oldest comes first.
-            max: Messages of this page, 1 to 10,000.
+            max: The most messages of this page, 1 to 10,000.
             cursor: Continues after an earlier page of the same search.
-            explain_only: Only say how it would be served (`explain`), and look for nothing.
+            explain_only: Only returns how the search would be served (`explain`), and searches nothing.
             broker: Asks this broker only.
 
         Returns:
-            The messages; whether they are all; a cursor where they are not; who did not answer; how it was
-            served.
+            The messages; whether these are all; a cursor if not; the brokers that did not answer; how the
+            search was served.
 
         Raises:
             TroveError: TOPIC_NOT_FOUND, PROPERTY_NOT_INDEXED, CURSOR_ILLEGAL, REQUEST_ILLEGAL.
@@ -235,7 +236,7 @@ class Lookups:
 
         Raises:
             TroveError: The same as `search`. Also BROKER_UNREACHABLE, after the messages that were found,
-                where a broker did not answer. So an iteration that ends without an error was complete.
+                if a broker did not answer. So an iteration that ends without an error was complete.
         """
         from trovemq._wire.searches import SearchQuestion
         from trovemq.search_model import EVERY_MESSAGE, check_where
@@ -249,7 +250,8 @@ class Lookups:
     async def search_offset(
         self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False, broker: str | None = None
     ) -> int:
-        """The first queue offset stored at or after a time (epoch ms); `upper`: the last at or before."""
+        """The first queue offset stored at or after a time (epoch ms); with `upper` the last at or before
+        it."""
         check_numbers(queue_id=queue_id, timestamp=timestamp)
         return await self._queries.search_offset(topic, queue_id, timestamp, upper, broker)
 

@@ -1,4 +1,4 @@
-"""Batches on their way: the messages that a producer keeps until they are acknowledged.
+"""Batches in flight: the messages that a producer keeps until they are acknowledged.
 
 A batch keeps its inputs, not its encoded records: it is encoded when its stream writes it, and again when
 it goes to another queue or to a broker whose settings changed.
@@ -37,7 +37,8 @@ from trovemq_proto.records.priorities import PROPERTY_PRIORITY
 from trovemq_proto.records.priorities import check_priority as stored_form
 from trovemq_proto.records.properties import message_properties
 
-# At most, beside body, keys, tag and properties: 91 fixed bytes, topic, IPv6 hosts, names, CRC, UNIQ_KEY.
+# The most bytes beside body, keys, tag and properties: 91 fixed bytes, topic, IPv6 hosts, names, CRC,
+# UNIQ_KEY.
 RECORD_OVERHEAD = 320
 MESSAGE_GROUP_SIZE_MAX = 63  # bytes
 ENCODERS_KNOWN = 1_024  # queues
@@ -60,12 +61,12 @@ class RecordForm:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where a batch goes and how firmly.
+    """The destination of a batch.
 
     Attributes:
         slot: The queue.
-        movable: Another queue would do as well.
-        ordered: No other ordered batch may be in flight to that queue.
+        movable: Whether it may go to another queue instead.
+        ordered: Whether no other ordered batch may be in flight to that queue.
     """
 
     slot: Slot
@@ -94,14 +95,14 @@ class Batch:
 
     Attributes:
         form: How its records are encoded, set before it is submitted.
-        size: Bytes that it counts for in the producer's back-pressure.
-        size_max: Nothing that would make it larger joins it.
+        size: The bytes that it counts in the producer's back-pressure.
+        size_max: No message that would make it larger is added.
         attempts: How often it was submitted.
-        broker: The one that it goes to, set before it is submitted.
-        sequence_assigner: Gives its messages numbers, where they get any.
-        numbered_for: The broker whose numbers they have.
-        refreshed: The routes were asked again because a broker refused its form.
-        released: It was put on its broker's stream.
+        broker: The broker that it goes to, set before it is submitted.
+        sequence_assigner: Numbers its messages, if they are numbered.
+        numbered_for: The broker for which they are numbered.
+        refreshed: The routes were fetched again because a broker refused its form.
+        released: It was submitted to its broker's stream.
         sizes: The encoded records' sizes.
     """
 
@@ -132,7 +133,7 @@ class Batch:
     # --- Frame ----------------------------------------------------------------------------------------
 
     def take(self, frame_id: int) -> bytes | None:
-        """The serialised frame; from now on nothing joins the batch."""
+        """The serialised frame. No message can be added after that."""
         self.owner.batch_taken(self)
         try:
             records = self.encode()
@@ -151,7 +152,7 @@ class Batch:
         )
 
     def written(self) -> None:
-        """One-way: done as far as this client will ever know."""
+        """A one-way batch is done: the client gets no further information."""
         self.owner.batch_done(self)
 
     def answered(self, outcome: AppendOutcome) -> None:
@@ -176,19 +177,19 @@ class Batch:
 
     @property
     def unique_keys(self) -> UniqueKeys:
-        """One a record."""
+        """One unique key per record."""
         raise NotImplementedError
 
     def encode(self) -> bytes | bytearray | None:
-        """The records, with `sizes` set; None where nobody waits for any of them. Raises TroveError."""
+        """The records, with `sizes` set; None if nobody waits for any of them. Raises TroveError."""
         raise NotImplementedError
 
     def resolve(self, receipt: FrameReceipt) -> None:
-        """Returns the acknowledgement to the callers."""
+        """Passes the acknowledgement to the callers."""
         raise NotImplementedError
 
     def reject(self, error: TroveError) -> None:
-        """Raises the failure for the callers."""
+        """Passes the failure to the callers."""
         raise NotImplementedError
 
 
@@ -203,7 +204,7 @@ class _Single:
 
 
 class SingleMessages(Batch):
-    """Messages that were sent one by one and wait for one frame together."""
+    """Messages that were sent one by one and share one frame."""
 
     def __init__(
         self, topic: str, owner: Owner, destination: Destination, deadline: float, one_way: bool = False
@@ -219,7 +220,7 @@ class SingleMessages(Batch):
         waiter: asyncio.Future[SendReceipt] | None,
         size: int,
     ) -> None:
-        """One more message; `block` is its encoded properties."""
+        """Adds a message; `block` is its encoded properties."""
         self._messages.append(_Single(body, block, unique_key, time.time_ns() // 1_000_000, waiter))
         self.size += size
 
@@ -228,7 +229,7 @@ class SingleMessages(Batch):
         return [message.unique_key for message in self._messages]
 
     def encode(self) -> bytes | None:
-        # A caller that gave up before its message was written gets its cancellation.
+        # A caller that was cancelled before its message was written stays cancelled.
         self._messages = [m for m in self._messages if m.waiter is None or not m.waiter.cancelled()]
         if not self._messages:
             return None
@@ -243,7 +244,7 @@ class SingleMessages(Batch):
         return records[0] if len(records) == 1 else b"".join(records)
 
     def _number(self) -> None:
-        """Gives the messages numbers of their broker, unless they have them."""
+        """Numbers the messages for their broker, unless they are numbered."""
         if self.sequence_assigner is not None and self.numbered_for != self.broker:
             sequences = self.sequence_assigner.take(self.broker, len(self._messages))
             for message, sequence in zip(self._messages, sequences, strict=True):
@@ -270,9 +271,9 @@ class SingleMessages(Batch):
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The inputs of a batch, message i's at index i; tags and properties may be one for all.
+    """The inputs of a batch, those of message i at index i; tags and properties may be one for all.
 
-    `size` is their count in bytes.
+    `size` is their size in bytes.
     """
 
     bodies: Sequence[bytes]
@@ -284,7 +285,7 @@ class Columns:
 
 
 class ColumnBatch(Batch):
-    """Messages that were sent together as columns: one future, and no object a message."""
+    """Messages that were sent together as columns: one future, and no object per message."""
 
     def __init__(
         self, topic: str, owner: Owner, destination: Destination, deadline: float, columns: Columns
@@ -379,7 +380,7 @@ def property_block(
 ) -> tuple[str, bytes]:
     """A message's UNIQ_KEY and its encoded properties, each checked. Raises TroveError for a wrong one."""
     found: dict[str, str] = {}
-    if unique_key is None:  # ours needs no check
+    if unique_key is None:  # a generated one needs no check
         unique_key = next_unique_key()
         if keys is None and tag is None and properties is None and message_group is None and priority is None:
             return unique_key, b"%s\x01%s\x02" % (_UNIQUE_KEY_NAME, unique_key.encode())

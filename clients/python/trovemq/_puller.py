@@ -1,4 +1,4 @@
-"""Pulling one queue over one Fetch stream, some fetches ahead of the reader."""
+"""Pulls one queue by one Fetch stream, some fetches ahead of the reader."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PullRequest:
 
     topic: str
     queue_id: int
-    offset: int | None  # None: where the queue begins
+    offset: int | None  # None: the beginning of the queue
     bytes_max: int
     tags: tuple[str, ...]
     prefetch: int
@@ -63,7 +63,8 @@ class Puller:
 
     async def batches(self) -> AsyncGenerator[FetchedBatch, None]:
         """The queue's batches in order. Raises TroveError."""
-        # Who has the queue is settled once: a broker that is not there at first is the caller's mistake.
+        # The broker of the queue is determined once: a broker that is missing at first is the caller's
+        # mistake.
         request = self._request
         if request.follow:
             has_numpy()  # imports it now: at the first full batch that would hold up a hundred live messages
@@ -81,7 +82,7 @@ class Puller:
                     await self._back_off(error)
 
     def _begins_later(self, error: TroveError) -> bool:
-        """Whether the queue has lost the messages before its first one; the plan continues there, then."""
+        """Whether the queue has lost the messages before its first one; then the plan continues there."""
         first = int(error.fields.get("min_offset", 0)) if error.spec is errors.OFFSET_OUT_OF_RANGE else 0
         if self._request.offset is not None or self._plan.position or not first:
             return False
@@ -89,7 +90,7 @@ class Puller:
         return True
 
     async def _back_off(self, error: TroveError) -> None:
-        """Waits before the next stream; raises where another try is useless."""
+        """Waits before the next stream; raises if another try is useless."""
         loop, options = asyncio.get_running_loop(), self._pool.options
         if not error.retriable or self._pool.closed:
             raise error

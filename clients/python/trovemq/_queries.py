@@ -34,7 +34,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class KeyQuestion:
-    """The query; `kind` is key, unique or tag, times are epoch ms and inclusive."""
+    """The query; `kind` is key, unique or tag; times are epoch ms and inclusive."""
 
     topic: str
     key: str
@@ -192,7 +192,7 @@ async def outcomes_of(calls: Iterable[Awaitable[_Result]]) -> list[_Result | Tro
 
 
 async def present(calls: Iterable[Awaitable[_Result]], absent: Sequence[errors.ErrorSpec]) -> list[_Result]:
-    """The results of the brokers that have it; raises where none has, and for every other error."""
+    """The results of the brokers that have it; raises if none has, and for every other error."""
     outcomes = await outcomes_of(calls)
     failures = [outcome for outcome in outcomes if isinstance(outcome, TroveError)]
     results = [outcome for outcome in outcomes if not isinstance(outcome, TroveError)]

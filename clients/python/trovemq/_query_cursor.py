@@ -2,9 +2,9 @@
 
 Form: URL-safe base64 without padding of `version byte 1 | CRC-32 of the rest, u32 | UTF-8 JSON`, the JSON
 being `{"query": digest, "brokers": {name: [cursor, last, page_size, done, lacking]}}`; `lacking` is left out
-where it is false. A broker's place is the cursor with which its current call begins and the physical offset
-of the last message that was returned from that call: the messages of one broker come by falling physical
-offset, so that a page that is fetched again after newer messages came still continues at the right one.
+if it is false. A broker's place is the cursor with which its current call begins, and the physical offset of
+the last message that was returned from that call. The messages of one broker come by falling physical offset.
+So a page that is fetched again after newer messages were stored continues at the right one.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ class Place:
 
     Attributes:
         cursor: The broker's cursor with which the current call begins; empty at the start.
-        last: Physical offset of the last message returned from that call; None where none was.
-        page_size: Messages that the call requests: the same again, so that the page ends at the same one.
-        done: Nothing more is to be had there.
-        lacking: And its messages may be incomplete: some were removed before their time.
+        last: Physical offset of the last message returned from that call; None if none was.
+        page_size: The messages that the call requests: the same number again, so that the page ends at the
+            same message.
+        done: The broker has no more messages.
+        lacking: Its messages may be incomplete, because some were removed before their time.
     """
 
     cursor: str = ""
@@ -48,7 +49,7 @@ def query_digest(*parts: object) -> int:
 
 
 def encode_cursor(digest: int, places: Mapping[str, Place]) -> str:
-    """The text that goes to the user."""
+    """The text for the user."""
     brokers = {
         name: [p.cursor, p.last, p.page_size, p.done, *([True] if p.lacking else [])]
         for name, p in sorted(places.items())
@@ -62,7 +63,7 @@ def decode_cursor(text: str, digest: int) -> dict[str, Place]:
     """The places of a cursor.
 
     Raises:
-        TroveError: CURSOR_ILLEGAL where it is damaged or of another query.
+        TroveError: CURSOR_ILLEGAL if it is damaged or of another query.
     """
     if len(text) > CURSOR_SIZE_MAX:
         raise TroveError(errors.CURSOR_ILLEGAL, f"a cursor of {len(text)} characters")
@@ -84,7 +85,7 @@ def decode_cursor(text: str, digest: int) -> dict[str, Place]:
 
 
 def _place(cursor: str, last: int | None, page_size: int, done: bool, lacking: bool = False) -> Place:
-    """TypeError where one of them is something else: anybody who can compute a CRC can make a cursor."""
+    """Raises TypeError for a wrong type: anybody who can compute a CRC can make a cursor."""
     last_is_right = last is None or type(last) is int
     flags_are_right = all(type(flag) is bool for flag in (done, lacking))
     if not (type(cursor) is str and last_is_right and type(page_size) is int and flags_are_right):

@@ -1,5 +1,5 @@
-"""One query over all brokers of a topic, by key or by conditions: each broker gives its messages in the order
-of time, a page at a time, and so does the merge."""
+"""One query over all brokers of a topic, by key or by conditions. Each broker returns its messages in the
+order of time, page by page, and so does the merge."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ class MergedQuery(Generic[PageT]):
         topic: The topic.
         broker: Only this one is asked; None: all.
         identity: Distinguishes the query's cursors from another's.
-        ask: The pages that one broker answers with from a place on, the last one marked.
-        newest_first: The order; else the oldest comes first.
+        ask: Requests one broker's pages from a place on, the last one marked.
+        newest_first: The order; if false the oldest comes first.
     """
 
     topic: str
@@ -84,8 +84,8 @@ class _BrokerSource(Generic[PageT]):
 
     Attributes:
         name: The broker.
-        connection: Its connection; None where it is in no route (then it is unreachable).
-        place: The progress of the query: the messages that the merge has got so far.
+        connection: Its connection; None if it is in no route (then it is unreachable).
+        place: The progress of the query: the messages that the merge has taken so far.
         answers: The last page of each call.
         unreachable: It did not answer; its messages are not in the answer.
     """
@@ -101,7 +101,7 @@ class _BrokerSource(Generic[PageT]):
     _after: Place | None = None  # the place once the current page is used up
 
     async def fill(self) -> None:
-        """Fetches pages until a message waits or nothing more is there. Raises TroveError."""
+        """Fetches pages until there is a message, or no more exist. Raises TroveError."""
         while not self.waiting and not self.unreachable:
             if self._after is not None:
                 self.place, self._after = self._after, None
@@ -136,14 +136,14 @@ class _BrokerSource(Generic[PageT]):
         raise TroveError(errors.BROKER_UNREACHABLE, f"{self.name} ended its answer without a last page")
 
     def _is_new(self, physical_offset: int) -> bool:
-        """Whether it was not given to the merge before, from the same page."""
+        """Whether the merge has not yet got it from the same page."""
         last = self.place.last
         if last is None:
             return True
         return physical_offset < last if self.query.newest_first else physical_offset > last
 
     def pop(self) -> Message:
-        """The next message that waits."""
+        """Takes the next message."""
         message = self.waiting.popleft()
         self.place = Place(self.place.cursor, message.physical_offset, self.place.page_size)
         if not self.waiting and self._after is not None:
@@ -246,7 +246,7 @@ async def all_messages(
 
 
 def _body_notes(messages: Iterable[Message]) -> Iterator[str]:
-    """A remark on each message whose body could not be had."""
+    """A remark on each message whose body could not be read."""
     for message in messages:
         if message.body_error:
             place = f"{message.topic}, queue {message.queue_id}, offset {message.queue_offset}"
@@ -254,7 +254,7 @@ def _body_notes(messages: Iterable[Message]) -> Iterator[str]:
 
 
 def decoded(records: bytes, queue_offsets: Sequence[int] | None) -> list[Message]:
-    """The messages of a reply's records; one after the other, since a look-up imports no NumPy."""
+    """The messages of a reply's records, decoded one by one, because a look-up imports no NumPy."""
     if queue_offsets is None:
         return [decode_received(record) for record in split_records(records)]
     return [

@@ -1,7 +1,7 @@
 """The client's view of the cluster: which broker has which queues. State only, no calls.
 
-A slot is one queue on one broker. A topic's slots are kept in one order (by queue id, then by broker
-name), so that every client that knows the same routes maps an ordering key to the same queue.
+A slot is one queue on one broker. A topic's slots are ordered by queue id, then by broker name, so that all
+clients with the same routes map an ordering key to the same queue.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class Slot(NamedTuple):
 
 
 class RouteTable:
-    """The newest routes, with the brokers that left them while this client was there."""
+    """The newest routes, with the brokers that left them since this client started."""
 
     def __init__(self) -> None:
         self.state = ClusterState(())
         self._brokers: dict[str, BrokerInfo] = {}
         self._entries: dict[str, tuple[BrokerRoute, dict[str, TopicRoute]]] = {}
         self.body_size_max: int | None = None
-        """The lowest limit of all live brokers, in bytes; None where there is none."""
+        """The lowest limit of all live brokers, in bytes; None if there is no broker."""
         self.lost: dict[str, frozenset[str]] = {}  # broker name -> its topics when it left
         self._slots: dict[str, tuple[Slot, ...]] = {}
         self._writable_slots: dict[str, tuple[Slot, ...]] = {}
@@ -42,7 +42,7 @@ class RouteTable:
         self._listeners: list[Callable[[], None]] = []
 
     def apply(self, state: ClusterState) -> None:
-        """Takes over new routes and notifies the listeners."""
+        """Replaces the routes and notifies the listeners."""
         names = {route.broker.name for route in state.brokers}
         for route in self.state.brokers:
             if route.broker.name not in names and len(self.lost) < LOST_BROKERS_MAX:
@@ -60,7 +60,7 @@ class RouteTable:
             listener()
 
     def slots(self, topic: str) -> tuple[Slot, ...]:
-        """The topic's queues; those last known where no live broker has any, () where none was ever known."""
+        """The topic's queues; the last known ones if no live broker has any; () if none were ever known."""
         slots = self._slots.get(topic)
         if slots is None:
             slots = self._live_slots(topic) or self._last_slots.get(topic, ())
@@ -84,7 +84,7 @@ class RouteTable:
         return broker is not None and broker.draining
 
     def is_fifo(self, topic: str) -> bool:
-        """Whether some live broker has the topic as one of type FIFO."""
+        """Whether a live broker has the topic with type FIFO."""
         entries = (self._entry(route, topic) for route in self.state.brokers)
         return any(entry is not None and entry.message_type == FIFO for entry in entries)
 
@@ -99,7 +99,7 @@ class RouteTable:
     def queue_brokers(self, topic: str, queue_id: int) -> list[str]:
         """Names of the brokers that have this queue for writing. If no live broker has the topic, those that
         had it last."""
-        # Sorted by queue, and every broker has queues 0 .. n-1: the search may end early.
+        # Sorted by queue, and every broker has the queues 0 .. n-1: the search may end early.
         names = []
         for slot in self.writable_slots(topic):
             if slot.queue_id == queue_id:
@@ -127,7 +127,7 @@ class RouteTable:
         return broker
 
     def find(self, name: str) -> BrokerInfo | None:
-        """The live broker of that name; None where there is none."""
+        """The live broker of that name; None if there is none."""
         return self._brokers.get(name)
 
     def brokers(self, name: str | None = None) -> list[BrokerInfo]:
@@ -140,9 +140,9 @@ class RouteTable:
         return found
 
     def brokers_of(self, topic: str, name: str | None = None) -> list[BrokerInfo]:
-        """The live brokers that have the topic; all of them where the routes do not name it.
+        """The live brokers that have the topic; all live brokers if it is not in the routes.
 
-        System topics, for instance, are in no route but can be read. Raises as `brokers`.
+        System topics, for example, are not in the routes but can be read. Raises as `brokers`.
         """
         if name is not None:
             return [self.broker(name)]
@@ -153,8 +153,8 @@ class RouteTable:
         """The one broker that has that queue.
 
         Raises:
-            TroveError: BROKER_AMBIGUOUS where several have it and none is named; BROKER_NOT_FOUND;
-                QUEUE_NOT_FOUND for a number that no queue can have.
+            TroveError: BROKER_AMBIGUOUS if several have it and none is named; BROKER_NOT_FOUND;
+                QUEUE_NOT_FOUND for an impossible queue id.
         """
         if not 0 <= queue_id <= QUEUE_ID_MAX:
             raise TroveError(
@@ -172,7 +172,7 @@ class RouteTable:
         return candidates[0]
 
     def lost_brokers_of(self, topic: str) -> list[str]:
-        """Brokers that had the topic and left the routes while this client watched."""
+        """Brokers that had the topic and left the routes since this client started."""
         return sorted(name for name, topics in self.lost.items() if topic in topics)
 
     def _has(self, broker: str, topic: str) -> bool:
@@ -188,12 +188,12 @@ class RouteTable:
         self._listeners.append(listener)
 
     def unlisten(self, listener: Callable[[], None]) -> None:
-        """Ends `listen`; nothing happens where it was not called."""
+        """Ends `listen`; has no effect if it was not called."""
         if listener in self._listeners:
             self._listeners.remove(listener)
 
     async def wait_until(self, condition: Callable[[], bool], timeout_seconds: float) -> bool:
-        """Waits for routes that meet the condition; False where none came in time."""
+        """Waits for routes that meet the condition; False if none arrived in time."""
         if condition():
             return True
         changed = asyncio.Event()

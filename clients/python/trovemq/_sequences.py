@@ -1,8 +1,8 @@
 """Numbers for a producer's messages, by which a broker recognises replays and gaps (option deduplicate).
 
-Each broker checks by itself, so each has its own row of numbers, which continues from the broker's last one.
-A message gets its number when its frame is written for the first time and keeps it at that broker, however
-often it is sent again.
+Each broker checks its own numbers, so there is one sequence per broker, which continues after the broker's
+last number. A message gets its number when its frame is written for the first time, and keeps it for that
+broker, however often it is sent again.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from trovemq_proto.records.layout import PROPERTY_PRODUCER, PROPERTY_SEQUENCE
 from trovemq_proto.records.properties import check_property
 
 OVERHEAD: Final = 192
-"""Bytes that a number takes of a record, at most."""
+"""The most bytes that a number adds to a record."""
 _ID: Final = re.compile(r"(?:[A-Za-z0-9_.@-]{1,64}:)?[A-Za-z0-9._-]{1,64}", re.ASCII)
 
 Properties = Sequence[Mapping[str, str] | None] | Mapping[str, str] | None
 
 
 def own_id(producer_id: str, access_key: str | None) -> str:
-    """The id as brokers know it: a user's begins with its access key, and is nobody else's."""
+    """The id at the brokers: that of a user begins with the access key, and belongs to this user."""
     return producer_id if access_key is None or ":" in producer_id else f"{access_key}:{producer_id}"
 
 
@@ -50,7 +50,7 @@ class SequenceAssigner:
         return broker in self._next
 
     def begin(self, broker: str, next_sequence: int) -> None:
-        """The broker's answer."""
+        """Sets the broker's answer."""
         self._next.setdefault(broker, next_sequence)
 
     def take(self, broker: str, count: int) -> range:
@@ -60,12 +60,12 @@ class SequenceAssigner:
         return range(first, first + count)
 
     def block(self, sequence: int) -> bytes:
-        """The properties of one number, encoded."""
+        """The encoded properties of one number."""
         text = f"{PROPERTY_PRODUCER}\x01{self.producer_id}\x02{PROPERTY_SEQUENCE}\x01{sequence}\x02"
         return text.encode("ascii")
 
     def with_numbers(self, properties: Properties, sequences: range) -> list[Mapping[str, str]]:
-        """The properties of each message, its number among them."""
+        """The properties of each message, with its number."""
         rows: Sequence[Mapping[str, str] | None]
         if properties is None or isinstance(properties, Mapping):
             rows = [properties] * len(sequences)
@@ -73,7 +73,7 @@ class SequenceAssigner:
             rows = properties
         for own in rows:
             for name in filter(is_internal, own or ()):
-                check_property(name, "")  # refuses it: the number is not the caller's to give
+                check_property(name, "")  # refuses the name: callers cannot set the number
         return [
             {**(own or {}), PROPERTY_PRODUCER: self.producer_id, PROPERTY_SEQUENCE: str(sequence)}
             for own, sequence in zip(rows, sequences, strict=True)

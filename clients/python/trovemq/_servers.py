@@ -4,7 +4,7 @@
     ns1:9876,ns2:9876         trovemq://ACCESS_KEY:SECRET_KEY@broker-a?call_timeout_ms=2000
 
 In a URL one host without a port is a broker (8081), several are nameservers (9876). A secret in a URL is
-percent-encoded (`%40` for @); no message and no list shows it.
+percent-encoded (`%40` for @); no error and no list shows it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NAMESERVER_PORT: Final = 9876
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A cluster's addresses, and the client's options of a URL."""
+    """The addresses of a cluster, and the client options of a URL."""
 
     addresses: tuple[str, ...]
     options: dict[str, Any] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class Server:
     """Access key and secret key."""
 
     def options_over(self, options: ClientOptions | None) -> ClientOptions:
-        """The caller's options with those of the URL; where the caller names TLS or keys, these count."""
+        """The caller's options with those of the URL; TLS and keys of the caller have priority."""
         options = options or ClientOptions()
         changed = dict(self.options)
         if options.tls is None:
@@ -63,7 +63,7 @@ class Server:
 
 
 def parse_server(server: str | Sequence[str]) -> Server:
-    """Raises TroveError REQUEST_ILLEGAL for anything else."""
+    """Parses a server. Raises TroveError REQUEST_ILLEGAL for an illegal one."""
     if isinstance(server, str) and server.startswith(SCHEME):
         return _parse_url(server)
     if not isinstance(server, str):
@@ -92,7 +92,7 @@ def with_absolute_files(server: str) -> str:
 
 
 def _checked(parts: Iterable[str]) -> tuple[str, ...]:
-    """HOST:PORT each; empty parts are left out."""
+    """The addresses as HOST:PORT; empty parts are left out."""
     addresses = tuple(part.strip() for part in parts if part.strip())
     for address in addresses:
         host, separator, port = address.rpartition(":")

@@ -1,4 +1,4 @@
-"""Which queue a message goes to."""
+"""Chooses the queue of a message."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trovemq._routes import Slot
 from trovemq.model import BrokerInfo
 from trovemq_proto.records.hashes import group_queue
 
-# A topic that no route names: its broker decides whether it exists (autoCreateTopicEnable) or not.
+# For a topic in no route the broker decides whether it exists (autoCreateTopicEnable).
 UNKNOWN = Slot("", 0)
 
 
@@ -17,7 +17,7 @@ class SlotChooser:
     """Chooses among the queues of one topic.
 
     Args:
-        pool: Routes, and which brokers could not be reached a moment ago.
+        pool: The routes, and the brokers that could not be reached recently.
         topic: The topic.
     """
 
@@ -27,7 +27,7 @@ class SlotChooser:
         self._turn = random.randrange(1 << 16)  # noqa: S311  many producers shall not begin at one queue
 
     def next(self) -> Slot:
-        """The next queue in turn; those of brokers that cannot be reached are skipped."""
+        """The next queue in turn; queues of unreachable brokers are skipped."""
         slots = self._pool.routes.writable_slots(self.topic) or (UNKNOWN,)
         self._turn += 1
         for i in range(len(slots)):
@@ -38,8 +38,8 @@ class SlotChooser:
         return slots[self._turn % len(slots)]
 
     def of_key(self, ordering_key: str) -> Slot:
-        """The queue of an ordering key or message group: the same one as long as the topic's queues stay the
-        same, and the one that a broker chooses for a RocketMQ client's message group."""
+        """The queue of an ordering key or message group. It stays the same as long as the topic's queues do,
+        and it is the one that a broker chooses for a RocketMQ client's message group."""
         slots = self._pool.routes.writable_slots(self.topic) or (UNKNOWN,)
         return slots[group_queue(ordering_key, len(slots))]
 
@@ -58,7 +58,8 @@ class SlotChooser:
         return slots[self._turn % len(slots)] if slots else Slot(broker, 0)
 
     def broker(self, slot: Slot) -> BrokerInfo:
-        """The live broker of a slot; any where no route has the topic. Raises TroveError BROKER_NOT_FOUND."""
+        """The live broker of a slot; any broker if no route has the topic. Raises TroveError
+        BROKER_NOT_FOUND."""
         if slot.broker == "":
             return self._pool.routes.brokers()[0]
         return self._pool.routes.broker(slot.broker)

@@ -1,4 +1,4 @@
-"""Brokers' stores: checked while they are in use, and copied."""
+"""Checks and copies brokers' stores while they are in use."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Stores:
         """Checks every record, consume-queue unit and key-index item of a store that is in use.
 
         Args:
-            broker: The broker; one after the other where None.
-            bytes_per_second: How fast the store is read; 64 MiB where None.
+            broker: The broker; None for all, one after the other.
+            bytes_per_second: How fast the store is read; None for 64 MiB.
 
         Yields:
-            Its progress about every half second, with its findings; the last one of each broker is `done`.
+            The progress about every half second, with new findings; the last one of each broker is `done`.
 
         Raises:
-            TroveError: LIMIT_EXCEEDED where one is running, REQUEST_ILLEGAL, BROKER_NOT_FOUND, …
+            TroveError: LIMIT_EXCEEDED if a scrub is running, REQUEST_ILLEGAL, BROKER_NOT_FOUND, …
         """
         rate = _checked_rate(bytes_per_second)
         for info in self._pool.routes.brokers(broker):
@@ -51,16 +51,17 @@ class Stores:
         bytes_per_second: int | None = None,
         copy: bool = False,
     ) -> AsyncGenerator[BackupProgress, None]:
-        """Copies a broker's store, as it is on disk now, into a directory of the broker's machine.
+        """Copies a broker's store, as it is on disk now, into a directory on the broker's machine.
 
         Args:
-            directory: An absolute path there, of a directory that is missing or empty.
-            broker: The broker; needed where there are several.
-            bytes_per_second: How fast the store is read; 64 MiB where None.
-            copy: Also closed segments are copied, instead of hard-linked where that can be done.
+            directory: The absolute path of a missing or empty directory there.
+            broker: The broker; needed if there are several.
+            bytes_per_second: How fast the store is read; None for 64 MiB.
+            copy: Copies closed segments, too; otherwise they are hard-linked if possible.
 
         Yields:
-            Its progress about every half second; the last one is `done`. Closed before, it is removed.
+            The progress about every half second; the last one is `done`. If the generator is closed before,
+            the backup is removed.
 
         Raises:
             TroveError: BROKER_AMBIGUOUS, REQUEST_ILLEGAL (the directory), LIMIT_EXCEEDED, DISK_FULL, …
@@ -79,7 +80,7 @@ class Stores:
 
 
 def _checked_rate(bytes_per_second: int | None) -> int:
-    """As on the wire, where 0 is the default."""
+    """The rate on the wire, where 0 is the default."""
     if bytes_per_second is not None and not 1 <= bytes_per_second <= RATE_MAX:
         raise TroveError(
             errors.REQUEST_ILLEGAL, f"bytes_per_second={bytes_per_second} is not in 1..{RATE_MAX}"

@@ -1,4 +1,4 @@
-"""Biographies from all brokers that have records of the message, merged."""
+"""Merges the tracks of a message from all brokers that have records of it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def ask_all(
 
 
 def _merged(answers: Sequence[MessageTrack], unreachable: Sequence[str]) -> MessageTrack:
-    """Messages are numbered through, broker by broker; copies and events are in the order of time."""
+    """Numbers the messages broker by broker; copies and events are in the order of time."""
     copies: list[MessageCopy] = []
     events: list[TrackEvent] = []
     statuses: list[ConsumptionStatus] = []

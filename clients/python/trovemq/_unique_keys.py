@@ -1,7 +1,7 @@
-"""The unique keys of this process: one sequence for all its clients, made when it is first needed.
+"""Makes the unique keys of this process: one sequence for all its clients, created when it is first needed.
 
-RocketMQ's v5 form holds the MAC, the process id, the second of the start and a sequence number, so two
-generators in one process could give the same key; there is one, and a new one after a fork.
+RocketMQ's v5 form has the MAC, the process id, the second of the start and a sequence number. Two generators
+in one process could give the same key; so there is one, and a new one after a fork.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _current() -> UniqueKeyGenerator:
 
 
 def _after_fork() -> None:
-    """The child begins a sequence of its own; whoever held the lock was in the parent."""
+    """The child process begins its own sequence; the holder of the lock stayed in the parent."""
     global _generator, _lock  # noqa: PLW0603
     _generator = None
     _lock = threading.Lock()

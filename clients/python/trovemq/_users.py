@@ -27,9 +27,9 @@ _ABSENT: Final = (errors.USER_NOT_FOUND,)
 class Users:
     """Administration of users; `Client.admin.users`. For super users, at brokers that authenticate callers.
 
-    Wherever `broker` is None, every live broker is asked; a user lives on each broker by itself. Secrets go
-    over the wire here: the brokers take them over TLS or on loopback alone. All calls raise TroveError; those
-    on every broker raise the first failure, and the changes on other brokers stay.
+    If `broker` is None, every live broker is called; each broker has its own users. These calls transmit
+    secrets: brokers accept them only over TLS or on loopback. All calls raise TroveError; those to every
+    broker raise the first failure, and the changes on other brokers stay.
     """
 
     def __init__(self, pool: ConnectionPool) -> None:
@@ -44,17 +44,17 @@ class Users:
         broker: str | None = None,
         exist_ok: bool = False,
     ) -> UserCredentials:
-        """Makes a user, durably, with the same secret on each broker.
+        """Creates a user, durably, with the same secret on each broker.
 
         Args:
             access_key: 1 to 64 letters, digits, '_', '.', '@' and '-'.
             secret_key: 8 to 256 printable ASCII characters without spaces; empty: a random one is made.
-            is_super: The user may do everything, without rules.
-            broker: The broker; every one where None.
+            is_super: Whether the user may do everything, without rules.
+            broker: The broker; None for all.
             exist_ok: A user of that name is not an error; it stays as it is, with its own secret.
 
         Returns:
-            The secret, which nobody can look up again; empty where every broker had the user before.
+            The secret, which cannot be read again; empty if every broker had the user before.
 
         Raises:
             TroveError: USER_EXISTS, USER_ILLEGAL, ACCESS_DENIED, AUTHENTICATION_DISABLED, …
@@ -77,7 +77,8 @@ class Users:
     async def rotate(
         self, access_key: str, *, secret_key: str = "", broker: str | None = None
     ) -> UserCredentials:
-        """Gives the user a new secret; the one before is valid until `drop_old_secret` or the next rotation.
+        """Gives the user a new secret; the previous one is valid until `drop_old_secret` or the next
+        rotation.
 
         Raises TroveError USER_NOT_FOUND, USER_ILLEGAL, …
         """
@@ -86,7 +87,7 @@ class Users:
         return UserCredentials(access_key, secret, tuple(await present(rotated, _ABSENT)))
 
     async def drop_old_secret(self, access_key: str, *, broker: str | None = None) -> list[UserDescription]:
-        """Only the newest secret is valid from here on. Raises TroveError USER_NOT_FOUND."""
+        """From now on only the newest secret is valid. Raises TroveError USER_NOT_FOUND."""
         return await present(
             [calls.drop_old_secret(access_key) for calls in _all(self._pool, broker)], _ABSENT
         )
@@ -94,7 +95,7 @@ class Users:
     async def enable(
         self, access_key: str, *, enabled: bool = True, broker: str | None = None
     ) -> list[UserDescription]:
-        """Takes the user's calls, or with `enabled=False` no more of them, at once.
+        """Accepts the user's calls, or with `enabled=False` refuses them, at once.
 
         Raises TroveError USER_NOT_FOUND; REQUEST_ILLEGAL for the last super user.
         """
@@ -103,14 +104,14 @@ class Users:
         )
 
     async def delete(self, access_key: str, *, broker: str | None = None) -> list[str]:
-        """Forgets the user and the user's rules; the brokers that had it.
+        """Deletes the user and the user's rules. Returns the brokers that had it.
 
         Raises TroveError USER_NOT_FOUND; REQUEST_ILLEGAL for the last super user.
         """
         return await present([calls.delete_user(access_key) for calls in _all(self._pool, broker)], _ABSENT)
 
     async def list_all(self, *, broker: str | None = None) -> list[UserDescription]:
-        """Every user of every broker; one on two brokers is there twice."""
+        """Every user of every broker; a user on two brokers is listed twice."""
         lists = await present([calls.users() for calls in _all(self._pool, broker)], ())
         return [user for users in lists for user in users]
 
@@ -137,8 +138,8 @@ class Rules:
             actions: Names with commas: Pub, Sub, Create, Update, Delete, Get, List, Read, Command, Backup,
                 Audit, All.
             resource: `Topic:orders`, `Topic:orders*`, `Group:*`, `Namespace:eu`, `Cluster:NAME` or `*`.
-            sources: Addresses or networks (`10.0.0.0/8`); none: from everywhere.
-            broker: The broker; every one where None.
+            sources: Addresses or networks (`10.0.0.0/8`); none: from anywhere.
+            broker: The broker; None for all.
 
         Raises:
             TroveError: USER_NOT_FOUND, RULE_ILLEGAL, LIMIT_EXCEEDED, …
@@ -154,7 +155,7 @@ class Rules:
         sources: Sequence[str] = (),
         broker: str | None = None,
     ) -> list[AccessRule]:
-        """As `allow`, the other way round: a matching deny wins over every allow."""
+        """Denies a user something; arguments as `allow`. A matching deny wins over every allow."""
         return await self._create(access_key, actions, resource, False, sources, broker)
 
     async def _create(
@@ -173,9 +174,9 @@ class Rules:
         return await present(made, ())
 
     async def delete(self, number: int, *, broker: str | None = None) -> None:
-        """Forgets a rule; each broker numbers its own.
+        """Deletes a rule; each broker numbers its own.
 
-        Raises TroveError RULE_NOT_FOUND; BROKER_AMBIGUOUS where there are several brokers and none is named.
+        Raises TroveError RULE_NOT_FOUND; BROKER_AMBIGUOUS if there are several brokers and none is named.
         """
         calls = _all(self._pool, broker)
         if len(calls) > 1:
@@ -183,21 +184,21 @@ class Rules:
         await calls[0].delete_rule(number)
 
     async def list_all(self, access_key: str = "", *, broker: str | None = None) -> list[AccessRule]:
-        """The rules of a user, or of all users where none is named. Raises TroveError USER_NOT_FOUND."""
+        """The rules of a user; without an access key those of all users. Raises TroveError USER_NOT_FOUND."""
         lists = await present([calls.rules(access_key) for calls in _all(self._pool, broker)], _ABSENT)
         return [rule for rules in lists for rule in rules]
 
     async def test(
         self, access_key: str, action: str, resource: str, *, source: str = "", broker: str | None = None
     ) -> list[AccessDecision]:
-        """Whether a user may do something, and which rule says so, on each broker.
+        """Whether a user may do something, and which rule decides, on each broker.
 
         Args:
             access_key: The user.
             action: One or more; one of them is enough.
             resource: `Topic:orders`: a name, not a pattern.
-            source: The address from which; empty: this client's own.
-            broker: The broker; every one where None.
+            source: The caller's address; empty: this client's own.
+            broker: The broker; None for all.
         """
         tested = [calls.test(access_key, action, resource, source) for calls in _all(self._pool, broker)]
         return await present(tested, _ABSENT)
@@ -210,13 +211,13 @@ class Quotas:
         self._pool = pool
 
     async def set(self, subject: str, quota: Quota, *, broker: str | None = None) -> list[QuotaDescription]:
-        """Limits how much may be taken, durably and from the next request on; each broker counts by itself.
+        """Sets a quota, durably and from the next request on; each broker counts by itself.
 
         Args:
             subject: `User:alice`, `User:*` (each user without one of its own), `Address:10.0.0.7`,
-                `Address:*`, `Client:ID` or `Client:*`. A super user falls under `User:NAME` alone.
+                `Address:*`, `Client:ID` or `Client:*`. For a super user only `User:NAME` counts.
             quota: The limits, all of them; `Quota()` removes the quota.
-            broker: The broker; every one where None.
+            broker: The broker; None for all.
 
         Raises:
             TroveError: USER_NOT_FOUND, REQUEST_ILLEGAL, LIMIT_EXCEEDED, …

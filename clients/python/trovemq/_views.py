@@ -1,13 +1,13 @@
-"""The given servers' views of the cluster, made into one: state only, no calls.
+"""Merges the given servers' views of the cluster into one: state only, no calls.
 
-Nameservers know nothing of each other, and each may miss something: it was just started, or a broker cannot
-reach it. So the client believes all of them together.
+Nameservers know nothing of each other, and each may lack something: it may have just started, or a broker
+cannot reach it. So the client merges their views.
 
-- A broker is in the routes while any view that counts has it: no server can hide a broker that lives.
-- Where views differ on one broker, the higher data version counts (the broker's own count of its topics'
-  changes), then the newest report: a view that lags never removes a topic.
-- The view of a server that broke off counts for KEPT_SECONDS more, or until another server is heard of. Where
-  no server can be reached at all, all of them count.
+- A broker is in the routes while any valid view has it: no server can hide a live broker.
+- If views differ on a broker, the higher data version counts (the broker's own count of its topics' changes),
+  then the newest report: an old view never removes a topic.
+- The view of a disconnected server stays valid for KEPT_SECONDS, or until another server reports. If no
+  server can be reached, all views are valid.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 from trovemq.model import BrokerRoute, ClusterState, ServerInfo
 
 KEPT_SECONDS: Final = 30.0
-"""Long enough for a nameserver to start over and to hear of its brokers."""
+"""Long enough for a nameserver to restart and to hear from its brokers."""
 
 
 @dataclass(slots=True)
@@ -41,8 +41,8 @@ class Views:
         self._count = 0
 
     def update(self, address: str, state: ClusterState, server: ServerInfo | None = None) -> None:
-        """The server's present view; this counts as a sign of life. `server` says who it is, the first time
-        at least."""
+        """Sets the server's present view, which is also a sign of life. `server` identifies it, at least the
+        first time."""
         before = self._views.get(address)
         if server is None:
             assert before is not None
@@ -58,11 +58,11 @@ class Views:
         self._views[address] = _View(server, state, None, reported)
 
     def is_known(self, address: str) -> bool:
-        """Whether the server has said who it is."""
+        """Whether the server has identified itself."""
         return address in self._views
 
     def broken(self, address: str, now: float) -> bool:
-        """The server is not heard of any more. False where it was not before."""
+        """The server is disconnected. Returns False if it was not connected before."""
         view = self._views.get(address)
         if view is None or view.broken_at is not None:
             return False
@@ -70,7 +70,7 @@ class Views:
         return True
 
     def whole(self, now: float) -> ClusterState:
-        """The routes, brokers by name."""
+        """The merged routes, brokers by name."""
         views = [view for view in self._views.values() if view.counts(now)]
         if not any(view.broken_at is None for view in views):
             views = list(self._views.values())
@@ -84,7 +84,7 @@ class Views:
         )
 
     def address_of(self, broker: str) -> str | None:
-        """Where a broker was given by its address; None where it is known from routes."""
+        """The address by which the broker was given; None if it is known from routes."""
         for address, view in self._views.items():
             if view.server.role == "broker" and view.server.name == broker:
                 return address

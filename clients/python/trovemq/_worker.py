@@ -1,4 +1,4 @@
-"""One handler at work: takes messages from its subscription, calls the function, settles them."""
+"""Runs one handler: takes messages from its subscription, calls the function, settles the messages."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ Shown = Callable[[ReceivedMessage], Any]
 
 
 class Worker:
-    """One handler; `work` runs as often as its concurrency says.
+    """One handler; `work` runs in as many tasks as its concurrency.
 
     Args:
         handler: The handler.
         handlers: All of them, with the common middleware and policy.
-        subscribe: The client's.
-        shown: Makes the message that the function gets.
+        subscribe: The client's method.
+        shown: Makes the message for the function.
 
     Attributes:
-        subscription: To be entered before, and closed after the work.
+        subscription: Must be entered before the work, and closed after it.
     """
 
     def __init__(self, handler: Handler, handlers: Handlers, subscribe: Subscribe, shown: Shown) -> None:
@@ -41,7 +41,7 @@ class Worker:
         self._handlers = handlers
         self._shown = shown
         self._ending = asyncio.Event()
-        self._turn = asyncio.Lock()  # of taking: one batch at a time fills, one rate counts
+        self._turn = asyncio.Lock()  # for taking: one batch at a time is filled, and one rate applies
         self._free_at = 0.0  # in the loop's time
         self._threads: ThreadPoolExecutor | None = None
         if not inspect.iscoroutinefunction(handler.function):
@@ -51,21 +51,22 @@ class Worker:
         )
 
     def end(self) -> None:
-        """No more messages are taken; those already taken are worked on."""
+        """Takes no more messages; those already taken are processed."""
         self._ending.set()
         self.subscription.end()
 
     def close(self) -> None:
-        """After the work."""
+        """Closes the subscription; call it after the work."""
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def work(self) -> None:
-        """Takes and calls until the end. Raises the TroveError that ends the subscription."""
+        """Takes messages and calls the function until the end. Raises the TroveError that ends the
+        subscription."""
         while messages := await self._take():
             try:
                 await self._process(messages)
-            except BaseException as failure:  # cancelled: another member can have them at once
+            except BaseException as failure:  # cancelled: other members can get the messages at once
                 for message in messages:
                     message.return_after(failure)
                 raise
@@ -73,7 +74,7 @@ class Worker:
     # --- taking ---------------------------------------------------------------------------------------
 
     async def _take(self) -> list[ReceivedMessage]:
-        """The next ones; [] at the end."""
+        """The next messages; [] at the end."""
         rate_max, loop = self.handler.rate_max, asyncio.get_running_loop()
         if rate_max is None and self.handler.batch is None:
             return await self._next()
@@ -164,7 +165,7 @@ class Worker:
         )
         try:
             await self._settle(message, failure)
-        except Exception:  # a delay that is none
+        except Exception:  # an illegal delay
             _log.exception("what to do with %s of %s failed", message.message_id, message.topic)
             message.return_after(failure)
 

@@ -1,4 +1,4 @@
-"""Topics, consumer groups and their offsets, statistics: on every broker, or on the one that is named."""
+"""Topics, consumer groups and their offsets, statistics: on every broker, or on one."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ QUEUE_COUNT_MAX = 1024
 
 class Admin:
     """Administration; `Client.admin`. `groups` has the calls for consumer groups, `store` those for stores,
-    `brokers` those for brokers as processes, `users` and `rules` those for who may do what, `quotas` those
-    for how much.
+    `brokers` those for broker processes, `users` and `rules` those for access, `quotas` those for quotas.
 
-    Wherever `broker` is None, every live broker is asked, or for one queue the one broker that has it. All
-    calls raise TroveError; those on every broker raise the first failure, and changes on other brokers stay.
-    Cancelling gives up waiting; a change may still be made.
+    If `broker` is None, every live broker is called, or for one queue the broker that has it. All calls raise
+    TroveError; those to every broker raise the first failure, and changes on other brokers stay. A cancelled
+    caller no longer waits, but the change may still be made.
     """
 
     def __init__(self, pool: ConnectionPool) -> None:
@@ -58,12 +57,13 @@ class Admin:
         Args:
             name: 1 to 127 characters of letters, digits, %, |, - and _.
             queue_count: Queues 0 .. queue_count-1, 1 to 1,024.
-            message_type: NORMAL, FIFO, DELAY, TRANSACTION, MIXED or UNSPECIFIED.
-            broker: The broker; every one where None.
+            message_type: NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY, MIXED or UNSPECIFIED.
+            broker: The broker; None for all.
             options: Further properties of the topic, by name: `deduplicate` (a time such as "1h"),
                 `order` ("priority"), `retention` ("until_acknowledged"), `retention_age_max` (a time),
-                `indexed_properties` (names with commas between); "off" is each one's default.
-            exist_ok: A topic of that name is not an error; it stays as it is, whatever the other arguments.
+                `indexed_properties` (names with commas between); the default of each is "off".
+            exist_ok: A topic of that name is not an error; it stays as it is, whatever the other arguments
+                are.
 
         Returns:
             The topic as each broker describes it.
@@ -101,8 +101,8 @@ class Admin:
         *,
         options: Mapping[str, str] | None = None,
     ) -> list[TopicDescription]:
-        """Changes a topic on every broker that has it; None leaves a value as it is, and so does
-        an option that is not named.
+        """Changes a topic on every broker that has it. Values that are None, and options that are not named,
+        stay as they are.
 
         Raises:
             TroveError: TOPIC_NOT_FOUND, REQUEST_ILLEGAL (fewer queues than now), MESSAGE_TYPE_UNSUPPORTED,
@@ -140,12 +140,13 @@ class Admin:
         return await present(calls, (errors.TOPIC_NOT_FOUND,))
 
     async def next_sequences(self, topic: str, producer_id: str, broker: str | None = None) -> dict[str, int]:
-        """Which number the next message of a producer has, by broker; 0 where it is not known (any more).
+        """The number of the next message of a producer, by broker; 0 if the broker does not know the producer
+        (any more).
 
         Args:
             topic: The topic.
-            producer_id: As `Producer.producer_id` is: `USER:ID` where its client has an access key.
-            broker: The broker; every one that has the topic where None.
+            producer_id: As `Producer.producer_id`: `USER:ID` if its client has an access key.
+            broker: The broker; None for every one that has the topic.
 
         Raises:
             TroveError: TOPIC_NOT_FOUND, PRODUCER_SEQUENCE_ILLEGAL, REQUEST_ILLEGAL (the topic has no option
@@ -159,7 +160,7 @@ class Admin:
     async def list_topics(
         self, include_system: bool = False, broker: str | None = None
     ) -> list[TopicDescription]:
-        """Every topic of every broker, without queues; a topic on two brokers is there twice."""
+        """Every topic of every broker, without queues; a topic on two brokers is listed twice."""
         connections = [self._pool.connection(info) for info in self._pool.routes.brokers(broker)]
         lists = await present([c.list_topics(include_system) for c in connections], ())
         return [topic for topics in lists for topic in topics]
@@ -168,10 +169,10 @@ class Admin:
         """Deletes a topic and its messages, and waits until it left the routes.
 
         Returns:
-            For each broker that had it, the physical offset below which its records are gone.
+            For each broker that had it, the physical offset below which its records are deleted.
 
         Raises:
-            TroveError: TOPIC_NOT_FOUND where no broker has it.
+            TroveError: TOPIC_NOT_FOUND if no broker has it.
         """
         check_text("name", name, errors.TOPIC_ILLEGAL)
         brokers = self._pool.routes.brokers_of(name, broker)
@@ -189,7 +190,7 @@ class Admin:
         return entry is not None and entry.queue_count == topic.queue_count
 
     async def _seen(self, condition: Callable[[], bool]) -> None:
-        """The change is made; routes that show it late are not an error."""
+        """Waits until the routes show the change. The change is made; late routes are not an error."""
         await self._pool.routes.wait_until(condition, ROUTE_WAIT_SECONDS)
 
     # --- group offsets --------------------------------------------------------------------------------
@@ -206,7 +207,7 @@ class Admin:
     async def get_offset(
         self, group: str, topic: str, queue_id: int, broker: str | None = None
     ) -> int | None:
-        """The next offset that the group will consume of a queue; None where it has none."""
+        """The next offset that the group will consume in a queue; None if it has none."""
         check_text("group", group, errors.GROUP_ILLEGAL)
         info = self._pool.routes.broker_of_queue(topic, queue_id, broker)
         return await self._pool.connection(info).get_offset(group, topic, queue_id)
@@ -228,12 +229,12 @@ class Admin:
         Args:
             group: The consumer group.
             topic: The topic.
-            queue_id: One queue; all where None.
-            timestamp: Epoch ms: the first message at or after it.
-            offset: That offset.
-            to_min: The queue's first message.
-            to_max: The queue's end.
-            broker: The broker; every one that has the topic where None.
+            queue_id: One queue; None for all.
+            timestamp: Epoch ms: to the first message stored at or after it.
+            offset: To this offset.
+            to_min: To the queue's first message.
+            to_max: To the queue's end.
+            broker: The broker; None for every one that has the topic.
 
         Raises:
             TroveError: REQUEST_ILLEGAL unless exactly one of the four targets is given; TOPIC_NOT_FOUND, …
@@ -276,7 +277,7 @@ def _check_options(options: object) -> None:
 
 def _check_queue_count(queue_count: int) -> None:
     check_number("queue_count", queue_count)
-    # On the wire 0 means "not given"; here that is None, and a 0 is a mistake.
+    # On the wire 0 means "not given". Here that is None, and 0 is a mistake.
     if not 1 <= queue_count <= QUEUE_COUNT_MAX:
         text = f"queue_count={queue_count} is not in 1..{QUEUE_COUNT_MAX}"
         raise TroveError(errors.REQUEST_ILLEGAL, text, queue_count=queue_count)

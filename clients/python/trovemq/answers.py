@@ -14,7 +14,7 @@ class GetAnswer:
     Attributes:
         kind: The kind of the identifier: `offset_msg_id` or `unique_key`.
         messages: One message, or all with that unique key, newest first.
-        unreachable: Brokers that did not answer and might have more of a unique key's messages.
+        unreachable: Brokers that did not answer and might have more messages with the unique key.
         more: There are older messages with that unique key; `Client.query` with type `unique` pages through.
     """
 
@@ -30,11 +30,11 @@ class QueryAnswer:
 
     Attributes:
         messages: Newest first.
-        complete: Nothing more matches, on any broker, and none that would have is known to have been removed
-            before its time.
-        cursor: Where to continue; None where nothing more is to be had.
+        complete: No other message matches, on any broker, and no matching message is known to have been
+            removed before its time.
+        cursor: Where to continue; None if there are no more messages.
         index_last_update_timestamp: Store time of the newest record that every broker's index has, epoch ms.
-        index_last_update_physical_offset: Its physical offset; of the broker with the largest lag.
+        index_last_update_physical_offset: Its physical offset, on the broker with the largest lag.
         unreachable: Brokers that have the topic and did not answer; `complete` is then False.
         notes: Remarks of the brokers, for example on a damaged record that was left out.
     """

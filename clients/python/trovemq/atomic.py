@@ -1,9 +1,9 @@
-"""Atomic transactions: messages of several topics, and acknowledgements, stored and seen together or not at
+"""Atomic transactions: messages of several topics, and acknowledgements, that are stored together or not at
 all.
 
 Not to be confused with `Producer.transaction` (trovemq.transaction), RocketMQ's transaction: there each
-message is stored as a half message at once, and the broker later asks the producer whether to commit it. Here
-nothing leaves this process before the commit, no broker asks later, and all messages appear in one step.
+message is stored as a half message at once, and the broker may later ask the producer whether to commit it.
+Here nothing is sent before the commit, no broker asks, and all messages appear in one step.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class CommitReceipt:
 
     Attributes:
         transaction_id: Its id, which the stored messages carry as the property TROVEMQ_TX_ID.
-        messages: One receipt a message, in the order they were sent.
+        messages: One receipt per message, in the order of sending.
         acknowledged_count: Messages acknowledged with it.
         broker: Name of the broker that has it.
-        repeated: The broker had committed it before it was asked (an answer was lost on the way).
+        repeated: The broker had committed it before this request (an earlier answer was lost).
     """
 
     transaction_id: str
@@ -84,13 +84,13 @@ class AtomicTransaction:
                 tx.ack(message)                      # received by a subscription
         print(tx.receipt.messages[0].queue_offset)
 
-    The end of the block commits; an exception within it, a cancellation too, rolls back: nothing was stored,
-    and the messages of `ack` are returned. After any crash of the broker all of it is there, or nothing.
+    The end of the block commits. An exception or a cancellation within it rolls back: nothing is stored, and
+    the messages of `ack` are returned. After any crash of the broker either everything is stored or nothing.
     (`Producer.transaction` is something else: RocketMQ's half messages.)
 
     Attributes:
         transaction_id: Its id.
-        receipt: Of the commit; None before.
+        receipt: The receipt of the commit; None before.
     """
 
     def __init__(self, pool: ConnectionPool, *, broker: str | None, timeout_ms: int | None) -> None:
@@ -135,7 +135,7 @@ class AtomicTransaction:
         ordering_key: str | None = None,
         **message: Unpack[MessageArguments],
     ) -> int:
-        """Adds one message; arguments as `Client.send`. A delayed message can be no part of a transaction.
+        """Adds one message; arguments as `Client.send`. A delayed message cannot be part of a transaction.
 
         Returns:
             Its number: the index of its receipt in `receipt.messages`.
@@ -185,7 +185,7 @@ class AtomicTransaction:
             Their numbers, as `send`.
 
         Raises:
-            TroveError: As `send`; those before the one refused belong to the transaction then.
+            TroveError: As `send`; then the messages before the refused one belong to the transaction.
         """
         if isinstance(priority, Sequence) and len(priority) != len(bodies):
             text = f"{len(priority)} priorities for {len(bodies)} bodies"
@@ -206,10 +206,10 @@ class AtomicTransaction:
         return range(first, len(self._messages))
 
     def ack(self, message: ReceivedMessage) -> None:
-        """Consumes a received message with the commit. Where there is none, the message is returned.
+        """Consumes a received message with the commit. Without a commit the message is returned.
 
         Raises:
-            TroveError: REQUEST_ILLEGAL for a message that is settled already, that no group owes (a
+            TroveError: REQUEST_ILLEGAL for a message that is settled already, for one without a group (a
                 broadcast), or after the end; TRANSACTION_BROKERS; TRANSACTION_SIZE_EXCEEDED.
         """
         self._check_open()
@@ -229,12 +229,13 @@ class AtomicTransaction:
     async def commit(self) -> CommitReceipt:
         """Stores everything, in one step, and waits until it is as safe as the broker's flush mode says.
 
-        A temporary failure is tried again until `delivery_timeout_ms`, under the same id: it is committed
-        once. A transaction without messages and acknowledgements commits without asking anybody.
+        A temporary failure is retried until `delivery_timeout_ms`, under the same id: it is committed once. A
+        transaction without messages and acknowledgements commits without a call.
 
         Raises:
-            TroveError: It was refused; nothing is stored then. With the field in_doubt the broker could not
-                be asked any more whether it is stored. TRANSACTION_TIMED_OUT, TRANSACTION_BROKERS, …
+            TroveError: It was refused, and nothing is stored: TRANSACTION_TIMED_OUT, TRANSACTION_BROKERS, …
+                With the field in_doubt it is unknown whether it is stored, because the broker cannot be
+                reached any more.
         """
         self._check_open()
         self._ended = True
@@ -248,7 +249,7 @@ class AtomicTransaction:
         return self.receipt
 
     def rollback(self) -> None:
-        """Drops everything; messages of `ack` are returned."""
+        """Drops everything; the messages of `ack` are returned."""
         self._check_open()
         self._ended = True
         self._give_back()
@@ -289,7 +290,7 @@ class AtomicTransaction:
 
     async def _try_once(self, broker: BrokerInfo, places: list[Slot], *, ask_first: bool) -> wire.CommitReply:
         connection = self._pool.connection(broker)
-        if ask_first:  # the answer of an earlier try was lost, perhaps
+        if ask_first:  # the answer of an earlier try may be lost
             try:
                 return await wire.get_transaction(connection, self.transaction_id)
             except TroveError as error:
@@ -301,7 +302,7 @@ class AtomicTransaction:
         return await wire.transact(connection, frames, timeout_ms)
 
     def _may_be_forgotten(self, error: TroveError) -> bool:
-        """The broker remembers a commit for a while only: to send it again might store it twice."""
+        """Whether the broker may have forgotten a commit: then sending it again could store it twice."""
         remembered_ms = error.fields.get("remembered_ms")
         tried_ms = (asyncio.get_running_loop().time() - self._began) * 1000
         return remembered_ms is not None and tried_ms >= int(remembered_ms)
@@ -339,7 +340,7 @@ class AtomicTransaction:
         yield wire.commit_frame()
 
     def _by_queue(self, places: list[Slot]) -> dict[tuple[str, int], list[int]]:
-        """The messages of each queue, in their order: so they travel, and so they lie in the log."""
+        """The messages of each queue, in their order: they are sent and stored in this order."""
         found: dict[tuple[str, int], list[int]] = {}
         for index, (message, place) in enumerate(zip(self._messages, places, strict=True)):
             found.setdefault((message.topic, place.queue_id), []).append(index)
@@ -384,7 +385,7 @@ class AtomicTransaction:
         self._pinned.setdefault(broker, why)
 
     async def _placed(self) -> tuple[BrokerInfo, list[Slot]]:
-        """The broker that has everything, and a queue of it for each message."""
+        """The broker that has all topics, and a queue of it for each message."""
         routes = self._pool.routes
         topics = list(dict.fromkeys(message.topic for message in self._messages))
         if not all(routes.slots(topic) for topic in topics):
@@ -436,7 +437,7 @@ class AtomicTransaction:
 
 
 def _may_be_stored(error: TroveError) -> bool:
-    """Whether the commit may have been carried out all the same."""
+    """Whether the commit may have been done nevertheless."""
     return error.spec in (
         errors.BROKER_UNREACHABLE,
         errors.REQUEST_TIMEOUT,

@@ -64,27 +64,29 @@ def connect(
     """Connects to a cluster: `client = await connect(…)`, or `async with connect(…) as client:`.
 
     Only the given servers, and the brokers in their routes, are ever dialled. The routes are followed in
-    the background; when the server that is followed breaks off, the next one is taken.
+    the background, from all given servers together.
 
     Args:
         server: HOST:PORT of a nameserver or a broker; several nameservers with commas or as a sequence. Or a
             URL, `trovemq://ACCESS_KEY:SECRET_KEY@ns1:9876,ns2:9876?tls=true&call_timeout_ms=2000`: its times
-            and sizes win over those of `options`; its TLS and keys count where nothing else names any.
-        wait_ms: How long to continue trying while no server answers; each is tried once at least.
+            and sizes win over those of `options`; its TLS and keys count only if no argument or option names
+            any.
+        wait_ms: How long to retry while no server answers; each is tried at least once.
         tls: True, or TlsOptions with the files; False for a plain connection. None: as the options say,
             else as the environment does (TROVEMQ_TLS, TROVEMQ_TLS_CA, …).
-        access_key: Who calls, where the servers ask; None: as the options say, else as the environment does
-            (TROVEMQ_ACCESS_KEY and TROVEMQ_SECRET_KEY, or TROVEMQ_CREDENTIALS, which names a file of both).
-        secret_key: Its secret; it never goes over the wire.
+        access_key: The user, for servers with authentication; None: as the options say, else as the
+            environment does (TROVEMQ_ACCESS_KEY and TROVEMQ_SECRET_KEY, or TROVEMQ_CREDENTIALS, which names a
+            file of both).
+        secret_key: The user's secret; it is never transmitted.
         options: Sizes, times, retries, and the transport.
 
     Returns:
-        Something to await or to enter; nothing is dialled before.
+        An object to await or to enter; nothing is dialled before.
 
     Raises:
-        TroveError: BROKER_UNREACHABLE, REQUEST_TIMEOUT or TLS_FAILED (when awaited); REQUEST_ILLEGAL for what
-            is not an address; TLS_OPTION_ILLEGAL for files that cannot be used. Cancelling closes what was
-            opened.
+        TroveError: BROKER_UNREACHABLE, REQUEST_TIMEOUT or TLS_FAILED (when awaited); REQUEST_ILLEGAL for an
+            illegal address; TLS_OPTION_ILLEGAL for files that cannot be used. Cancelling closes open
+            connections.
     """
     if options is not None:
         check_type("options", options, ClientOptions)
@@ -99,7 +101,7 @@ def connect(
 
 
 class Connecting:
-    """A client that is about to be connected; see `connect`."""
+    """A client that is not connected yet; see `connect`."""
 
     def __init__(self, servers: Sequence[str], wait_ms: int, options: ClientOptions) -> None:
         self._servers = servers
@@ -133,7 +135,7 @@ class Connecting:
 
 
 class Client(Lookups):
-    """A connected client; made by `connect`. It belongs to the event loop that it was made in.
+    """A connected client, created by `connect`. It belongs to the event loop in which it was created.
 
     Attributes:
         admin: Topics, group offsets, statistics.
@@ -141,14 +143,14 @@ class Client(Lookups):
 
     def __init__(self, pool: ConnectionPool) -> None:
         super().__init__(pool)
-        self._producers: OrderedDict[str, Producer] = OrderedDict()  # those of `send`
+        self._producers: OrderedDict[str, Producer] = OrderedDict()  # the producers of `send`
         self._all_producers: WeakSet[Producer] = WeakSet()
-        self._subscriptions: set[Subscription] = set()  # those that are open
+        self._subscriptions: set[Subscription] = set()  # open subscriptions
 
     @cached_property
     def admin(self) -> Admin:
         """Topics, groups, stores, statistics."""
-        from trovemq.admin import Admin  # for look-ups and sends alone it is not imported
+        from trovemq.admin import Admin  # not imported for look-ups and sends
 
         return Admin(self._pool)
 
@@ -206,7 +208,7 @@ class Client(Lookups):
         )
 
     def transaction(self, *, broker: str | None = None, timeout_ms: int | None = None) -> AtomicTransaction:
-        """Messages of several topics, and acknowledgements, that are stored and seen together or not at all.
+        """Messages of several topics, and acknowledgements, that are stored together or not at all.
 
             async with client.transaction() as tx:
                 await tx.send("orders", b"order 42")
@@ -217,8 +219,8 @@ class Client(Lookups):
         (`Producer.transaction` is RocketMQ's transaction, with half messages and a checker.)
 
         Args:
-            broker: The broker; where None, one that has all the topics.
-            timeout_ms: How long the transaction may take; None: as long as it likes here, 60 s at the broker.
+            broker: The broker; None for one that has all the topics.
+            timeout_ms: How long the transaction may take; None: no limit here, and 60 s at the broker.
 
         Raises:
             TroveError: REQUEST_ILLEGAL for a time-out that is not positive.
@@ -243,7 +245,7 @@ class Client(Lookups):
             The message's unique key. A message that was recalled before is not an error.
 
         Raises:
-            TroveError: RECALL_HANDLE_ILLEGAL where the handle is unreadable or the message was delivered;
+            TroveError: RECALL_HANDLE_ILLEGAL if the handle is unreadable or the message was delivered;
                 BROKER_UNREACHABLE, …
         """
         from trovemq._rocketmq.recalling import recall
@@ -284,22 +286,24 @@ class Client(Lookups):
 
         Args:
             topic: The topic.
-            linger_ms: How long a batch waits for more messages; 0 sends in the next turn of the loop.
-            batch_bytes_max: When a batch of single messages is full.
-            in_flight_bytes_max: Unacknowledged bytes; `send` and `send_batch` wait while there are more.
-            retry_in_doubt: Send messages again that may have been stored already: nothing is lost where
-                the broker comes back, and a message may be stored twice (with the same unique key).
+            linger_ms: How long a batch waits for more messages; 0: it is sent in the next turn of the loop.
+            batch_bytes_max: The most bytes of a batch of single messages.
+            in_flight_bytes_max: The most unacknowledged bytes; `send` and `send_batch` wait while there are
+                more.
+            retry_in_doubt: Whether messages that may have been stored are sent again: none is lost if the
+                broker comes back, but a message may be stored twice (with the same unique key).
             checker: Decides about a message whose transaction is still open, in this process or an
                 earlier one: called with the message, returns (or awaits) a TransactionResolution.
-            idempotent: Numbers the messages, for topics with the option deduplicate: a message that may be
-                stored already is sent again (retry_in_doubt) and stored once, and the broker reports gaps
-                (`SendReceipt.sequence_gap`, the metric trovemq_producer_missing, its log). Delayed messages
-                and those of `Producer.transaction` get no number: they are known by their unique keys. A
-                commit of `Client.transaction` is known by the transaction's id; its messages must have none.
-            producer_id: The same, under an id that outlives the process: the numbers continue
-                where each broker says that they stand. One running producer an id: a second one's messages
-                are refused with PRODUCER_SEQUENCE_CONFLICT. A client with an access key puts it and `:`
-                before the id: brokers that ask who calls let nobody else use it.
+            idempotent: Numbers the messages, for topics with the option deduplicate: a message that may have
+                been stored is sent again (retry_in_doubt) and stored once, and the broker reports gaps
+                (`SendReceipt.sequence_gap`, the metric trovemq_producer_missing_total, its log). Delayed
+                messages and those of `Producer.transaction` get no number: they are recognised by their
+                unique keys. A commit of `Client.transaction` is recognised by the transaction's id; its
+                messages must not have numbers.
+            producer_id: As idempotent, with an id that is the same in the next process: the numbers continue
+                after each broker's last one. Only one running producer may use an id: the messages of a
+                second one are refused with PRODUCER_SEQUENCE_CONFLICT. A client with an access key adds it
+                and `:` before the id; brokers with authentication let no other user use this id.
 
         Raises:
             TroveError: TOPIC_ILLEGAL for a name that no record can carry, PRODUCER_SEQUENCE_ILLEGAL,
@@ -355,10 +359,10 @@ class Client(Lookups):
 
         A message is delivered again, with a higher `attempt`, when it is returned, when its consumer is gone,
         or when `invisible_ms` is over; after the group's attempts are used up it goes to the topic
-        `%DLQ%GROUP`. Of an orderly group, one message of a message group at a time is returned here, and the
-        next one after that is settled. A group that is made at its first use is orderly where one of its
-        topics is of type FIFO; a group that was there before stays as it is: where it does not keep a FIFO
-        topic's order, this client logs a warning, once (`trovemq group alter GROUP --orderly`).
+        `%DLQ%GROUP`. An orderly group gets one message of a message group at a time, and the next one after
+        that is settled. A group that is created by its first use is orderly if one of its topics is of type
+        FIFO. An existing group stays as it is: if it does not keep a FIFO topic's order, this client logs a
+        warning once (`trovemq group alter GROUP --orderly` changes the group).
 
         Args:
             topic: The topic.
@@ -366,17 +370,18 @@ class Client(Lookups):
             filter: A tag expression: `paid`, `paid || refunded`, `*`.
             tags: The same as a list.
             sql: An SQL-92 condition on properties instead: `amount > 10 AND region IN ('eu', 'us')`.
-            invisible_ms: How long a message is this subscriber's (10 s to 12 h, RocketMQ's simple consumer);
-                None: for as long as this client lives (its push consumer).
-            prefetch: Messages that are received ahead of the program; at most one batch less is requested.
-            prefetch_bytes_max: Bytes of bodies received ahead; exceeded by at most one batch.
+            invisible_ms: How long a message is leased to this subscriber (10 s to 12 h, as RocketMQ's simple
+                consumer); None: as long as this client lives (as its push consumer).
+            prefetch: The most messages that are received ahead of the program.
+            prefetch_bytes_max: The most bytes of bodies received ahead; exceeded by at most one batch.
             handler: Consumes a message that an operator sends to this client (`trovemq consume-directly`).
             broadcast: Every subscriber gets every message: queues are pulled by offset, positions are kept
                 in this process alone, and nothing is redelivered (`ack` and `nack` do nothing). The group is
                 a name only.
-            start: Where a group begins in queues that it has never read: `earliest`, `latest` (what is stored
-                from now on), or a time; elsewhere it continues at its offset. None: as the broker's setting
-                `new_group_start` says. A broadcast begins there each time, at `latest` where None.
+            start: Where a group begins in queues that it has never read: `earliest`, `latest` (messages that
+                are stored from now on), or a time; in other queues it continues at its offset. None: as the
+                broker's setting `new_group_start` says. A broadcast begins there each time; None means
+                `latest`.
 
         Returns:
             A Subscription, to be entered.
@@ -417,14 +422,14 @@ class Client(Lookups):
     ) -> None:
         """Calls `handler` for each message, until it is cancelled or the client is closed.
 
-        A message is consumed when its handler returns; it is delivered again, with back-off, when the handler
-        raises (which is logged). Operators can have messages consumed directly.
+        A message is consumed when its handler returns. If the handler raises, this is logged, and the message
+        is delivered again with back-off. Operators can have messages consumed directly.
 
         Args:
-            topic: As `subscribe`, like everything that is not named here.
+            topic: The topic; this and all arguments that are not described here are those of `subscribe`.
             group: The consumer group.
             handler: An async function of one message.
-            concurrency: Handlers that run at a time, 1 to 10,000.
+            concurrency: The most handlers that run at a time, 1 to 10,000.
 
         Raises:
             TroveError: Continuing is useless: TOPIC_NOT_FOUND, GROUP_NOT_FOUND, FILTER_ILLEGAL, …
@@ -461,14 +466,15 @@ class Client(Lookups):
 
             await client.run(handlers)
 
-        At the signal nothing more is received, the calls that run come to their end, and everything else is
-        returned. A second signal cancels them.
+        At the signal the client receives no more messages, lets running calls end, and returns all other
+        messages. A second signal cancels the running calls.
 
         Args:
             handlers: What to run.
-            drain_seconds: How long calls may take to end; then they are cancelled, their messages returned.
-            signals: Those that end it; () for none: then `Running.stop` does, or leaving the block. Signals
-                arrive where the loop runs in the main thread.
+            drain_seconds: How long running calls may take to end; then they are cancelled and their messages
+                returned.
+            signals: The signals that end it; () for none: then `Running.stop` ends it, or leaving the block.
+                Signals arrive only if the loop runs in the main thread.
 
         Raises:
             TroveError: REQUEST_ILLEGAL (no handlers); when awaited or entered, as `subscribe`.
@@ -526,22 +532,23 @@ class Client(Lookups):
         wait_ms: int = 15_000,
         broker: str | None = None,
     ) -> AsyncGenerator[FetchedBatch, None]:
-        """The records of one queue from an offset on, in batches: no work a message is done here.
+        """The records of one queue from an offset on, in batches, without any work per message.
 
-        A broken stream is opened again at the same place, for as long as `reconnect_timeout_ms`.
+        A broken stream is opened again at the same place, within `reconnect_timeout_ms`.
 
         Args:
             topic: The topic.
             queue_id: The queue.
-            offset: The first queue offset; where None, the first one that the queue still has.
-            end: The queue offset to stop before; the end of the queue, as `follow` says, where None.
-            bytes_max: Bytes of one batch; it has one record at least.
-            messages_max: Messages of one batch; 0 for as many as fit.
+            offset: The first queue offset; None for the first one that the queue still has.
+            end: The queue offset to stop before; None for the end of the queue, or with `follow` for no end.
+            bytes_max: The most bytes of one batch, which has at least one record.
+            messages_max: The most messages of one batch; 0 for as many as fit.
             tags: Only records with one of these tags.
-            prefetch: Batches that are in flight or waiting for the reader (with `tags` one is in flight).
-            follow: Continue at the end of the queue; else it ends there.
+            prefetch: Batches that are in flight or wait for the reader (with `tags` one is in flight).
+            follow: Whether to wait for new messages at the end of the queue; otherwise the iteration ends
+                there.
             wait_ms: With `follow`, how long the broker holds one fetch at the end of the queue.
-            broker: The broker; needed where several have the queue.
+            broker: The broker; needed if several have the queue.
 
         Raises:
             TroveError: OFFSET_OUT_OF_RANGE (fields min_offset, max_offset), TOPIC_NOT_FOUND,
@@ -577,7 +584,7 @@ class Client(Lookups):
 
 
 def _recordable(topic: str) -> str:
-    """The name. TroveError TOPIC_ILLEGAL where it is too long for a record, or no valid Unicode."""
+    """The name. Raises TroveError TOPIC_ILLEGAL if it is too long for a record, or not valid Unicode."""
     check_text("topic", topic, errors.TOPIC_ILLEGAL)
     if len(topic) > TOPIC_NAME_MAX or any("\ud800" <= character <= "\udfff" for character in topic):
         text = (

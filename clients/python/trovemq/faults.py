@@ -1,11 +1,11 @@
-"""Faults on purpose, for tests of programs: those that any client can meet, often, and the same each time.
+"""Injects faults for tests of programs: faults that any client can meet, but often and repeatable.
 
     with trovemq.testing.broker(faults=Faults(seed=7, duplicates=0.2, redeliveries=0.2)) as broker:
         ...                                  # the program connects to broker.url
 
 The faults are made in the client, between the broker and the program; the broker and its store are real. A
 fault is drawn from the seed and the message's place (topic, queue, offset, attempt), not from the order of
-events: the same messages have the same faults in each run, however the tasks of the program run.
+events. So the same messages have the same faults in each run, however the tasks of the program run.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ class Faults:
     """How often something goes wrong: shares from 0 to 1.
 
     Attributes:
-        seed: Other seeds have other faults.
-        duplicates: Messages that `send` stores twice, with one unique key: a sender that sent again in doubt.
+        seed: Determines the faults.
+        duplicates: Messages that `send` stores twice, with one unique key, like a sender that repeats a send
+            in doubt.
         lost_answers: Messages that are stored, and whose `send` raises BROKER_UNREACHABLE with in_doubt.
         slow_disk: Messages whose acknowledgement comes late.
-        slow_disk_ms: So late.
-        delays: Received messages that come late: others overtake them, but in an orderly group none of their
+        slow_disk_ms: How late.
+        delays: Received messages that come late. Others overtake them, but in an orderly group none of their
             own message group.
-        reorderings: Received messages that come after a later one: of an orderly group, one of another
-            message group. Where none comes they wait for `delay_ms`.
-        delay_ms: So late at most.
-        redeliveries: Acknowledged messages that are delivered again: the acknowledgement was lost.
-        disconnects: Messages that a breaking connection loses on their way: they come with the next attempt.
+        reorderings: Received messages that come after a later one; in an orderly group after one of another
+            message group. If none comes, they wait for `delay_ms`.
+        delay_ms: The longest delay.
+        redeliveries: Acknowledged messages that are delivered again, as if the acknowledgement was lost.
+        disconnects: Messages that are lost with a breaking connection; they come with the next attempt.
     """
 
     seed: int = 0
@@ -74,13 +75,13 @@ class Faults:
         return self.draw(fault, *place) < share
 
     def text(self) -> str:
-        """As in a URL: `seed:7,duplicates:0.2`."""
+        """The faults in the form for a URL: `seed:7,duplicates:0.2`."""
         given = ((one.name, getattr(self, one.name), one.default) for one in fields(self))
         return ",".join(f"{name}:{value}" for name, value, default in given if value != default)
 
     @classmethod
     def parse(cls, text: str) -> Faults:
-        """The other way round. Raises TroveError REQUEST_ILLEGAL."""
+        """The inverse of `text`. Raises TroveError REQUEST_ILLEGAL."""
         types = {one.name: int if one.type == "int" else float for one in fields(cls)}
         given: dict[str, Any] = {}
         for part in filter(None, text.split(",")):

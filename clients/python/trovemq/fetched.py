@@ -1,4 +1,4 @@
-"""A batch of records as a pull brought it: columns first, messages only on demand."""
+"""A batch of records from a pull: columns first, message objects only on demand."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FetchedBatch:
     """Records of one queue in queue order. `records` and `offsets` need NumPy (`trovemq[numpy]`).
 
     Attributes:
-        data: The records' bytes, as they are in the broker's log.
+        data: The bytes of the records, as in the broker's log.
         next_offset: Queue offset to continue from.
         min_offset: The queue's first offset.
         max_offset: One past the queue's last visible message.
@@ -112,8 +112,8 @@ class FetchedBatch:
         return stored
 
     def messages(self) -> Iterator[Message]:
-        """One decoded message a record; one whose body does not inflate has a `body_error`. Raises TroveError
-        RECORD_DAMAGED at a record that does not match its CRC."""
+        """One decoded message per record; a message whose body does not inflate has a `body_error`. Raises
+        TroveError RECORD_DAMAGED at a record that does not match its CRC."""
         if self.queue_offsets is None and self._has_columns:
             yield from self.records.received()
             return

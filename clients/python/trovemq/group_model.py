@@ -20,12 +20,13 @@ BACKOFF_MS_DEFAULT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """How a consumer group is served.
+    """The settings of a consumer group.
 
     Attributes:
-        orderly: Delivered in the order of each message group.
+        orderly: Whether the order of each message group is kept.
         retry_max: Redeliveries before a message becomes a dead letter.
-        backoff_ms: Delay before each redelivery, the last one for all further ones; () = RocketMQ's steps.
+        backoff_ms: The delay before each redelivery; the last one holds for all further ones; () = RocketMQ's
+            steps.
         exponential: Instead of the steps: from `backoff_initial_ms` times `backoff_multiplier` each time, up
             to `backoff_max_ms`. Zeros are the broker's defaults.
     """
@@ -45,13 +46,13 @@ class GroupDescription:
 
     Attributes:
         group: Its name.
-        settings: With the defaults filled in.
+        settings: Its settings, with the defaults filled in.
         member_count: Consumers connected now.
-        topics: Topics that it has offsets or subscriptions of.
-        broker: The broker that says so.
-        created: False where it has offsets or members only, and no settings of its own.
-        unordered_topics: Topics of type FIFO among them, whose order the group does not keep: alter it to be
-            orderly.
+        topics: Topics that it has offsets or subscriptions for.
+        broker: The broker that describes it.
+        created: False if it has only offsets or members, and no settings of its own.
+        unordered_topics: Those of its topics that are of type FIFO and whose order the group does not keep:
+            alter the group to be orderly.
     """
 
     group: str
@@ -65,7 +66,7 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A consumer that is connected; `subscriptions` maps topics to filter expressions."""
+    """A connected consumer; `subscriptions` maps topics to filter expressions."""
 
     client_id: str
     client_type: str
@@ -73,7 +74,7 @@ class GroupMember:
     version: str
     address: str
     last_heartbeat: int  # epoch ms
-    in_flight: int  # messages that it holds
+    in_flight: int  # messages that are leased to it
     broker: str
     subscriptions: Mapping[str, str] = field(default_factory=dict)
 
@@ -87,12 +88,13 @@ class QueueLag:
         queue_id: The queue.
         min_offset: Its first offset.
         max_offset: Its end.
-        committed: Everything below is consumed; None where the group never read the queue.
-        next_offset: The next one to be delivered for the first time.
-        in_flight: Delivered and not acknowledged.
-        lag: Messages not consumed, without those that the group's filter drops.
-        lag_ms: Age of the oldest of them; 0 where there is none.
-        estimated: There were too many to look at each: the filter's share was estimated.
+        committed: All messages below are consumed; None if the group never read the queue.
+        next_offset: The offset of the next message to be delivered for the first time.
+        in_flight: Messages that were delivered and not acknowledged.
+        lag: Messages that are not consumed, without those that the group's filter drops.
+        lag_ms: Age of the oldest of them; 0 if there is none.
+        estimated: Whether the share of the filter was estimated, because there were too many messages to
+            examine.
         broker: The broker that has the queue.
     """
 
@@ -133,7 +135,7 @@ class DeadLetter:
 class ResentDeadLetter:
     """The result for one dead letter: where it was sent, or the `error` (a symbol) with its message.
 
-    again: an earlier call had sent it, and nothing was sent now.
+    again: whether an earlier call had sent it, and nothing was sent now.
     """
 
     broker: str
@@ -156,8 +158,8 @@ class DirectConsumption:
 
 @dataclass(frozen=True, slots=True)
 class DelayedMessage:
-    """A message that waits for its delivery time (epoch ms). `recall_handle` is None where it has no unique
-    key and so cannot be recalled."""
+    """A message that waits for its delivery time (epoch ms). `recall_handle` is None if it has no unique key
+    and so cannot be recalled."""
 
     message: Message
     topic: str

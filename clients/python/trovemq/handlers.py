@@ -1,4 +1,4 @@
-"""The functions of a worker: each with its topic and group, and the steps when it fails.
+"""The functions of a worker: each with its topic, its group, and its reaction to failures.
 
     handlers = trovemq.Handlers(middleware=[trovemq.middleware.log_calls()])
 
@@ -7,7 +7,7 @@
 
     await client.run(handlers)      # until SIGTERM or Ctrl-C
 
-The end of a message whose function raised:
+What happens to a message if its function raises:
 
 | on_error for the exception's class | then                                                                 |
 |------------------------------------|----------------------------------------------------------------------|
@@ -15,10 +15,10 @@ The end of a message whose function raised:
 | Retry(delay, attempts_max)         | again after the delay; after that many deliveries a dead letter      |
 | "dead_letter"                      | a dead letter now                                                    |
 | "discard"                          | acknowledged, with a warning in the log                              |
-| the message was settled by it      | nothing more                                                         |
+| any; the function has settled it   | nothing more                                                         |
 
-The nearest class of the exception's own counts, in the handler's `on_error`, else in that of all handlers. A
-body that is no value is a dead letter, unless `on_error` names UndecodableBody itself.
+The most derived matching class counts, in the handler's `on_error`, else in that of all handlers. A message
+whose body cannot be decoded becomes a dead letter, unless `on_error` names UndecodableBody itself.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ class Retry:
     """The message is delivered again.
 
     Attributes:
-        delay: Seconds until then, or a function that makes them of the attempt (1 for the first delivery);
+        delay: Seconds until then, or a function that returns them for an attempt (1 for the first delivery);
             None: the group's back-off.
-        attempts_max: Deliveries after which the message is a dead letter, where the group allows as many.
+        attempts_max: The number of deliveries after which the message is a dead letter, if the group allows
+            as many.
 
     Raises:
         TroveError: REQUEST_ILLEGAL.
@@ -86,7 +87,7 @@ class Call:
         name: The function's name.
         topic: The handler's topic.
         group: Its group.
-        messages: One message, or those of a batch.
+        messages: One message, or the messages of a batch.
     """
 
     name: str
@@ -100,13 +101,13 @@ Middleware = Callable[[Call, Callable[[], Awaitable[None]]], Awaitable[None]]
 
 
 class HandlerArguments(TypedDict, total=False):
-    """Of each handler.
+    """The arguments of each handler.
 
     Attributes:
-        concurrency: Calls at a time (16).
-        rate_max: Messages a second; None for no limit.
-        on_error: By class of exception, the end of the message.
-        filter: As `Client.subscribe`, like all that follow.
+        concurrency: The most calls at a time (16).
+        rate_max: The most messages per second; None for no limit.
+        on_error: The reaction, by class of exception.
+        filter: As in `Client.subscribe`, like the following ones.
     """
 
     concurrency: int
@@ -123,10 +124,11 @@ class HandlerArguments(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
-    """One function with its topic and group; made by `Handlers`.
+    """One function with its topic and group; created by `Handlers`.
 
     Attributes:
-        batch: The largest batch, and the seconds that it waits for more messages; None: one message a call.
+        batch: The size of the largest batch, and how many seconds it waits for more messages; None: one
+            message per call.
         subscribe: Further arguments of `Client.subscribe`.
     """
 
@@ -188,7 +190,7 @@ class Handlers:
     """The handlers of a worker, for `Client.run`.
 
     Args:
-        middleware: Around each call, the first one outermost.
+        middleware: Wraps each call, the first one outermost.
         on_error: For exceptions that a handler's own `on_error` does not name.
 
     Raises:
@@ -218,7 +220,7 @@ class Handlers:
         Args:
             topic: The topic.
             group: The consumer group.
-            body: Makes the value of the message's body.
+            body: Makes the value from the message's body.
 
         The function may be async; any other runs in a thread.
 
@@ -238,15 +240,15 @@ class Handlers:
         **arguments: Unpack[HandlerArguments],
     ) -> Callable[[Function], Function]:
         """A decorator: the function is called with a list of messages, or with the list of their values and
-        that of the messages. They are consumed together, or all of them fail; of some, the function itself
-        may call `ack`, `nack` or `dead_letter` before.
+        that of the messages. They are consumed together, or all of them fail, except for those that the
+        function itself has settled by `ack`, `nack` or `dead_letter`.
 
         Args:
             topic: The topic.
             group: The consumer group.
             count_max: Messages of a call.
             wait: Seconds that an incomplete batch waits for more.
-            body: Makes the values. A message whose body has none fails alone.
+            body: Makes the values. A message whose body cannot be decoded fails alone.
 
         Raises:
             TroveError: REQUEST_ILLEGAL.
@@ -275,7 +277,7 @@ class Handlers:
         return add
 
     def action(self, handler: Handler, failure: BaseException) -> OnError | None:
-        """The end of the message; None: as the group says."""
+        """The reaction to the failure; None: as the group's settings say."""
         # No second try makes a body decodable: a retry of every ValueError does not mean it.
         is_undecodable = isinstance(failure, UndecodableBody)
         classes = (UndecodableBody,) if is_undecodable else type(failure).__mro__

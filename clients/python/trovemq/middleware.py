@@ -15,7 +15,7 @@ _log = logging.getLogger("trovemq.handlers")
 
 
 def log_calls(logger: logging.Logger = _log, level: int = logging.INFO) -> Middleware:
-    """Logs each call with its time: one line, also of one that failed."""
+    """Logs each call with its time, one line per call, also of failed ones."""
 
     async def log_call(call: Call, proceed: Callable[[], Awaitable[None]]) -> None:
         begin, result = time.perf_counter(), "failed"
@@ -85,13 +85,13 @@ class CallMetrics:
         return dict(self._statistics)
 
     def prometheus(self, registry: Any = None) -> None:
-        """Exports the counts by prometheus_client, in its own registry where None."""
+        """Exports the counts by prometheus_client; None for its own registry."""
         from prometheus_client import REGISTRY
 
         (REGISTRY if registry is None else registry).register(self)
 
     def collect(self) -> list[Any]:
-        """prometheus_client asks for the metrics."""
+        """Called by prometheus_client for the metrics."""
         from prometheus_client.core import CounterMetricFamily
 
         labels = ["topic", "group"]

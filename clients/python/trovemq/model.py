@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class BrokerInfo:
-    """A client's knowledge of a broker, needed before it sends to it.
+    """The information about a broker that a client needs to send to it.
 
     Attributes:
-        cluster: Name of the cluster the broker says it belongs to.
+        cluster: The name of the broker's cluster.
         name: The broker's name, unique among the live brokers of a nameserver.
         address: HOST:PORT or [IPV6]:PORT to dial; also the STOREHOST of its records.
         store_host_ipv6: Records must reserve 20 instead of 8 bytes for STOREHOST.
@@ -24,7 +24,7 @@ class BrokerInfo:
         data_version: Rises whenever the broker's topics change.
         flush_mode: `sync` or `async`.
         version: The broker's version.
-        tls_address: HOST:PORT of the same by TLS; empty where it has none.
+        tls_address: HOST:PORT of the TLS port; empty if it has none.
         draining: Whether it is drained or is about to be, so that messages are sent to other brokers.
     """
 
@@ -59,7 +59,7 @@ class BrokerRoute:
     topics: tuple[TopicRoute, ...]
 
     def topic(self, name: str) -> TopicRoute | None:
-        """The route of one topic, None where this broker does not have it."""
+        """The route of one topic; None if this broker does not have it."""
         return next((route for route in self.topics if route.topic == name), None)
 
 
@@ -71,13 +71,13 @@ class ClusterState:
     version: int = 0
 
     def broker(self, name: str) -> BrokerRoute | None:
-        """The broker of that name, None where it is not in the routes."""
+        """The broker of that name; None if it is not in the routes."""
         return next((route for route in self.brokers if route.broker.name == name), None)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """Who answered: `role` is `nameserver` or `broker`."""
+    """The server that answered: `role` is `nameserver` or `broker`."""
 
     role: str
     version: str
@@ -86,7 +86,7 @@ class ServerInfo:
 
 @dataclass(frozen=True, slots=True)
 class TopicQueue:
-    """One queue: messages [min_offset, max_offset); last_store_timestamp is 0 where it is empty."""
+    """One queue: messages [min_offset, max_offset); last_store_timestamp is 0 if it is empty."""
 
     queue_id: int
     min_offset: int
@@ -101,11 +101,11 @@ class TopicHold:
     """The part of a broker's log that a topic with `retention = until_acknowledged` keeps.
 
     Attributes:
-        bytes: From the first message that it keeps to the end of the log.
-        group: The consumer group with the largest lag; "" where no group reads the topic.
+        bytes: The bytes from the first message that it keeps to the end of the log.
+        group: The consumer group with the largest lag; "" if no group reads the topic.
         queue_id: The queue of that message.
         queue_offset: Its queue offset.
-        until: Epoch ms at which the topic's age limit lets it go; 0 where its age is not known.
+        until: Epoch ms at which the topic's age limit allows its removal; 0 if its age is not known.
     """
 
     bytes: int
@@ -145,7 +145,7 @@ class QueueOffsets:
 
 @dataclass(frozen=True, slots=True)
 class OffsetReset:
-    """A reset's change of one queue; `offset_before` is None where the group had no offset."""
+    """A reset's change of one queue; `offset_before` is None if the group had no offset."""
 
     broker: str
     queue_id: int

@@ -1,4 +1,4 @@
-"""How a client behaves: sizes, times and retries, all of them bounded."""
+"""The options of a client: sizes, times and retries, all of them with limits."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ if TYPE_CHECKING:  # an extra
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """Settings of one client; the defaults suit a client in the broker's own network.
+    """The settings of one client; the defaults suit a client in the broker's own network.
 
     Attributes:
-        message_size_max: Largest gRPC message that is sent or taken, in bytes.
-        call_timeout_ms: How long one question to one server may take.
+        message_size_max: The largest gRPC message that is sent or accepted, in bytes.
+        call_timeout_ms: How long one call to one server may take.
         connect_timeout_ms: How long the first answer of a server may take.
         delivery_timeout_ms: How long a message may wait for its acknowledgement, retries included.
-        send_attempts_max: How often a message is sent at most, the first time included.
+        send_attempts_max: The most attempts to send a message, the first one included.
         backoff: Delays between attempts and between reconnections.
-        reconnect_timeout_ms: How long a puller continues without reaching its broker before it gives up; how
-            long the acknowledgement or the return of a received message is tried.
-        producers_max: Topics for which `Client.send` keeps a producer; the least recently used goes first.
+        reconnect_timeout_ms: How long a pull retries while its broker is unreachable; how long the
+            acknowledgement or the return of a received message is retried.
+        producers_max: The most topics for which `Client.send` keeps a producer; the least recently used one
+            is closed first.
         tls: True for TLS, or TlsOptions; None: as TROVEMQ_TLS and its like say, else a plain connection.
         grpc_transport: `grpcio`, or `trovemq` for our own; None: as TROVEMQ_GRPC_TRANSPORT, else trovemq.
-        access_key: Whose calls they are, with `secret_key`; None: as `credentials_file`, else
+        access_key: The user of the calls, with `secret_key`; None: as in `credentials_file`, else
             TROVEMQ_ACCESS_KEY and TROVEMQ_SECRET_KEY, else the file that TROVEMQ_CREDENTIALS names.
-        secret_key: Its secret; it never goes over the wire.
+        secret_key: The user's secret; it is never transmitted.
         credentials_file: Both, as lines `access_key=…` and `secret_key=…`.
-        faults: Faults on purpose, for tests; None in production.
+        faults: Faults to inject in tests; None in production.
         tracing: Makes OpenTelemetry spans (`trovemq.otel.Tracing`); None for no spans.
         channel_options: Further gRPC channel arguments, applied last.
     """
@@ -70,5 +71,5 @@ class ClientOptions:
         )
 
     def credentials(self) -> Credentials | None:
-        """The credentials of the calls; None: without authentication. TroveError REQUEST_ILLEGAL."""
+        """The credentials of the calls; None without authentication. Raises TroveError REQUEST_ILLEGAL."""
         return find_credentials(self.access_key, self.secret_key, self.credentials_file)

@@ -1,8 +1,8 @@
-"""Sending: one message at a time, many at once, or whole columns; acknowledged, retried, bounded.
+"""Sends one message at a time, many at once, or whole columns, with acknowledgements, retries and limits.
 
-Messages that are sent one by one gather in a batch for each queue. A batch goes to its broker's stream at
-once (linger_ms=0) or after the linger, and grows until the stream writes it or it is full: a lone message
-leaves in the next turn of the event loop, and many share frames.
+Messages that are sent one by one are collected in a batch for each queue. A batch is submitted to its
+broker's stream at once (linger_ms=0) or after the linger time, and grows until the stream writes it or it is
+full. So a single message is sent in the next turn of the event loop, and many messages share frames.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.internal_properties import Writer
 
-if TYPE_CHECKING:  # imported when they are first needed: most producers speak the native protocol only
+if TYPE_CHECKING:  # imported when they are first needed: most producers use only the native protocol
     from trovemq._rocketmq.sending import DelayedSender
     from trovemq.transaction import Checker, Transaction
 
 
 @dataclass(slots=True)
 class _Prepared:
-    """One message, checked: its encoded properties, where it goes (None: any queue), its size."""
+    """One message, checked: its encoded properties, its destination (None: any queue), its size."""
 
     body: bytes
     block: bytes
@@ -61,10 +61,10 @@ _OpenKey = tuple[Slot | None, bool, bool]  # slot (None: any), ordered, one-way
 
 
 class Producer:
-    """Sends messages of one topic; made by `Client.producer`, used as an async context manager.
+    """Sends messages of one topic; created by `Client.producer`, used as an async context manager.
 
-    Leaving the context flushes, also by an exception; `abort` before gives up instead. All methods belong
-    to the event loop that the client was made in.
+    Leaving the context flushes, also after an exception; `abort` drops unsent messages instead. All methods
+    must be called on the event loop in which the client was created.
     """
 
     def __init__(
@@ -118,8 +118,8 @@ class Producer:
     ) -> SendReceipt:
         """Sends one message and waits for its acknowledgement.
 
-        Waits first while `in_flight_bytes_max` bytes are unacknowledged. Cancelling gives up waiting: a
-        message that was not yet written to the connection is not sent, any other may be stored.
+        Waits first while `in_flight_bytes_max` bytes are unacknowledged. If the call is cancelled, a message
+        that was not yet written to the connection is not sent; otherwise it may be stored.
 
         Args:
             body: The message's bytes.
@@ -127,9 +127,9 @@ class Producer:
             tag: The message's tag; consumers can filter by it.
             properties: The user's own properties.
             unique_key: The UNIQ_KEY; made by the client where None.
-            queue_id: The queue; where None, queues take turns, a batch each.
-            broker: The broker; needed with `queue_id` where several have the topic.
-            ordering_key: Messages of one ordering key go to one queue, in the order they were sent.
+            queue_id: The queue; None: queues take turns, with a batch each.
+            broker: The broker; needed with `queue_id` if several have the topic.
+            ordering_key: Messages of one ordering key go to one queue, in the order of sending.
             message_group: The same, and orderly consumer groups keep that order: they get a message of a
                 group only when those before it are consumed. At most 63 bytes; for topics of type FIFO.
             priority: 0 to 9, 9 is received first; None counts as 4. For topics of `order = priority`; pulling
@@ -139,14 +139,14 @@ class Producer:
             deliver_after: The same, as seconds from now.
 
         Returns:
-            Where the message is and how safe; of a delayed message, the handle to recall it with.
+            The place of the message and its durability; for a delayed message also its recall handle.
 
         Raises:
             TroveError: The message was refused (KEY_ILLEGAL, TAG_ILLEGAL, PROPERTY_ILLEGAL,
                 UNIQUE_KEY_ILLEGAL, PROPERTIES_SIZE_EXCEEDED, MESSAGE_SIZE_EXCEEDED, TOPIC_NOT_FOUND,
                 QUEUE_NOT_FOUND, BROKER_AMBIGUOUS, MESSAGE_GROUP_ILLEGAL, DELIVERY_TIME_ILLEGAL,
                 MESSAGE_TYPE_CONFLICT, DISK_FULL, …), or no answer came in time (BROKER_UNREACHABLE,
-                REQUEST_TIMEOUT): its field in_doubt is `true` where the message may have been stored.
+                REQUEST_TIMEOUT): its field in_doubt is `true` if the message may have been stored.
         """
         if self._tracing is not None and self._tracing.wants_send(properties):
             return await self._tracing.send(
@@ -201,7 +201,7 @@ class Producer:
     async def _faulty_send(
         self, message: _Prepared, waiter: asyncio.Future[SendReceipt], faults: Faults
     ) -> SendReceipt:
-        """The receipt, or a fault on purpose; see `trovemq.faults`."""
+        """The receipt, or an injected fault; see `trovemq.faults`."""
         receipt = await waiter
         place = (receipt.topic, receipt.queue_id, receipt.queue_offset)
         if faults.strikes("duplicates", *place):
@@ -223,8 +223,8 @@ class Producer:
         Cancelling the future takes the message back if it was not yet written to the connection.
 
         Raises:
-            TroveError: LIMIT_EXCEEDED where `in_flight_bytes_max` bytes are unacknowledged (`await
-                ready()` before), and the faults of the arguments.
+            TroveError: LIMIT_EXCEEDED if `in_flight_bytes_max` bytes are unacknowledged (`await ready()`
+                before), and errors of the arguments.
         """
         if self._tracing is not None and self._tracing.wants_send(arguments.get("properties")):
             return self._tracing.send_nowait(self.topic, self.send_nowait, body, **arguments)
@@ -235,7 +235,7 @@ class Producer:
         return waiter
 
     def send_oneway(self, body: Buffer, **arguments: Unpack[SendArguments]) -> None:
-        """Sends one message without an acknowledgement: it may be lost without a word.
+        """Sends one message without an acknowledgement: it may be lost without notice.
 
         Arguments and errors as `send_nowait`; the broker only counts its refusals.
         """
@@ -263,10 +263,9 @@ class Producer:
     ) -> BatchReceipt:
         """Sends many messages to one queue, in their order, and waits for all acknowledgements.
 
-        Nothing here costs a Python object a message. A batch that the broker takes in one frame is stored as
-        a whole or not at all; a larger one is split. The arguments must not be changed until the call
-        returns. Cancelling gives up waiting; messages that were not yet written to the connection are not
-        sent.
+        There is no Python object per message. A batch that fits into one frame is stored as a whole or not at
+        all; a larger one is split. The arguments must not be changed until the call returns. If the call is
+        cancelled, messages that were not yet written to the connection are not sent.
 
         Args:
             bodies: n messages' bytes.
@@ -329,11 +328,12 @@ class Producer:
     def transaction(self, *, check_after_ms: int | None = None) -> Transaction:
         """A transaction, to be used as an async context manager; its messages are committed at its end.
 
-        Give `client.producer` a `checker`: a broker calls it for transactions that a process left open when
-        it died.
+        Give `client.producer` a `checker`: a broker has it decide about transactions that a process left open
+        when it ended.
 
         Args:
-            check_after_ms: How long the broker waits before it asks, at most an hour; None: its own time.
+            check_after_ms: How long the broker waits before it asks, at most an hour; None: the broker's
+                setting.
         """
         self._check_open(b"")
         transaction = self._delayed_sender().transaction(check_after_ms)
@@ -354,12 +354,12 @@ class Producer:
 
     @property
     def producer_id(self) -> str | None:
-        """The id under which its messages are numbered; None where they are not."""
+        """The id under which its messages are numbered; None if they are not."""
         return None if self._sequence_assigner is None else self._sequence_assigner.producer_id
 
     @property
     def in_flight_bytes(self) -> int:
-        """Bytes that are sent or waiting and not yet acknowledged."""
+        """Bytes that are sent or waiting, and not yet acknowledged."""
         return self._in_flight.used
 
     @property
@@ -374,7 +374,7 @@ class Producer:
     async def flush(self) -> None:
         """Sends lingering messages and waits until everything sent so far is acknowledged or has failed.
 
-        Failures are in the futures. Cancelling gives up waiting and changes nothing else.
+        Failures are in the futures. A cancelled call no longer waits; nothing else changes.
         """
         for batch in list(self._open.values()):
             self._release(batch)
@@ -383,14 +383,14 @@ class Producer:
             await self._known_delayed_sender.drained()
 
     async def close(self) -> None:
-        """Flushes; nothing can be sent afterwards."""
+        """Flushes; after that nothing can be sent."""
         self._closed = True
         await self.flush()
         if self._known_delayed_sender is not None:
             await self._known_delayed_sender.close()
 
     async def abort(self) -> None:
-        """Gives up everything that is not acknowledged: its futures fail with CLIENT_CLOSED."""
+        """Drops everything that is not acknowledged: its futures fail with CLIENT_CLOSED."""
         self._closed = True
         for batch in list(self._open.values()):
             self._release(batch)
@@ -400,7 +400,7 @@ class Producer:
 
     async def __aenter__(self) -> Self:
         await self._learn_topic()
-        if self._checker is not None:  # from now on the brokers can ask
+        if self._checker is not None:  # from now on the brokers can ask it
             await self._delayed_sender().transactions.enter()
         return self
 
@@ -481,7 +481,7 @@ class Producer:
         return Destination(slot, ordered=ordered)
 
     def _release(self, batch: SingleMessages) -> None:
-        """Puts a batch on its stream; it may still grow until the stream writes it."""
+        """Submits a batch to its stream; it may still grow until the stream writes it."""
         if not batch.released:
             batch.released = True
             self._delivery.submit(batch)
@@ -505,7 +505,7 @@ class Producer:
     # --- limits ---------------------------------------------------------------------------------------
 
     async def _learn_topic(self) -> None:
-        """Asks once more for a topic that no route names; it may be new."""
+        """Fetches the routes again for a topic that no route names; it may be new."""
         if self._closed:
             raise self._closed_error()
         if not self._pool.routes.slots(self.topic):

@@ -1,7 +1,7 @@
-"""Delivery receipts: where an acknowledged message is, and how safe it is there.
+"""Delivery receipts: the place of an acknowledged message, and its durability.
 
-A frame of records is acknowledged as a whole; the values of single messages follow by arithmetic (record i
-has the first queue offset + i and lies after the sizes of those before it), so a batch's receipt computes
+A frame of records is acknowledged as a whole. The values of single messages follow by arithmetic (record i
+has the first queue offset + i, and begins after the sizes of those before it), so a batch's receipt computes
 them only on demand.
 """
 
@@ -43,11 +43,11 @@ class SendReceipt(NamedTuple):
         status: `PUT_OK`, or `FLUSH_DISK_TIMEOUT` where the message is in the log but not yet synced.
         recall_handle: For `Client.recall`, of a delayed message; else empty.
         transaction_id: Of a message in a transaction; else empty.
-        duplicate: The topic had a message of this UNIQ_KEY within its window (option deduplicate): this one
-            was not stored, and the receipt says where the other one is.
-        sequence_gap: Of a producer that numbers its messages: the numbers just before this message's that
-            the broker had not got when it stored this one, `range(5, 8)` for 5, 6 and 7; empty where none is
-            missing. Those messages were refused or lost on the way, or come later. A gap is reported once,
+        duplicate: The topic had a message with this UNIQ_KEY within its window (option deduplicate): this one
+            was not stored, and the receipt has the place of the other one.
+        sequence_gap: For a producer that numbers its messages: the numbers just before this one that the
+            broker had not received when it stored this message, `range(5, 8)` for 5, 6 and 7; empty if none
+            is missing. Those messages were refused or lost on the way, or come later. A gap is reported once,
             not again with a duplicate.
 
     A delayed message, and one in a transaction, is put on a queue later: its queue_id, queue_offset and
@@ -72,8 +72,7 @@ class SendReceipt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """Record `index` of a frame was not stored; here is the message of its UNIQ_KEY that was stored
-    before."""
+    """Record `index` of a frame was not stored; this is the earlier message with its UNIQ_KEY."""
 
     index: int
     queue_id: int
@@ -84,8 +83,8 @@ class Duplicate:
 
 @dataclass(frozen=True, slots=True)
 class AppendOutcome:
-    """A broker's acknowledgement of one frame: the records but the duplicates have first_queue_offset + 0, 1,
-    …"""
+    """A broker's acknowledgement of one frame: the records except the duplicates have first_queue_offset + 0,
+    1, …"""
 
     frame_id: int
     status: str
@@ -99,11 +98,11 @@ class AppendOutcome:
     broker: str
     duplicates: tuple[Duplicate, ...] = ()
     sequence_gaps: Mapping[int, range] = field(default_factory=dict)
-    """Record of the frame -> the numbers that are missing just before its own."""
+    """Record of the frame -> the missing numbers just before its own."""
 
     @property
     def stored(self) -> bool:
-        """True where the records are in the log, whether or not their sync ended in time."""
+        """True if the records are in the log, whether or not their sync ended in time."""
         return self.status in {"PUT_OK", "FLUSH_DISK_TIMEOUT"}
 
 
@@ -226,7 +225,7 @@ class FrameReceipt:
         )
 
     def receipts(self) -> list[SendReceipt]:
-        """One receipt a record."""
+        """One receipt per record."""
         outcome = self.outcome
         if len(self.sizes) == 1:
             return [self.receipt(0, outcome.physical_offset)]
@@ -246,7 +245,7 @@ class FrameReceipt:
 
 
 class PartialBatchError(TroveError):
-    """A batch of several frames of which some were not acknowledged; its row is that of the first failure.
+    """Some frames of a batch were not acknowledged; the error is that of the first failure.
 
     Attributes:
         receipts: The acknowledgements of the other frames.
@@ -261,9 +260,9 @@ class PartialBatchError(TroveError):
 
 
 class BatchReceipt(Sequence[SendReceipt]):
-    """The acknowledgement of one `send_batch`: columns, and a SendReceipt a message on demand.
+    """The acknowledgement of one `send_batch`: columns, and a SendReceipt per message on demand.
 
-    Message i of the batch is item i. A batch that was larger than one frame lies in several parts. The
+    Message i of the batch is item i. A batch that was larger than one frame is stored in several parts. The
     columns (`queue_ids`, `queue_offsets`, `physical_offsets`, `duplicates`) need NumPy (`trovemq[numpy]`).
     """
 
@@ -313,8 +312,7 @@ class BatchReceipt(Sequence[SendReceipt]):
 
     @property
     def sequence_gaps(self) -> dict[int, range]:
-        """For messages before whose numbers some are missing: message of the batch -> the missing numbers
-        (`SendReceipt.sequence_gap`)."""
+        """Message of the batch -> the missing numbers before its own (`SendReceipt.sequence_gap`)."""
         return {
             start + index: gap
             for start, part in zip(self._starts, self.parts, strict=False)
@@ -323,10 +321,10 @@ class BatchReceipt(Sequence[SendReceipt]):
 
     @property
     def unique_keys(self) -> list[str]:
-        """One UNIQ_KEY a message."""
+        """One UNIQ_KEY per message."""
         return [part.unique_key(i) for part in self.parts for i in range(len(part))]
 
     @property
     def durability(self) -> str:
-        """The weakest durability of the batch: `disk` only where every part is on disk."""
+        """The weakest durability of the batch: `disk` only if every part is on disk."""
         return "disk" if all(part.outcome.durability == "disk" for part in self.parts) else "memory"

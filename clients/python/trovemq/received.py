@@ -26,10 +26,10 @@ class Tracing(Protocol):
 
 
 class Settlement(Protocol):
-    """The settlement of messages."""
+    """Settles messages."""
 
     def acknowledge(self, message: ReceivedMessage, *, urgent: bool) -> asyncio.Future[None]:
-        """Consumed; `urgent`: a caller waits for the answer."""
+        """Acknowledges the message; `urgent`: a caller waits for the answer."""
 
     def consumed(self, message: ReceivedMessage) -> None:
         """As `acknowledge`, for a caller that does not wait for the result."""
@@ -37,27 +37,28 @@ class Settlement(Protocol):
     def return_message(
         self, message: ReceivedMessage, delay_ms: int | None, *, tried: bool
     ) -> asyncio.Future[None]:
-        """For redelivery after the delay (None: the group's back-off); not `tried`: no attempt is counted."""
+        """Returns the message for redelivery after the delay (None: the group's back-off); not `tried`: no
+        attempt is counted."""
 
     def dead_letter(self, message: ReceivedMessage) -> asyncio.Future[None]:
-        """To the group's dead letters, whatever attempt it was."""
+        """Moves the message to the group's dead letters, whatever attempt it was."""
 
     async def extend(self, message: ReceivedMessage, duration_ms: int) -> None:
-        """For redelivery after that time at the earliest."""
+        """Extends the lease: the message is redelivered after that time at the earliest."""
 
     @property
     def at_capacity(self) -> bool:
         """Whether too many settlements have no result yet."""
 
     async def wait_for_capacity(self) -> None:
-        """Waits while too much is under way."""
+        """Waits while too many settlements are in flight."""
 
     @property
     def group(self) -> str:
-        """The consumer group of the messages; empty where there is none."""
+        """The consumer group of the messages; empty if there is none."""
 
     def acknowledged_elsewhere(self, message: ReceivedMessage) -> None:
-        """The broker has the acknowledgement already, as part of an atomic transaction."""
+        """The message is acknowledged already, as part of an atomic transaction."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -69,19 +70,19 @@ class ReceivedFields:
         body: Its bytes, as they were sent.
         message_id: The UNIQ_KEY, or the offsetMsgId of a message without one.
         keys: Its keys.
-        tags: Its tag, None where it has none.
+        tags: Its tag; None if it has none.
         properties: The sender's own properties.
-        message_group: The group whose order is kept, None where it has none.
-        priority: The sender's priority, 0 to 9; None (which counts as 4) where it has none.
+        message_group: The message group whose order is kept; None if it has none.
+        priority: The sender's priority, 0 to 9; None (which counts as 4) if it has none.
         queue_id: Its queue.
         queue_offset: Its place in the queue.
-        attempt: Which delivery this is, 1 at first.
+        attempt: The number of this delivery, from 1.
         born_timestamp: When it was sent, epoch ms.
         store_timestamp: When the broker stored it, epoch ms.
-        deliver_timestamp: When a delayed message was to be delivered, epoch ms; else None.
-        dead_letter_of: Topic and message id of the message that this dead letter was; else None.
+        deliver_timestamp: The delivery time of a delayed message, epoch ms; else None.
+        dead_letter_of: Topic and message id of the original of a dead letter; else None.
         broker: Name of the broker it came from.
-        body_error: Why a broadcast message has an empty `body`: it does not inflate; else "".
+        body_error: Why a broadcast message has an empty `body`, because it does not inflate; else "".
     """
 
     topic: str
@@ -111,12 +112,12 @@ class ReceivedMessage(ReceivedFields):
             async with message.process():
                 ...
 
-    A message that is neither acknowledged nor returned is delivered again when the broker's lease on it ends:
-    for a push subscription when this client is gone, with `invisible_ms` after that time.
+    A message that is neither acknowledged nor returned is delivered again when its lease ends: for a push
+    subscription when this client has ended, with `invisible_ms` after that time.
 
     Attributes:
-        settled: `ack`, `nack` or `dead_letter` was called, or `process` ended.
-        receipt_handle: The broker's name for this delivery; the rest is the subscription's own.
+        settled: Whether `ack`, `nack` or `dead_letter` was called, or `process` has ended.
+        receipt_handle: The broker's handle for this delivery. The other fields are the subscription's own.
         tracing: That of the client; None if its options have none.
     """
 
@@ -125,27 +126,26 @@ class ReceivedMessage(ReceivedFields):
     lease_end: float | None = field(
         default=None, repr=False
     )  # in the loop's time; None: the broker renews it
-    poll: int = field(default=0, repr=False)  # which call brought it
+    poll: int = field(default=0, repr=False)  # the call that received it
     settlement: Settlement = field(repr=False, default_factory=lambda: NO_SETTLEMENT)
     tracing: Tracing | None = field(default=None, repr=False)
 
     async def ack(self) -> None:
-        """Consumed: waits until the broker has said so.
+        """Acknowledges the message: it is consumed. Waits until the broker has confirmed it.
 
         Raises:
-            TroveError: RECEIPT_HANDLE_ILLEGAL where the lease was over (the message is redelivered, or was
-                already); BROKER_UNREACHABLE, REQUEST_TIMEOUT after `reconnect_timeout_ms`;
-                REQUEST_ILLEGAL for a message that was settled before; CLIENT_CLOSED after the
-                subscription was closed.
+            TroveError: RECEIPT_HANDLE_ILLEGAL if the lease was over (the message is redelivered, or was
+                already); BROKER_UNREACHABLE, REQUEST_TIMEOUT after `reconnect_timeout_ms`; REQUEST_ILLEGAL
+                for a message that was settled before; CLIENT_CLOSED after the subscription was closed.
         """
         self._settle()
         await asyncio.shield(self.settlement.acknowledge(self, urgent=True))
 
     async def nack(self, delay: Delay | None = None) -> None:
-        """Not consumed: to be delivered again, to any member of the group, with `attempt` + 1.
+        """Returns the message: it is delivered again, to any member of the group, with `attempt` + 1.
 
         Args:
-            delay: Seconds until then; the group's own back-off for this attempt where None.
+            delay: Seconds until then; None for the group's back-off of this attempt.
 
         Raises:
             TroveError: As `ack`; INVISIBLE_DURATION_ILLEGAL.
@@ -155,18 +155,18 @@ class ReceivedMessage(ReceivedFields):
         await asyncio.shield(self.settlement.return_message(self, delay_ms, tried=True))
 
     async def dead_letter(self) -> None:
-        """Not consumed, and never to be: it goes to the group's dead letters, `%DLQ%GROUP`.
+        """Moves the message to the group's dead letters, `%DLQ%GROUP`: it is not delivered again.
 
-        Returns when it is found there. Raises TroveError as `ack`.
+        Returns when it is stored there. Raises TroveError as `ack`.
         """
         self._settle()
         await asyncio.shield(self.settlement.dead_letter(self))
 
     async def extend(self, duration: Delay) -> None:
-        """Extends the lease: unsettled, the message is delivered again `duration` seconds from now.
+        """Extends the lease: an unsettled message is delivered again `duration` seconds from now.
 
-        Needed with `invisible_ms` only; the broker renews the leases of other subscriptions by itself, and
-        one that was extended is renewed no more.
+        Needed only with `invisible_ms`. The broker renews the leases of other subscriptions by itself; an
+        extended lease is not renewed any more.
 
         Raises:
             TroveError: As `ack`; INVISIBLE_DURATION_ILLEGAL.
@@ -178,24 +178,24 @@ class ReceivedMessage(ReceivedFields):
     def process(self) -> AbstractAsyncContextManager[Self]:
         """Acknowledges at the end of the block; an exception within returns the message, with back-off.
 
-        Does not wait for the broker: acknowledgements travel together and are tried again in the
-        background; the subscription waits for them when it is closed. A cancelled block returns the message
-        at once. Where the block itself called `ack` or `nack`, nothing more is done.
+        Does not wait for the broker: acknowledgements are sent in batches and retried in the background; the
+        subscription waits for them when it is closed. A cancelled block returns the message at once. If the
+        block itself called `ack` or `nack`, nothing more is done.
         """
         if self.tracing is not None:
             return _TracedProcessing(self, self.tracing.process((self,)))
         return _Processing(self)
 
     def return_after(self, failure: BaseException) -> None:
-        """The end of `process` after an exception: returned, unless it is settled already."""
+        """Called after an exception in `process`: returns the message, unless it is settled."""
         if not self.settled:
             self.settled = True
             delay_ms = None if isinstance(failure, Exception) else 0
             self.settlement.return_message(self, delay_ms, tried=True)
 
     async def consumed(self) -> None:
-        """Acknowledges with others, as the end of `process`, unless it is settled already; does not wait for
-        the broker."""
+        """Acknowledges together with others, as the end of `process` does, unless it is settled; does not
+        wait for the broker."""
         if not self.settled:
             self.settled = True
             self.settlement.consumed(self)
@@ -274,7 +274,7 @@ def milliseconds(delay: Delay) -> int:
 
 
 class _NoSettlement:
-    """For messages that are not pending for a group: broadcasts, and those that an operator has consumed
+    """For messages that are not leased to a group: broadcasts, and those that an operator has consumed
     directly."""
 
     def acknowledge(self, message: ReceivedMessage, *, urgent: bool) -> asyncio.Future[None]:

@@ -1,8 +1,8 @@
-"""Handlers at work, until a signal; then they are drained.
+"""Runs handlers until a signal; then drains them.
 
 | event                              | then                                                                 |
 |------------------------------------|----------------------------------------------------------------------|
-| SIGTERM, SIGINT, `stop`            | nothing more is taken; calls end; the rest is returned               |
+| SIGTERM, SIGINT, `stop`            | no more messages are taken; calls end; other messages are returned   |
 | `drain_seconds` over, or a second  | calls are cancelled, their messages returned at once                 |
 | signal                             |                                                                      |
 | a subscription ends with an error  | as `stop`; `wait` raises it                                          |
@@ -30,7 +30,7 @@ SIGNALS_DEFAULT: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class Running:
-    """Handlers at work; made by `Client.run`: to be awaited, or an async context manager.
+    """Running handlers; created by `Client.run`: to be awaited, or used as an async context manager.
 
     async with client.run(handlers) as running:
         await running.wait()       # until SIGTERM, Ctrl-C or `stop`, and all calls have ended
@@ -67,7 +67,7 @@ class Running:
         self._open = AsyncExitStack()
 
     def stop(self) -> None:
-        """Begins to drain, from any thread; a second time: cancels the calls that still run."""
+        """Begins to drain; may be called from any thread. A second call cancels the calls that still run."""
         if self._loop is None:
             raise TroveError(errors.REQUEST_ILLEGAL, "nothing runs yet: async with client.run(…)")
         self._loop.call_soon_threadsafe(self._stop)
@@ -80,10 +80,10 @@ class Running:
             self._draining = asyncio.get_running_loop().create_task(self._drain())
 
     async def wait(self) -> None:
-        """Returns when it was stopped, and all has ended. Cancelling gives up waiting.
+        """Returns when it was stopped, and all calls have ended. A cancelled call no longer waits.
 
         Raises:
-            TroveError: A subscription ended, because continuing is useless (GROUP_NOT_FOUND, …).
+            TroveError: A subscription has ended, because continuing is useless (GROUP_NOT_FOUND, …).
         """
         await self._stopping.wait()
         assert self._draining is not None
@@ -167,8 +167,8 @@ async def _all_ended(tasks: Sequence[asyncio.Task[None]]) -> bool:
 
 @contextmanager
 def signals_call(signals: Sequence[signal.Signals], function: Callable[[], object]) -> Iterator[None]:
-    """Calls the function at each of the signals, within the block. Only the main thread gets signals:
-    elsewhere it does nothing."""
+    """Calls the function at each of the signals, within the block. Only the main thread gets signals: in
+    other threads this does nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

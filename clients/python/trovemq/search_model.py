@@ -21,10 +21,10 @@ class Where:
         Where.key_prefix("N14") & (Where.tag("late") | Where.property("carrier", "UA"))
 
     Attributes:
-        kind: `key`, `unique_id`, `tag`, `property`, or `all`, `any` of `parts`.
-        value: The whole value, or its beginning.
-        is_prefix: A value that begins so will do.
-        name: Of a property.
+        kind: `key`, `unique_id`, `tag`, `property`, or `all` or `any` for `parts`.
+        value: The whole value, or a prefix.
+        is_prefix: Whether `value` is a prefix.
+        name: The name of a property.
         parts: The conditions that are combined.
     """
 
@@ -71,12 +71,12 @@ class Where:
 
     @classmethod
     def all_of(cls, *parts: Where) -> Where:
-        """Every one of them; of none: every message."""
+        """All of them; without parts every message."""
         return cls("all", parts=parts)
 
     @classmethod
     def any_of(cls, *parts: Where) -> Where:
-        """One of them at least."""
+        """At least one of them."""
         return cls("any", parts=parts)
 
     def __and__(self, other: Where) -> Where:
@@ -111,7 +111,7 @@ def combined(
     properties: Mapping[str, str] | Sequence[tuple[str, str]] | None = None,
     match: str = "all",
 ) -> Where:
-    """Everything that was given as one condition. Raises TroveError REQUEST_ILLEGAL."""
+    """All given conditions as one. Raises TroveError REQUEST_ILLEGAL."""
     parts = [] if where is None else [check_where(where)]
     for make, given in (
         (Where.key, key),
@@ -136,11 +136,11 @@ class SearchPart:
 
     Attributes:
         broker: The broker.
-        index: The walked index: a term, `location` (every message of the topic), or the log itself.
+        index: The index that is read: a term, `location` (every message of the topic), or the log itself.
         begin: The part's beginning, a physical offset.
         end: Its end.
-        entries: Entries of the index that will be touched; 0 of a scan, which reads the part's bytes.
-        at_least: It may be more.
+        entries: Entries of the index that will be read; 0 for a scan, which reads the part's bytes.
+        at_least: Whether there may be more entries.
     """
 
     broker: str
@@ -156,13 +156,13 @@ class SearchAnswer:
     """One page of a search.
 
     Attributes:
-        messages: In the order of their store times, newest first unless asked otherwise.
-        complete: Nothing more answers, on any broker.
+        messages: In the order of their store times, newest first unless requested otherwise.
+        complete: No other message matches, on any broker.
         cursor: Where to continue; None when complete.
-        explain: How it was to be served, said before it ran; of the last calls to each broker.
-        entries: Entries of indexes that were touched.
-        scanned_bytes: Of the log that were read because no index had them yet.
-        lag_bytes: Of the log that the indexes lack now, of all brokers.
+        explain: The plan of the search, made before it ran; from the last call to each broker.
+        entries: Entries of indexes that were read.
+        scanned_bytes: Bytes of the log that were read because no index had them yet.
+        lag_bytes: Bytes of the log that the indexes lack now, of all brokers.
         unreachable: Brokers that have the topic and did not answer; `complete` is then False.
         notes: Remarks of the brokers, for example on a damaged record that was left out.
     """

@@ -1,4 +1,4 @@
-"""Users, rules of access and quotas, as the SDK gives them."""
+"""Users, rules of access and quotas, as values of the SDK."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ class UserDescription:
     Attributes:
         access_key: The user's name.
         kind: Super (may do everything) or Normal.
-        enabled: Whether calls of the user are taken.
+        enabled: Whether calls of the user are accepted.
         created: Epoch ms.
-        secrets_created: When each secret that is valid was made, the newest first; two after a rotation.
-        broker: Which broker says so.
+        secrets_created: When each valid secret was created, the newest first; two after a rotation.
+        broker: The broker that has it.
     """
 
     access_key: str
@@ -28,7 +28,7 @@ class UserDescription:
 
 @dataclass(frozen=True, slots=True)
 class UserCredentials:
-    """A user's access key and a new secret, which nobody can look up again.
+    """A user's access key and a new secret, which cannot be read again.
 
     Attributes:
         access_key: The user's name.
@@ -43,16 +43,16 @@ class UserCredentials:
 
 @dataclass(frozen=True, slots=True)
 class AccessRule:
-    """A right of a user, or a ban.
+    """A rule that allows or denies something to a user.
 
     Attributes:
-        number: Of the rule, on its broker.
-        access_key: Whom it is about.
-        allow: False: it denies. A matching deny wins over every allow.
+        number: The number of the rule on its broker.
+        access_key: The user.
+        allow: Whether it allows or denies. A matching deny wins over every allow.
         actions: Names with commas between: `Pub,Sub`, `All`.
         resource: `Topic:orders`, `Topic:orders*`, `Group:*`, `Namespace:eu`, `Cluster:NAME` or `*`.
-        sources: Addresses and networks that it is about; none: all.
-        broker: Which broker has it.
+        sources: Addresses and networks for which it is valid; none: all.
+        broker: The broker that has it.
     """
 
     number: int
@@ -71,8 +71,8 @@ class AccessDecision:
     Attributes:
         allowed: The answer.
         reason: Why, in words.
-        rule: The rule that decided; None where none did.
-        broker: Which broker says so.
+        rule: The rule that decided; None if none did.
+        broker: The broker that decided.
     """
 
     allowed: bool
@@ -83,16 +83,16 @@ class AccessDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """How much may be taken; 0: no limit.
+    """The limits of a quota; 0: no limit.
 
     Attributes:
         requests_per_s: Calls, and messages of streams.
-        bytes_in_per_s: Of requests: produced messages, mostly.
-        bytes_out_per_s: Of replies: consumed messages, mostly.
+        bytes_in_per_s: Bytes of requests: mostly of produced messages.
+        bytes_out_per_s: Bytes of replies: mostly of consumed messages.
         calls_max: Calls and streams that are open at once.
-        connections_max: Connections with such calls; of an address, all its connections.
-        topics_max: Topics that are there and that the user made; for users alone.
-        groups_max: The same of groups.
+        connections_max: Connections with such calls; for an address all its connections.
+        topics_max: Existing topics that the user has created; only for users.
+        groups_max: Existing groups that the user has created; only for users.
         query_ms_per_s: Milliseconds of the broker's event loop that queries and listings may take.
     """
 
@@ -111,13 +111,13 @@ class QuotaDescription:
     """A quota on one broker.
 
     Attributes:
-        subject: Whose: `User:alice`, `User:*` (each user), `Address:10.0.0.7`, `Address:*`, `Client:ID` or
-            `Client:*`.
+        subject: The quota's subject: `User:alice`, `User:*` (each user), `Address:10.0.0.7`, `Address:*`,
+            `Client:ID` or `Client:*`.
         quota: The limits.
-        open_calls: Now, of all that the quota is for.
+        open_calls: The present number of open calls, of all that the quota is for.
         slowed: Requests that waited.
         refused: Requests and calls that were refused.
-        broker: Which broker has it.
+        broker: The broker that has it.
     """
 
     subject: str

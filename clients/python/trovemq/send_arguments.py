@@ -9,14 +9,14 @@ Keys = str | Sequence[str] | None
 
 
 class MessageArguments(TypedDict, total=False):
-    """The parts of a message beside its body; each is None where it is left out.
+    """The parts of a message beside its body; each defaults to None.
 
     Attributes:
         keys: One key or several; a look-up by any of them finds the message. No spaces within one.
         tag: The message's tag; consumers can filter by it.
         properties: The user's own properties.
         unique_key: The UNIQ_KEY; made by the client where None.
-        message_group: Orderly consumer groups get the messages of one group in the order they were sent.
+        message_group: Orderly consumer groups get the messages of one message group in the order of sending.
         priority: 0 to 9, 9 is received first.
     """
 
@@ -34,9 +34,9 @@ class SendArguments(MessageArguments, total=False):
     For a function that passes them on: `def publish(body: bytes, **arguments: Unpack[SendArguments])`.
 
     Attributes:
-        queue_id: The queue; where None, queues take turns.
-        broker: The broker; needed with `queue_id` where several have the topic.
-        ordering_key: Messages of one ordering key go to one queue, in the order they were sent.
+        queue_id: The queue; None: queues take turns.
+        broker: The broker; needed with `queue_id` if several have the topic.
+        ordering_key: Messages of one ordering key go to one queue, in the order of sending.
     """
 
     queue_id: int | None

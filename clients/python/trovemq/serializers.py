@@ -1,4 +1,5 @@
-"""Bodies as values: JSON, msgspec, pydantic and protobuf; each library is imported where it is used.
+"""Converts bodies to values and back: JSON, msgspec, pydantic and protobuf. Each library is imported when it
+is used.
 
 orders = trovemq.serializers.Msgspec(Order)
 await client.send("orders", orders.encode(order))
@@ -17,17 +18,17 @@ T = TypeVar("T")
 
 
 class Serializer(Protocol[T]):
-    """Any object with these two methods is one."""
+    """Any object with these two methods is a serializer."""
 
     def encode(self, value: T) -> bytes:
         """The body of a message."""
 
     def decode(self, body: bytes) -> T:
-        """The value of a body. Any exception means that it has none."""
+        """The value of a body. Any exception means that the body cannot be decoded."""
 
 
 class UndecodableBody(ValueError):  # noqa: N818  what happened, not a class of errors
-    """A body that its serializer does not take. A handler's message goes to the dead letters at once, unless
+    """A body that its serializer cannot decode. The message goes to the dead letters at once, unless
     `on_error` names this class; the cause is the serializer's own exception."""
 
 
@@ -35,7 +36,7 @@ class Json:
     """JSON by the standard library."""
 
     def encode(self, value: Any) -> bytes:
-        """Compact, UTF-8."""
+        """Compact UTF-8."""
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
     def decode(self, body: bytes) -> Any:

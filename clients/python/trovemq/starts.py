@@ -9,8 +9,8 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 Start = Literal["earliest", "latest"] | datetime
-"""`earliest`: the first message that is there; `latest`: messages stored from now on; a time: the first
-message stored then or later. A time without a zone is local time."""
+"""`earliest`: the first message that exists; `latest`: messages stored from now on; a time: the first message
+stored at or after it. A time without a zone is local time."""
 
 
 def check_start(start: Start) -> None:
@@ -22,5 +22,5 @@ def check_start(start: Start) -> None:
 
 
 def timestamp_of(start: datetime) -> int:
-    """Epoch ms; not before 1970."""
+    """Epoch ms; times before 1970 become 0."""
     return max(0, round(start.timestamp() * 1000))

@@ -11,9 +11,9 @@ class StoreFinding:
 
     Attributes:
         file: The file's path in the store's directory.
-        offset: Where in the file, in bytes.
+        offset: The place in the file, in bytes.
         what: The fault there.
-        note: It is not damage, only something to know.
+        note: Whether it is only a remark, and no damage.
         broker: The broker whose store it is.
     """
 
@@ -26,20 +26,20 @@ class StoreFinding:
 
 @dataclass(frozen=True, slots=True)
 class ScrubProgress:
-    """How far the check of one store is.
+    """The progress of the check of one store.
 
     Attributes:
         broker: The broker.
-        findings: The findings since the last one; at most 1,000 in all, while the counts continue.
+        findings: The findings since the previous progress; at most 1,000 in total, but all are counted.
         position: Physical offset that the check has reached, between `begin` and `end`.
-        begin: Where the log began.
-        end: Where it ended when the check began.
+        begin: The beginning of the log.
+        end: The end of the log when the check began.
         records: Records checked so far.
         units: Consume-queue units checked so far.
         items: Key-index items checked so far.
         damages: Findings so far that are damage.
         notes: The other findings so far.
-        done: This is the last one of the broker.
+        done: Whether the check of this broker has ended.
     """
 
     broker: str
@@ -57,18 +57,18 @@ class ScrubProgress:
 
 @dataclass(frozen=True, slots=True)
 class BackupProgress:
-    """How far a backup is.
+    """The progress of a backup.
 
     Attributes:
         broker: The broker.
         files_done: Files that are copied or linked.
         files_total: All files that are known so far.
         bytes_done: Bytes read so far.
-        bytes_total: All of them, about.
+        bytes_total: The approximate total.
         log_begin: Physical offset from which the copy has the log.
         log_end: Physical offset of the end of its log: the synced end when it began.
         linked_files: Files that are hard links.
-        done: The backup is whole, and on disk.
+        done: Whether the backup is complete, and on disk.
     """
 
     broker: str

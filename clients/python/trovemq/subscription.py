@@ -1,4 +1,4 @@
-"""Subscriptions: the messages of a topic for a consumer group, or for everyone who listens."""
+"""Subscriptions: the messages of a topic for a consumer group, or for every subscriber."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class SubscribeOptions:
 
     @property
     def expression(self) -> v2.FilterExpression:
-        """The filter, in the form for brokers."""
+        """The filter in the form for brokers."""
         if self.sql is not None:
             return v2.FilterExpression(type=v2.SQL, expression=self.sql)
         text = self.filter if self.tags is None else " || ".join(self.tags)
@@ -82,7 +82,7 @@ class SubscribeOptions:
 
     @property
     def tag_list(self) -> tuple[str, ...]:
-        """The subscribed tags, () for all."""
+        """The subscribed tags; () for all."""
         if self.tags is not None:
             return tuple(self.tags)
         wanted = tuple(tag.strip() for tag in self.filter.split("||"))
@@ -90,21 +90,22 @@ class SubscribeOptions:
 
 
 class Subscription:
-    """The messages of one topic; made by `Client.subscribe`, used as an async context manager and iterator.
+    """The messages of one topic; created by `Client.subscribe`, used as an async context manager and
+    iterator.
 
         async with client.subscribe("orders", group="billing", tags=["paid"]) as messages:
             async for message in messages:
                 async with message.process():   # consumed at its end; redelivered after an exception
                     await bill(message.body)
 
-    Several tasks may iterate over one subscription. The iteration ends when the subscription is closed, and
-    raises the TroveError that makes continuing useless (GROUP_NOT_FOUND, FILTER_ILLEGAL, …); connections that
-    break are opened again. Leaving the context returns received messages that the program did not get.
+    Several tasks may iterate over one subscription. The iteration ends when the subscription is closed. It
+    raises an error that makes continuing useless (GROUP_NOT_FOUND, FILTER_ILLEGAL, …); broken connections are
+    opened again. Leaving the context returns received messages that the program did not get.
 
     Attributes:
         topic: The topic.
         group: The consumer group.
-        client_id: Under which brokers know this subscriber; "" for a broadcast.
+        client_id: The id by which brokers know this subscriber; "" for a broadcast.
         tracing: That of the client; None if its options have none.
     """
 
@@ -147,7 +148,7 @@ class Subscription:
 
     @property
     def prefetched(self) -> int:
-        """Messages that are received and that the program did not get yet."""
+        """The number of received messages that the program did not get yet."""
         return self._inbox.count
 
     @property
@@ -161,7 +162,7 @@ class Subscription:
 
         Raises:
             TroveError: TOPIC_NOT_FOUND, GROUP_ILLEGAL, GROUP_NOT_FOUND, FILTER_ILLEGAL, …;
-                BROKER_UNREACHABLE where no broker that has the topic can be reached.
+                BROKER_UNREACHABLE if no broker that has the topic can be reached.
         """
         if self._opened:
             raise TroveError(errors.REQUEST_ILLEGAL, "a subscription is opened once")
@@ -181,7 +182,7 @@ class Subscription:
 
     async def close(self) -> None:
         """Ends the iteration, returns messages that the program did not get, waits a few seconds for
-        acknowledgements under way, and leaves the group. Messages that the program has not settled are
+        acknowledgements in flight, and leaves the group. Messages that the program has not settled are
         delivered again."""
         self._open_ones.discard(self)
         self.end()
@@ -190,7 +191,7 @@ class Subscription:
             await self._consumer.close()
 
     def end(self) -> None:
-        """Ends the iteration. Received messages can be settled until `close`, which returns the rest."""
+        """Ends the iteration. Received messages can be settled until `close`, which returns the others."""
         self._inbox.close()
 
     def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
@@ -209,7 +210,7 @@ class Subscription:
         return message
 
     async def next(self) -> ReceivedMessage | None:
-        """The next message; None once the subscription is closed."""
+        """The next message; None when the subscription is closed."""
         if not self._opened:
             raise TroveError(errors.REQUEST_ILLEGAL, "enter the subscription first: async with subscribe(…)")
         return await self._inbox.get()
@@ -225,7 +226,7 @@ class Subscription:
                     await message.consumed()
 
         Args:
-            count_max: Messages of a list.
+            count_max: The most messages of a list.
             wait: Seconds that an incomplete list waits for more.
         """
         began_ns = time.time_ns()
@@ -236,7 +237,7 @@ class Subscription:
             began_ns = time.time_ns()
 
     async def next_batch(self, count_max: int, wait: float) -> list[ReceivedMessage]:
-        """The next list of `batches`; [] once the subscription is closed."""
+        """The next list of `batches`; [] when the subscription is closed."""
         check_number("count_max", count_max)
         check_amount("count_max", count_max, above=True)
         check_amount("wait", wait)

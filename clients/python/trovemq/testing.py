@@ -7,15 +7,15 @@ nor an event loop:
     with NameserverProcess() as nameserver, BrokerProcess(nameservers=[nameserver]) as broker:
         ...  # trovemq.connect(nameserver.address)
 
-As a pytest plug-in (loaded by itself where the distribution is installed) it gives the fixtures
+As a pytest plug-in (loaded automatically if the distribution is installed) it provides the fixtures
 `trovemq_broker` (a broker without topics and groups for each test) and `trovemq_client`:
 
     async def test_an_order_is_billed(trovemq_broker):
         async with trovemq.connect(trovemq_broker.address) as client:
             ...
 
-`broker(faults=…)` shows what a program does when messages come twice, late or again. Needs the daemons:
-`pip install trovemq[testing]`.
+`broker(faults=…)` tests a program with duplicates, delays and redeliveries. Needs the daemons: `pip install
+trovemq[testing]`.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ if TYPE_CHECKING:  # imported when they are first needed: the plug-in is loaded 
     from trovemq.faults import Faults
 
 LOOPBACK = "127.0.0.1"
-PORTS = range(10_000, 32_768)  # below those that Linux gives to outgoing connections
+PORTS = range(10_000, 32_768)  # below the range that Linux uses for outgoing connections
 READY_POLL_SECONDS = 0.02
 EMPTIED_TOGETHER_MAX = 8
-# Small files make a start cheap; neither the store's age nor the machine's disk removes or refuses anything;
-# every setting may be given again.
+# Small files make a start cheap. Neither the store's age nor the machine's disk removes or refuses anything.
+# Every setting can be overridden.
 BROKER_TEST_SETTINGS: Mapping[str, object] = {
     "fileReservedTime": 876_000,
     "disk_warning_percent": 100,
@@ -60,8 +60,8 @@ BROKER_TEST_SETTINGS: Mapping[str, object] = {
 
 
 def free_port() -> int:
-    """A loopback TCP port that was free a moment ago. No outgoing connection gets it by chance: it stays free
-    while its daemon restarts."""
+    """A loopback TCP port that was free a moment ago. Linux does not use it for outgoing connections, so it
+    stays free while its daemon restarts."""
     while True:
         port = secrets.choice(PORTS)
         with socket.socket() as probe:
@@ -87,7 +87,7 @@ class DaemonProcess:
     """
 
     _popen: ClassVar[Callable[..., subprocess.Popen[bytes]]] = subprocess.Popen
-    """Starts the process. Our own tests fork it from one that has the imports done."""
+    """Starts the process. Our own tests fork it from a process that has done the imports."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class DaemonProcess:
 
     @property
     def pid(self) -> int:
-        """The running daemon's process id. Raises RuntimeError where it does not run."""
+        """The running daemon's process id. Raises RuntimeError if it does not run."""
         if self.process is None:
             raise RuntimeError(f"{self.module} was not started")
         return self.process.pid
@@ -134,7 +134,7 @@ class DaemonProcess:
     def command(self) -> list[str]:
         """The whole command line."""
         addresses = ["--listen", self.address, "--http", self.http_address]
-        # -P: a folder `broker` in the directory of the tests is not taken for ours.
+        # -P: a folder `broker` in the directory of the tests must not be imported.
         return [sys.executable, "-P", "-m", self.module, *addresses, *self.arguments]
 
     def log(self) -> str:
@@ -172,7 +172,7 @@ class DaemonProcess:
         """Returns once /readyz answers 200.
 
         Raises:
-            RuntimeError: The daemon ended, or was not ready in time; the message holds its log.
+            RuntimeError: The daemon ended, or was not ready in time; the message has its log.
         """
         deadline = time.monotonic() + self.ready_timeout
         while not self.ready():
@@ -185,12 +185,12 @@ class DaemonProcess:
             time.sleep(READY_POLL_SECONDS)
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Sends a signal to this daemon alone."""
+        """Sends a signal to this daemon only."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(number)
 
     def wait(self, timeout: float = 30.0) -> int:
-        """Waits for the end of the process; its exit code. Raises subprocess.TimeoutExpired."""
+        """Waits for the end of the process. Returns its exit code. Raises subprocess.TimeoutExpired."""
         if self.process is None:
             raise RuntimeError(f"{self.module} was not started")
         return self.process.wait(timeout)
@@ -211,7 +211,7 @@ class DaemonProcess:
             self.process.wait()
 
     def restart(self, *, kill: bool = False) -> Self:
-        """Stops (or kills) the daemon and starts it again on the same ports and store."""
+        """Stops (or kills) the daemon, and starts it again on the same ports and store."""
         if self.running:
             if kill:
                 self.kill()
@@ -220,7 +220,7 @@ class DaemonProcess:
         return self.start()
 
     def close(self) -> None:
-        """Stops the daemon where it runs and removes its temporary directory."""
+        """Stops the daemon if it runs, and removes its temporary directory."""
         try:
             if self.running:
                 self.stop()
@@ -239,7 +239,7 @@ class DaemonProcess:
 
 
 class NameserverProcess(DaemonProcess):
-    """`python -m nameserver`; arguments as DaemonProcess, settings go out as `--set NAME=VALUE`."""
+    """`python -m nameserver`; arguments as DaemonProcess; settings are passed as `--set NAME=VALUE`."""
 
     def __init__(
         self,
@@ -266,16 +266,16 @@ class BrokerProcess(DaemonProcess):
 
     Args:
         name: The broker's name.
-        store: The store directory; it stays when this object is closed. Default: a temporary one.
+        store: The store directory, which stays when this object is closed. Default: a temporary one.
         nameservers: NameserverProcess objects or addresses to register with.
-        cluster: The cluster's name; the daemon's default where None.
+        cluster: The cluster's name; None for the daemon's default.
         arguments: Further command-line arguments.
         environment: Variables added to this process's own.
         port: gRPC port; a free one by default.
         http_port: Port of /readyz; a free one by default.
         ready_timeout: Seconds that a start may take.
-        faults: Of clients that connect to `url`.
-        settings: Settings by name (`mappedFileSizeCommitLog=65536`); they go out as `--set NAME=VALUE`
+        faults: The faults of clients that connect to `url`.
+        settings: Settings by name (`mappedFileSizeCommitLog=65536`); they are passed as `--set NAME=VALUE`
             and override BROKER_TEST_SETTINGS. True and False are written as RocketMQ does.
     """
 
@@ -312,7 +312,7 @@ class BrokerProcess(DaemonProcess):
 
     @property
     def url(self) -> str:
-        """For `trovemq.connect`, with the broker's faults."""
+        """The URL for `trovemq.connect`, with the broker's faults."""
         return self.url_with(self.faults)
 
     def url_with(self, faults: Faults | None) -> str:
@@ -330,7 +330,7 @@ class BrokerProcess(DaemonProcess):
         return self._client
 
     def empty(self) -> None:
-        """Deletes all topics and groups; starts the broker where it does not run."""
+        """Deletes all topics and groups; starts the broker if it does not run."""
         if not self.running:
             self._close_client()  # it may wait for its next attempt to connect
             self.start()
@@ -342,7 +342,7 @@ class BrokerProcess(DaemonProcess):
             list(threads.map(admin.delete_topic, topics))
 
     def close(self) -> None:
-        """Stops the daemon where it runs and removes its temporary directory."""
+        """Stops the daemon if it runs, and removes its temporary directory."""
         self._close_client()
         super().close()
 
@@ -355,8 +355,8 @@ class BrokerProcess(DaemonProcess):
 @contextmanager
 def broker(faults: Faults | None = None, **arguments: Any) -> Iterator[BrokerProcess]:
     """A running broker; arguments as BrokerProcess. With `faults`, a client that connects to its `url` meets
-    them: duplicates, delays, reorderings, redeliveries, disconnects, a slow disk, the same for the same
-    seed."""
+    them: duplicates, delays, reorderings, redeliveries, disconnects, a slow disk. The same seed gives the
+    same faults."""
     with BrokerProcess(faults=faults, **arguments) as process:
         yield process
 
@@ -381,7 +381,8 @@ def trovemq_session_broker() -> Iterator[BrokerProcess]:
 @pytest.fixture
 def trovemq_broker(trovemq_session_broker: BrokerProcess) -> Iterator[BrokerProcess]:
     """A running broker without topics and groups; connect to its `.address`, or with faults to
-    `.url_with(…)`. One process serves all tests of a session: what a test has made is deleted after it."""
+    `.url_with(…)`. One process serves all tests of a session: the topics and groups of a test are deleted
+    after it."""
     yield trovemq_session_broker
     trovemq_session_broker.empty()
 

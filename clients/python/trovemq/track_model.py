@@ -11,21 +11,21 @@ class MessageCopy:
 
     Attributes:
         broker: The broker that has it.
-        message: To which message it belongs, from 1: producers may send several under one unique key.
-        role: `message`, `committed` (by its transaction), `delivered` (after its waiting time): what groups
-            receive. `delayed`, `recall`, `half`, `given-up`, `retry`, `dead-letter`, `carried`: the broker's
-            own records of it.
-        topic: Where it lies, with `queue_id` and `queue_offset`.
+        message: The number of its message, from 1: producers may send several messages with one unique key.
+        role: `message`, `committed` (by its transaction) and `delivered` (after its delay) are received by
+            groups. `delayed`, `recall`, `half`, `given-up`, `retry`, `dead-letter` and `carried` are the
+            broker's own records of it.
+        topic: Where it is stored, with `queue_id` and `queue_offset`.
         physical_offset: Its place in the broker's log, with `size` in bytes.
-        offset_msg_id: Finds exactly this record.
+        offset_msg_id: The id of exactly this record.
         keys: Its keys, separated by spaces.
         born_timestamp: Epoch ms, by the clock of `born_host`, which produced it.
         store_timestamp: Epoch ms.
-        reconsume_times: Deliveries before this copy was made.
-        group: Whose retry or dead letter it is; else "".
-        producer_group: Of a message that was sent in a transaction; else "".
-        message_group: By which it is ordered; else "".
-        deliver_timestamp: Of one that waits, or waited, for its time: epoch ms; else 0.
+        reconsume_times: The number of deliveries before this copy was made.
+        group: The group of a retry or dead letter; else "".
+        producer_group: The producer group of a message that was sent in a transaction; else "".
+        message_group: Its message group; else "".
+        deliver_timestamp: The delivery time of a delayed message, epoch ms; else 0.
     """
 
     broker: str
@@ -53,20 +53,20 @@ class MessageCopy:
 
 @dataclass(frozen=True, slots=True)
 class TrackEvent:
-    """Something that happened to a message.
+    """An event of a message.
 
     Attributes:
-        broker: The broker that says so.
-        message: To which message, as `MessageCopy.message`.
+        broker: The broker that reports it.
+        message: The number of the message, as `MessageCopy.message`.
         timestamp: Epoch ms.
         kind: `produced`, `stored`, `delivered`, `returned`, `expired`, `acknowledged`, `dead-lettered`, …
-        group: The consumer group; "" where it is about the message itself.
-        client_id: The consumer, where it is known.
-        attempt: Deliveries to the group so far; 0 where it is none.
-        until: The message waits, or is invisible, until then (epoch ms); 0 where it does not.
-        count: How many in a row.
-        topic: Where the record lies that it is about, with `queue_id` and `queue_offset`.
-        detail: In words.
+        group: The consumer group; "" for an event of the message itself.
+        client_id: The consumer, if it is known.
+        attempt: The number of deliveries to the group so far; 0 if there is none.
+        until: The time until which the message waits, or is invisible (epoch ms); else 0.
+        count: The number of equal events in a row.
+        topic: Where the record of the event is stored, with `queue_id` and `queue_offset`.
+        detail: Further details in words.
     """
 
     broker: str
@@ -86,28 +86,29 @@ class TrackEvent:
 
 @dataclass(frozen=True, slots=True)
 class ConsumptionStatus:
-    """Why a group has not consumed a message yet, or how it did.
+    """Whether and how a group has consumed a message, or why it has not.
 
     Attributes:
-        broker: The broker that says so.
-        message: Which message, as `MessageCopy.message`.
+        broker: The broker that reports it.
+        message: The number of the message, as `MessageCopy.message`.
         group: The consumer group.
-        reason: Done: `acknowledged`, `consumed`, `filtered-out`, `skipped`, `dropped`. Not consumed: `dead`,
-            `in-flight`, `returned`, `ready`, `locked`, `not-reached`, `no-member`, `delayed`, `recalled`,
-            `in-transaction`, `rolled-back`, `given-up`, `gone`.
-        consumed: The group is done with the message, and not by a fault.
-        until: When the reason ends by itself, or when the group was done with the message (epoch ms); 0
-            where neither is known.
-        attempt: Deliveries to the group so far.
-        client_id: Who has it, or had it last.
-        ahead: Messages that come before it; `ahead_estimated` where there were too many to look at.
+        reason: The group has finished: `acknowledged`, `consumed`, `filtered-out`, `skipped`, `dropped`. Not
+            consumed: `dead`, `in-flight`, `returned`, `ready`, `locked`, `not-reached`, `no-member`,
+            `delayed`, `recalled`, `in-transaction`, `rolled-back`, `given-up`, `gone`.
+        consumed: Whether the group has finished with the message, and not by a fault.
+        until: When the reason ends by itself, or when the group has finished with the message (epoch ms); 0
+            if neither is known.
+        attempt: The number of deliveries to the group so far.
+        client_id: The consumer that has it, or had it last.
+        ahead: Messages that come before it; `ahead_estimated` if there were too many to examine.
         blocked_by: Queue offset of the message in flight that locks its message group; None otherwise.
-        committed: Everything below this offset is consumed; None where the group never read the queue.
-        next_offset: The next one that is new to the group; None where it never received from the queue.
-        online: Members of the group that are connected; `subscribed` of them subscribe the topic.
+        committed: All messages below this offset are consumed; None if the group never read the queue.
+        next_offset: The offset of the next message that is new to the group; None if it never received from
+            the queue.
+        online: The number of connected members of the group; `subscribed` of them subscribe to the topic.
         filter: The group's last filter.
-        topic: Where the copy lies that this is about, with `queue_id` and `queue_offset`.
-        detail: In words.
+        topic: Where the copy in question is stored, with `queue_id` and `queue_offset`.
+        detail: Further details in words.
     """
 
     broker: str
@@ -139,10 +140,10 @@ class MessageTrack:
     Attributes:
         copies: Every record, oldest first.
         events: The events, in the order of time.
-        statuses: One for each message, broker and group.
+        statuses: One status for each message, broker and group.
         complete: Nothing was left out, and every broker answered; otherwise the notes name the gaps.
         unreachable: Brokers that did not answer.
-        notes: In words.
+        notes: The gaps, in words.
     """
 
     copies: tuple[MessageCopy, ...]

@@ -1,4 +1,5 @@
-"""RocketMQ's transactions: messages that are stored at once, and seen only after their sender has said so.
+"""RocketMQ's transactions: messages that are stored at once, and visible only after their sender has
+committed them.
 
 Several messages that appear together, in one step, are something else: `Client.transaction` (trovemq.atomic).
 """
@@ -33,7 +34,7 @@ from trovemq_proto.rocketmq.v2 import service_pb2
 _log = logging.getLogger(__name__)
 
 MESSAGES_MAX: Final = 1_024  # of one transaction
-DECISIONS_KEPT_MAX: Final = 65_536  # of which the brokers may not have heard
+DECISIONS_KEPT_MAX: Final = 65_536  # decisions that the brokers may not have received
 
 
 class TransactionResolution(Enum):
@@ -69,13 +70,13 @@ class SendHalf(Protocol):
 class Transactions:
     """A producer's transactions: ends them, and answers brokers' checks of open ones.
 
-    A decision that a broker may not have got is kept and given as the answer to its check; the checker
-    decides only those that this process does not know.
+    A decision that a broker may not have received is kept, and is the answer to the broker's check. The
+    checker decides only about messages that this process does not know.
 
     Args:
         pool: The client's connections.
         topic: The producer's topic.
-        checker: The program's own answer for messages of earlier processes, or of other producers.
+        checker: The program's decision about messages of earlier processes, or of other producers.
     """
 
     def __init__(self, pool: ConnectionPool, topic: str, checker: Checker | None) -> None:
@@ -89,14 +90,14 @@ class Transactions:
         self._decisions: OrderedDict[str, TransactionResolution] = OrderedDict()
 
     async def enter(self) -> None:
-        """Makes this producer known to the brokers, once. Raises TroveError as `Sessions.open`."""
+        """Registers this producer with the brokers, once. Raises TroveError as `Sessions.open`."""
         async with self._entering:
             if not self._entered:
                 await self._sessions.open()
                 self._entered = True
 
     async def close(self) -> None:
-        """Says to the brokers that this producer ends."""
+        """Reports the end of this producer to the brokers."""
         await self._sessions.close()
 
     def begun(self, transaction_id: str) -> None:
@@ -104,11 +105,11 @@ class Transactions:
         self._remember(transaction_id, TransactionResolution.UNKNOWN)
 
     async def end(self, half: SendReceipt, resolution: TransactionResolution) -> None:
-        """Sends the broker of a half message its resolution, for as long as `delivery_timeout_ms`.
+        """Sends the resolution of a half message to its broker, with retries until `delivery_timeout_ms`.
 
         Raises:
-            TroveError: TRANSACTION_ILLEGAL where it is not open any more; with the field in_doubt where the
-                broker could not be reached (it will ask, and get this answer while this producer lives).
+            TroveError: TRANSACTION_ILLEGAL if it is not open any more; with the field in_doubt if the broker
+                could not be reached (it will ask, and get this answer while this producer lives).
         """
         self._remember(half.transaction_id, resolution)
         loop, options = asyncio.get_running_loop(), self._pool.options
@@ -178,14 +179,14 @@ class Transactions:
 
 
 class Transaction:
-    """Messages that are seen together with a decision; made by `Producer.transaction`.
+    """Messages that become visible by a decision; created by `Producer.transaction`.
 
         async with producer.transaction() as transaction:
             await transaction.send(b"order 42")      # stored, and invisible
             await database.commit()                  # an exception rolls back
 
-    Each message is committed on its own, in the order they were sent: a transaction of several messages is
-    not one step for those who read. Use `Client.transaction` for that.
+    Each message is committed separately, in the order of sending: readers may see a part of a transaction
+    with several messages. Use `Client.transaction` to avoid that.
     """
 
     def __init__(self, transactions: Transactions, send_half: SendHalf, check_after_ms: int | None) -> None:
@@ -222,9 +223,9 @@ class Transaction:
         unique_key: str | None = None,
         broker: str | None = None,
     ) -> SendReceipt:
-        """Stores one message that is invisible yet; arguments and errors as `Producer.send`.
+        """Stores one message that is not visible yet; arguments and errors as `Producer.send`.
 
-        A failed send is not part of the transaction; where it was in doubt, the broker checks it later.
+        A failed send is not part of the transaction; if it is in doubt, the broker checks it later.
 
         Returns:
             A receipt without queue and offsets, with a transaction_id.
@@ -251,12 +252,12 @@ class Transaction:
         return half
 
     async def commit(self) -> None:
-        """Lets the messages be seen.
+        """Makes the messages visible.
 
         Raises:
-            TroveError: TRANSACTION_ILLEGAL where a broker gave up asking; the field in_doubt is `true` where
-                a broker could not be reached: it asks later, and gets this answer while the producer lives,
-                then the checker's.
+            TroveError: TRANSACTION_ILLEGAL if a broker has ended the transaction after its last check; the
+                field in_doubt is `true` if a broker could not be reached: it asks later, and gets this answer
+                while the producer lives, afterwards the checker's.
         """
         await self._end(TransactionResolution.COMMIT)
 

@@ -7,10 +7,10 @@ messaging.py  the calls of one client to one broker
 session.py    one Telemetry stream with its heartbeats and commands
 sessions.py   one of them for each broker of a topic
 commands.py   brokers' commands to clients on that stream
-inbox.py      received messages that wait for the program; order of message groups
-settling.py   acknowledgements in batches, everything tried again
+inbox.py      received messages for the program; the order of message groups
+settling.py   acknowledgements in batches, with retries
 grouped.py    receiving for a consumer group
 broadcast.py  receiving everything, by queue offset
 sending.py    sends that need this protocol: delayed and half messages
-recalling.py  delayed messages taken back
+recalling.py  recall of delayed messages
 """

@@ -1,4 +1,4 @@
-"""Receiving everything: each queue is pulled by offset, and the positions are this process's own."""
+"""Receives all messages: each queue is pulled by offset, and the positions are known only to this process."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class BroadcastConsumer:
         pool: The client's connections.
         topic: The topic.
         tags: Only messages with one of these tags; () for all.
-        start: Where the queues that are there now are begun.
-        inbox: Where messages wait for the program.
+        start: Where reading begins in the present queues.
+        inbox: Holds messages for the program.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class BroadcastConsumer:
         self._follower: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Finds where to begin: nothing that comes from now on is missed. Raises TroveError."""
+        """Determines where to begin: no message that is stored from now on is missed. Raises TroveError."""
         if not self._pool.routes.slots(self._topic):
             await self._pool.refresh()
         for queue in await Queries(self._pool).queue_offsets(self._topic, None, None):
@@ -71,7 +71,7 @@ class BroadcastConsumer:
         )
 
     async def close(self) -> None:
-        """Ends all pulls; waiting messages are dropped."""
+        """Ends all pulls, and drops waiting messages."""
         self._pool.routes.unlisten(self._changed.set)
         tasks = [*self._pulls.values(), *([self._follower] if self._follower is not None else [])]
         for task in tasks:
@@ -86,7 +86,7 @@ class BroadcastConsumer:
             self._begin()
 
     def _begin(self) -> None:
-        """One pull for each queue that is known, or was found in new routes."""
+        """Starts one pull for each queue that is known, or new in the routes."""
         known = {*self._positions, *self._pool.routes.slots(self._topic)}
         for slot in sorted(known - self._pulls.keys())[: QUEUES_MAX - len(self._pulls)]:
             self._pulls[slot] = asyncio.get_running_loop().create_task(self._pull(slot))
@@ -117,7 +117,7 @@ class BroadcastConsumer:
             self._positions.get(slot, 0),
             FETCH_BYTES_MAX,
             self._tags,
-            1,  # the inbox bounds the waiting messages, not the fetches
+            1,  # the inbox limits the waiting messages, not the fetches
             True,
             FETCH_WAIT_MS,
             slot.broker,

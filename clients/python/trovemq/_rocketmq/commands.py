@@ -25,7 +25,7 @@ FRAMES_SHOWN_MAX: Final = 200  # of one thread or task
 async def verify(
     command: service_pb2.VerifyMessageCommand, broker: str, handler: Handler | None
 ) -> service_pb2.TelemetryCommand:
-    """Consumes a message directly, by the program's handler; offsets and attempts do not change by it."""
+    """Has the program's handler consume a message directly; offsets and attempts do not change."""
     reply = service_pb2.TelemetryCommand(
         verify_message_result=service_pb2.VerifyMessageResult(nonce=command.nonce)
     )
@@ -42,13 +42,13 @@ async def _consume_directly(message: v2.Message, broker: str, handler: Handler |
         return statuses.status(v2.Code.MESSAGE_CORRUPTED, error.message)
     try:
         await handler(received)
-    except Exception as failure:  # whatever the program raises is the operator's answer
+    except Exception as failure:  # the operator gets whatever the program raises
         return statuses.status(v2.Code.FAILED_TO_CONSUME_MESSAGE, f"{type(failure).__name__}: {failure}")
     return statuses.status(v2.Code.OK, "OK")
 
 
 def busy(command: service_pb2.VerifyMessageCommand) -> service_pb2.TelemetryCommand:
-    """Too many commands at once."""
+    """The answer if there are too many commands at once."""
     return service_pb2.TelemetryCommand(
         status=statuses.status(v2.Code.TOO_MANY_REQUESTS, "the client is at work on other commands"),
         verify_message_result=service_pb2.VerifyMessageResult(nonce=command.nonce),
@@ -64,7 +64,7 @@ def stacks(command: service_pb2.PrintThreadStackTraceCommand) -> service_pb2.Tel
 
 
 def stack_text() -> str:
-    """Every thread, then every task; cut after STACK_TEXT_SIZE_MAX characters."""
+    """All threads, then all tasks; cut after STACK_TEXT_SIZE_MAX characters."""
     out = io.StringIO()
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     for ident, frame in sys._current_frames().items():
@@ -79,7 +79,7 @@ def stack_text() -> str:
 
 
 def _frames_of(task: asyncio.Task[Any]) -> list[FrameType]:
-    """The frames of a task, outermost first. Task.get_stack would give the outermost one alone."""
+    """The frames of a task, outermost first. Task.get_stack would return only the outermost one."""
     frames: list[FrameType] = []
     awaited: Any = task.get_coro()
     while awaited is not None and len(frames) < FRAMES_SHOWN_MAX:
@@ -91,7 +91,7 @@ def _frames_of(task: asyncio.Task[Any]) -> list[FrameType]:
 
 
 def _write_frames(out: io.StringIO, frames: list[FrameType]) -> None:
-    """Innermost first, as other languages' thread dumps; names and lines, no source text."""
+    """Innermost first, like thread dumps of other languages; names and lines, no source text."""
     for frame in frames[:FRAMES_SHOWN_MAX]:
         code = frame.f_code
         out.write(f"    at {code.co_qualname} ({code.co_filename}:{frame.f_lineno})\n")

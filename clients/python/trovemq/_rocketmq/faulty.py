@@ -1,9 +1,9 @@
-"""A group's receiving with faults on purpose; see `trovemq.faults`.
+"""Receiving for a group with injected faults; see `trovemq.faults`.
 
 | fault        | made by                                                                                  |
 |--------------|------------------------------------------------------------------------------------------|
 | delays       | the message waits here before it goes to the inbox, and its message group after it       |
-| reorderings  | the same, until a message has come that it need not precede                              |
+| reorderings  | the same, until a message has arrived that may overtake it                               |
 | disconnects  | the message is returned before the program has it                                        |
 | redeliveries | instead of the acknowledgement, the message is returned: the broker delivers it again    |
 """
@@ -28,7 +28,7 @@ _Lane = tuple[str, int, object]
 
 
 class FaultyConsumer(GroupConsumer):
-    """As GroupConsumer, with faults between it and the program."""
+    """A GroupConsumer with faults between it and the program."""
 
     def __init__(
         self, pool: ConnectionPool, subscription: GroupSubscription, inbox: Inbox, faults: Faults
@@ -37,17 +37,17 @@ class FaultyConsumer(GroupConsumer):
         self._faults = faults
         self._late: dict[_Lane, list[ReceivedMessage]] = {}
         self._overtaken: dict[_Lane, asyncio.TimerHandle] = {}  # they wait for the next message
-        self._broken: dict[_Lane, int] = {}  # the poll whose connection broke there
+        self._broken: dict[_Lane, int] = {}  # the poll whose connection failed for this lane
 
     def put(self, message: ReceivedMessage) -> None:
-        """Late, or not at all, where the faults say so."""
+        """Delays or returns the message, if the faults require it."""
         place, lane = _place(message), self._lane(message)
         if self._may_fail(message) and self._faults.strikes("disconnects", *place):
             _log.info("fault: the connection breaks at %s", place)
             self._broken[lane] = message.poll
             message.settled = True
             self.return_message(message, 0, tried=True)
-        elif self._broken.get(lane) == message.poll:  # after it in its order
+        elif self._broken.get(lane) == message.poll:  # after it in the order of its lane
             self.release(message)
         elif lane in self._late:
             self._late[lane].append(message)
@@ -66,7 +66,7 @@ class FaultyConsumer(GroupConsumer):
                 self._deliver(lane)
 
     def acknowledge(self, message: ReceivedMessage, *, urgent: bool) -> asyncio.Future[None]:
-        """Lost, where the faults say so."""
+        """Loses the acknowledgement, if the faults require it."""
         place = _place(message)
         if self._may_fail(message) and self._faults.strikes("redeliveries", *place):
             _log.info("fault: the acknowledgement of %s is lost", place)
@@ -88,7 +88,7 @@ class FaultyConsumer(GroupConsumer):
                 self.release(late)
 
     async def close(self) -> None:
-        """Late messages are returned with the others."""
+        """Returns late messages with the others."""
         for lane in list(self._late):
             self._deliver(lane)
         await super().close()
@@ -108,7 +108,7 @@ class FaultyConsumer(GroupConsumer):
             super().put(message)
 
     def _may_fail(self, message: ReceivedMessage) -> bool:
-        """A fault costs an attempt: none makes a dead letter."""
+        """Whether a fault is possible: it costs an attempt, and must not make a dead letter."""
         return message.attempt < min(self.attempts_max(message), FAULTY_ATTEMPTS_MAX + 1)
 
 

@@ -1,7 +1,7 @@
 """Receives for a consumer group: a stream to each broker, and the settlement of the messages.
 
-Brokers without the Consume stream are asked by RocketMQ's protocol. So are all brokers for the calls that the
-stream does not have:
+RocketMQ's protocol is used with brokers that have no Consume stream, and with all brokers for the calls that
+the stream does not have:
 
 | event                                              | call to the broker                                |
 |----------------------------------------------------|---------------------------------------------------|
@@ -13,7 +13,7 @@ stream does not have:
 | returned, orderly group, attempts used up          | ForwardMessageToDeadLetterQueue                   |
 | after one of its message group that is redelivered | ChangeInvisibleDuration(0), no attempt is counted |
 | in the inbox when the subscription closes          | the same                                          |
-| not the one that its digest was made of            | as returned; the program never sees it            |
+| its body does not match its digest                 | as returned; the program never sees it            |
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 
 RECEIVED_TOGETHER_MAX: Final = 32
 POLL_MS_DEFAULT: Final = 20_000
-ATTEMPTS_MAX_DEFAULT: Final = 17  # RocketMQ's, where a broker names none
+ATTEMPTS_MAX_DEFAULT: Final = 17  # RocketMQ's default, if a broker names none
 BACKOFF_MS_DEFAULT: Final = 1_000
 CLOSE_SECONDS: Final = 5.0
 
@@ -63,10 +63,10 @@ class GroupSubscription:
     Attributes:
         topic: The topic.
         group: The consumer group.
-        filter: Which of its messages.
-        invisible_ms: How long a message is this client's; None: while this client lives.
+        filter: The filter of its messages.
+        invisible_ms: How long a message is leased to this client; None: while the client lives.
         handler: Consumes a message that an operator sends directly.
-        client_id: Under which the brokers know the subscriber.
+        client_id: The id by which the brokers know the subscriber.
     """
 
     topic: str
@@ -95,15 +95,16 @@ class GroupSubscription:
 
 
 class GroupConsumer:
-    """Receives into an inbox and settles the messages taken out of it.
+    """Receives messages into an inbox, and settles those that the program has taken.
 
     Args:
         pool: The client's connections.
         subscription: The topic, the group and the filter.
-        inbox: Where messages wait for the program.
+        inbox: Holds messages for the program.
 
     Attributes:
-        refused: Messages whose acknowledgement or return did not reach the broker in time: redelivered.
+        refused: Messages whose acknowledgement or return did not reach the broker in time; they are
+            redelivered.
     """
 
     def __init__(self, pool: ConnectionPool, subscription: GroupSubscription, inbox: Inbox) -> None:
@@ -111,7 +112,7 @@ class GroupConsumer:
         self._tracing = pool.options.tracing
         self._subscription = subscription
         self._inbox = inbox
-        self._homes: dict[str, _Home] = {}  # by broker, of every broker that a message may have come from
+        self._homes: dict[str, _Home] = {}  # by broker, for every broker that a message may have come from
         self._sessions = Sessions(pool, subscription.topic, subscription.role(self._receive))
         self._poll_numbers = count(1)
         self._closing = False
@@ -123,9 +124,9 @@ class GroupConsumer:
         await self._sessions.open()
 
     async def close(self) -> None:
-        """Waits until processed messages are acknowledged, then receives no more, returns unprocessed
-        messages, and leaves the group. In this order: of a receive that is cancelled the broker takes
-        messages back, and may not know yet which of them were processed."""
+        """Waits until processed messages are acknowledged, then ends the receives, returns unprocessed
+        messages, and leaves the group. The order matters: a broker takes back the messages of a cancelled
+        receive, and may not know yet which of them were processed."""
         self._closing = True
         end = asyncio.get_running_loop().time() + CLOSE_SECONDS
         homes, streams = list(self._homes.values()), self._streams()
@@ -211,8 +212,8 @@ class GroupConsumer:
                 await asyncio.sleep(self._pool.options.backoff.seconds(failures))
 
     def is_final(self, error: TroveError) -> bool:
-        """Whether no later try can succeed. A dead-letter topic is made with its first message, and one
-        of several brokers may get the topic yet."""
+        """Whether no later try can succeed. A dead-letter topic is created with its first message, and one of
+        several brokers may still get the topic."""
         if error.spec is errors.TOPIC_NOT_FOUND:
             return not self._subscription.topic.startswith("%") and len(self._sessions.all()) == 1
         return not may_pass(error)
@@ -235,7 +236,7 @@ class GroupConsumer:
             invisible_ms=invisible_ms,
             attempt_id=attempt_id,
         )
-        # The broker ends the poll; the deadline is for a broker that is gone.
+        # The broker ends the poll; the deadline is for an unreachable broker.
         timeout_ms = poll_ms + self._pool.options.call_timeout_ms
         poll = next(self._poll_numbers)
         self._inbox.begin_poll(poll)
@@ -255,7 +256,7 @@ class GroupConsumer:
             self._warn_of_lost_order()
 
     def _warn_of_lost_order(self) -> None:
-        """Once, where the topic has an order and the group keeps none."""
+        """Warns once if the topic has an order that the group does not keep."""
         subscription = self._subscription
         if not self._warned and self._pool.routes.is_fifo(subscription.topic):
             self._warned = True
@@ -283,7 +284,7 @@ class GroupConsumer:
         self.put(received)
 
     def put(self, message: ReceivedMessage) -> None:
-        """Into the inbox."""
+        """Puts the message into the inbox."""
         if self._closing or not self._inbox.put(message):
             self.release(message)
 
@@ -300,7 +301,8 @@ class GroupConsumer:
     # --- Settlement of the messages -------------------------------------------------------------------
 
     def acknowledge(self, message: ReceivedMessage, *, urgent: bool) -> asyncio.Future[None]:
-        """Consumed; the next of its message group may continue when the broker knows."""
+        """Acknowledges the message. The next one of its message group follows when the broker has confirmed
+        it."""
         stream = self._stream_of(message)
         if stream is None:
             return self._acknowledge_by_call(message, urgent=urgent)
@@ -328,7 +330,8 @@ class GroupConsumer:
     def return_message(
         self, message: ReceivedMessage, delay_ms: int | None, *, tried: bool
     ) -> asyncio.Future[None]:
-        """For redelivery; in an orderly group with its attempts used up, to the dead letters."""
+        """Returns the message for redelivery; in an orderly group with its attempts used up, moves it to the
+        dead letters."""
         if tried and self._inbox.ordered and message.attempt >= self.attempts_max(message):
             return self.dead_letter(message)
         if delay_ms is None:
@@ -344,7 +347,7 @@ class GroupConsumer:
         return answer
 
     def dead_letter(self, message: ReceivedMessage) -> asyncio.Future[None]:
-        """To the dead letters; the next of its message group may continue."""
+        """Moves the message to the dead letters. Then the next one of its message group may follow."""
         answer = self._settler(message).dead_letter(message, self.attempts_max(message))
         answer.add_done_callback(partial(self._after_call, message, True))
         return answer
@@ -355,7 +358,7 @@ class GroupConsumer:
         return self._subscription.group
 
     def acknowledged_elsewhere(self, message: ReceivedMessage) -> None:
-        """An atomic transaction has acknowledged it: the next of its message group may continue."""
+        """An atomic transaction has acknowledged it: the next one of its message group may follow."""
         for other in self._inbox.settled(message, done=True):
             self.release(other)
 
@@ -375,7 +378,7 @@ class GroupConsumer:
         return False
 
     async def wait_for_capacity(self) -> None:
-        """Waits while too much is under way."""
+        """Waits while too many settlements are in flight."""
         for home in list(self._homes.values()):
             await home.settler.wait_for_capacity()
             if home.stream is not None:
@@ -410,7 +413,7 @@ class GroupConsumer:
         return self._homes[message.broker].settler
 
     def attempts_max(self, message: ReceivedMessage) -> int:
-        """Deliveries after which the message is a dead letter."""
+        """The number of deliveries after which the message is a dead letter."""
         return self._policy(message).max_attempts or ATTEMPTS_MAX_DEFAULT
 
     def _policy(self, message: ReceivedMessage) -> v2.RetryPolicy:
@@ -449,7 +452,7 @@ def _pass_on(waiting: asyncio.Future[None], answer: asyncio.Future[None]) -> Non
 
 
 def backoff_ms(policy: v2.RetryPolicy, attempt: int) -> int:
-    """How long after delivery number `attempt` (1 or more) the next one is to come."""
+    """The delay between delivery number `attempt` (1 or more) and the next one."""
     kind = policy.WhichOneof("strategy")
     if kind == "customized_backoff" and policy.customized_backoff.next:
         steps = policy.customized_backoff.next

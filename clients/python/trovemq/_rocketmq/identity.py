@@ -1,4 +1,4 @@
-"""A client's description of itself: its id, and the metadata of its calls."""
+"""How a client identifies itself: its id, and the metadata of its calls."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _numbers = itertools.count()
 
 
 def new_client_id() -> str:
-    """`HOST@PID@NUMBER@TIME`, as RocketMQ's clients write it; one for each producer and subscriber."""
+    """`HOST@PID@NUMBER@TIME`, in the form of RocketMQ's clients; one for each producer and subscriber."""
     return f"{_host()}@{os.getpid()}@{next(_numbers)}@{_base36(time.time_ns())}"
 
 
 @lru_cache(maxsize=1_024)
 def metadata_of(client_id: str) -> tuple[tuple[str, str], ...]:
-    """The metadata of every call of that client."""
+    """The metadata of every call of this client."""
     return (
         ("x-mq-client-id", client_id),
         ("x-mq-language", "PYTHON"),

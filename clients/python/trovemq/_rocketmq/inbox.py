@@ -1,11 +1,11 @@
-"""Received messages that wait for the program, within a bound; for orderly groups one of each lane at a time.
+"""Received messages for the program, within a limit; for orderly groups one of each lane at a time.
 
 A lane is one message group of one queue (messages without a group share their queue's lane). Invariants:
 
-- a message that was put and not taken is counted in `count` and `size`, and is there exactly once by its
+- a message that was put and not taken is counted in `count` and `size`, and is contained exactly once, by its
   place;
-- orderly: of each lane exactly one message, its head, is ready or with the program; the rest wait after it
-  in queue order, and continue only when the head is settled.
+- orderly: exactly one message of each lane, its head, is ready or with the program. The others wait in queue
+  order until the head is settled.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class _Lane:
 
 
 class Inbox:
-    """Where receive loops put and the program takes. Belongs to one event loop.
+    """Receive loops put messages, and the program takes them. Used on one event loop.
 
     Args:
-        count_max: Messages that may wait; those who put ask `wait_for_capacity` before.
-        bytes_max: Bytes of their bodies.
+        count_max: The most waiting messages; callers of put await `wait_for_capacity` before.
+        bytes_max: The most bytes of their bodies.
     """
 
     def __init__(self, count_max: int, bytes_max: int) -> None:
@@ -45,7 +45,7 @@ class Inbox:
         assert bytes_max > 0, bytes_max
         self.count_max = count_max
         self.bytes_max = bytes_max
-        # Asking for each message that was taken would cost a call a message.
+        # A request for each message that was taken would cost one call per message.
         self.ask_min = max(1, min(ASKED_TOGETHER, count_max // 2))
         self.ordered = False
         self.size = 0
@@ -61,18 +61,18 @@ class Inbox:
 
     @property
     def count(self) -> int:
-        """Messages that wait."""
+        """The number of waiting messages."""
         return len(self._waiting)
 
     @property
     def free(self) -> int:
-        """How many more messages may be received."""
+        """The number of further messages that may be received."""
         return max(self.count_max - self.count, 0) if self.size < self.bytes_max else 0
 
     # --- in -------------------------------------------------------------------------------------------
 
     async def wait_for_capacity(self) -> int:
-        """Returns `free` once it is worth a call: half of the whole, or ASKED_TOGETHER."""
+        """Returns `free` when it is large enough for a call: half of the total, or ASKED_TOGETHER."""
         while self.free < self.ask_min:
             await self._putters.wait()
         return self.free
@@ -82,18 +82,19 @@ class Inbox:
         await self._putters.wait()
 
     def begin_poll(self, poll: int) -> None:
-        """Messages whose `poll` it is are coming."""
+        """Messages with this `poll` will be put."""
         self._polls.add(poll)
 
     def end_poll(self, poll: int) -> None:
-        """No more of them come."""
+        """No more messages of this poll will be put."""
         self._polls.discard(poll)
         self._given_back = {key: other for key, other in self._given_back.items() if other != poll}
 
     def put(self, message: ReceivedMessage) -> bool:
-        """One more message. One that waits here already and was delivered again gets the newer lease.
+        """Adds a message. If it waits here already and was delivered again, it gets the newer lease.
 
-        False: one before it in its lane, of the same poll, was returned meanwhile; it must be, too.
+        Returns False if an earlier message of its lane, from the same poll, was returned meanwhile; then this
+        one must be returned, too.
         """
         if self.ordered and self._given_back.get(_lane_key(message)) == message.poll:
             return False
@@ -124,7 +125,7 @@ class Inbox:
         return None if self.closed else self.take()
 
     async def get(self) -> ReceivedMessage | None:
-        """The next message; None once the inbox is closed. Raises the TroveError it has failed with."""
+        """The next message; None when the inbox is closed. Raises the TroveError passed to `fail`."""
         while True:
             if self.closed:
                 return None
@@ -161,10 +162,10 @@ class Inbox:
         return None
 
     def settled(self, message: ReceivedMessage, *, done: bool) -> list[ReceivedMessage]:
-        """The program is through with a message; `done`: it is consumed.
+        """The program has settled a message; `done`: it is consumed.
 
         Returns:
-            settled: Messages of its lane to return, because it is delivered again before them.
+            settled: Messages of its lane that must be returned, because it is delivered again before them.
         """
         key = _lane_key(message)
         lane = self._lanes.get(key)
@@ -181,7 +182,7 @@ class Inbox:
         return lane.later
 
     def drain(self) -> list[ReceivedMessage]:
-        """Takes out everything that waits."""
+        """Removes and returns all waiting messages."""
         left = list(self._waiting.values())
         self._forget(left)
         self._ready.clear()
@@ -199,18 +200,18 @@ class Inbox:
     # --- the end --------------------------------------------------------------------------------------
 
     def fail(self, error: TroveError) -> None:
-        """Takers get the error after the ready messages."""
+        """After the ready messages, `get` raises this error."""
         self._failure = self._failure or error
         self._takers.wake_all()
 
     def close(self) -> None:
-        """Takers get None."""
+        """`get` returns None from now on."""
         self.closed = True
         self._takers.wake_all()
 
 
 class _Waiters:
-    """Tasks that wait for a turn. A woken waiter checks its condition again."""
+    """Tasks that wait for their turn. A woken waiter checks its condition again."""
 
     def __init__(self) -> None:
         self._futures: deque[asyncio.Future[None]] = deque()
@@ -227,7 +228,7 @@ class _Waiters:
             await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():
-                self.wake(1)  # the turn that came with the cancellation is the next one's
+                self.wake(1)  # the turn that arrived with the cancellation belongs to the next one
             raise
 
     def wake(self, count: int) -> None:

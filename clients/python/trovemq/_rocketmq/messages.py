@@ -1,4 +1,4 @@
-"""Messages of the v2 protocol and the SDK's own values, one into the other."""
+"""Converts messages of the v2 protocol to the SDK's own values, and back."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _ANY_HEADER: Final = 47  # zlib's wbits: a gzip or a zlib header
 
 
 def received_message(message: v2.Message, broker: str) -> ReceivedMessage:
-    """The program's form of a message from a broker.
+    """A message from a broker in the form for the program.
 
     Raises:
-        TroveError: RECORD_DAMAGED where the body is not the one its digest was made of, or does not inflate.
+        TroveError: RECORD_DAMAGED if the body does not match its digest, or does not inflate.
     """
     system = message.system_properties
     body = message.body
@@ -97,9 +97,9 @@ def outgoing_message(
     message_group: str | None = None,
     priority: int | None = None,
 ) -> v2.Message:
-    """A message born now, of type NORMAL, FIFO or PRIORITY. Raises TroveError for its faults."""
+    """A new message of type NORMAL, FIFO or PRIORITY. Raises TroveError for illegal parts."""
     unique_key = next_unique_key() if unique_key is None else unique_key
-    message_properties(unique_key, keys, tag, properties)  # the same checks as on the native way
+    message_properties(unique_key, keys, tag, properties)  # the same checks as in the native protocol
     message = v2.Message(body=bytes(body), user_properties=properties or {})
     message.topic.name = topic
     system = message.system_properties
@@ -121,13 +121,13 @@ def outgoing_message(
 
 
 def mark_delayed(message: v2.Message, deliver_ms: int) -> None:
-    """To be seen from that time on."""
+    """Makes the message invisible until that time."""
     message.system_properties.delivery_timestamp.CopyFrom(timestamp(deliver_ms))
     message.system_properties.message_type = v2.DELAY
 
 
 def mark_half(message: v2.Message, check_after_ms: int | None) -> None:
-    """To be seen when its transaction is committed."""
+    """Makes the message invisible until its transaction is committed."""
     system = message.system_properties
     system.message_type = v2.TRANSACTION
     if check_after_ms is not None:

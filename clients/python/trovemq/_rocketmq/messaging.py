@@ -1,4 +1,4 @@
-"""The calls of one client to one broker in the v2 protocol; every refusal and failure is a TroveError."""
+"""The calls of one client to one broker in the v2 protocol; every failure is a TroveError."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class MessagingService:
 
     Args:
         connection: To the broker.
-        client_id: Who calls.
+        client_id: The id of the caller.
     """
 
     def __init__(self, connection: Connection, client_id: str) -> None:
@@ -54,7 +54,7 @@ class MessagingService:
         return self._connection.address
 
     async def reach(self) -> None:
-        """Returns once the broker answers; raises TroveError BROKER_UNREACHABLE, REQUEST_TIMEOUT."""
+        """Returns when the broker answers; raises TroveError BROKER_UNREACHABLE, REQUEST_TIMEOUT."""
         await self._connection.server_info()
 
     def open_telemetry(self) -> Stream:
@@ -63,14 +63,15 @@ class MessagingService:
         return self._connection.open(SERVICE + "Telemetry", decode, metadata=self._metadata)
 
     async def heartbeat(self, client_type: v2.ClientType, group: str) -> None:
-        """Says that the client lives. Raises CLIENT_UNKNOWN where the broker has no settings of it."""
+        """Reports that the client is alive. Raises CLIENT_UNKNOWN if the broker does not have its
+        settings."""
         request = service_pb2.HeartbeatRequest(client_type=client_type, group=_group(group))
         decode = service_pb2.HeartbeatResponse.FromString
         reply = await self._connection.call(SERVICE + "Heartbeat", request, decode, metadata=self._metadata)
         check(reply.status, self.address)
 
     async def terminate(self, group: str, timeout_ms: int) -> None:
-        """Says that the client ends now; its messages may go to others."""
+        """Reports the end of the client; its messages may go to others."""
         request = service_pb2.NotifyClientTerminationRequest(group=_group(group))
         method, decode = "NotifyClientTermination", service_pb2.NotifyClientTerminationResponse.FromString
         reply = await self._connection.call(
@@ -81,7 +82,7 @@ class MessagingService:
     # --- sending --------------------------------------------------------------------------------------
 
     async def send(self, message: v2.Message) -> service_pb2.SendResultEntry:
-        """Sends one message. Raises TroveError where it was refused."""
+        """Sends one message. Raises TroveError if it is refused."""
         request = service_pb2.SendMessageRequest(messages=[message])
         decode = service_pb2.SendMessageResponse.FromString
         reply = await self._connection.call(SERVICE + "SendMessage", request, decode, metadata=self._metadata)
@@ -93,13 +94,13 @@ class MessagingService:
         return entry
 
     async def recall(self, topic: str, handle: str) -> str:
-        """Cancels a delayed message; its message id."""
+        """Cancels a delayed message. Returns its message id."""
         request = service_pb2.RecallMessageRequest(topic=v2.Resource(name=topic), recall_handle=handle)
         decode = service_pb2.RecallMessageResponse.FromString
         reply = await self._connection.call(
             SERVICE + "RecallMessage", request, decode, metadata=self._metadata
         )
-        if reply.status.code == v2.Code.BAD_REQUEST:  # the protocol has no code of its own for it
+        if reply.status.code == v2.Code.BAD_REQUEST:  # the protocol has no specific code for it
             raise TroveError(errors.RECALL_HANDLE_ILLEGAL, reply.status.message, server=self.address)
         check(reply.status, self.address)
         return reply.message_id
@@ -112,7 +113,7 @@ class MessagingService:
         resolution: v2.TransactionResolution,
         source: v2.TransactionSource,
     ) -> None:
-        """Commits or rolls back. Raises TRANSACTION_ILLEGAL where it is not open."""
+        """Commits or rolls back. Raises TRANSACTION_ILLEGAL if it is not open."""
         request = service_pb2.EndTransactionRequest(
             topic=v2.Resource(name=topic),
             message_id=message_id,
@@ -129,7 +130,7 @@ class MessagingService:
     # --- receiving ------------------------------------------------------------------------------------
 
     async def receive(self, receive: Receive, timeout_ms: int) -> AsyncGenerator[v2.Message, None]:
-        """The messages as they arrive; none where there was nothing within the polling time."""
+        """The messages as they arrive; none if there were none within the polling time."""
         request = service_pb2.ReceiveMessageRequest(
             group=v2.Resource(name=receive.group),
             message_queue=v2.MessageQueue(
@@ -187,8 +188,8 @@ class MessagingService:
     async def change_invisible(
         self, group: str, message: ReceivedMessage, duration_ms: int, *, suspend: bool
     ) -> str:
-        """Makes a message visible again after that time; its new receipt handle. `suspend`: no attempt
-        counts."""
+        """Makes a message visible again after that time. Returns its new receipt handle. `suspend`: no
+        attempt is counted."""
         request = service_pb2.ChangeInvisibleDurationRequest(
             group=v2.Resource(name=group),
             topic=v2.Resource(name=message.topic),

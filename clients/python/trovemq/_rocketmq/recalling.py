@@ -1,4 +1,4 @@
-"""Recalling delayed messages: the broker that has the message is the one that its handle names."""
+"""Recalls delayed messages: the handle names the broker that has the message."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from trovemq_proto.errors import TroveError
 
 
 async def recall(pool: ConnectionPool, topic: str, handle: str) -> str:
-    """Asks the broker that the handle names, else each that has the topic; the message's unique key.
+    """Asks the broker that the handle names, else each one that has the topic. Returns the message's unique
+    key.
 
     Raises:
-        TroveError: RECALL_HANDLE_ILLEGAL; a broker that could not be asked counts more than one that refused.
+        TroveError: RECALL_HANDLE_ILLEGAL; the error of an unreachable broker has priority over a refusal.
     """
     named = pool.routes.find(broker_of(handle))
     brokers = [named] if named is not None else pool.routes.brokers_of(topic)
@@ -31,7 +32,7 @@ async def recall(pool: ConnectionPool, topic: str, handle: str) -> str:
 
 
 def broker_of(handle: str) -> str:
-    """The broker's name in `v1 TOPIC BROKER TIME ID`, URL-safe base64; "" where it is not of that form."""
+    """The broker's name in `v1 TOPIC BROKER TIME ID`, URL-safe base64; "" if the handle has another form."""
     try:
         parts = urlsafe_b64decode(handle.encode() + b"=" * (-len(handle) % 4)).decode().split(" ")
     except (Base64Error, ValueError):

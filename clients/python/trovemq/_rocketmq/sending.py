@@ -1,8 +1,8 @@
 """Sends that need the v2 protocol: delayed messages and the halves of transactions.
 
-One message is one call. A message that was certainly not stored is tried again, at another broker if there is
-one; one that may have been stored only if the producer allows it (retry_in_doubt), then at the same one and
-with the same message id.
+One message is one call. A message that was certainly not stored is sent again, to another broker if there is
+one. A message that may have been stored is sent again only if the producer allows it (retry_in_doubt): to the
+same broker, with the same message id.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from trovemq_proto.records.properties import not_of
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 
-NOT_YET: Final = -1  # queue and offsets of a message that lies in no queue of its topic yet
+NOT_YET: Final = -1  # queue and offsets of a message that is not yet in a queue of its topic
 CHECK_AFTER_MS_MAX: Final = 3_600_000
 DELIVER_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999
 _IN_DOUBT: Final = (errors.BROKER_UNREACHABLE, errors.REQUEST_TIMEOUT)
@@ -41,8 +41,8 @@ class MessagingSender:
 
     Args:
         pool: Routes and connections.
-        chooser: Whose turn it is.
-        client_id: Who sends.
+        chooser: Chooses the queues in turn.
+        client_id: The id of the sender.
         retry_in_doubt: Whether messages that may have been stored are sent again.
     """
 
@@ -56,7 +56,8 @@ class MessagingSender:
         self._sends: set[asyncio.Task[SendReceipt]] = set()
 
     async def send(self, message: v2.Message, broker: str | None) -> SendReceipt:
-        """Sends one message. Cancelling gives up waiting; the message may be stored. Raises TroveError."""
+        """Sends one message. A cancelled caller no longer waits, but the message may be stored. Raises
+        TroveError."""
         task = asyncio.get_running_loop().create_task(self._send(message, broker))
         self._sends.add(task)
         task.add_done_callback(self._sends.discard)
@@ -69,12 +70,12 @@ class MessagingSender:
             raise
 
     async def drained(self) -> None:
-        """Waits until everything sent so far is answered or has failed."""
+        """Waits until every message sent so far is answered or has failed."""
         if self._sends:
             await asyncio.wait(list(self._sends))
 
     async def close(self) -> None:
-        """Gives up unanswered sends."""
+        """Cancels unanswered sends."""
         for task in list(self._sends):
             task.cancel()
         await asyncio.gather(*self._sends, return_exceptions=True)
@@ -89,7 +90,7 @@ class MessagingSender:
                 slot = self._chooser.next() if broker_name is None else self._chooser.of_broker(broker_name)
                 broker = self._chooser.broker(slot)
                 service = MessagingService(self._pool.connection(broker), self._client_id)
-                # An answer first: a message written to a connection that never worked would be in doubt.
+                # It waits for an answer first: a message on a connection that never worked would be in doubt.
                 await service.reach()
                 handed_over = True
                 return receipt_of(await service.send(message), message, slot, broker)
@@ -98,7 +99,7 @@ class MessagingSender:
                 if in_doubt and not self._retry_in_doubt:
                     text = f"{error.message}; the message may have been stored"
                     raise TroveError(error.spec, text, **{**error.fields, "in_doubt": "true"}) from error
-                if in_doubt:  # a broker that deduplicates knows its own messages only: it stays there
+                if in_doubt:  # a broker that deduplicates knows only its own messages
                     broker_name = broker.name
                 delay = options.backoff.seconds(attempts)
                 late = loop.time() + delay >= deadline or attempts >= options.send_attempts_max
@@ -110,7 +111,7 @@ class MessagingSender:
 def receipt_of(
     entry: service_pb2.SendResultEntry, message: v2.Message, slot: Slot, broker: BrokerInfo
 ) -> SendReceipt:
-    """The receipt of a message that lies in no queue of its topic yet."""
+    """The receipt of a message that is not yet in a queue of its topic."""
     system = message.system_properties
     return SendReceipt(
         topic=message.topic.name,
@@ -129,18 +130,18 @@ def receipt_of(
 
 
 class DelayedSender:
-    """The messages of one producer that are put on a queue later than they are sent.
+    """Sends those messages of one producer that are put on a queue later.
 
     Args:
         pool: Routes and connections.
         topic: The topic.
-        chooser: Whose turn it is.
+        chooser: Chooses the queues in turn.
         in_flight: The producer's back-pressure.
         retry_in_doubt: Whether messages that may have been stored are sent again.
-        checker: The program's answer for transactions that are still open.
+        checker: The program's decision about transactions that are still open.
 
     Attributes:
-        transactions: How transactions end.
+        transactions: Ends transactions.
     """
 
     def __init__(
@@ -155,7 +156,7 @@ class DelayedSender:
         self._topic = topic
         self._in_flight = in_flight
         self.transactions = Transactions(pool, topic, checker)
-        # One identity for half messages and for the stream with the broker's checks of them.
+        # Half messages, and the stream on which the broker checks them, have one identity.
         client_id = self.transactions.client_id
         self._sender = MessagingSender(pool, chooser, client_id, retry_in_doubt=retry_in_doubt)
 
@@ -201,11 +202,11 @@ class DelayedSender:
             self._in_flight.give(size)
 
     async def drained(self) -> None:
-        """Waits until everything sent so far is answered or has failed."""
+        """Waits until every message sent so far is answered or has failed."""
         await self._sender.drained()
 
     async def close(self) -> None:
-        """Gives up unanswered sends, and says to the brokers that the producer ends."""
+        """Cancels unanswered sends, and reports the end of the producer to the brokers."""
         await self._sender.close()
         await self.transactions.close()
 

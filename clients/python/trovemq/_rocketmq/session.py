@@ -1,4 +1,5 @@
-"""A client's standing with one broker: its Telemetry stream, its heartbeats, the commands it answers."""
+"""A client's session with one broker: its Telemetry stream, its heartbeats, and the commands that it
+answers."""
 
 from __future__ import annotations
 
@@ -40,9 +41,9 @@ class Role:
         group: The consumer group, "" for a producer.
         publishing: Topics that a producer sends to.
         subscription: Topic, filter and polling of a consumer; None for a producer.
-        handler: Consumes a message directly.
-        check: Answers for a half message: called with the session and the command.
-        work: Runs beside the stream once the broker's settings are here.
+        handler: Consumes a message that an operator sends directly.
+        check: Decides about a half message: called with the session and the command.
+        work: Runs beside the stream after the broker's settings have arrived.
     """
 
     client_id: str
@@ -71,7 +72,7 @@ class Role:
 
 
 class Session:
-    """One client at one broker, until it is closed; a broken stream is opened again.
+    """One client's session with one broker, until it is closed; a broken stream is opened again.
 
     Args:
         pool: The client's connections.
@@ -91,8 +92,8 @@ class Session:
         self._writing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._commands: set[asyncio.Task[None]] = set()
-        self._settled = asyncio.Event()  # settings are here
-        self._answered = asyncio.Event()  # settings or a failure are here
+        self._settled = asyncio.Event()  # settings have arrived
+        self._answered = asyncio.Event()  # settings or a failure have arrived
         self._failure: TroveError | None = None  # of the last stream
 
     @property
@@ -101,7 +102,7 @@ class Session:
         return self._broker.name
 
     def service(self) -> MessagingService:
-        """The broker's calls, over the connection of the moment."""
+        """The broker's calls, by the present connection."""
         return MessagingService(self.connection(), self.role.client_id)
 
     def connection(self) -> Connection:
@@ -116,7 +117,7 @@ class Session:
             self._spawn(self._tasks, "work", self._work(self.role.work))
 
     async def opened(self) -> None:
-        """Waits for the broker's first settings. Raises TroveError where they could not be had at first."""
+        """Waits for the broker's first settings. Raises TroveError if the first attempt failed."""
         try:
             async with asyncio.timeout(self._pool.options.connect_timeout_ms / 1000):
                 await self._answered.wait()
@@ -135,7 +136,7 @@ class Session:
         await asyncio.gather(*working, return_exceptions=True)
 
     async def close(self, *, notify: bool) -> None:
-        """Ends the session; `notify`: says so to the broker."""
+        """Ends the session; `notify`: reports it to the broker."""
         stream = self._stream
         if notify and self.settings is not None:
             try:
@@ -161,7 +162,7 @@ class Session:
                 self._answered.set()
                 if not may_pass(error):
                     _log.warning("broker %s refuses %s: %s", self.broker, self.role.client_id, error)
-            except Exception:  # a command that went wrong must not end the session
+            except Exception:  # a failed command must not end the session
                 _log.exception("the stream of %s to broker %s broke off", self.role.client_id, self.broker)
             failures = 1 if self.settings is not had_settings else failures + 1
             await asyncio.sleep(self._pool.options.backoff.seconds(failures))
@@ -181,7 +182,7 @@ class Session:
         await self._say(service_pb2.TelemetryCommand(settings=settings))
 
     async def _say(self, command: service_pb2.TelemetryCommand) -> None:
-        """One element, never two at once; lost where the stream is broken."""
+        """Writes one command, never two at a time; it is lost if the stream is broken."""
         async with self._writing:
             if self._stream is not None:
                 await self._stream.send(command.SerializeToString())
@@ -221,7 +222,7 @@ class Session:
             self._spawn(self._commands, "verify", answer())
 
     def _check(self, command: service_pb2.RecoverOrphanedTransactionCommand) -> None:
-        # The broker repeats a command that finds no space in its next round.
+        # The broker repeats a command that was refused here in its next round.
         if self.role.check is not None and len(self._commands) < COMMANDS_AT_ONCE_MAX:
             self._spawn(self._commands, "check", self.role.check(self, command))
 
@@ -234,7 +235,7 @@ class Session:
                 await self.service().heartbeat(self.role.client_type, self.role.group)
             except TroveError as error:
                 if error.spec is errors.CLIENT_UNKNOWN and self._stream is not None:
-                    self._stream.cancel()  # the next stream introduces this client again
+                    self._stream.cancel()  # the next stream sends the client's settings again
 
     async def _work(self, work: Callable[[Session], Awaitable[None]]) -> None:
         await self._settled.wait()
@@ -249,7 +250,7 @@ class Session:
 
 
 def _named(error: TroveError) -> TroveError:
-    """The error with the row that its text names: refused settings come as `SYMBOL: why` of a gRPC status."""
+    """The error of the row that its text names: refused settings arrive as `SYMBOL: why` in a gRPC status."""
     if error.spec is errors.REQUEST_ILLEGAL:
         for word in error.message.split(": "):
             if word.isupper() and word.lower() in _SYMBOLS:

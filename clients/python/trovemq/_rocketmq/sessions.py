@@ -1,4 +1,4 @@
-"""A client's standing with every broker that has a topic."""
+"""A client's sessions with all brokers that have a topic."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from trovemq_proto.errors import TroveError
 
 
 class Sessions:
-    """One session at each broker that has a topic; follows the routes.
+    """One session with each broker that has a topic; follows the routes.
 
     Args:
         pool: The client's connections.
-        topic: The topic. Names that begin with % are in no route: every broker is asked.
+        topic: The topic. Names that begin with % are in no route: then every broker is used.
         role: The client's role for each of them.
     """
 
@@ -30,11 +30,11 @@ class Sessions:
         self._follower: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Opens a session at every broker that has the topic and waits for one at least.
+        """Opens a session with every broker that has the topic, and waits for at least one.
 
         Raises:
-            TroveError: TOPIC_NOT_FOUND where no broker has the topic; a broker's refusal;
-                BROKER_UNREACHABLE where none can be reached.
+            TroveError: TOPIC_NOT_FOUND if no broker has the topic; a broker's refusal; BROKER_UNREACHABLE if
+                none can be reached.
         """
         self._pool.check_open()
         if not self._brokers():
@@ -60,22 +60,22 @@ class Sessions:
             raise (refused or failures)[0]
 
     def get(self, broker: str) -> Session | None:
-        """The session at that broker."""
+        """The session with that broker."""
         return self._sessions.get(broker)
 
     def all(self) -> list[Session]:
-        """Every session of the moment."""
+        """All present sessions."""
         return list(self._sessions.values())
 
     async def stop_work(self) -> None:
-        """Ends the tasks beside the streams, everywhere."""
+        """Ends the tasks beside all streams."""
         if self._follower is not None:
             self._follower.cancel()
             await asyncio.gather(self._follower, return_exceptions=True)
         await asyncio.gather(*(session.stop_work() for session in self.all()))
 
     async def close(self) -> None:
-        """Ends every session, and says so to the brokers."""
+        """Ends all sessions, and reports that to the brokers."""
         self._pool.routes.unlisten(self._changed.set)
         await self.stop_work()
         await asyncio.gather(*(session.close(notify=True) for session in self.all()))
@@ -96,7 +96,7 @@ class Sessions:
             await asyncio.gather(*(session.close(notify=False) for session in gone))
 
     def _adjust(self, gone: list[Session]) -> None:
-        """Opens sessions for new brokers; a broker that is not in the routes any more is moved to `gone`."""
+        """Opens sessions with new brokers; moves those of brokers that left the routes to `gone`."""
         brokers = {broker.name: broker for broker in self._brokers()}
         gone += [self._sessions.pop(name) for name in self._sessions.keys() - brokers.keys()]
         for name, broker in brokers.items():

@@ -1,7 +1,7 @@
-"""The settlement of one broker's messages: acknowledgements together, the rest one by one, all tried again.
+"""Settles one broker's messages: acknowledgements in batches, the others one by one, all with retries.
 
-An acknowledgement that is sent twice does no harm while the lease lasts, so a temporary failure is tried
-again until `reconnect_timeout_ms`; a lease that is over is an answer, and the message is delivered again.
+An acknowledgement may be repeated while the lease lasts, so temporary failures are retried until
+`reconnect_timeout_ms`. If the lease is over, that is the final answer, and the message is delivered again.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 ACKNOWLEDGED_TOGETHER_MAX: Final = 32
-LINGER_SECONDS: Final = 0.002  # that an acknowledgement without a waiter waits for others
+LINGER_SECONDS: Final = 0.002  # how long an acknowledgement without a waiter waits for others
 CHANGES_AT_ONCE_MAX: Final = 32
-UNDER_WAY_MAX: Final = 4_096  # `space` waits while more than that are not answered
+UNDER_WAY_MAX: Final = 4_096  # `wait_for_capacity` waits while more than that are not answered
 
 _Answer = TypeVar("_Answer")
 
@@ -38,7 +38,7 @@ class Settler:
     """Settles the messages of one broker.
 
     Args:
-        service: Gives the broker's calls, over the connection of the moment.
+        service: Returns the broker's calls, by the present connection.
         group: The consumer group.
         options: Times and back-off.
     """
@@ -52,13 +52,13 @@ class Settler:
         self._hurry = asyncio.Event()
         self._changes = asyncio.Semaphore(CHANGES_AT_ONCE_MAX)
         self._under_way: set[asyncio.Future[None]] = set()
-        self._consumed: set[asyncio.Future[None]] = set()  # of these, acknowledgements and dead letters
+        self._consumed: set[asyncio.Future[None]] = set()  # those that are acknowledgements or dead letters
         self._closed = False
 
     # --- for callers ----------------------------------------------------------------------------------
 
     def acknowledge(self, message: ReceivedMessage, *, urgent: bool) -> asyncio.Future[None]:
-        """Acknowledges a message with the others of the moment; `urgent`: a caller waits for the answer."""
+        """Acknowledges a message together with others; `urgent`: a caller waits for the answer."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[None] = loop.create_future()
         if self._closed:
@@ -86,7 +86,8 @@ class Settler:
         )
 
     async def extend(self, message: ReceivedMessage, duration_ms: int) -> None:
-        """Lets a message be redelivered no earlier than that; it gets its new receipt handle."""
+        """Delays the redelivery of a message to that time at the earliest; the message gets a new receipt
+        handle."""
         if self._closed:
             raise _closed()
         message.receipt_handle = await self._service().change_invisible(
@@ -107,11 +108,12 @@ class Settler:
             await asyncio.wait(list(self._under_way), return_when=asyncio.FIRST_COMPLETED)
 
     async def consumed(self, *, until: float) -> None:
-        """Waits until the broker knows the consumed messages, `until` (the loop's time) at most."""
+        """Waits until the broker has confirmed the consumed messages, but not beyond `until` (the loop's
+        time)."""
         await self._wait_for(self._consumed, until)
 
     async def close(self, *, until: float) -> None:
-        """Waits for all that is under way, as long; the rest fails with CLIENT_CLOSED."""
+        """Waits in the same way for everything in flight; the rest fails with CLIENT_CLOSED."""
         await self._wait_for(self._under_way, until)
         self._closed = True
         if self._acknowledger is not None:
@@ -162,7 +164,7 @@ class Settler:
         self._hurry.clear()
 
     def _next_batch(self) -> list[_Acknowledgement]:
-        """The next ones of one topic."""
+        """The next ones, all of one topic."""
         batch = [self._pending.popleft()]
         topic = batch[0].message.topic
         while len(batch) < ACKNOWLEDGED_TOGETHER_MAX and self._pending:
@@ -172,7 +174,7 @@ class Settler:
         return batch
 
     def _told(self, entry: _Acknowledgement, error: TroveError | None) -> bool:
-        """Whether it is over: the caller has the answer (or gave up waiting for it)."""
+        """Whether the settlement has ended: its caller has the answer, or no longer waits."""
         if error is None:
             if not entry.answer.done():
                 entry.answer.set_result(None)
@@ -207,7 +209,7 @@ class Settler:
             try:
                 await self._service().change_invisible(self._group, message, delay_ms, suspend=suspend)
             except TroveError as error:
-                # An earlier try arrived and replaced the handle: its purpose is achieved.
+                # An earlier try has arrived and replaced the handle: its purpose is achieved.
                 if not (in_doubt and error.spec is errors.RECEIPT_HANDLE_ILLEGAL):
                     in_doubt = True
                     raise
@@ -215,7 +217,7 @@ class Settler:
         await self._persist(change)
 
     async def _persist(self, call: Callable[[], Awaitable[_Answer]]) -> _Answer:
-        """Calls until there is an answer, or too much time has passed."""
+        """Repeats the call until there is an answer, or the time is over."""
         deadline, failures = self._deadline(), 0
         while True:
             try:

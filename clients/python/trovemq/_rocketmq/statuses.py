@@ -1,4 +1,4 @@
-"""The status codes of the v2 protocol as rows of the error table."""
+"""Converts status codes of the v2 protocol to rows of the error table."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 
 OK: Final = v2.Code.OK
 MULTIPLE_RESULTS: Final = v2.Code.MULTIPLE_RESULTS
-STATUS_TEXT_SIZE_MAX: Final = 1_024  # of the text that this client puts into a status
+STATUS_TEXT_SIZE_MAX: Final = 1_024  # of the text in a status that this client sends
 
 _DENIED: Final = f"{errors.ACCESS_DENIED.symbol}: "
-"""So begins FORBIDDEN where rules of access forbid it; else it is about the topic."""
+"""The beginning of FORBIDDEN's text if rules of access forbid the call; otherwise it is about the topic."""
 
 _SPECS: Final[dict[int, ErrorSpec]] = {
     v2.Code.BAD_REQUEST: errors.REQUEST_ILLEGAL,
@@ -78,7 +78,7 @@ def check(status: v2.Status, server: str) -> None:
 
 
 def may_pass(error: TroveError) -> bool:
-    """Whether the same call may succeed later; an error that the server did not expect may pass too."""
+    """Whether the same call may succeed later; this includes errors that the server did not expect."""
     return error.retriable or error.spec is errors.UNKNOWN_ERROR
 
 

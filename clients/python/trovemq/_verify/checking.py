@@ -1,4 +1,4 @@
-"""Reading a run back: every queue from where the run began, then look-ups by id, unique key and key."""
+"""Reads a run back: every queue from the beginning of the run, then look-ups by id, unique key and key."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Calls(Protocol):
 
 @dataclass(slots=True)
 class CheckCounts:
-    """Records read by queue offset, messages looked up by offsetMsgId and unique key, questions by key."""
+    """Records read by queue offset, messages looked up by offsetMsgId and unique key, queries by key."""
 
     read: int = 0
     looked_up: int = 0
@@ -49,7 +49,7 @@ class CheckCounts:
 
 
 class Checker:
-    """Reads the messages that a ledger names and gives them to the evidence.
+    """Reads the messages that a ledger names and passes them to the evidence.
 
     Args:
         client: The cluster.
@@ -72,8 +72,8 @@ class Checker:
         """Reads everything by queue offset; all (None) or a sample by the other names.
 
         Raises:
-            TroveError: It cannot read: BROKER_UNREACHABLE, TOPIC_NOT_FOUND, INDEX_DISABLED, …;
-                BROKER_NOT_FOUND where a broker of the ledger is not there.
+            TroveError: Reading is not possible: BROKER_UNREACHABLE, TOPIC_NOT_FOUND, INDEX_DISABLED, …;
+                BROKER_NOT_FOUND if a broker of the ledger is not in the routes.
         """
         await self._read_queues(expired_ok=expired_ok)
         self._evidence.settle()
@@ -101,7 +101,7 @@ class Checker:
     async def _read_queue(
         self, place: Place, bounds: QueueOffsets | None, begin: int, *, expired_ok: bool
     ) -> None:
-        if bounds is None:  # the queue itself is gone
+        if bounds is None:  # the queue itself is missing
             self._evidence.compare(place, 0, OFFSET_MAX, {}, frozenset())
             return
         position = max(begin, bounds.min_offset)
@@ -130,7 +130,7 @@ class Checker:
         self._progress(f"looked up {self.counts.looked_up:,} messages by offsetMsgId and unique key")
 
     async def _get(self, answer: Awaitable[GetAnswer]) -> list[Message] | None:
-        """The messages; None where the record cannot be read."""
+        """The messages; None if the record cannot be read."""
         try:
             return list((await self._calls.call(answer)).messages)
         except TroveError as error:
@@ -172,11 +172,11 @@ def readable(batch: FetchedBatch, begin: int) -> tuple[dict[int, Message], set[i
         damaged = {offset for offset, message in found.items() if message.body_error}
         return {offset: found[offset] for offset in found.keys() - damaged}, unreadable | damaged
     except TroveError:
-        pass  # one of them is damaged: one by one
+        pass  # one of them is damaged: read one by one
     messages: dict[int, Message] = {}
     try:
         records = batch.split()
-    except TroveError:  # not even its records can be distinguished
+    except TroveError:  # not even its records can be separated
         return {}, {*unreadable, *range(begin, batch.next_offset)}
     for offset, record in records:
         try:

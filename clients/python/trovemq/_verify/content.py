@@ -1,4 +1,4 @@
-"""The messages of a run: everything in them follows from the seed, the producer's number and their own."""
+"""The messages of a run: their content follows from the seed, the producer's number and their own number."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class RunContent:
     """The content of the messages of one run.
 
     Attributes:
-        seed: Two runs with one seed have the same messages: use a seed once a topic.
+        seed: Two runs with the same seed have the same messages: use a seed once per topic.
         size: Bytes of each body.
         key_count: How many different keys the messages share.
         run: The run's name; its unique keys and keys begin with it.
@@ -37,5 +37,5 @@ class RunContent:
         return f"{self.run}-k{number % self.key_count}"
 
     def body(self, producer: int, number: int) -> bytes:
-        """`size` bytes that no compression makes smaller."""
+        """`size` bytes that cannot be compressed."""
         return shake_256(f"{self.seed}/{producer}/{number}".encode()).digest(self.size)

@@ -1,4 +1,4 @@
-"""Compares the ledger with the messages that were read, and assigns the faults. No network.
+"""Compares the ledger with the messages that were read, and determines the faults. No network.
 
 A queue is compared range after range:
 
@@ -6,15 +6,15 @@ A queue is compared range after range:
 | --- | --- |
 | that message | its body's hash, keys, queue and offsetMsgId must agree, else it is *altered* |
 | a record that cannot be read, or one with its body under another unique key | *altered* |
-| nothing, or another message | it is missing: judged at the end |
-| besides, a message of the run where none of that name was acknowledged | it is extra: judged at the end |
+| nothing, or another message | it is missing: decided at the end |
+| elsewhere: a message of the run at a place where it was not acknowledged | it is extra: decided at the end |
 
-At the end (`settle`) the extra copies of a message are set against its sends with an unknown outcome, one
-each; then against its missing places (*reordered*: it is there, elsewhere). The rest is *duplicated*, or a
-*phantom* where no send could have stored it. Missing ones that are left are *lost*. Acknowledged messages of
-one producer whose offsets in one queue do not follow the order of sending are *reordered*, too.
+At the end (`settle`) the extra copies of a message are matched with its sends of unknown outcome, one each,
+and then with its missing places (*reordered*: it is at another place). The remaining copies are *duplicated*,
+or *phantoms* if no send could have stored them. The remaining missing messages are *lost*. Acknowledged
+messages of one producer whose offsets in one queue do not follow the order of sending are *reordered*, too.
 
-Invariants: a row that was marked is judged no more; the ranges of a queue come in ascending order.
+Invariants: a marked row is not examined again; the ranges of a queue come in ascending order.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Evidence:
         self._rows = LedgerRows()
         self._ended = False
         self._run_prefix = f"{header.content.run}-"
-        self._last_sequences: dict[int, int] = {}  # by producer, in the queue that is compared
+        self._last_sequences: dict[int, int] = {}  # by producer, in the queue that is being compared
 
     def close(self) -> None:
         """Removes the temporary file."""
@@ -64,7 +64,7 @@ class Evidence:
     # --- the ledger -----------------------------------------------------------------------------------
 
     def load(self, entries: Iterable[LedgerEntry], progress: Callable[[str], None]) -> None:
-        """Takes over the ledger's lines; `loaded` follows."""
+        """Reads the ledger's lines; call `loaded` afterwards."""
         shared = iter(entries)
         while part := list(islice(shared, LOAD_ROWS)):
             self._rows.add(part)
@@ -176,7 +176,7 @@ class Evidence:
         unknown = sum(send.outcome == UNKNOWN for send in sends)
         self.findings.unknown_stored += min(unknown, len(extras))
         rest = extras[unknown:]
-        # Of a run that was ended from outside, one more send of it may have been under way.
+        # In a run that was ended from outside, one more send of it may have been in flight.
         may_be_unrecorded = not self._ended and not acked
         if may_be_unrecorded and rest:
             self.findings.unrecorded += 1
@@ -192,7 +192,7 @@ class Evidence:
             self.findings.add(kind, **extra.fields(), how=how)
 
     def _check_copies(self, sends: Sequence[AckedRow | UnsettledRow], extras: Sequence[ExtraRow]) -> None:
-        """Every copy has to equal the message that was sent."""
+        """Checks that every copy equals the message that was sent."""
         for extra in extras if sends else ():
             pairs = (
                 ("bodySha256", sends[0].body_hash, extra.body_hash),
@@ -213,7 +213,7 @@ class Evidence:
         return self._rows.to_look_up(sampled=sampled)
 
     def looked_up(self, row: AckedRow, by: str, messages: Sequence[Message] | None) -> None:
-        """The answer to a look-up by `offsetMsgId` or `uniqKey`; None: a record that cannot be read."""
+        """Takes the answer to a look-up by `offsetMsgId` or `uniqKey`; None: a record that cannot be read."""
         if self._rows.marked(row):
             return  # the other look-up has reported it already
         if messages is None:
@@ -229,16 +229,16 @@ class Evidence:
             self._lost(row, by)
 
     def key_questions(self, sample: int | None) -> Iterator[KeyQuestion]:
-        """The queries by key; after `to_look_up`, about the same sample."""
+        """The queries by key, to be called after `to_look_up`; about the same sample."""
         return self._rows.key_questions(sampled=sample is not None and sample < self.acknowledged)
 
     def answered(self, question: KeyQuestion, messages: Sequence[Message]) -> None:
-        """A part of the answer to a question by key; `answer_ended` follows the last one."""
+        """Takes a part of the answer to a query by key; `answer_ended` follows the last part."""
         found = [(m.queue_id, m.queue_offset, m.unique_key, _hash(m)) for m in messages]
         self._rows.add_answer(question, found)
 
     def answer_ended(self, question: KeyQuestion) -> None:
-        """Judges the answer."""
+        """Compares the complete answer with the ledger."""
         for row, present in self._rows.unanswered(question):
             if present:
                 self._altered(row, "keys", ["uniqKey or bodySha256"])
@@ -248,7 +248,7 @@ class Evidence:
 
 
 def _same(row: AckedRow, message: Message) -> bool:
-    """Whether the record at its place is the message, maybe altered, and not another one."""
+    """Whether the record at the message's place is this message, possibly altered, and not another one."""
     return message.unique_key == row.unique_key or _hash(message) == row.body_hash
 
 

@@ -22,8 +22,8 @@ class Findings:
         counts: By kind.
         examples: By kind, the first EXAMPLES_MAX.
         expired: Acknowledged messages below their queue's first offset that were allowed to be gone.
-        unknown_stored: Copies that are there of sends whose outcome was unknown.
-        unrecorded: Messages of the run that no line names, of a run that was ended from outside.
+        unknown_stored: Stored copies of sends with an unknown outcome.
+        unrecorded: Messages that no line names, in a run that was ended from outside.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Findings:
         return any(self.counts.values())
 
     def add(self, kind: str, **fields: object) -> None:
-        """One fault; its fields name the message and how the fault shows."""
+        """Adds a fault; its fields name the message and describe the fault."""
         self.counts[kind] += 1
         if len(self.examples[kind]) < EXAMPLES_MAX:
             self.examples[kind].append({"kind": kind, **fields})

@@ -3,14 +3,14 @@
 | line | when | content |
 | --- | --- | --- |
 | `"run": "begin"` | first | topic, seed, sizes, and where each queue ended before the run |
-| `"outcome": "acknowledged"` | the broker said so | the receipt, keys, bodySha256, producer, sequence |
-| `"outcome": "unknown"` | no answer, or one that leaves it open | the same without a place, the error |
+| `"outcome": "acknowledged"` | by an acknowledgement | the receipt, keys, bodySha256, producer, sequence |
+| `"outcome": "unknown"` | without an answer, or in doubt | the same without a place, the error |
 | `"outcome": "refused"` | certainly not stored | the same as unknown |
-| `"run": "end"` | last; missing where the run was ended from outside | the summary |
+| `"run": "end"` | last; missing if the run was ended from outside | the summary |
 
 `sequence` counts a producer's sends; a message that is sent again has a line for each of its sends. Each
-write is flushed to the operating system: when the verifier is killed, only its last line can be torn, and
-sends that were under way then are in no line.
+write is flushed to the operating system: when the verifier is killed, only the last line can be torn, and
+sends that were in flight have no line.
 
 Invariants: the first line is the begin; nothing follows the end; an acknowledged message is not sent again.
 """
@@ -47,7 +47,7 @@ class RunHeader:
         topic: The topic of every message.
         content: The content of the messages.
         producers: How many sent at a time.
-        begins: Offset at which each queue ended before the run: nothing of the run lies below.
+        begins: The end of each queue before the run: no message of the run is below it.
         time: When it began, epoch ms.
     """
 
@@ -73,7 +73,7 @@ class RunHeader:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> RunHeader:
-        """Raises KeyError, TypeError, ValueError where the object is not a begin line."""
+        """Raises KeyError, TypeError, ValueError if the object is not a begin line."""
         if fields["run"] != "begin":
             raise ValueError("the first line is not a begin")
         begins = {(str(q["broker"]), int(q["queueId"])): int(q["offset"]) for q in fields["queues"]}
@@ -90,16 +90,17 @@ class LedgerEntry:
         unique_key: The message's UNIQ_KEY.
         keys: Its KEYS property.
         body_hash: SHA-256 of its body.
-        broker: Where it was sent to.
+        broker: The broker that it was sent to.
         queue_id: Its queue.
         producer: Number of the producer.
         sequence: Number of this send among the producer's.
         time: When the outcome was known, epoch ms.
-        queue_offset: Its place in the queue; -1 where it was not acknowledged, as all that follows is empty.
+        queue_offset: Its place in the queue; -1 if it was not acknowledged, and then the next fields are
+            empty.
         offset_msg_id: RocketMQ's identifier of the place in the log.
         durability: `disk` or `memory`.
         store_timestamp: When the broker stored it, epoch ms.
-        error: The error's symbol, where it was not acknowledged.
+        error: The error's symbol, if it was not acknowledged.
     """
 
     outcome: str
@@ -142,7 +143,7 @@ class LedgerEntry:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any], topic: str) -> LedgerEntry:
-        """Raises KeyError, TypeError, ValueError where the object is not a send to the topic."""
+        """Raises KeyError, TypeError, ValueError if the object is not a send to the topic."""
         outcome = fields["outcome"]
         if outcome not in OUTCOMES or fields["topic"] != topic:
             raise ValueError("no send of this run")
@@ -166,7 +167,7 @@ class LedgerEntry:
 
 
 class LedgerWriter:
-    """Writes a new ledger; a context manager. Raises TroveError REQUEST_ILLEGAL where the file exists."""
+    """Writes a new ledger; a context manager. Raises TroveError REQUEST_ILLEGAL if the file exists."""
 
     def __init__(self, path: Path, header: RunHeader) -> None:
         try:
@@ -180,11 +181,11 @@ class LedgerWriter:
         self._write([header.to_json()])
 
     def add(self, entries: Iterable[LedgerEntry]) -> None:
-        """The lines of one answer, in one write."""
+        """Writes the lines of one answer, in one write."""
         self._write([entry.to_json(self._topic) for entry in entries])
 
     def end(self, summary: Mapping[str, object]) -> None:
-        """The last line: every send has its line now."""
+        """Writes the last line: every send has its line now."""
         self._write([{"run": "end", **summary}])
 
     def _write(self, objects: list[dict[str, object]]) -> None:
@@ -201,15 +202,15 @@ class LedgerWriter:
 
 
 class LedgerReader:
-    """Reads a ledger line by line; a context manager. `entries` may be gone through once.
+    """Reads a ledger line by line; a context manager. `entries` can be iterated once.
 
     Attributes:
         header: The begin line.
         ended: The end line was read: every send of the run has a line.
-        torn: The last line was not whole and was left out.
+        torn: The last line was incomplete and was left out.
 
     Raises:
-        TroveError: REQUEST_ILLEGAL where the file cannot be read or is not a ledger.
+        TroveError: REQUEST_ILLEGAL if the file cannot be read or is not a ledger.
     """
 
     def __init__(self, path: Path) -> None:
@@ -234,7 +235,7 @@ class LedgerReader:
             raise
 
     def entries(self) -> Iterator[LedgerEntry]:
-        """Every send, in the order of the file. Raises TroveError REQUEST_ILLEGAL at a line that is none."""
+        """Every send, in the order of the file. Raises TroveError REQUEST_ILLEGAL at an illegal line."""
         topic = self.header.topic
         while (fields := self._next()) is not None:
             if self.ended:

@@ -1,13 +1,13 @@
-"""A ledger as rows of an SQLite database in a temporary file: memory does not grow with it.
+"""A ledger as rows of an SQLite database in a temporary file, so that memory does not grow with it.
 
 | table     | a row is                                                                   |
 |-----------|----------------------------------------------------------------------------|
 | acked     | an acknowledged message; `row` counts from 1 in the ledger's order         |
 | unsettled | a send with an unknown or refused outcome                                  |
-| faulty    | an acknowledged message that was judged, or (`missing`) will be at the end |
-| extra     | a message of the run that was found where it was not acknowledged          |
-| sampled   | an acknowledged message that is looked up, where not all are               |
-| answered  | a message in an answer to a question by key                                |
+| faulty    | an acknowledged message that is faulty, or may be (`missing`: decided later) |
+| extra     | a message of the run at a place where it was not acknowledged               |
+| sampled   | an acknowledged message that is looked up, if not all are                   |
+| answered  | a message in an answer to a query by key                                    |
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class AckedRow:
     sequence: int
 
     def fields(self) -> dict[str, object]:
-        """How a fault names it."""
+        """The fields that name it in a fault."""
         return {
             "uniqKey": self.unique_key,
             "broker": self.broker,
@@ -90,7 +90,7 @@ class ExtraRow:
     queue_offset: int
 
     def fields(self) -> dict[str, object]:
-        """How a fault names it."""
+        """The fields that name it in a fault."""
         return {
             "uniqKey": self.unique_key,
             "broker": self.broker,
@@ -101,7 +101,7 @@ class ExtraRow:
 
 @dataclass(frozen=True, slots=True)
 class KeyQuestion:
-    """Which messages look-up `number` by key must find: those of one broker with that key and store time."""
+    """Query `number` by key: it must find the messages of one broker with that key and store time."""
 
     number: int
     key: str
@@ -111,10 +111,10 @@ class KeyQuestion:
 
 
 class LedgerRows:
-    """The tables. Iterators that it returns are read while other tables are written."""
+    """The tables. An iterator may be read while other tables are written."""
 
     def __init__(self) -> None:
-        self._database: Final = sqlite3.connect("")  # a temporary file that goes with the connection
+        self._database: Final = sqlite3.connect("")  # a temporary file that is removed with the connection
         self._database.executescript(_SCHEMA)
         self._database.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         self.acknowledged = 0
@@ -162,7 +162,7 @@ class LedgerRows:
         self.acknowledged += len(acked)
 
     def index_places(self) -> None:
-        """After the last `add`."""
+        """Creates the index; call it after the last `add`."""
         self._database.execute("CREATE INDEX places ON acked (broker, queue_id, queue_offset)")
 
     def places(self) -> list[Place]:
@@ -181,20 +181,20 @@ class LedgerRows:
     # --- faults ---------------------------------------------------------------------------------------
 
     def mark(self, row: AckedRow, *, missing: bool) -> None:
-        """The message was judged now, or (`missing`) will be at the end."""
+        """Marks the message as faulty, or as `missing` until the end."""
         self._database.execute("INSERT OR REPLACE INTO faulty VALUES (?,?)", (row.row, missing))
 
     def marked(self, row: AckedRow) -> bool:
-        """Whether the message needs no further look."""
+        """Whether the message needs no further check."""
         return bool(self._all("SELECT 1 FROM faulty WHERE row = ?", row.row))
 
     def missing(self) -> Iterator[AckedRow]:
-        """Every message that is missing still; nothing may be marked meanwhile."""
+        """Every message that is still missing; nothing may be marked meanwhile."""
         query = "SELECT * FROM acked WHERE row IN (SELECT row FROM faulty WHERE missing) ORDER BY row"
         yield from (AckedRow(*row) for row in self._database.execute(query))
 
     def add_extra(self, extras: Sequence[ExtraRow]) -> None:
-        """Messages of the run that were found where they were not acknowledged."""
+        """Adds messages of the run that were found where they were not acknowledged."""
         rows = [(e.unique_key, e.keys, e.body_hash, e.broker, e.queue_id, e.queue_offset) for e in extras]
         self._database.executemany("INSERT INTO extra VALUES (?,?,?,?,?,?)", rows)
 
@@ -236,7 +236,7 @@ class LedgerRows:
         self._database.executemany("INSERT INTO sampled VALUES (?)", [(row,) for row in rows])
 
     def to_look_up(self, *, sampled: bool) -> Iterator[AckedRow]:
-        """All or the sampled messages that were not marked before their turn."""
+        """All messages, or the sampled ones, that are not marked when their turn comes."""
         query = (
             "SELECT * FROM acked WHERE row > ? AND row NOT IN (SELECT row FROM faulty) ORDER BY row LIMIT ?"
         )
@@ -251,7 +251,7 @@ class LedgerRows:
             last = page[-1].row
 
     def key_questions(self, *, sampled: bool) -> Iterator[KeyQuestion]:
-        """Each key once; of the sampled messages, their keys at their store times."""
+        """Each key once; for sampled messages their keys at their store times."""
         self._database.execute("CREATE INDEX keys ON acked (keys, broker, store_timestamp)")
         query = "SELECT DISTINCT keys, broker, 0, 9223372036854775807 FROM acked"
         if sampled:
@@ -263,12 +263,12 @@ class LedgerRows:
             yield KeyQuestion(number, *question)
 
     def add_answer(self, question: KeyQuestion, found: Sequence[tuple[int, int, str | None, bytes]]) -> None:
-        """A part of an answer: (queue id, queue offset, unique key, body hash) of each message."""
+        """Adds a part of an answer: (queue id, queue offset, unique key, body hash) of each message."""
         rows = [(question.number, *message) for message in found]
         self._database.executemany("INSERT INTO answered VALUES (?,?,?,?,?)", rows)
 
     def unanswered(self, question: KeyQuestion) -> list[tuple[AckedRow, bool]]:
-        """Expected entries that the answer lacks; True: something else is there in their place."""
+        """Expected entries that the answer lacks; True: there is another message in their place."""
         query = """
             SELECT acked.*, EXISTS (SELECT 1 FROM answered WHERE question = ?1
                 AND answered.queue_id = acked.queue_id AND answered.queue_offset = acked.queue_offset)
@@ -283,5 +283,5 @@ class LedgerRows:
         return [(AckedRow(*row), bool(present)) for *row, present in self._all(query, *values)]
 
     def forget_answer(self, question: KeyQuestion) -> None:
-        """The answer was judged."""
+        """Removes an answer that was compared."""
         self._database.execute("DELETE FROM answered WHERE question = ?", (question.number,))

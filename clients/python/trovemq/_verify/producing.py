@@ -1,10 +1,11 @@
-"""Sending a run: paced, over restarts of the broker, every outcome into the ledger.
+"""Sends a run at a rate, over restarts of the broker, and writes every outcome into the ledger.
 
-Each producer sends batches, one queue after the other; the batches of one queue go one after the other (an
-ordering key), so that offsets follow the order of sending. A batch that was not acknowledged is sent again,
-with the same unique keys and a new sequence number, until it is; the ledger has a line for each message of
-each attempt. At most BATCHES_IN_FLIGHT_MAX batches of a producer are under way or wait for another attempt:
-while a broker is away, nothing new is made, and later only one second's worth is made up.
+Each producer sends batches to one queue after the other. The batches of one queue are sent one after the
+other (by an ordering key), so that offsets follow the order of sending. A batch that was not acknowledged is
+sent again, with the same unique keys and a new sequence number, until it is; the ledger has a line for each
+message of each attempt. At most BATCHES_IN_FLIGHT_MAX batches of a producer are in flight or wait for another
+attempt: while a broker is unreachable no new messages are made, and afterwards only those of one second are
+added.
 
 Invariant: a message is sent again only after the outcome of its last send is in the ledger.
 """
@@ -30,16 +31,16 @@ if TYPE_CHECKING:
     from trovemq.client import Client
     from trovemq.producer import Producer
 
-BATCHES_IN_FLIGHT_MAX: Final = 16  # a producer
+BATCHES_IN_FLIGHT_MAX: Final = 16  # of one producer
 BATCH_MESSAGES_MAX: Final = 500
 BATCH_BYTES_MAX: Final = 256 << 10  # of bodies; well below a broker's limit of one frame
-IN_FLIGHT_BYTES_MAX: Final = 128 << 20  # more than all those batches: nothing ever waits for space
+IN_FLIGHT_BYTES_MAX: Final = 128 << 20  # more than all those batches: no send ever waits for space
 TICK_SECONDS: Final = 0.005
 CATCH_UP_SECONDS: Final = 1.0
-DRAIN_SECONDS_MAX: Final = 60.0  # how long after its time a run still sends again
+DRAIN_SECONDS_MAX: Final = 60.0  # how long after its time a run still repeats sends
 ORDERING_KEY: Final = "verify"  # any text: the queue is given
 
-# Errors after which certainly nothing was stored; after an error of neither table it is unknown.
+# Errors after which certainly nothing was stored; after an error in neither table the outcome is unknown.
 NOT_STORED: Final = frozenset(
     {
         errors.DISK_FULL,
@@ -56,7 +57,8 @@ CALLERS_FAULT: Final = frozenset({"INVALID_ARGUMENT", "NOT_FOUND", "PERMISSION_D
 
 @dataclass(slots=True)
 class RunSummary:
-    """Counts of a run: messages sent (each once) and acknowledged; sends with an unknown or refused end."""
+    """Counts of a run: messages sent (each once) and acknowledged; sends with an unknown or refused
+    outcome."""
 
     sent: int = 0
     acknowledged: int = 0
@@ -99,7 +101,7 @@ class RunPlan:
 
 
 async def produce_run(client: Client, plan: RunPlan, ledger: LedgerWriter, summary: RunSummary) -> None:
-    """Sends the run, with its end line. `summary` counts as it goes.
+    """Sends the run and writes its end line; updates `summary` meanwhile.
 
     Raises:
         TroveError: Every send would fail: TOPIC_NOT_FOUND, MESSAGE_SIZE_EXCEEDED, … The ledger then
@@ -143,7 +145,7 @@ class _Sender:
         self._failure: BaseException | None = None
 
     async def run(self) -> None:
-        """Sends for the run's time, then waits for the sends under way."""
+        """Sends for the duration of the run, then waits for the sends in flight."""
         ends = asyncio.get_running_loop().time() + self._plan.seconds
         self._give_up_at = ends + DRAIN_SECONDS_MAX
         async with self._client.producer(
@@ -196,7 +198,7 @@ class _Sender:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _made(self, count: int) -> list[_Message]:
-        """The next messages."""
+        """Makes the next messages."""
         content, first = self._plan.content, self._next_message
         self._next_message += count
         self._summary.sent += count
@@ -228,7 +230,7 @@ class _Sender:
     async def _attempt(
         self, producer: Producer, batch: list[_Message], place: Place, sequence: int
     ) -> list[_Message]:
-        """Sends the batch once and writes its outcome; returns the messages that are not acknowledged."""
+        """Sends the batch once and writes the outcomes; returns the messages that are not acknowledged."""
         try:
             receipts = await producer.send_batch(
                 [message.body for message in batch],
@@ -238,7 +240,7 @@ class _Sender:
                 broker=place[0],
                 ordering_key=ORDERING_KEY,
             )
-        except PartialBatchError as error:  # its other frames may have failed in other ways
+        except PartialBatchError as error:  # its other frames may have other outcomes
             indexes = error.indexes
             self._acknowledged(((sequence + i, batch[i]) for i in indexes), error.receipts)
             left = sorted(set(range(len(batch))).difference(indexes))

@@ -1,4 +1,4 @@
-"""Tasks that succeed together or end together."""
+"""Runs tasks that succeed together or end together."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Item = TypeVar("Item")
 
 
 async def together(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Runs all of them; the first failure ends the others and is raised as it is."""
+    """Runs all coroutines; the first failure ends the others and is raised unchanged."""
     tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
     try:
         await asyncio.gather(*tasks)
@@ -23,7 +23,7 @@ async def together(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
 async def for_each(
     items: Iterable[Item], work: Callable[[Item], Awaitable[None]], concurrency_max: int
 ) -> None:
-    """Awaits `work` for every item, that many at a time; takes the items one by one as it goes."""
+    """Awaits `work` for every item, that many at a time; takes the items one by one when they are needed."""
     shared: Iterator[Item] = iter(items)
 
     async def worker() -> None:

@@ -1,8 +1,8 @@
-"""The SDK's edge: generated protobuf types and gRPC calls end in this package.
+"""The edge of the SDK: only this package uses generated protobuf types and gRPC calls.
 
 convert.py  protobuf messages <-> the SDK's own values
 streams.py  the same for Append and Fetch, in columns
-frames.py   Append and Fetch frames, packed and parsed by hand where a copy of the records would cost
+frames.py   Append and Fetch frames, packed and parsed by hand to avoid copies of the records
 failures.py gRPC errors -> TroveError
-connection.py  one channel to one server, a method a call
+connection.py  one channel to one server, with a method for each call
 """

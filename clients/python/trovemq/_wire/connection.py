@@ -1,4 +1,4 @@
-"""One gRPC channel to one server, with a method a call; every failure is a TroveError."""
+"""One gRPC channel to one server, with a method for each call; every failure is a TroveError."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Stream:
             raise unreachable(self._server, str(failure)) from failure
 
     async def end(self) -> None:
-        """Nothing more will be sent; later errors do not matter."""
+        """Ends the sending side; later errors do not matter."""
         try:
             await self._call.done_writing()
         except self._failures as failure:
@@ -91,7 +91,7 @@ class Stream:
                 raise
 
     def cancel(self) -> None:
-        """Gives the stream up at once."""
+        """Cancels the stream at once."""
         self._call.cancel()
 
 
@@ -101,7 +101,7 @@ class Connection:
     Args:
         address: HOST:PORT or [IPV6]:PORT.
         options: Timeouts and sizes.
-        settings: Of its channel; those of the options where None.
+        settings: Settings of its channel; None for those of the options.
     """
 
     def __init__(self, address: str, options: ClientOptions, settings: ChannelSettings | None = None) -> None:
@@ -127,7 +127,7 @@ class Connection:
 
     def open_append(self) -> Stream:
         """An Append stream: takes serialised frames, `read` gives AppendOutcome."""
-        from .streams import append_outcome  # NumPy: not for look-ups
+        from .streams import append_outcome  # imports NumPy, which look-ups do not need
 
         return self.open(_SERVICE + "MessageService/Append", append_outcome)
 
@@ -168,7 +168,7 @@ class Connection:
     # --- routes ---------------------------------------------------------------------------------------
 
     async def server_info(self) -> ServerInfo:
-        """Who answers at this address; waits at most `connect_timeout_ms`."""
+        """The server at this address; waits at most `connect_timeout_ms`."""
         timeout_ms = self._options.connect_timeout_ms
         request, decode = route_pb2.GetServerInfoRequest(), route_pb2.ServerInfo.FromString
         return convert.server_info(await self._ask("RouteService/GetServerInfo", request, decode, timeout_ms))
@@ -202,7 +202,7 @@ class Connection:
         return (await self._ask("QueryService/SearchOffset", request, decode)).offset
 
     async def queue_offsets(self, topic: str, queue_ids: tuple[int, ...], broker: str) -> list[QueueOffsets]:
-        """The valid offsets of these queues of the topic; of all where none is named."""
+        """The valid offsets of these queues of the topic; of all queues if none is named."""
         request = query_pb2.QueueOffsetsRequest(topic=topic, queue_ids=queue_ids)
         decode = query_pb2.QueueOffsetsReply.FromString
         return convert.queue_offsets(await self._ask("QueryService/QueueOffsets", request, decode), broker)
@@ -227,7 +227,7 @@ class Connection:
     async def alter_topic(
         self, topic: str, queue_count: int, message_type: str, options: Mapping[str, str]
     ) -> TopicDescription:
-        """Changes a topic; 0 and empty leave things as they are."""
+        """Changes a topic; 0 and empty values change nothing."""
         request = admin_pb2.AlterTopicRequest(
             topic=topic, queue_count=queue_count, message_type=message_type, options=options
         )
@@ -249,7 +249,7 @@ class Connection:
         return [convert.topic_description(topic) for topic in reply.topics]
 
     async def delete_topic(self, topic: str) -> int:
-        """Deletes a topic; the physical offset below which its records are gone."""
+        """Deletes a topic. Returns the physical offset below which its records are deleted."""
         request, decode = admin_pb2.DeleteTopicRequest(topic=topic), admin_pb2.DeleteTopicReply.FromString
         return (await self._ask("AdminService/DeleteTopic", request, decode)).physical_offset
 
@@ -259,7 +259,7 @@ class Connection:
         await self._ask("AdminService/CommitOffset", request, admin_pb2.CommitOffsetReply.FromString)
 
     async def get_offset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """A group's offset; None where it has none."""
+        """A group's offset; None if it has none."""
         request = admin_pb2.GetOffsetRequest(group=group, topic=topic, queue_id=queue_id)
         reply = await self._ask("AdminService/GetOffset", request, admin_pb2.GetOffsetReply.FromString)
         return None if reply.offset < 0 else reply.offset
@@ -280,7 +280,7 @@ class Connection:
     async def ask(
         self, method: str, request: _Request, decode: Callable[[bytes], _Reply], timeout_ms: int | None = None
     ) -> _Reply:
-        """One unary call of `Service/Method`; within `call_timeout_ms` unless another time is given."""
+        """One unary call of `Service/Method`, within `call_timeout_ms` unless another time is given."""
         return await self._ask(method, request, decode, timeout_ms)
 
     async def _ask(
@@ -299,7 +299,7 @@ class Connection:
         timeout_ms: int | None = None,
         metadata: Metadata = (),
     ) -> _Reply:
-        """One request, one answer; waits `call_timeout_ms` unless another time is given. Raises
+        """One request, one answer, within `call_timeout_ms` unless another time is given. Raises
         TroveError."""
         multi_call = self._unary.get(method)
         if multi_call is None:

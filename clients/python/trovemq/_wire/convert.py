@@ -1,4 +1,4 @@
-"""Protobuf messages to the SDK's own values, a function a message."""
+"""Converts protobuf messages to the SDK's own values, with one function per message."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class QueryPageAnswer:
     index_last_update_timestamp: int
     index_last_update_physical_offset: int
     notes: tuple[str, ...]
-    queue_offsets: None = None  # each record says its own
+    queue_offsets: None = None  # each record has its own
 
 
 def broker_info(info: common_pb2.BrokerInfo) -> BrokerInfo:
@@ -92,7 +92,7 @@ def server_info(info: route_pb2.ServerInfo) -> ServerInfo:
 
 
 def queue_offsets_of(data: bytes) -> Sequence[int] | None:
-    """Queue offsets as the wire carries them (little-endian int64); None where it carries none."""
+    """Queue offsets from the wire (little-endian int64); None if there are none."""
     return [offset for (offset,) in iter_unpack("<q", data)] or None
 
 

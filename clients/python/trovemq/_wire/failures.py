@@ -1,4 +1,4 @@
-"""gRPC errors and error messages of the wire as TroveError."""
+"""Converts gRPC errors and error messages of the wire to TroveError."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ERROR_METADATA_KEY = "trovemq-error-bin"
 _SPEC_OF_STATUS = {
     "UNAVAILABLE": errors.BROKER_UNREACHABLE,
     "CANCELLED": errors.BROKER_UNREACHABLE,
-    # Our servers describe their own errors; an INTERNAL without that is a broken connection.
+    # Our servers describe their own errors; INTERNAL without a description is a broken connection.
     "INTERNAL": errors.BROKER_UNREACHABLE,
     "DEADLINE_EXCEEDED": errors.REQUEST_TIMEOUT,
     "RESOURCE_EXHAUSTED": errors.LIMIT_EXCEEDED,
@@ -25,12 +25,12 @@ _SPEC_OF_STATUS = {
 
 
 def error_from_wire(error: common_pb2.Error) -> TroveError:
-    """The error that a peer described."""
+    """The error that a peer has described."""
     return errors.from_wire(error.symbol, error.message, dict(error.fields))
 
 
 def error_from_status(status: Status, details: str | None, trailer: Any, server: str) -> TroveError:
-    """The error for the end of a call to `server` (HOST:PORT): the peer's own error where it sent one."""
+    """The error for the end of a call to `server` (HOST:PORT): the peer's own error if it sent one."""
     for key, value in trailer or ():
         if key == ERROR_METADATA_KEY:
             return error_from_wire(common_pb2.Error.FromString(value))
@@ -47,10 +47,10 @@ def error_from_grpc(failure: CallFailure, server: str) -> TroveError:
 
 
 async def error_of_call(call: Any, failure: BaseException, server: str) -> TroveError:
-    """Why a call broke off, where gRPC raised `failure`.
+    """Why a call failed, when gRPC raised `failure`.
 
-    gRPC reports a call that ended during a wait as an RpcError, as a misuse, or as a cancellation without a
-    canceller; the call itself knows its status. A real cancellation is raised.
+    gRPC reports a call that ended during a wait as an RpcError, as a misuse, or as a cancellation that nobody
+    requested; the call itself has its status. A real cancellation is raised.
     """
     if isinstance(failure, CallFailure):
         return error_from_grpc(failure, server)
@@ -61,5 +61,5 @@ async def error_of_call(call: Any, failure: BaseException, server: str) -> Trove
 
 
 def unreachable(server: str, why: str) -> TroveError:
-    """BROKER_UNREACHABLE for a server that broke off."""
+    """BROKER_UNREACHABLE for a server that closed the connection."""
     return TroveError(errors.BROKER_UNREACHABLE, f"{server}: {why}", server=server)

@@ -1,8 +1,8 @@
 """Frames with record batches, without a copy of the records.
 
-A frame carries up to some megabytes in one `bytes` field. Protobuf would copy them twice on each side,
-so the rest of the message goes through protobuf and that one field through the code here, in
-protobuf's own encoding (each field: varint tag = number << 3 | type, then by type):
+A frame has up to some megabytes in one `bytes` field, which protobuf would copy twice on each side. So
+protobuf handles the rest of the message, and the code here this one field, in protobuf's own encoding (each
+field: varint tag = number << 3 | type, then by type):
 
     type  meaning            encoding
     0     varint             7 bits a byte, low first, high bit = more follows
@@ -36,7 +36,7 @@ def varint(value: int) -> bytes:
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """The number at `position` and where it ends. Raises IndexError where the data end within it."""
+    """The number at `position`, and its end. Raises IndexError if the data ends within it."""
     value = shift = 0
     while True:
         byte = data[position]
@@ -48,7 +48,7 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def append_frame(*, frame_id: int, topic: bytes, queue_id: int, records: Buffer, one_way: bool) -> bytes:
-    """A serialised AppendFrame; `topic` in UTF-8. Costs one copy of the records."""
+    """A serialised AppendFrame; `topic` in UTF-8. Makes one copy of the records."""
     head = b"".join(
         (
             b"\x08", varint(frame_id), b"\x12", varint(len(topic)), topic,
@@ -82,7 +82,7 @@ def split_records(data: bytes) -> tuple[memoryview, bytes]:
 
 
 def _skip_field(data: bytes, position: int) -> tuple[int, int]:
-    """Where the field at `position` ends, and where its content begins."""
+    """The end of the field at `position`, and the beginning of its content."""
     tag, position = read_varint(data, position)
     kind = tag & 7
     if kind == 0:

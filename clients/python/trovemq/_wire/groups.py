@@ -21,7 +21,7 @@ from trovemq_proto.v1 import group_pb2
 from .connection import Connection
 
 ANSWER_MARGIN_MS = 5_000
-"""How much longer a call may take than the client's time to answer."""
+"""How much longer than the client's own time to answer the call may take."""
 
 
 class GroupCalls:
@@ -44,7 +44,7 @@ class GroupCalls:
         )
 
     async def delete(self, group: str) -> str:
-        """The broker's name, for it is one of several that are asked."""
+        """Returns the broker's name, because several brokers are called."""
         request = group_pb2.DeleteGroupRequest(group=group)
         await self._ask("GroupService/DeleteGroup", request, group_pb2.DeleteGroupReply.FromString)
         return self._broker

@@ -43,7 +43,7 @@ class SecurityCalls:
         )
 
     async def delete_user(self, access_key: str) -> str:
-        """The broker's name, for it is one of several that are asked."""
+        """Returns the broker's name, because several brokers are called."""
         request = security_pb2.DeleteUserRequest(access_key=access_key)
         await self._ask(_SERVICE + "DeleteUser", request, security_pb2.DeleteUserReply.FromString)
         return self._broker

@@ -1,10 +1,10 @@
-"""A channel whose calls are signed: the handshake before the first call, a session after it.
+"""A channel whose calls are signed, in a session that a handshake opens before the first call.
 
 The handshake is SCRAM-SHA-256; `trovemq_proto.authentication.calls` lists the signed bytes. A server without
 authentication is called without signatures.
 
-A session ends with its time, with its secret, and with the server. A unary call that is refused for that is
-repeated once, with another session; a stream breaks off as if its server could not be reached, so that its
+A session ends with its time, with its secret, or with the server. A unary call that is refused for that
+reason is repeated once with a new session. A stream fails as if its server could not be reached, so that its
 owner opens it again.
 """
 
@@ -26,9 +26,9 @@ from trovemq_proto.v1 import security_pb2
 
 from .failures import error_of_call, unreachable
 
-_RENEWED_AFTER: Final = 0.8  # of a session's time
+_RENEWED_AFTER: Final = 0.8  # part of a session's time
 _ROCKETMQ: Final = "/apache.rocketmq."
-_UNAUTHORIZED: Final = 40100  # of RocketMQ's protocol, whose refusals are replies
+_UNAUTHORIZED: Final = 40100  # code of RocketMQ's protocol, whose refusals are replies
 
 Failures = tuple[type[BaseException], ...]
 
@@ -46,11 +46,11 @@ class SignedChannel:
     """A channel's calls, signed; `channel` has grpc.aio's interface.
 
     Args:
-        channel: To the server.
-        address: The server's, for errors.
-        credentials: Whose calls they are.
-        failures: Errors that the channel's calls raise.
-        timeout_ms: For each step of the handshake.
+        channel: The channel to the server.
+        address: The server's address, for errors.
+        credentials: The credentials of the calls.
+        failures: The exceptions that the channel's calls raise.
+        timeout_ms: The time limit for each step of the handshake.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class SignedChannel:
         return ((METADATA_KEY, credential),), message_signer(session.key, number)
 
     def forget_session(self) -> None:
-        """The server refused it: the next call makes another one."""
+        """The server has refused the session: the next call opens another one."""
         if self._session is not None and self._session.done():
             self._session = None
 
@@ -155,7 +155,7 @@ class SignedChannel:
 
 
 class UnaryCall:
-    """One question that is to be signed; to be awaited."""
+    """A unary call that is signed when it is awaited."""
 
     def __init__(
         self,
@@ -309,7 +309,7 @@ class StreamCall:
 
 
 def _is_refused(reply: Any) -> bool:
-    """Whether it is RocketMQ's way to say so."""
+    """Whether the reply has RocketMQ's status of an invalid session."""
     return getattr(getattr(reply, "status", None), "code", None) == _UNAUTHORIZED
 
 

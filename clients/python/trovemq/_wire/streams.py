@@ -1,4 +1,4 @@
-"""The content of the streams Append and Fetch, as the SDK's own values: in columns, for many messages at
+"""The messages of the streams Append and Fetch, as the SDK's own values: in columns, for many messages at
 once."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .frames import split_records
 
 @dataclass(frozen=True, slots=True)
 class FetchAnswer:
-    """One reply of a Fetch stream: a batch, or the error of that request alone."""
+    """One reply of a Fetch stream: a batch, or the error of that request only."""
 
     fetch_id: int
     error: TroveError | None
@@ -53,7 +53,7 @@ _STATUS_NAMES = {value: name for name, value in common_pb2.PutMessageStatus.item
 
 
 def fetch_answer(data: bytes) -> FetchAnswer:
-    """Deserialises a FetchReply; the records stay where they are."""
+    """Deserialises a FetchReply without copying the records."""
     records, rest = split_records(data)
     reply = message_pb2.FetchReply.FromString(rest)
     batch = FetchedBatch(
@@ -94,7 +94,7 @@ def fetch_request(
 
 
 def offsets_column(data: bytes) -> array[int] | None:
-    """Queue offsets as the wire carries them (little-endian int64); None where it carries none."""
+    """Queue offsets from the wire (little-endian int64); None if there are none."""
     if not data:
         return None
     offsets = array("q", data)

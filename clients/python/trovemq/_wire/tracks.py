@@ -1,4 +1,4 @@
-"""The call of BiographyService on one connection: the SDK's own values in and out."""
+"""The call of BiographyService (message tracks) on one connection: the SDK's own values in and out."""
 
 from __future__ import annotations
 

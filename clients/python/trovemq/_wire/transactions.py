@@ -13,7 +13,7 @@ _METHOD = "/trovemq.v1.TransactionService/"
 
 @dataclass(frozen=True, slots=True)
 class CommitReply:
-    """A broker's answer to a commit: message i, in the order sent, lies at index i of each column."""
+    """A broker's answer to a commit: message i, in the order of sending, is at index i of each column."""
 
     acknowledged_count: int
     store_timestamp: int
@@ -47,7 +47,7 @@ def commit_frame() -> bytes:
 
 
 async def transact(connection: Connection, frames: Iterator[bytes], timeout_ms: int) -> CommitReply:
-    """Sends a whole transaction, its commit last. Raises TroveError."""
+    """Sends a whole transaction, with its commit at the end. Raises TroveError."""
     decode = transaction_pb2.TransactionReply.FromString
     return _reply(await connection.upload(_METHOD + "Transact", frames, decode, timeout_ms=timeout_ms))
 

@@ -7,12 +7,12 @@ import os
 import sys
 
 OBJECTS_BEFORE_COLLECTION = 100_000
-"""Python's own number has the modules looked through many times while they are imported."""
+"""With Python's default the modules would be examined many times while they are imported."""
 
 
 def main() -> None:
     """The entry of the console script. Exit codes: 0 answer, 1 error, 2 usage, 130 Ctrl-C."""
-    # gRPC's C core would write lines of its own among ours; it reads this when it is first imported.
+    # gRPC's C core would write its own lines among ours; it reads this variable when it is first imported.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     gc.set_threshold(OBJECTS_BEFORE_COLLECTION)
     open_closed_streams()
@@ -33,13 +33,13 @@ def open_closed_streams() -> None:
 
 
 def end(code: int) -> None:
-    """Ends the process at once: a verb has closed everything, and to take its modules apart would cost Python
-    40 ms. A daemon ends as Python does."""
+    """Ends the process at once: the verb has closed everything, and unloading its modules would take Python
+    40 ms. A daemon ends in Python's usual way."""
     if {"broker", "nameserver"} & sys.modules.keys():
         raise SystemExit(code)
     try:
         sys.stdout.flush()
         sys.stderr.flush()
-    except OSError:  # the reader went away
+    except OSError:  # the reader has closed the pipe
         pass
     os._exit(code)

@@ -74,7 +74,7 @@ async def delete(
     number: Annotated[int, typer.Argument(metavar="NUMBER", min=1, show_default=False)],
     broker: EveryBrokerOption = None,
 ) -> None:
-    """Forget a rule; each broker numbers its own."""
+    """Delete a rule; each broker numbers its own."""
     async with session.client() as client:
         await session.call(client.admin.rules.delete(number, broker=broker))
     session.output.item({"rule": number, "deleted": True})

@@ -1,7 +1,7 @@
 """The command tree and the rules of every verb.
 
-- Standard output carries the answer alone and only once it is whole: a verb that fails prints nothing there
-  (`tail`, which never ends by itself, is the exception).
+- Standard output has only the answer, and only when it is complete: a verb that fails prints nothing there
+  (except for `tail`, which does not end by itself).
 - Standard error carries notes and errors; with `--json` or `-o yaml` as one JSON object.
 - Exit code 0 is an answer (also an empty one), 1 an error, 2 wrong usage, 130 Ctrl-C. `verify check` or
   `store scrub` that found something wrong prints its answer and ends with 1.
@@ -163,7 +163,7 @@ app = typer.Typer(
 
 
 def show_version(asked: bool) -> None:
-    """Prints the version and ends. Nothing else is looked at."""
+    """Prints the version and ends, without reading anything else."""
     if asked:
         from importlib.metadata import version
 
@@ -224,7 +224,8 @@ def command_tree() -> Any:
 
 
 def wants_objects(arguments: Sequence[str]) -> bool:
-    """Whether `--json` or `-o yaml` is there: known before the parser runs, as its errors are JSON then."""
+    """Whether `--json` or `-o yaml` is given: needed before the parser runs, because its errors are JSON
+    then."""
     before = ""
     for argument in arguments:
         if argument == "--":

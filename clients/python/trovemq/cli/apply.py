@@ -1,8 +1,8 @@
 """apply FILE: creates or alters the topics, groups and users that a file names, and nothing else.
 
-The whole file is checked, and compared with every broker, before anything is changed. Nothing is ever
-deleted, and no queue is taken away. Where the file leaves something open, an existing group gets the default
-back, and an existing topic or user keeps its own.
+The whole file is checked, and compared with every broker, before anything is changed. Nothing is deleted, and
+no queue is removed. For values that the file does not name, an existing group gets the defaults, and an
+existing topic or user keeps its own.
 """
 
 from __future__ import annotations

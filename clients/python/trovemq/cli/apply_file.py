@@ -6,8 +6,9 @@
         {"allow": "Pub,Sub", "resource": "Topic:orders"},
         {"deny": "All", "resource": "Topic:secret*", "from": ["10.0.0.0/8"]}]}, …]}
 
-Only `name` must be there. A group without maxRetries, backoffMillis or orderly has the defaults. Instead of
-backoffMillis it may have backoffInitialMillis, backoffMaxMillis and backoffMultiplier. It has no secrets.
+Only `name` is required. A group without maxRetries, backoffMillis or orderly has the defaults. Instead of
+backoffMillis it may have backoffInitialMillis, backoffMaxMillis and backoffMultiplier. The file has no
+secrets.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _MEMBERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class WantedTopic:
-    """A topic of the file; None where the file leaves it open."""
+    """A topic in the file; None for values that the file does not name."""
 
     name: str
     message_type: str | None
@@ -58,14 +59,14 @@ class WantedTopic:
 
 @dataclass(frozen=True, slots=True)
 class WantedGroup:
-    """A group of the file, with the defaults filled in; no back-off is RocketMQ's."""
+    """A group in the file, with the defaults filled in; without back-off it has RocketMQ's."""
 
     name: str
     orderly: bool = False
     retry_max: int = RETRY_MAX_DEFAULT
     backoff_ms: tuple[int, ...] = ()
     exponential: tuple[int, int, float] | None = None
-    """Instead: the first delay, the longest one, and the factor between one and the next."""
+    """Instead of the steps: the first delay, the longest one, and the factor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def read_file(path: Path) -> bytes:
 
 
 def parse_file(content: bytes) -> Wanted:
-    """The content of the file. Raises TroveError REQUEST_ILLEGAL that says where it is wrong."""
+    """The content of the file. Raises TroveError REQUEST_ILLEGAL with the place of the fault."""
     document = _document(content)
     if not isinstance(document, dict):
         raise illegal('the file is not an object: {"topics": […], "groups": […]}')
@@ -103,7 +104,7 @@ def parse_file(content: bytes) -> Wanted:
 
 
 def _document(content: bytes) -> object:
-    """A file that begins as JSON is parsed as JSON: faster, and with its own error messages."""
+    """Parses a file that begins like JSON as JSON, which is faster and has its own error messages."""
     try:
         text = content.decode("utf-8-sig")
         if text.lstrip()[:1] in ("{", "["):
@@ -122,7 +123,7 @@ def _yaml(text: str) -> object:
 
     try:
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            if isinstance(event, yaml.AliasEvent):  # a few lines of them can name a million entries
+            if isinstance(event, yaml.AliasEvent):  # a few lines of them can stand for a million entries
                 raise illegal(f"{_where(event.start_mark)}apply does not read aliases (*)")
         found: object = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
@@ -137,7 +138,7 @@ def _where(mark: Any) -> str:
 
 
 def _entries(document: dict[str, Any], kind: str) -> list[tuple[str, dict[str, Any]]]:
-    """(its place, the entry). Names are there, and none twice."""
+    """(its place, the entry). Each entry has a name, and no name occurs twice."""
     entries = document.get(kind, [])
     if not isinstance(entries, list):
         raise illegal(f"{kind} is not a list")

@@ -1,4 +1,4 @@
-"""Arguments and options that several verbs take, each spelled once."""
+"""Arguments and options that several verbs take, each declared once."""
 
 from __future__ import annotations
 

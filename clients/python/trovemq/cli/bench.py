@@ -1,4 +1,4 @@
-"""bench produce|fetch: a quick measure of one producer or one reader against a running broker."""
+"""bench produce|fetch: measures one producer or one reader against a running broker."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def produce(
 
 
 async def make_topic(session: Session, client: Client, topic: str) -> None:
-    """Creates the topic unless it is there."""
+    """Creates the topic if it is missing."""
     try:
         await session.call(client.admin.create_topic(topic, queue_count=QUEUE_COUNT))
     except TroveError as error:
@@ -71,7 +71,7 @@ async def _send_all(
     size: int,
     batch: int,
 ) -> None:
-    """Keeps some batches in flight, queue after queue."""
+    """Keeps some batches in flight, to one queue after the other."""
     bodies = [bytes(size)] * batch
     in_flight: deque[asyncio.Task[object]] = deque()
     try:

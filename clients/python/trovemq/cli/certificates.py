@@ -143,7 +143,7 @@ class _Files:
         self._key = directory / f"{name}.key"
 
     def check(self, *, force: bool) -> None:
-        """Makes the directory. TroveError TLS_OPTION_ILLEGAL where a file is there, unless `force`."""
+        """Creates the directory. Raises TroveError TLS_OPTION_ILLEGAL if a file exists, unless `force`."""
         for path in (self._key, self._certificate):
             if path.exists() and not force:
                 raise _illegal(f"{path} is there already; --force replaces it")
@@ -153,7 +153,7 @@ class _Files:
             raise _illegal(f"{self._directory} cannot be made: {error.strerror}") from None
 
     def write(self, pair: KeyPair, session: Session, *, names: list[str] | None = None) -> None:
-        """Both files, the key for its owner alone, and the answer."""
+        """Writes both files, the key readable only for its owner, and prints the answer."""
         _write(self._key, pair.key, _KEY_MODE)
         _write(self._certificate, pair.certificate, _CERTIFICATE_MODE)
         fields: dict[str, object] = {
@@ -184,7 +184,7 @@ def _write(path: Path, content: bytes, mode: int) -> None:
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(descriptor, "wb") as file:
             if hasattr(os, "fchmod"):  # not on Windows
-                os.fchmod(file.fileno(), mode)  # whatever the umask
+                os.fchmod(file.fileno(), mode)  # whatever the umask is
             file.write(content)
         new.replace(path)
     except OSError as error:
@@ -222,7 +222,7 @@ def _check_name(what: str, text: str) -> None:
 
 
 def _library() -> Any:
-    """The module that makes them. Raises TroveError TLS_OPTION_ILLEGAL where `cryptography` is missing."""
+    """The module that makes them. Raises TroveError TLS_OPTION_ILLEGAL if `cryptography` is missing."""
     try:
         import cryptography  # noqa: F401
     except ImportError:

@@ -1,4 +1,4 @@
-"""consume-directly, stack-trace: commands to one connected consumer. recall: takes a delayed message back."""
+"""consume-directly, stack-trace: commands to one connected consumer. recall: cancels a delayed message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Completion of the names of topics and groups: the server is asked, for a second at most."""
+"""Completes the names of topics and groups: asks the server, for a second at most."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMES_MAX: Final = 1_000
 
 
 def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
-    """Topics that begin so."""
+    """Topics whose names begin with the text."""
 
     async def topics(client: Client) -> Iterable[str]:
         return [topic.topic for topic in await client.admin.list_topics()]
@@ -29,7 +29,7 @@ def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_group(context: typer.Context, incomplete: str) -> list[str]:
-    """Groups that begin so."""
+    """Groups whose names begin with the text."""
 
     async def groups(client: Client) -> Iterable[str]:
         return [group.group for group in await client.admin.groups.list_all()]
@@ -42,13 +42,13 @@ def _names(
 ) -> list[str]:
     try:
         found = asyncio.run(_asked(_options(context), ask))
-    except Exception:  # the shell's line is no place for an error
+    except Exception:  # an error must not appear in the shell's line
         return []
     return sorted({name for name in found if name.startswith(incomplete)})[:NAMES_MAX]
 
 
 def _options(context: typer.Context) -> SharedOptions:
-    """As the line so far says."""
+    """The options in the line so far."""
     outer = context.find_root().params
 
     def given(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""How the command line connects: options of transport and TLS; they win over their environment variables."""
+"""The command line's options for transport and TLS; they win over their environment variables."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ TlsServerNameOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Connecting:
-    """The options as given at one place of the command line; None = not given there."""
+    """The options that were given at one place of the command line; None = not given there."""
 
     grpc_transport: TransportOption = None
     tls: TlsOption = None
@@ -81,7 +81,8 @@ class Connecting:
         return Connecting(**values)
 
     def client_options(self) -> ClientOptions | None:
-        """The SDK's; None where nothing is given. TroveError TLS_OPTION_ILLEGAL, REQUEST_ILLEGAL."""
+        """The SDK's options; None if nothing is given. Raises TroveError TLS_OPTION_ILLEGAL,
+        REQUEST_ILLEGAL."""
         if self == NOTHING_GIVEN:
             return None
         from trovemq import ClientOptions
@@ -109,7 +110,7 @@ NAMES: Final = tuple(field.name for field in fields(Connecting))
 
 
 def verb_parameters() -> Iterator[inspect.Parameter]:
-    """The options as parameters of a verb: taken there as well, and shown by `trovemq --help` alone."""
+    """The options as parameters of a verb: they may follow it, but only `trovemq --help` shows them."""
     for name, annotation in inspect.get_annotations(Connecting, eval_str=True).items():
         kind, option = get_args(annotation)
         hidden: Any = copy.copy(option)

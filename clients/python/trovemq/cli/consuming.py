@@ -1,4 +1,4 @@
-"""consume: as a member of a group, messages to standard output."""
+"""consume: prints messages as a member of a group."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ async def consume(
 
 
 async def _next(messages: Subscription, wait_ms: int | None) -> ReceivedMessage | None:
-    """The next message; None where none came in time."""
+    """The next message; None if none arrived in time."""
     try:
         async with asyncio.timeout(None if wait_ms is None else wait_ms / 1000):
             return await anext(messages)
@@ -144,7 +144,7 @@ def _print(session: Session, message: ReceivedMessage) -> None:
 
 
 def received_fields(message: ReceivedMessage) -> dict[str, object]:
-    """The JSON object of a message that was received; names as in the other verbs."""
+    """The JSON object of a received message, with the names that the other verbs use."""
     fields: dict[str, object] = {
         "topic": message.topic,
         "queueId": message.queue_id,

@@ -33,7 +33,7 @@ class Contexts:
     current: str | None = None
 
     def server_of(self, name: str) -> str:
-        """Raises TroveError REQUEST_ILLEGAL for a context that is not there."""
+        """Raises TroveError REQUEST_ILLEGAL for an unknown context."""
         if name not in self.servers:
             known = ", ".join(sorted(self.servers)) or "there is none; trovemq context create"
             raise TroveError(
@@ -42,7 +42,7 @@ class Contexts:
         return self.servers[name]
 
     def save(self) -> None:
-        """Replaces the file. Raises TroveError REQUEST_ILLEGAL where it cannot be written."""
+        """Replaces the file. Raises TroveError REQUEST_ILLEGAL if it cannot be written."""
         contexts = {name: {"server": server} for name, server in sorted(self.servers.items())}
         text = json.dumps({"current": self.current, "contexts": contexts}, indent=2) + "\n"
         new = self.path.with_name(self.path.name + ".new")
@@ -71,7 +71,7 @@ def contexts_path() -> Path:
 
 
 def check_name(name: str) -> None:
-    """Raises TroveError REQUEST_ILLEGAL."""
+    """Raises TroveError REQUEST_ILLEGAL for an illegal name."""
     if not _NAME.fullmatch(name):
         text = f"{name[:80]!r} is not the name of a context: 1 to 64 letters (ASCII), digits, '-', '_', '.'"
         raise TroveError(errors.REQUEST_ILLEGAL, text)
@@ -99,8 +99,8 @@ def load_contexts() -> Contexts:
 
 
 def chosen_server(server: str | None, context: str | None, default: str) -> str:
-    """The server of a call: of the options (a server wins), else of the variables TROVEMQ_SERVER and
-    TROVEMQ_CONTEXT, else of the current context, else the default."""
+    """The server of a call: from the options (a server wins), else from the variables TROVEMQ_SERVER and
+    TROVEMQ_CONTEXT, else from the current context, else the default."""
     if server:
         return server
     if context:

@@ -1,7 +1,7 @@
-"""server, nameserver, console: programs of their own, where they are installed (`trovemq[server]`).
+"""server, nameserver, console: start other programs, if they are installed (`trovemq[server]`).
 
-The SDK imports nothing of them. Their distribution names their command lines as entry points of the group
-`trovemq.daemons`; all arguments after the verb are theirs.
+The SDK imports nothing of them. Their distribution declares their command lines as entry points of the group
+`trovemq.daemons`; they get all arguments after the verb.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _starter(name: str) -> Callable[[typer.Context], None]:
         if not found:
             sys.stderr.write(f"trovemq {name} needs {_MISSING[name]}\n")
             raise typer.Exit(1)
-        # Until the daemon's own handlers are there, Ctrl-C just ends it.
+        # Until the daemon has installed its own handlers, Ctrl-C ends it.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         (entry,) = found
         entry.load()([*_server_before(name, context), *context.args], f"trovemq {name}")
@@ -50,7 +50,7 @@ def _starter(name: str) -> Callable[[typer.Context], None]:
 
 
 def _server_before(name: str, context: typer.Context) -> list[str]:
-    """The console is a client, too: it takes the server that stands before the verb."""
+    """The console is a client, too: it uses the server that is given before the verb."""
     if name != "console" or context.obj is None or context.obj.server is None:
         return []
     return ["--server", context.obj.server]

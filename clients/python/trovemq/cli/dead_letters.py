@@ -108,13 +108,13 @@ def letter_fields(letter: DeadLetter) -> dict[str, object]:
 
 
 def origin_topic(letter: DeadLetter) -> str | None:
-    """The topic that it was consumed from; None where it does not say."""
+    """The topic that it was consumed from; None if that is unknown."""
     properties = letter.message.properties
     return next((properties[name] for name in ORIGIN_TOPIC_PROPERTIES if properties.get(name)), None)
 
 
 def redeliveries(letter: DeadLetter) -> int:
-    """How often it was delivered again: as with RocketMQ, a dead letter counts its first delivery, too."""
+    """How often it was redelivered: as in RocketMQ, a dead letter counts its first delivery, too."""
     return max(letter.message.reconsume_times - 1, 0)
 
 
@@ -183,7 +183,7 @@ async def resend(
 async def _chosen(
     session: Session, client: Client, group: str, offsets: list[int], broker: str | None
 ) -> dict[str | None, list[int]]:
-    """Offsets by broker: those given, or all that there are now."""
+    """Offsets by broker: the given ones, or all that exist now."""
     if offsets:
         return {broker: offsets}
     found: dict[str | None, list[int]] = {}
@@ -197,7 +197,8 @@ async def _chosen(
 async def _resend_paced(
     session: Session, client: Client, group: str, broker: str | None, offsets: list[int], rate: float | None
 ) -> list[ResentDeadLetter]:
-    """A failure of a whole call ends it: the error names the messages sent until then."""
+    """Resends the letters at the rate. A failure of a whole call ends it: the error names the messages sent
+    until then."""
     results: list[ResentDeadLetter] = []
     clock = asyncio.get_running_loop()
     begin = clock.time()
@@ -217,14 +218,15 @@ async def _resend_paced(
 
 
 def _parts(offsets: list[int], rate: float | None) -> Iterator[list[int]]:
-    """The messages of one call: with a rate about a tenth of a second's share."""
+    """The messages of each call: with a rate about a tenth of a second's share."""
     size = RESEND_AT_ONCE if rate is None else max(1, min(RESEND_AT_ONCE, int(rate / STEPS_A_SECOND)))
     for first in range(0, len(offsets), size):
         yield offsets[first : first + size]
 
 
 def show_results(session: Session, results: Sequence[ResentDeadLetter]) -> None:
-    """The result of each. Raises TroveError where some could not be sent: the answer is then its fields."""
+    """Shows the result of each. Raises TroveError if some could not be sent: then the error's fields have the
+    results."""
     for result in results:
         session.output.item(
             {

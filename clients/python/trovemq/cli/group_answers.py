@@ -1,4 +1,4 @@
-"""Consumer groups as answers: JSON objects, tables, and times in words."""
+"""Shows consumer groups: JSON objects, tables, and durations in words."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def show_resets(
 
 
 def show_groups(session: Session, groups: Iterable[GroupDescription]) -> None:
-    """One object, or one line of a table, a group and broker."""
+    """One object, or one line of a table, for each group and broker."""
     found = sorted(groups, key=lambda group: (group.group, group.broker))
     for group in found:
         session.output.item(group_fields(group))
@@ -70,7 +70,7 @@ def show_groups(session: Session, groups: Iterable[GroupDescription]) -> None:
 
 
 def settings_fields(settings: GroupSettings) -> dict[str, object]:
-    """The JSON members of a group's settings; those of the kind of back-off that it has."""
+    """The JSON members of a group's settings, with those of its kind of back-off."""
     if settings.exponential:
         backoff: dict[str, object] = {
             "backoffInitialMillis": settings.backoff_initial_ms,
@@ -128,7 +128,7 @@ def lag_fields(queue: QueueLag) -> dict[str, object]:
 
 
 def backoff_text(settings: GroupSettings, steps_max: int = BACKOFF_STEPS_MAX) -> str:
-    """The delays in words: `1s 5s 10s`, `1s 5s … 2h` where there are more steps, or `1s x 2 … 2h`."""
+    """The delays in words: `1s 5s 10s`, `1s 5s … 2h` if there are more steps, or `1s x 2 … 2h`."""
     if settings.exponential:
         first, last = duration_text(settings.backoff_initial_ms), duration_text(settings.backoff_max_ms)
         return f"{first} x {settings.backoff_multiplier:g} … {last}"

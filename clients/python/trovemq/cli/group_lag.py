@@ -1,4 +1,4 @@
-"""group lag: of one group, or of every one."""
+"""group lag: of one group, or of all."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class TopicLag:
     estimated: bool = False
 
     def add(self, queue: QueueLag) -> None:
-        """One queue more."""
+        """Adds one queue."""
         self.queues += 1
         self.in_flight += queue.in_flight
         self.lag += queue.lag
@@ -144,7 +144,7 @@ async def _show_all(session: Session, client: Client, topic: str | None, broker:
 
 
 def summed(group: str, queues: Iterable[QueueLag]) -> list[TopicLag]:
-    """Topic by topic."""
+    """The lag topic by topic."""
     found: dict[str, TopicLag] = {}
     for queue in queues:
         found.setdefault(queue.topic, TopicLag(group, queue.topic)).add(queue)

@@ -1,4 +1,4 @@
-"""group offset commit|get|reset: how far a consumer group has come."""
+"""group offset commit|get|reset: the stored offsets of a consumer group."""
 
 from __future__ import annotations
 

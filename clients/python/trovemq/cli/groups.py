@@ -85,7 +85,7 @@ def settings_over(
     backoff: list[int] | None,
     exponential: str | None,
 ) -> GroupSettings:
-    """The settings with the options that are given. Raises typer.BadParameter (usage)."""
+    """The settings with the given options. Raises typer.BadParameter (usage)."""
     if backoff and exponential:
         raise typer.BadParameter("give --backoff or --exponential, not both")
     after = before

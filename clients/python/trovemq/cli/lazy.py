@@ -1,6 +1,6 @@
-"""Verbs whose modules are imported when they are called: help and one verb need not load all of them.
+"""Imports a verb's module when the verb is called, so that help and single verbs need not load all modules.
 
-A module of verbs has `register(app)`, or `app` for a group of verbs with one name before them.
+A module of verbs has `register(app)`, or `app` for a group of verbs with a common first word.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Verb:
     """A verb as `trovemq --help` shows it.
 
     Attributes:
-        module: Where it is, below `trovemq.cli`.
+        module: Its module, below `trovemq.cli`.
         help: The text of its function, or of its group (a test compares the two).
     """
 
@@ -54,7 +54,7 @@ class LazyGroup(TyperGroup):
             raise typer.Exit from None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """As Typer does it, and imports the command."""
+        """Resolves the command as Typer does, and imports it."""
         name, command, rest = super().resolve_command(ctx, args)
         if isinstance(command, UnloadedVerb):
             command = load(command.verb)
@@ -63,7 +63,7 @@ class LazyGroup(TyperGroup):
 
 
 def load(verb: Verb) -> Any:
-    """The Typer command, from its module."""
+    """The Typer command from the verb's module."""
     module = import_module(f"trovemq.cli.{verb.module}")
     part = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None, add_completion=False)
     if hasattr(module, "register"):

@@ -1,4 +1,4 @@
-"""send, pull, get: messages in, and out again by where they are."""
+"""send, pull, get: sends messages, and reads them by their place or id."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def parse_properties(pairs: list[str]) -> dict[str, str]:
 def read_body(argument: str | None) -> bytes:
     """The body's bytes: the argument as the shell gave it, or standard input.
 
-    Raises TroveError MESSAGE_SIZE_EXCEEDED where that has more than 256 MiB.
+    Raises TroveError MESSAGE_SIZE_EXCEEDED if that has more than 256 MiB.
     """
     if argument is not None and argument != "-":
         return os.fsencode(argument)
@@ -245,7 +245,7 @@ async def pull(
 
 
 def page_bytes(count: int) -> int:
-    """How many bytes to fetch at a time, for `count` messages of unknown size."""
+    """How many bytes to fetch at a time for `count` messages of unknown size."""
     return min(max(count * MESSAGE_BYTES_GUESS, PAGE_BYTES_MIN), PAGE_BYTES_MAX)
 
 
@@ -274,7 +274,7 @@ async def _up_to(
 
 
 async def _show_messages(session: Session, messages: AsyncIterator[Message]) -> None:
-    """All messages into the answer: one object each, or tables of a bounded number of rows."""
+    """Writes all messages to the answer: one object each, or tables with a limited number of rows."""
     from trovemq.cli.render import messages_table
 
     rows: list[Message] = []

@@ -1,4 +1,4 @@
-"""The options that every verb has, before it and after it."""
+"""The options that every verb has, before or after its name."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ TimeoutOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class SharedOptions:
-    """The global options as given at one place of the command line; None = not given there."""
+    """The global options that were given at one place of the command line; None = not given there."""
 
     server: str | None = None
     context: str | None = None
@@ -100,7 +100,7 @@ class SharedOptions:
         timeout: float | None,
         connecting: Connecting,
     ) -> SharedOptions:
-        """Raises typer.BadParameter (usage) where --json and --output differ."""
+        """Raises typer.BadParameter (usage) if --json and --output contradict each other."""
         if json and output not in (None, Format.JSON):
             raise typer.BadParameter(f"give --json or --output {output}, not both")
         return cls(server, context, Format.JSON if json else output, timeout, connecting)

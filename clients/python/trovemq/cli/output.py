@@ -1,9 +1,9 @@
-"""Where a verb's words go: the answer to standard output once it is whole, the rest to standard error.
+"""The output of a verb: the answer goes to standard output when it is complete, the rest to standard error.
 
-With `--json` an answer is one JSON object a line (ASCII only, so that no locale can break it), with `-o yaml`
-a list of them, with `-o body` the messages' bodies, byte for byte, a newline after each. With the first two
-standard error gets at most one JSON object: `error`, `code`, `message`, `whatToDo`, `retriable`, `fields` of
-a failure, or the notes that the verb collected (`complete`, `cursor`, …).
+With `--json` an answer is one JSON object per line (ASCII only, so that it works in every locale), with `-o
+yaml` a list of them, with `-o body` the messages' bodies, byte for byte, a newline after each. With the first
+two standard error gets at most one JSON object: `error`, `code`, `message`, `whatToDo`, `retriable`, `fields`
+of a failure, or the notes that the verb collected (`complete`, `cursor`, …).
 """
 
 from __future__ import annotations
@@ -36,17 +36,18 @@ _encode = json_module.JSONEncoder(separators=(",", ":")).encode
 
 
 class Output:
-    """The output of one run of a verb. One of `finish`, `fail`, `usage`, `discard` ends it, then `close`."""
+    """The output of one run of a verb. One of `finish`, `fail`, `usage`, `discard` ends it; then call
+    `close`."""
 
     def __init__(self, format_: Format, *, stdout: IO[bytes], stderr: IO[str], terminal: bool) -> None:
         self.format: Final = format_
         self.objects: Final = format_ is not Format.TABLE
-        """Whether the answer is objects (`item`); else text for people (`show`)."""
+        """Whether the answer consists of objects (`item`); otherwise of text for people (`show`)."""
         self._json_on_stderr = format_ in (Format.JSON, Format.YAML)
         self._stdout = stdout
         self._stderr = stderr
         self._terminal = terminal
-        # A long answer waits on disk: nothing may be printed before it is known to be whole.
+        # A long answer is kept on disk: nothing may be printed before it is known to be complete.
         self._answer: IO[bytes] = tempfile.SpooledTemporaryFile(ANSWER_IN_MEMORY_BYTES_MAX)  # noqa: SIM115
         self._notes: dict[str, object] = {}
         self._remarks: list[str] = []
@@ -57,7 +58,7 @@ class Output:
         return cls(format_, stdout=sys.stdout.buffer, stderr=sys.stderr, terminal=sys.stdout.isatty())
 
     def item(self, fields: Mapping[str, object], *, newline: bool = True) -> None:
-        """One object of the answer; nothing for people. newline: after a body."""
+        """Adds an object to the answer; nothing in the form for people. newline: after a body."""
         if self.format is Format.JSON:
             self._answer.write(_encode(fields).encode("ascii") + b"\n")
         elif self.format is Format.YAML:
@@ -66,11 +67,11 @@ class Output:
             self._answer.write(b64decode(str(fields["body"])) + (b"\n" if newline else b""))
 
     def text(self, text: str) -> None:
-        """An answer that is neither objects nor for people: it is written as it is."""
+        """Adds a text to the answer that is written unchanged in every format."""
         self._answer.write(text.encode("utf-8", "replace"))
 
     def show(self, renderable: RenderableType) -> None:
-        """One part of the answer for people; nothing where it is objects."""
+        """Adds a part to the answer for people; nothing if the answer consists of objects."""
         if self.objects:
             return
         text = io.StringIO()
@@ -78,16 +79,16 @@ class Output:
         self._answer.write(text.getvalue().encode("utf-8", "replace"))
 
     def note(self, **fields: object) -> None:
-        """Fields of the object on standard error; only with --json."""
+        """Adds fields to the object on standard error; only with --json."""
         self._notes.update(fields)
 
     def remark(self, text: str) -> None:
-        """A line on standard error for people; nothing with --json."""
+        """Adds a line on standard error for people; nothing with --json."""
         self._remarks.append(text)
 
     @property
     def shows_progress(self) -> bool:
-        """Whether a person watches standard error."""
+        """Whether standard error is a terminal."""
         return self._stderr.isatty() and not self._json_on_stderr
 
     def replace(self) -> None:
@@ -144,7 +145,7 @@ class Output:
                 self._show_on_stderr(remark, style="dim")
 
     def fail(self, error: TroveError) -> None:
-        """Drops the answer and prints the error with what to do about it."""
+        """Drops the answer, and prints the error with its remedy."""
         if self._json_on_stderr:
             self._stderr.write(_encode({**self._notes, **error_fields(error)}) + "\n")
             return
@@ -155,7 +156,7 @@ class Output:
         self._show_on_stderr(f"  → {what_to_do}")
 
     def close(self) -> None:
-        """Frees the answer's memory or file."""
+        """Frees the memory or the file of the answer."""
         self._answer.close()
 
     def usage(self, message: str, what_to_do: str) -> None:
@@ -168,7 +169,7 @@ class Output:
         self._stderr.write(_encode(fields) + "\n")
 
     def discard(self) -> None:
-        """Drops the answer, and whatever Python would still flush into the broken pipe at exit."""
+        """Drops the answer, and whatever Python would still write into the broken pipe at exit."""
         os.dup2(os.open(os.devnull, os.O_WRONLY), self._stdout.fileno())
 
     def _show_on_stderr(self, text: str, style: str = "") -> None:
@@ -178,7 +179,7 @@ class Output:
 
         buffer = io.StringIO()
         console = self._console(buffer, terminal=self._stderr.isatty())
-        text = "\n".join(printable(line) for line in text.split("\n"))  # a server's words among them
+        text = "\n".join(printable(line) for line in text.split("\n"))  # it may have text from a server
         console.print(Text(text, style=style), soft_wrap=True)
         encoding = getattr(self._stderr, "encoding", None) or "utf-8"
         self._stderr.write(buffer.getvalue().encode(encoding, "replace").decode(encoding))
@@ -206,7 +207,7 @@ def _yaml_item(fields: Mapping[str, object]) -> bytes:
     """One entry of a list; later entries belong to the same list."""
     import yaml
 
-    plain = json_module.loads(_encode(fields))  # tuples and enumerations as JSON has them
+    plain = json_module.loads(_encode(fields))  # tuples and enumerations in their JSON form
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
     text: str = yaml.dump([plain], Dumper=dumper, sort_keys=False, allow_unicode=True)
     return text.encode()

@@ -1,4 +1,4 @@
-"""A long answer as pages, for `query` and `search`."""
+"""Reads a long answer in pages, for `query` and `search`."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ async def paged(
     cursor: str | None,
     coverage: Coverage[_PageT_contra],
 ) -> AsyncIterator[Message]:
-    """Up to `count` messages from the cursor on, as many pages as that takes. `ask` gets the number of
-    messages, and a cursor. A page that lacks a broker's messages is the last one: the cursor asks that broker
+    """Up to `count` messages from the cursor on, in as many pages as needed. `ask` gets the number of
+    messages, and a cursor. A page that lacks a broker's messages is the last one: its cursor asks that broker
     again."""
     left = count
     while left > 0:

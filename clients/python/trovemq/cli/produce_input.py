@@ -1,4 +1,4 @@
-"""The input of `produce`: a message a line, a JSON value a line, a row of CSV, an object of `pull --json`."""
+"""The input of `produce`: one message per line, JSON value, CSV row, or object of `pull --json`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _BY_SUFFIX: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """One message of the input. line: where it ends, from 1."""
+    """One message of the input. line: the number of its last line, from 1."""
 
     body: bytes
     line: int
@@ -61,7 +61,7 @@ class Fields:
 
     @property
     def named(self) -> bool:
-        """Whether there is any."""
+        """Whether any is given."""
         return bool(self.keys or self.tag or self.unique_key or self.message_group)
 
 
@@ -107,7 +107,7 @@ def _lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
 
 
 def _of_json(line: bytes, number: int, fields: Fields) -> Outgoing:
-    """The line itself is the body."""
+    """The line is the body."""
     value = _parsed(line, number)
     if not fields.named:
         return Outgoing(line, number)
@@ -117,7 +117,7 @@ def _of_json(line: bytes, number: int, fields: Fields) -> Outgoing:
 
 
 def _rows(file: IO[bytes], fields: Fields) -> Iterator[Outgoing]:
-    """Each row as a JSON object of texts, named by the first row."""
+    """Each row as a JSON object of texts; the first row has the names."""
     number = 0
 
     def text() -> Iterator[str]:
@@ -164,7 +164,7 @@ def _with_fields(body: bytes, number: int, value: Mapping[str, Any], fields: Fie
 
 
 def _of_message(line: bytes, number: int) -> Outgoing:
-    """An object as `pull --json` prints it: body in base64, keys, tag, message group, sender's properties."""
+    """An object of `pull --json`: body in base64, keys, tag, message group, the sender's properties."""
     from trovemq_proto.records import PROPERTY_SHARDING_KEY
     from trovemq_proto.records.internal_properties import is_reserved
 

@@ -1,6 +1,6 @@
 """produce: many messages from a file or standard input.
 
-Messages are sent in chunks, several of them in flight. With --resume FILE that file has the number of
+Messages are sent in chunks, several of them in flight. With --resume FILE this file has the number of
 messages that are acknowledged without a gap, and a later call continues after them. Messages in flight when
 this process was killed are sent again, with the same unique keys: a topic with the option deduplicate stores
 each once.
@@ -50,8 +50,8 @@ class Position:
     """How many messages of the input are acknowledged.
 
     Attributes:
-        path: The file for it; None for none.
-        run: Begins the unique keys of this input.
+        path: The file of the position; None for no file.
+        run: The beginning of this input's unique keys.
     """
 
     topic: str
@@ -63,7 +63,8 @@ class Position:
 
     @classmethod
     def open(cls, topic: str, file: str, path: Path | None) -> Position:
-        """The position of an earlier call. Raises TroveError REQUEST_ILLEGAL for a file of something else."""
+        """The position of an earlier call. Raises TroveError REQUEST_ILLEGAL for the file of another
+        input."""
         name = file if file == "-" else str(Path(file).resolve())
         position = cls(topic, name, path)
         if path is None or not path.exists():
@@ -84,13 +85,13 @@ class Position:
         return f"{self.run}{number:010X}"
 
     def advance(self, count: int) -> None:
-        """So many more are acknowledged; kept now and then."""
+        """Counts more acknowledged messages; saves the position from time to time."""
         self.messages += count
         if time.monotonic() - self._saved_at >= SAVE_SECONDS:
             self.save()
 
     def save(self) -> None:
-        """Replaces the file. Raises TroveError REQUEST_ILLEGAL where it cannot be written."""
+        """Replaces the file. Raises TroveError REQUEST_ILLEGAL if it cannot be written."""
         if self.path is None:
             return
         self._saved_at = time.monotonic()
@@ -216,7 +217,7 @@ def _stored(position: Position) -> str:
 
 
 def _opened(file: str, stack: ExitStack) -> tuple[IO[bytes], int]:
-    """The input, and its size; 0 where nobody knows it. Raises TroveError REQUEST_ILLEGAL."""
+    """The input, and its size; 0 if that is unknown. Raises TroveError REQUEST_ILLEGAL."""
     if file == "-":
         return _standard_input(), 0
     try:
@@ -228,16 +229,16 @@ def _opened(file: str, stack: ExitStack) -> tuple[IO[bytes], int]:
 
 
 def _read_to(source: IO[bytes]) -> int:
-    """How far the file is read. By its descriptor: `source` belongs to the thread that reads, and a seek of
-    the reader beside it loses bytes."""
+    """How far the file has been read, by its descriptor: `source` belongs to the reading thread, and a
+    concurrent seek would lose bytes."""
     return os.lseek(source.fileno(), 0, os.SEEK_CUR)
 
 
 def _standard_input() -> IO[bytes]:
-    """A reader of its own: a thread that waits in that of `sys.stdin` makes Python abort at its end."""
+    """A separate reader: if a thread waits in that of `sys.stdin`, Python aborts at its end."""
     try:
         return os.fdopen(os.dup(sys.stdin.fileno()), "rb")
-    except OSError:  # standard input is no file: in tests
+    except OSError:  # standard input is not a file: in tests
         return sys.stdin.buffer
 
 
@@ -259,12 +260,12 @@ class Sending:
         self._tag = tag
         self._message_group = message_group
         self._place = place
-        self._order = asyncio.Lock()  # of messages with a group: one chunk after the other
+        self._order = asyncio.Lock()  # for messages with a group: one chunk after the other
         self._number = position.messages
         self._in_flight: deque[tuple[asyncio.Task[Any], list[Outgoing]]] = deque()
 
     async def send(self, chunk: list[Outgoing]) -> None:
-        """Takes a chunk; waits while too many are in flight. Raises TroveError."""
+        """Sends a chunk; waits while too many are in flight. Raises TroveError."""
         numbers = range(self._number, self._number + len(chunk))
         self._number += len(chunk)
         unique_keys = [
@@ -291,7 +292,7 @@ class Sending:
         )
 
     async def _send_each(self, chunk: list[Outgoing], unique_keys: list[str]) -> None:
-        """Each to the queue of its message group, in the order of the input."""
+        """Sends each message to the queue of its message group, in the order of the input."""
         answers: list[asyncio.Future[Any]] = []
         try:
             async with self._order:
@@ -313,7 +314,7 @@ class Sending:
             answer.result()
 
     async def finish(self) -> None:
-        """Waits for all of them. Raises TroveError."""
+        """Waits for all chunks. Raises TroveError."""
         while self._in_flight:
             await self._take_first()
 
@@ -328,7 +329,7 @@ class Sending:
         self._position.advance(len(chunk))
 
     async def abandon(self) -> None:
-        """Gives up the chunks in flight."""
+        """Cancels the chunks in flight."""
         for task, _ in self._in_flight:
             task.cancel()
         await asyncio.gather(*(task for task, _ in self._in_flight), return_exceptions=True)

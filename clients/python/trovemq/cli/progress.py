@@ -1,4 +1,4 @@
-"""Progress: a bar on standard error, at a terminal only, for whatever takes longer than two seconds."""
+"""Shows progress: a bar on standard error, only at a terminal, if a verb takes longer than two seconds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECONDS_BETWEEN: Final = 0.1
 
 
 class Progress:
-    """How far a verb is. Without `at` only the time is shown; after `off` nothing."""
+    """The progress of a verb. Without `at` only the time is shown; after `off` nothing."""
 
     def __init__(self, output: Output) -> None:
         self._wanted = output.shows_progress
@@ -29,12 +29,12 @@ class Progress:
     def at(
         self, done: int, total: int | None = None, text: str | None = None, *, in_bytes: bool = False
     ) -> None:
-        """So much is done, of so much (None or 0: unknown)."""
+        """Sets how much is done, and the total (None or 0: unknown)."""
         self._done, self._total, self._in_bytes = done, total or None, in_bytes
         self._text = text or self._text
 
     def off(self) -> None:
-        """No bar from now on: the answer is printed as it comes, or a question is asked."""
+        """Shows no bar from now on, because the answer is being printed or a question is asked."""
         self._wanted = False
 
     @asynccontextmanager

@@ -1,4 +1,4 @@
-"""query, offset: finding messages by key and by time. producer: its last number."""
+"""query, offset: find messages by key and by time. producer: shows its next number."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ QUERY_MESSAGES_MAX_DEFAULT: Final = 64
 
 
 class KeyType(StrEnum):
-    """The kind of KEY: any key of a message (its unique key too), its unique key, or its tag."""
+    """The kind of KEY: any key of a message (also its unique key), only its unique key, or its tag."""
 
     KEY = "key"
     UNIQUE = "unique"
@@ -57,7 +57,7 @@ class Coverage:
     notes: list[str] = field(default_factory=list)
 
     def add(self, page: QueryAnswer) -> None:
-        """Adds a page; the newest page knows whether there is more."""
+        """Adds a page; the last page determines whether there is more."""
         self.complete = page.complete
         self.cursor = page.cursor or ""
         self.index_last_update_timestamp = page.index_last_update_timestamp
@@ -126,13 +126,13 @@ async def query(
 
 
 async def _delayed(session: Session, client: Client, question: _Question) -> list[DelayedMessage]:
-    """The messages that are delivered later, soonest first, into the answer."""
+    """Writes the messages that are delivered later to the answer, soonest first."""
     try:
         found, complete = await session.call(
             client.admin.groups.find_delayed(question.topic, question.key, broker=question.broker)
         )
     except TroveError as error:
-        # the answer to the query is valid: some of the brokers are enough
+        # the query's answer is valid with some of the brokers
         session.output.note(pendingError=error.symbol)
         session.output.remark(f"messages that wait for their time are not shown: {error.message}")
         return []
@@ -153,7 +153,7 @@ def _is_wanted(delayed: DelayedMessage, question: _Question) -> bool:
 
 
 def delayed_fields(delayed: DelayedMessage) -> dict[str, object]:
-    """The JSON object of a message that waits: its own topic, and where its record lies until then."""
+    """The JSON object of a waiting message: its own topic, and where its record is until then."""
     return {
         **delayed.message.to_manifest(),
         "topic": delayed.topic,
@@ -190,7 +190,7 @@ def _show(session: Session, rows: list[Message], delayed: list[DelayedMessage], 
 
 
 def tell_coverage(session: Session, unreachable: Iterable[str], notes: Iterable[str], cursor: str) -> None:
-    """Below an answer: missing brokers, notes, and how to continue."""
+    """Prints below the answer: missing brokers, notes, and how to continue."""
     for name in sorted(unreachable):
         session.output.remark(f"not complete: broker {name} did not answer")
     for note in notes:

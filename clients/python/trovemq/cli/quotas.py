@@ -1,4 +1,4 @@
-"""quota set|list: how much users, addresses and clients may take."""
+"""quota set|list: limits of users, addresses and clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages read in a thread: those that are there are sent while more of a slow input is awaited."""
+"""Reads messages in a thread: complete ones are sent while the thread waits for more of a slow input."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ CHUNK_BYTES_MAX: Final = 1 << 20
 
 
 class ReadAhead:
-    """The messages in chunks; at most one chunk waits. Close it: the thread ends with its next message."""
+    """The messages in chunks; at most one chunk waits. Close it, and the thread ends with its next
+    message."""
 
     def __init__(self, messages: Iterator[Outgoing]) -> None:
         self._messages = messages
@@ -25,7 +26,7 @@ class ReadAhead:
         self._ended = False
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
-        # A daemon: nothing wakes a read of standard input.
+        # A daemon thread, because nothing can interrupt a read of standard input.
         threading.Thread(target=self._read, name="produce-input", daemon=True).start()
 
     def _read(self) -> None:
@@ -53,7 +54,7 @@ class ReadAhead:
         try:
             self._loop.call_soon_threadsafe(self._news.set)
         except RuntimeError:
-            self._ended = True  # the loop is closed: nobody listens any more
+            self._ended = True  # the loop is closed: nobody needs the messages
 
     async def chunks(self) -> AsyncIterator[list[Outgoing]]:
         """All messages in their order, until the input ends or one is wrong: see `check`."""
@@ -75,7 +76,7 @@ class ReadAhead:
             raise self._failure
 
     def close(self) -> None:
-        """Nothing more is wanted."""
+        """Ends the reading."""
         with self._condition:
             self._ended = True
             self._condition.notify()

@@ -1,4 +1,4 @@
-"""Answers for people: tables and cards. Everything that comes out of a message is made printable first."""
+"""Answers for people: tables and cards. All text from a message is made printable first."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def humane_size(size_bytes: int) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with control characters and lone surrogates escaped: no message may steer the terminal."""
+    """The text with control characters and lone surrogates escaped: no message can control the terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -43,19 +43,19 @@ def body_preview(body: bytes) -> str:
 
 
 def _preview_of(message: Message) -> str:
-    """The body's beginning, or why there is none."""
+    """The body's beginning, or why it cannot be shown."""
     return f"({message.body_error})" if message.body_error else body_preview(message.body)
 
 
 def body_text(body: bytes) -> str:
-    """The body, its first 16 KiB at most."""
+    """The body, at most its first 16 KiB."""
     text = body[:BODY_SHOWN_BYTES].decode("utf-8", "backslashreplace")
     shown = "\n".join(printable(line) for line in text.split("\n"))
     return shown if len(body) <= BODY_SHOWN_BYTES else f"{shown}… ({humane_size(len(body))} in all)"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], numbers: Sequence[str] = ()) -> Table:
-    """A plain table; the columns named in `numbers` are right-aligned, integers get thousands separators."""
+    """A plain table; the columns in `numbers` are right-aligned, and integers get thousands separators."""
     grid = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
         right = column in numbers
@@ -66,7 +66,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], numbers: Seq
 
 
 def card(fields: Mapping[str, object]) -> Table:
-    """Names and values, one a line."""
+    """Names and values, one per line."""
     grid = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column(overflow="fold")
@@ -86,7 +86,7 @@ def _cell(value: object) -> Text:
 
 
 def messages_table(messages: Iterable[Message]) -> Table:
-    """One line a message."""
+    """One line per message."""
     columns = ("stored", "topic", "queue", "offset", "tag", "keys", "size", "body")
     rows = (
         (
@@ -103,12 +103,12 @@ def messages_table(messages: Iterable[Message]) -> Table:
     )
     grid = table(columns, rows, numbers=("queue", "offset", "size"))
     for column in grid.columns[:-1]:
-        column.no_wrap = True  # where the screen is narrow, the body gives way
+        column.no_wrap = True  # on a narrow screen the body is cut
     return grid
 
 
 def delayed_table(messages: Iterable[DelayedMessage]) -> Table:
-    """One line a message that waits for its delivery time."""
+    """One line per message that waits for its delivery time."""
     columns = ("delivered at", "topic", "state", "tag", "keys", "unique key", "recall handle")
     rows = (
         (
@@ -126,14 +126,14 @@ def delayed_table(messages: Iterable[DelayedMessage]) -> Table:
 
 
 def message_line(message: Message) -> Text:
-    """One message on one line, for a stream that never ends."""
+    """One message on one line, for `tail`."""
     place = f"{printable(message.topic)}/{message.queue_id}@{message.queue_offset}"
     tag = f" [{printable(message.tags)}]" if message.tags else ""
     return Text(f"{format_time(message.store_timestamp)} {place}{tag} {_preview_of(message)}")
 
 
 def message_card(message: Message) -> Table:
-    """Everything a person asks about one message."""
+    """All details of one message."""
     own = {
         name: value for name, value in message.properties.items() if name not in {"KEYS", "TAGS", "UNIQ_KEY"}
     }

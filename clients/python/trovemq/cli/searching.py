@@ -1,4 +1,4 @@
-"""search: finding messages by conditions."""
+"""search: finds messages by conditions."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class _Coverage:
     notes: list[str] = field(default_factory=list)
 
     def add(self, page: SearchAnswer) -> None:
-        """Adds a page; the newest page knows whether there is more."""
+        """Adds a page; the last page determines whether there is more."""
         self.complete, self.cursor, self.lag_bytes = page.complete, page.cursor or "", page.lag_bytes
         self.entries += page.entries
         self.scanned_bytes += page.scanned_bytes
@@ -162,7 +162,7 @@ def _show(session: Session, rows: list[Message], coverage: _Coverage) -> None:
 
 
 def _show_parts(session: Session, parts: tuple[SearchPart, ...], lag_bytes: int) -> None:
-    """The source of the search, part by part of the log, in the order of the answer."""
+    """Shows how the search is served, part by part of the log, in the order of the answer."""
     for part in parts:
         session.output.item(
             {

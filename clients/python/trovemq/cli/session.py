@@ -1,4 +1,4 @@
-"""The common part of all verbs: global options, the connection, time limits, and errors as exit codes."""
+"""The common part of all verbs: global options, the connection, time limits, and exit codes of errors."""
 
 from __future__ import annotations
 
@@ -51,21 +51,21 @@ Shown = TypeVar("Shown")
 
 @dataclass(slots=True)
 class Session:
-    """One run of one verb; `exit_code` is for an answer that is itself bad news."""
+    """One run of one verb; `exit_code` is for an answer that itself reports a fault."""
 
     options: SharedOptions
     timeout_s: float
     output: Output
     exit_code: int = 0
     server: str = ""
-    """Without secrets; known once there is a connection."""
+    """Without secrets; set when there is a connection."""
     progress: Progress = field(init=False)
 
     def __post_init__(self) -> None:
         self.progress = Progress(self.output)
 
     async def run(self, verb: Coroutine[Any, Any, None]) -> None:
-        """Awaits the verb, with a bar where it takes long and a person watches."""
+        """Awaits the verb; shows a bar if it takes long and standard error is a terminal."""
         async with self.progress.shown():
             await verb
 
@@ -94,9 +94,9 @@ class Session:
         shown: Mapping[str, Callable[[Shown], object]],
         numbers: Sequence[str] = (),
     ) -> None:
-        """The answer of a listing: one object each; for people a table with these columns.
+        """The answer of a listing: one object per item, or for people a table with these columns.
 
-        shown: the columns that are not the field of their name.
+        shown: the columns whose value is not the field of the same name.
         """
         entries = [(one, fields(one)) for one in found]
         for _, values in entries:
@@ -113,13 +113,14 @@ class Session:
 
     def confirm(self, question: str, *, yes: bool) -> None:
         """Asks before an action that cannot be undone. Raises typer.Abort for a no, KeyboardInterrupt for
-        Ctrl-C; BadParameter (usage) where the input is not a terminal and --yes is not given."""
+        Ctrl-C, BadParameter (usage) if the input is not a terminal and --yes is not given."""
         if yes:
             return
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise typer.BadParameter("there is no terminal to ask on: this needs --yes")
         self.progress.off()
-        # asyncio's own handler only cancels the task, which a read of the terminal does not notice.
+        # asyncio's own handler would only cancel the task, which does not interrupt reading from the
+        # terminal.
         handler = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             typer.confirm(question, abort=True, err=True)
@@ -139,7 +140,7 @@ class Session:
             raise TroveError(errors.REQUEST_TIMEOUT, message, server=self.server) from None
 
     async def each(self, items: AsyncGenerator[Result]) -> AsyncGenerator[Result]:
-        """The items of a stream, each awaited within --timeout; closes the stream with itself."""
+        """The items of a stream, each awaited within --timeout; the stream is closed with the generator."""
         async with aclosing(items):
             while True:
                 try:
@@ -161,7 +162,7 @@ def verb(
 ]:
     """Registers an async function as a command: it gets a Session, the command the global options.
 
-    bodies: its answer has messages with bodies, for `-o body`."""
+    bodies: whether its answer has messages with bodies, for `-o body`."""
 
     def register(
         function: Callable[Concatenate[Session, Parameters], Coroutine[Any, Any, None]],
@@ -205,7 +206,7 @@ def _command(function: Callable[..., Coroutine[Any, Any, None]], *, bodies: bool
     keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
     vars(command)["__signature__"] = inspect.Signature(keyword_only)
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in keyword_only}
-    vars(command).pop("__wrapped__")  # else inspect would look past the signature given here
+    vars(command).pop("__wrapped__")  # otherwise inspect would ignore the signature given here
     return command
 
 
@@ -237,7 +238,7 @@ def run_verb(options: SharedOptions, verb: Callable[[Session], Coroutine[Any, An
         return 130
     except Exception as error:
         if isinstance(error, typer.TyperException | typer.Abort):
-            raise  # wrong usage that only the verb could see, or a question answered with no
+            raise  # wrong usage that only the verb could detect, or a question answered with no
         if os.environ.get("TROVEMQ_DEBUG"):
             raise
         output.fail(TroveError(errors.UNKNOWN_ERROR, f"{type(error).__name__}: {error}"))

@@ -1,4 +1,4 @@
-"""Sizes on the command line, as in the broker's settings."""
+"""Parses sizes, in the form of the broker's settings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FACTORS: Final = {
 
 
 def parse_size(text: str | int) -> int:
-    """Bytes of `65536`, `64KiB`, `100MiB` or `1GiB`. Raises typer.BadParameter (usage) on anything else."""
+    """Bytes of `65536`, `64KiB`, `100MiB` or `1GiB`. Raises typer.BadParameter (usage) for anything else."""
     match = _SIZE.fullmatch(str(text).strip())
     if match is None or match[2].lower() not in _FACTORS:
         raise typer.BadParameter(f"{text!r} is not a size: a whole number, for example 65536 or 64KiB")

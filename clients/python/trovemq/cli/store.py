@@ -1,4 +1,4 @@
-"""store scrub|backup: a broker's store, checked and copied while it is in use."""
+"""store scrub|backup: checks and copies a broker's store while it is in use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RATE_MAX: Final = 1 << 40
 
 
 def parse_rate(text: str | int) -> int:
-    """Within RATE_MIN … RATE_MAX. Raises typer.BadParameter (usage)."""
+    """A rate within RATE_MIN … RATE_MAX. Raises typer.BadParameter (usage)."""
     rate = parse_size(text)
     if not RATE_MIN <= rate <= RATE_MAX:
         raise typer.BadParameter(f"{text} is outside {RATE_MIN} … {RATE_MAX} bytes")
@@ -94,7 +94,7 @@ def finding_fields(found: StoreFinding) -> dict[str, object]:
 
 
 def scrub_fields(progress: ScrubProgress) -> dict[str, object]:
-    """The JSON object of a check that has ended."""
+    """The JSON object of a completed check."""
     return {
         "broker": progress.broker,
         "commitLogMinOffset": progress.begin,
@@ -153,7 +153,7 @@ async def backup(
 
 
 def backup_fields(progress: BackupProgress, directory: str) -> dict[str, object]:
-    """The JSON object of a backup that is whole."""
+    """The JSON object of a completed backup."""
     return {
         "broker": progress.broker,
         "directory": directory,

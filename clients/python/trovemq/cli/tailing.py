@@ -66,7 +66,7 @@ class Following:
         return self._messages(place, first, end=end)
 
     def coming(self, place: QueueOffsets) -> AsyncGenerator[Message]:
-        """The messages after those that are stored now, without end."""
+        """The messages after the present end of the queue, without end."""
         return self._messages(place, place.max_offset, follow=True, wait_ms=POLL_MS)
 
     async def _messages(self, place: QueueOffsets, offset: int, **how: object) -> AsyncGenerator[Message]:
@@ -140,7 +140,7 @@ async def first_offsets(
 
 
 class Printing:
-    """Messages on their way to standard output, up to so many."""
+    """Prints messages to standard output, up to a limit."""
 
     def __init__(self, session: Session, count: int | None) -> None:
         self._session = session
@@ -148,11 +148,11 @@ class Printing:
 
     @property
     def done(self) -> bool:
-        """Whether as many as wanted were printed."""
+        """Whether the limit is reached."""
         return self._left == 0
 
     def one(self, message: Message) -> None:
-        """Prints it, with the next flush."""
+        """Adds a message, printed with the next flush."""
         from trovemq.cli.render import message_line
 
         output = self._session.output
@@ -166,7 +166,7 @@ class Printing:
         self._session.output.flush()
 
     async def all_of(self, messages: AsyncGenerator[Message]) -> None:
-        """Prints them as they are read."""
+        """Prints them while they are read."""
         async with aclosing(messages):
             async for message in messages:
                 self.one(message)
@@ -197,7 +197,7 @@ async def _last(
 async def _last_of_queue(
     following: Following, place: QueueOffsets, first: int, last: int
 ) -> Sequence[Message]:
-    """Looks at more of the queue's end each time, since tags may leave little of it."""
+    """Reads more of the queue's end each time, since few messages may have the tags."""
     window = last
     while True:
         begin = max(first, place.max_offset - window)
@@ -237,7 +237,7 @@ async def _merged(streams: Sequence[AsyncGenerator[Message]]) -> AsyncGenerator[
 
 
 async def follow_queues(following: Following, places: Sequence[QueueOffsets], printing: Printing) -> None:
-    """New messages of all queues, until enough are printed."""
+    """Prints new messages of all queues, until the limit is reached."""
     waiting: asyncio.Queue[Message] = asyncio.Queue(WAITING_MAX)
     try:
         async with asyncio.TaskGroup() as followers:

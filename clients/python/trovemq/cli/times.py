@@ -4,10 +4,10 @@
 |-----------------------------------------------------|---------------------------------------------|
 | `1735689600000`                                     | epoch milliseconds                          |
 | `2025-01-01T00:00:00Z`, `2025-01-01 01:00+01:00`, `2025-01-01` | ISO 8601; UTC where it names no zone |
-| `1h`, `1h30m`, `1h ago`, `2 hours ago`, `-1h`       | so long ago                                 |
-| `+1h`                                               | so far ahead                                |
+| `1h`, `1h30m`, `1h ago`, `2 hours ago`, `-1h`       | this long before now                        |
+| `+1h`                                               | this long after now                         |
 | `now`, `today`, `yesterday`, `tomorrow`             | days begin at 00:00 UTC                     |
-| `yesterday 14:00`, `9:30`                           | a time of such a day, of today              |
+| `yesterday 14:00`, `9:30`                           | a time of that day, or of today             |
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def parse_time(text: str | int) -> int:
-    """Epoch milliseconds of a moment, see the table above; `1h` is an hour ago.
+    """Epoch milliseconds of a moment in the forms above; `1h` is an hour ago.
 
-    Raises typer.BadParameter (usage) on anything else and outside 0 … 2^63-1.
+    Raises typer.BadParameter (usage) for anything else, and outside of 0 … 2^63-1.
     """
     return _moment(text, _now_ms(), relative_sign=-1)
 
 
 def parse_time_ahead(text: str | int) -> int:
-    """As parse_time, where `1h` is in an hour."""
+    """As parse_time, but `1h` is in an hour."""
     return _moment(text, _now_ms(), relative_sign=1)
 
 
@@ -104,7 +104,7 @@ def _milliseconds(text: str, given: str) -> int:
 def parse_duration_ms(text: str | int) -> int:
     """Milliseconds of `500ms`, `10s`, `1.5m`, `1h30m`, `3d`, `1w`; a number without a unit is seconds.
 
-    Raises typer.BadParameter (usage) on anything else.
+    Raises typer.BadParameter (usage) for anything else.
     """
     words = str(text).strip()
     if _SECONDS.fullmatch(words):
@@ -125,7 +125,7 @@ def check_period(begin: int, end: int) -> None:
 
 
 def format_time(milliseconds: int) -> str:
-    """`2025-01-01 00:00:00.000Z`; a dash for none; the number itself where no calendar reaches it."""
+    """`2025-01-01 00:00:00.000Z`; a dash for none; the number itself if it is out of the calendar's range."""
     if milliseconds <= 0:
         return "-"
     try:

@@ -233,7 +233,7 @@ def options_text(topic: TopicDescription) -> str:
 
 
 def hold_fields(topic: TopicDescription) -> dict[str, object] | None:
-    """The JSON object of the log that the topic keeps until it is acknowledged; None for nothing."""
+    """The JSON object of the log that the topic keeps until it is acknowledged; None if it keeps none."""
     hold = topic.hold
     if hold is None:
         return None
@@ -278,7 +278,7 @@ def queue_fields(topic: TopicDescription, *, sizes: bool) -> list[dict[str, obje
 
 
 def show_topics(session: Session, topics: Iterable[TopicDescription]) -> None:
-    """One object, or one line of a table, a topic and broker."""
+    """One object, or one line of a table, for each topic and broker."""
     found = sorted(topics, key=lambda topic: (topic.topic, topic.broker))
     for topic in found:
         session.output.item(topic_fields(topic))

@@ -1,4 +1,4 @@
-"""user create|list|rotate|enable|disable|delete: who may call."""
+"""user create|list|rotate|enable|disable|delete: the users of brokers with authentication."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _secret_of(path: Path | None) -> str:
 
 
 def _show_secret(session: Session, made: UserCredentials, *, is_new: bool) -> None:
-    """The secret where it was made here; who gave a file has it."""
+    """Shows the secret if it was made here; otherwise the caller has it in a file."""
     secret = {"secretKey": made.secret_key} if is_new else {}
     session.output.item({"user": made.access_key, **secret, "brokers": [user.broker for user in made.users]})
     if session.output.objects:

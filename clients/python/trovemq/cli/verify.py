@@ -1,4 +1,4 @@
-"""verify produce|check: a run of messages with a ledger, and whether all of it is still there."""
+"""verify produce|check: sends messages with a ledger, and checks that all of them are still there."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _show_run(session: Session, topic: str, ledger: Path, seed: int, summary: Ru
 
 
 def parse_sample(text: str | int) -> int:
-    """`all`, or how many. Raises typer.BadParameter (usage)."""
+    """`all`, or a number. Raises typer.BadParameter (usage)."""
     if text in ("all", SAMPLE_ALL):
         return SAMPLE_ALL
     if not (str(text).isascii() and str(text).isdigit()):

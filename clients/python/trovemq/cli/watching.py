@@ -1,4 +1,4 @@
-"""--watch: an answer again and again, until Ctrl-C."""
+"""--watch: repeats an answer until Ctrl-C."""
 
 from __future__ import annotations
 

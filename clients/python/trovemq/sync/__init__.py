@@ -1,4 +1,4 @@
-"""The client for scripts, threads, Django and Celery: the asyncio client's names, and calls that wait.
+"""The client for scripts, threads, Django and Celery: the asyncio client's names with blocking calls.
 
     import trovemq.sync
 

@@ -1,4 +1,5 @@
-"""How a method of the asyncio client becomes one that waits: same name, arguments, documentation and types.
+"""Makes blocking methods from those of the asyncio client, with the same name, arguments, documentation and
+types.
 
 class Groups(Waiting[aio.Groups]):
     create = waits(aio.Groups.create)          # async def -> def
@@ -20,7 +21,7 @@ Made = TypeVar("Made")
 
 
 class Waiting(Generic[Inner]):
-    """An object of the asyncio client, for threads. Any thread may call it, several at a time too."""
+    """An object of the asyncio client, for threads. Any thread may call it, also several at a time."""
 
     def __init__(self, inner: Inner, thread: LoopThread) -> None:
         self._inner = inner
@@ -30,7 +31,7 @@ class Waiting(Generic[Inner]):
 def waits(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Any, P], T]:
-    """The method, waiting for its result."""
+    """The method as a blocking one."""
 
     @wraps(method)
     def call(self: Waiting[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -54,7 +55,7 @@ def iterates(
 def makes(
     method: Callable[Concatenate[Any, P], Any], made: Callable[[Any, LoopThread], Made]
 ) -> Callable[Concatenate[Any, P], Made]:
-    """The method, whose result gets its synchronous form."""
+    """The method, whose result is wrapped for threads."""
 
     @wraps(method)
     def call(self: Waiting[Any], /, *args: P.args, **kwargs: P.kwargs) -> Made:

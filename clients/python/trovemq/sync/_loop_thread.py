@@ -1,7 +1,8 @@
 """The thread whose event loop serves all synchronous clients of this process.
 
-It starts with the first client and ends with the process, where clients that are still open are closed. A
-process made by `fork` has none: a client of its parent refuses every call there; a new one starts its own.
+It starts with the first client and ends with the process, which closes clients that are still open. A process
+made by `fork` has no such thread: a client of its parent refuses every call there, and a new client starts a
+new thread.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from trovemq_proto.errors import TroveError
 
 T = TypeVar("T")
 
-EXIT_SECONDS_MAX: Final = 10.0  # that open clients may take at the end of the process
+EXIT_SECONDS_MAX: Final = 10.0  # for open clients at the end of the process
 
 
 class LoopThread:
@@ -31,7 +32,7 @@ class LoopThread:
     def __init__(self) -> None:
         self._process_id = os.getpid()
         self._loop = asyncio.new_event_loop()
-        self._clients: WeakSet[Client] = WeakSet()  # those to close at the end
+        self._clients: WeakSet[Client] = WeakSet()  # clients to close at the end
         self._thread = threading.Thread(target=self._loop.run_forever, name="trovemq", daemon=True)
         self._thread.start()
         atexit.register(self._close)
@@ -44,8 +45,8 @@ class LoopThread:
         """The result of the coroutine. An exception in the waiting thread (Ctrl-C) cancels it.
 
         Raises:
-            TroveError: CLIENT_CLOSED in a process that was forked from the client's; REQUEST_ILLEGAL in the
-                loop's own thread, which cannot wait for itself.
+            TroveError: CLIENT_CLOSED in a process that was forked from that of the client; REQUEST_ILLEGAL in
+                the loop's own thread, which cannot wait for itself.
         """
         future = self.start(work)
         try:
@@ -64,7 +65,7 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def call(self, function: Callable[[], T]) -> T:
-        """The result of a function that is called in the loop."""
+        """The result of a function that is called on the loop."""
 
         async def work() -> T:
             return function()
@@ -72,7 +73,7 @@ class LoopThread:
         return self.run(work())
 
     def iterate(self, items: AsyncGenerator[T, None]) -> Generator[T, None, None]:
-        """The items, each when it is asked for; ending early closes their source."""
+        """The items, each fetched when it is requested; ending the iteration early closes their source."""
         try:
             while True:
                 try:
@@ -129,7 +130,7 @@ _current: LoopThread | None = None
 
 
 def current() -> LoopThread:
-    """This process's, started at its first use."""
+    """The loop thread of this process, started at its first use."""
     global _current  # noqa: PLW0603  one a process
     with _lock:
         if _current is None:

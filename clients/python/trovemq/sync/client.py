@@ -34,7 +34,7 @@ def connect(
 ) -> Client:
     """Connects to a cluster: `with connect(…) as client:`, or a client that is closed when the process ends.
 
-    Arguments and errors as `trovemq.connect`. After a fork, connect again. This does not work with `grpcio`,
+    Arguments and errors as `trovemq.connect`. After a fork, connect again; that does not work with `grpcio`,
     whose threads do not survive a fork.
     """
     thread = _loop_thread.current()
@@ -50,7 +50,7 @@ def connect(
 
 
 class Client(Waiting[aio.Client]):
-    """A connected client; made by `connect`. Any thread may call it, several at a time too.
+    """A connected client, created by `connect`. Any thread may call it, also several at a time.
 
     Attributes:
         admin: Topics, group offsets, statistics.
@@ -102,7 +102,7 @@ class Client(Waiting[aio.Client]):
 
         Arguments and errors as `trovemq.Client.run`; signals arrive in the main thread. The functions get
         messages of `trovemq.sync`. A thread cannot be cancelled: after `drain_seconds` its message is
-        returned while it runs.
+        returned although it still runs.
         """
         return Running(self._inner, self._thread, handlers, drain_seconds, signals)
 

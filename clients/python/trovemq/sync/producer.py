@@ -1,4 +1,4 @@
-"""Sending in threads: producers and both kinds of transactions."""
+"""Sends in threads: producers and both kinds of transactions."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class AtomicTransaction(_InBlock[atomic.AtomicTransaction]):
 class Producer(Waiting[aio.Producer]):
     """Sends messages of one topic; made by `Client.producer`, used as a context manager.
 
-    Threads may share one: what they send at the same time travels together.
+    Threads may share a producer: messages that they send at the same time share frames.
     """
 
     send = waits(aio.Producer.send)
@@ -80,7 +80,7 @@ class Producer(Waiting[aio.Producer]):
     abort = waits(aio.Producer.abort)
 
     def send_nowait(self, body: Buffer, **arguments: Unpack[SendArguments]) -> Future[SendReceipt]:
-        """Sends one message; the future has its receipt or error, also that of an argument."""
+        """Sends one message; the future has its receipt, or an error, also one of the arguments."""
 
         async def send() -> SendReceipt:
             return await self._inner.send_nowait(body, **arguments)
@@ -98,12 +98,12 @@ class Producer(Waiting[aio.Producer]):
 
     @property
     def producer_id(self) -> str | None:
-        """The id under which its messages are numbered; None where they are not."""
+        """The id under which its messages are numbered; None if they are not."""
         return self._inner.producer_id
 
     @property
     def in_flight_bytes(self) -> int:
-        """Bytes that are sent or waiting and not yet acknowledged."""
+        """Bytes that are sent or waiting, and not yet acknowledged."""
         return self._inner.in_flight_bytes
 
     @property

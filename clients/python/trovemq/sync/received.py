@@ -17,7 +17,7 @@ class ReceivedMessage(ReceivedFields):
     """One message of a subscription: consumed by `ack`, delivered again by `nack`. Any thread may settle it.
 
     Attributes:
-        received: The same message of the asyncio client.
+        received: The same message in the asyncio client.
     """
 
     received: aio.ReceivedMessage = field(repr=False)
@@ -31,23 +31,25 @@ class ReceivedMessage(ReceivedFields):
 
     @property
     def settled(self) -> bool:
-        """`ack`, `nack` or `dead_letter` was called, or `process` ended."""
+        """Whether `ack`, `nack` or `dead_letter` was called, or `process` has ended."""
         return self.received.settled
 
     def ack(self) -> None:
-        """Consumed: waits until the broker has said so; see `trovemq.ReceivedMessage.ack`."""
+        """Acknowledges the message, and waits until the broker has confirmed it; see
+        `trovemq.ReceivedMessage.ack`."""
         self._thread.run(self.received.ack())
 
     def nack(self, delay: Delay | None = None) -> None:
-        """Not consumed: to be delivered again; see `trovemq.ReceivedMessage.nack`."""
+        """Returns the message for redelivery; see `trovemq.ReceivedMessage.nack`."""
         self._thread.run(self.received.nack(delay))
 
     def dead_letter(self) -> None:
-        """Not consumed, and never to be; see `trovemq.ReceivedMessage.dead_letter`."""
+        """Moves the message to the dead letters; see `trovemq.ReceivedMessage.dead_letter`."""
         self._thread.run(self.received.dead_letter())
 
     def consumed(self) -> None:
-        """Acknowledges with others, as the end of `process`; see `trovemq.ReceivedMessage.consumed`."""
+        """Acknowledges together with others, as the end of `process` does; see
+        `trovemq.ReceivedMessage.consumed`."""
         self._thread.run(self.received.consumed())
 
     def extend(self, duration: Delay) -> None:

@@ -1,4 +1,4 @@
-"""Handlers at work in threads."""
+"""Runs handlers in threads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trovemq.sync.received import ReceivedMessage
 
 
 class Running(Waiting[aio.Running]):
-    """Handlers at work; made by `Client.run`, used as a context manager."""
+    """Running handlers; created by `Client.run`, used as a context manager."""
 
     wait = waits(aio.Running.wait)
 
@@ -41,7 +41,7 @@ class Running(Waiting[aio.Running]):
         self._signalled = ExitStack()
 
     def stop(self) -> None:
-        """Begins to drain; from any thread, a handler's too."""
+        """Begins to drain; may be called from any thread, also by a handler."""
         self._inner.stop()
 
     def __enter__(self) -> Self:

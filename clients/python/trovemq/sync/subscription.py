@@ -47,12 +47,12 @@ class Subscription(Waiting[aio.Subscription]):
 
     @property
     def client_id(self) -> str:
-        """Under which brokers know this subscriber; "" for a broadcast."""
+        """The id by which brokers know this subscriber; "" for a broadcast."""
         return self._inner.client_id
 
     @property
     def prefetched(self) -> int:
-        """Messages that are received and that the program did not get yet."""
+        """The number of received messages that the program did not get yet."""
         return self._inner.prefetched
 
     @property
@@ -98,7 +98,7 @@ class Subscription(Waiting[aio.Subscription]):
 
         with ThreadPoolExecutor(concurrency, thread_name_prefix=f"trovemq {self.topic}") as threads:
             while True:
-                free.acquire()  # else messages would wait here that another member could have
+                free.acquire()  # otherwise messages would wait here that another member could have
                 message = next(self, None)
                 if message is None:
                     return
