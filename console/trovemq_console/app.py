@@ -88,7 +88,7 @@ def make_app(
         connect: Makes a client of the cluster.
         monotonic: For rates.
         clock: Epoch seconds, for sessions.
-        sampling: Looks at the counters also while no page is open.
+        sampling: Whether counters are sampled also while no page is open.
     """
     cluster = Cluster(connect, monotonic)
     sampler = Sampler(cluster, History(monotonic))
@@ -141,7 +141,7 @@ def _page(console: Console, handler: Handler) -> Callable[[Request], Awaitable[R
 
 
 def _readyz(cluster: Cluster) -> Callable[[Request], Awaitable[Response]]:
-    """Whether the cluster answers; as the daemons' own."""
+    """Whether the cluster answers, in the form of the daemons' /readyz."""
 
     async def readyz(_request: Request) -> Response:
         detail = ""
@@ -161,7 +161,7 @@ def _readyz(cluster: Cluster) -> Callable[[Request], Awaitable[Response]]:
 
 
 def _sign_in(console: Console) -> Callable[[Request], Awaitable[Response]]:
-    """Takes the token from the printed address or from the form, and begins a session that has it."""
+    """Takes the token from the printed address or from the form, and begins a signed-in session."""
 
     async def sign_in(request: Request) -> Response:
         token = request.query_params.get("token", "")

@@ -1,6 +1,6 @@
-"""Views of a body: JSON with line breaks, text, hex. Each shows a part at most; text is never markup.
+"""Views of a body: JSON with line breaks, text, hex. Each shows a limited part; text is never markup.
 
-The JSON view changes white space between tokens only: numbers, escapes and double names stand as they were
+The JSON view changes only white space between tokens: numbers, escapes and repeated names stay as they were
 sent.
 """
 
@@ -31,9 +31,9 @@ class BodyView:
     Attributes:
         name: `json`, `text` or `hex`.
         text: The part.
-        begin: Its first byte, and `end` the one after its last; of `json` all of the body.
-        size: Of the whole body.
-        note: Why it is not shown as asked; "" for nothing.
+        begin: Its first byte, and `end` the one after its last; `json` shows the whole body.
+        size: Bytes of the whole body.
+        note: Why it is not shown as requested; "" for none.
     """
 
     name: str
@@ -45,12 +45,12 @@ class BodyView:
 
     @property
     def before(self) -> int | None:
-        """Where the part before this one begins; None where there is none."""
+        """Where the previous part begins; None if there is none."""
         return max(self.begin - part_size(self.name), 0) if self.begin else None
 
     @property
     def after(self) -> int | None:
-        """Where the next part begins; None where there is none."""
+        """Where the next part begins; None if there is none."""
         return self.end if self.end < self.size else None
 
 
@@ -60,7 +60,7 @@ def part_size(view: str) -> int:
 
 
 def body_view(body: bytes, wanted: str = "", begin: int = 0) -> BodyView:
-    """The view that was asked for, or the one that suits the body."""
+    """The requested view, or the one that suits the body."""
     begin = min(max(begin, 0), max(len(body) - 1, 0))
     if wanted == "hex" or (wanted not in VIEWS and not is_text(body)):
         return _hex(body, begin)
@@ -77,7 +77,7 @@ def body_view(body: bytes, wanted: str = "", begin: int = 0) -> BodyView:
 
 
 def is_text(body: bytes) -> bool:
-    """Whether its beginning reads as UTF-8 without control characters."""
+    """Whether its beginning is UTF-8 without control characters."""
     head = body[:1024]
     try:
         text = head.decode("utf-8", "strict" if len(head) == len(body) else "ignore")
@@ -87,7 +87,8 @@ def is_text(body: bytes) -> bool:
 
 
 def visible(text: str) -> str:
-    """Control and direction characters as escapes: nothing hides, and nothing turns a line round."""
+    """The text with control and direction characters as escapes: nothing is hidden, and no line changes its
+    direction."""
     if text.isprintable():
         return text
     return "".join(c if c in _KEPT or c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -122,7 +123,7 @@ def _hex(body: bytes, begin: int) -> BodyView:
 
 
 def _json(body: bytes) -> tuple[str | None, str]:
-    """The body with line breaks; or None, and why."""
+    """The body with line breaks; or None, and the reason."""
     if len(body) > JSON_BYTES_MAX:
         return None, f"larger than {JSON_BYTES_MAX >> 10} KiB: shown as text"
     if body.lstrip()[:1] not in (b"{", b"["):
@@ -136,7 +137,7 @@ def _json(body: bytes) -> tuple[str | None, str]:
 
 
 def indented(text: str) -> str:
-    """JSON's tokens as they are, one member a line; a little more than is shown. The text must be JSON."""
+    """JSON's tokens unchanged, one member per line, slightly more than is shown. The text must be JSON."""
     out: list[str] = []
     size = depth = 0
     before = ""

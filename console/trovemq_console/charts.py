@@ -1,4 +1,4 @@
-"""Small charts as SVG, drawn here. Colours and lines are the style sheet's; no text comes from a message."""
+"""Small SVG charts. Colours and lines are those of the style sheet; no text comes from a message."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ PADDING: Final = 2.0
 
 
 def spark(points: Sequence[Point], label: str, width: int = 120, height: int = 28) -> Markup:
-    """A line over time with the area below it; a flat line at the bottom for nothing but zeros."""
+    """A line over time with the area below it; a flat line at the bottom if all values are zero."""
     if len(points) < 2:
         return Markup('<span class="muted">from the second look on</span>')
     line = coordinates(points, width, height)
     text = " ".join(f"{x:.1f},{y:.1f}" for x, y in line)
     area = f"{line[0][0]:.1f},{height} {text} {line[-1][0]:.1f},{height}"
-    # The numbers are ours; the label is escaped by Markup's formatting.
+    # The numbers are made here; Markup's formatting escapes the label.
     return Markup(
         '<svg class="spark" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
         'preserveAspectRatio="none" aria-label="{label}"><title>{label}</title>'
@@ -27,7 +27,7 @@ def spark(points: Sequence[Point], label: str, width: int = 120, height: int = 2
 
 
 def coordinates(points: Sequence[Point], width: float, height: float) -> list[Point]:
-    """The points within the picture: time to the right, 0 at the bottom."""
+    """The points in picture coordinates: time to the right, 0 at the bottom."""
     begin, end = points[0][0], points[-1][0]
     top = max(value for _, value in points) or 1.0
     span = (end - begin) or 1.0

@@ -1,4 +1,4 @@
-"""The cluster as the pages ask it: one client, connected when it is first needed."""
+"""The cluster for the pages: one client, connected when it is first needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trovemq_proto.system_topics import is_system_topic
 
 T = TypeVar("T")
 
-ROUTES_KEPT_S: Final = 10.0  # with 10,000 topics they are large
+ROUTES_KEPT_S: Final = 10.0  # with 10,000 topics the routes are large
 CALLS_AT_ONCE: Final = 16
 Connect = Callable[[], Awaitable[Client]]
 
@@ -26,7 +26,7 @@ class Clock(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TopicEntry:
-    """A topic of the routes, over all its brokers."""
+    """A topic in the routes, over all its brokers."""
 
     name: str
     brokers: tuple[str, ...]
@@ -35,13 +35,13 @@ class TopicEntry:
 
     @property
     def system(self) -> bool:
-        """Whether it is the broker's own: no user makes topics of such names."""
+        """Whether it is a system topic: users cannot create topics of such names."""
         return is_system_topic(self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerAnswer:
-    """A broker's counters, or the reason why there are none; `refused`: this user may not see them."""
+    """A broker's counters, or the reason for their absence; `refused`: this user may not see them."""
 
     info: BrokerInfo
     topic_count: int
@@ -51,11 +51,11 @@ class BrokerAnswer:
 
 
 class Cluster:
-    """The connection, and the questions that several pages have in common.
+    """The connection, and the requests that several pages share.
 
     Args:
-        connect: Makes a client. It is called again after it failed.
-        clock: For how long routes are kept.
+        connect: Makes a client. It is called again after a failure.
+        clock: Measures the age of the routes.
     """
 
     def __init__(self, connect: Connect, clock: Clock) -> None:
@@ -69,7 +69,7 @@ class Cluster:
         self._topics: list[TopicEntry] = []
 
     async def client(self) -> Client:
-        """The client. Raises TroveError where no server answers."""
+        """The client. Raises TroveError if no server answers."""
         async with self._connecting:
             if self._client is None:
                 self._client = await self._connect()
@@ -82,7 +82,7 @@ class Cluster:
             self._client = None
 
     async def state(self, age_max_s: float = ROUTES_KEPT_S) -> ClusterState:
-        """The routes, at most so old."""
+        """The routes, of this age at most."""
         client = await self.client()
         if self._state is None or self._clock() - self._state_at > age_max_s:
             state = await client.admin.cluster()
@@ -97,12 +97,13 @@ class Cluster:
         self._state_at = -math.inf
 
     async def topics(self, *, system: bool = False) -> list[TopicEntry]:
-        """The topics of the routes, by name; the broker's own ones, too, where `system`."""
+        """The topics in the routes, by name; with `system` also system topics."""
         await self.state()
         return self._all_topics if system else self._topics
 
     async def brokers(self, age_max_s: float = ROUTES_KEPT_S) -> list[BrokerAnswer]:
-        """Every broker of routes of that age with its counters; one that does not answer hides no other."""
+        """Every broker of the routes with its counters; a broker that does not answer hides no other. The
+        routes have this age at most."""
         client, state = await self.client(), await self.state(age_max_s)
 
         async def ask(name: str) -> BrokerStatistics | TroveError:
@@ -127,7 +128,7 @@ def is_refusal(error: TroveError) -> bool:
 
 
 def merged_topics(state: ClusterState) -> list[TopicEntry]:
-    """One entry a topic: queues are counted over its brokers."""
+    """One entry per topic: queues are counted over its brokers."""
     found: dict[str, list[tuple[str, int, str]]] = {}
     for route in state.brokers:
         for topic in route.topics:
@@ -141,7 +142,7 @@ def merged_topics(state: ClusterState) -> list[TopicEntry]:
 
 
 async def gather_bounded(calls: Iterable[Awaitable[T]]) -> list[T | TroveError]:
-    """The results in order, a few calls at a time; a failure is a result, too."""
+    """The results in order, with a few concurrent calls; a failure is a result, too."""
     slots = asyncio.Semaphore(CALLS_AT_ONCE)
 
     async def one(call: Awaitable[T]) -> T | TroveError:
@@ -155,5 +156,5 @@ async def gather_bounded(calls: Iterable[Awaitable[T]]) -> list[T | TroveError]:
 
 
 def number_of(counters: dict[str, int] | None, name: str) -> int:
-    """A counter; 0 where the broker does not have it."""
+    """A counter; 0 if the broker does not have it."""
     return (counters or {}).get(name, 0)

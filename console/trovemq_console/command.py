@@ -119,7 +119,7 @@ def _has_credentials(server: str) -> bool:
 
 
 def _run(settings: ConsoleSettings) -> int:
-    """Binds, prints the address, serves until a signal; the exit code."""
+    """Binds, prints the address, and serves until a signal; returns the exit code."""
     try:
         family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
         bound = socket.create_server((settings.host, settings.port), family=family, backlog=CONNECTIONS_MAX)
@@ -140,7 +140,7 @@ def _run(settings: ConsoleSettings) -> int:
     )
     try:
         config.load()
-    except OSError as error:  # also where a file is none of TLS
+    except OSError as error:  # also if a file is not valid for TLS
         bound.close()
         return _failed(f"the certificate or its key cannot be used: {error.strerror or error}", USAGE)
     sys.stderr.write(greeting(settings))
@@ -169,7 +169,7 @@ class _Server(uvicorn.Server):
 
 
 def greeting(settings: ConsoleSettings) -> str:
-    """The line that says where it serves."""
+    """The line with the address of the console."""
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     token = f"sign-in?token={settings.sign_in_token}" if settings.sign_in_token else ""
     mode = "changes are allowed" if settings.allow_changes else "read-only"

@@ -1,12 +1,12 @@
-"""The messages, topics and groups that a text of the search box may name.
+"""The messages, topics and groups that a text in the search box may name.
 
-| text                                   | asked                                                        |
+| text                                   | found                                                        |
 |----------------------------------------|--------------------------------------------------------------|
 | `TOPIC QUEUE OFFSET`, `TOPIC/2/17`     | the message at that place                                    |
 | an offsetMsgId or a unique key         | the message, or all with that unique key                     |
-| a business key                         | the newest messages with it, of the topic or of many         |
-| `beginning*`, or nothing else was found | messages whose keys or unique keys begin so                  |
-| a time (epoch ms, ISO 8601, `1h`, `yesterday`) | the first messages stored from then on               |
+| a key                                  | the newest messages with it, of one topic or of many         |
+| `prefix*`, or if nothing else was found | messages whose keys or unique keys begin with it            |
+| a time (epoch ms, ISO 8601, `1h`, `yesterday`) | the first messages stored at or after it             |
 | a part of a name                       | topics and groups with it                                    |
 """
 
@@ -38,8 +38,8 @@ class Finding:
 
     Attributes:
         kind: How the messages were found: `place`, `id`, `key`, `prefix`, `time`; "" for no message.
-        messages: Them, newest first (by time: oldest first).
-        complete: There are no more, and every broker answered.
+        messages: The messages, newest first (by time: oldest first).
+        complete: There are no others, and every broker answered.
         notes: Gaps, in words.
     """
 
@@ -52,7 +52,7 @@ class Finding:
     moment: int | None = None
 
     def take(self, kind: str, messages: list[Message], complete: bool = True) -> bool:
-        """Keeps the messages; whether there are any."""
+        """Keeps the messages. Returns whether there are any."""
         if messages:
             self.kind, self.messages = kind, tuple(messages[:SHOWN_MAX])
             self.complete = self.complete and complete and len(messages) <= SHOWN_MAX
@@ -63,9 +63,9 @@ class Finder:
     """One search.
 
     Args:
-        cluster: Who is asked.
-        text: As it was typed.
-        topic: Only this topic; every one where empty.
+        cluster: The cluster to search.
+        text: The text as it was typed.
+        topic: Only this topic; empty: all topics.
     """
 
     def __init__(self, cluster: Cluster, text: str, topic: str = "") -> None:
@@ -75,7 +75,7 @@ class Finder:
         self.found = Finding()
 
     async def find(self) -> Finding:
-        """Asks in turn, the exact ones first. Raises TroveError where nobody can be asked."""
+        """Tries the meanings in turn, the exact ones first. Raises TroveError if no server can be reached."""
         client = await self._cluster.client()
         if self._text:
             await asyncio.gather(self._names(client), self._messages(client))
@@ -162,7 +162,7 @@ class Finder:
         return self.found.take(kind, messages, complete)
 
     async def _topics_asked(self) -> list[str]:
-        """The topic that was given, else the first ones by name."""
+        """The given topic, else the first ones by name."""
         if self._topic:
             return [self._topic]
         topics = await self._cluster.topics()
@@ -205,9 +205,9 @@ class Finder:
 
 
 def moment_of(text: str) -> int | None:
-    """Epoch ms of a time as the command line takes it; None for anything else."""
+    """Epoch ms of a time in a form of the command line; None for anything else."""
     if text.isdigit() and len(text) != 13:
-        return None  # a number of another length is rather a key
+        return None  # a number of another length is more likely a key
     try:
         return parse_time(text)
     except typer.BadParameter:

@@ -1,9 +1,9 @@
-"""Before any page: who may call, from where, with which headers.
+"""Checks before any page: who may call, from where, with which headers.
 
-A console on loopback can be reached by every page that its user's browser shows. So `Host` must be one of the
-console's own names (a foreign name that resolves to 127.0.0.1 is not), a request that changes something must
-come from a page of the console (`Origin`, and a token in the form), and nothing that is shown can run: the
-policy allows scripts and styles from the console's own files alone.
+Every page in its user's browser can reach a console on loopback. So `Host` must be one of the console's own
+names (another name that resolves to 127.0.0.1 is refused). A request that changes something must come from a
+page of the console (`Origin`, and a token in the form). And nothing that is shown can run: the policy allows
+only scripts and styles from the console's own files.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HEADERS: Final = {
 
 
 class Guard:
-    """ASGI around the console's pages; gives them the session as `request.state.session`."""
+    """ASGI middleware around the console's pages; sets `request.state.session`."""
 
     def __init__(self, app: ASGIApp, settings: ConsoleSettings, sessions: Sessions) -> None:
         self._app = app
@@ -96,7 +96,7 @@ class Guard:
 
 
 def cookie_name(settings: ConsoleSettings) -> str:
-    """Cookies do not know ports: two consoles of one machine have two."""
+    """The cookie's name has the port: cookies do not know ports, and one machine may have two consoles."""
     return f"trovemq_console_{settings.port}"
 
 

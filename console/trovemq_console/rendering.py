@@ -1,4 +1,4 @@
-"""Templates, and how values look on a page. Every value is escaped by the templates, without exception."""
+"""Templates, and the format of values on a page. The templates escape every value, without exception."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def make_environment() -> Environment:
 
 
 def link(path: str, **parameters: Any) -> str:
-    """A path with its parameters; those that are None or empty are left out."""
+    """A path with its parameters, without those that are None or empty."""
     given = {name: str(value) for name, value in parameters.items() if value not in (None, "")}
-    # A lone surrogate cannot be encoded; names with one cannot be asked for either.
+    # A lone surrogate cannot be encoded; a request for such a name is not possible either.
     return f"{path}?{urlencode(given, errors='replace')}" if given else path
 
 
@@ -65,7 +65,7 @@ def size_text(size: float | None) -> str:
 
 
 def rate_text(rate: float | None) -> str:
-    """`1,234/s`, `0.4/s`; a dash where it is not known yet."""
+    """`1,234/s`, `0.4/s`; a dash if it is not known yet."""
     if rate is None:
         return "—"
     return f"{rate:.1f}/s" if 0 < rate < 10 else f"{rate:,.0f}/s"

@@ -1,4 +1,5 @@
-"""Rates and histories: values looked at from time to time, kept in memory, the oldest first out."""
+"""Rates and histories: values that are sampled regularly and kept in memory, with the oldest removed
+first."""
 
 from __future__ import annotations
 
@@ -28,14 +29,14 @@ Look = Callable[[], Awaitable[None]]
 
 
 class History:
-    """Values by key, each with its time; the keys used least recently go first."""
+    """Values by key, each with its time; the least recently used keys are removed first."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self._points: OrderedDict[Key, deque[Point]] = OrderedDict()
 
     def add(self, key: Key, value: float) -> None:
-        """The value of now."""
+        """Adds the present value."""
         points = self._points.setdefault(key, deque(maxlen=POINTS_MAX))
         points.append((self.clock(), value))
         self._points.move_to_end(key)
@@ -43,17 +44,17 @@ class History:
             self._points.popitem(last=False)
 
     def points(self, key: Key) -> list[Point]:
-        """All that are kept, oldest first."""
+        """All kept points, oldest first."""
         return list(self._points.get(key, ()))
 
     def rate(self, key: Key) -> float | None:
-        """How fast a counter grows, a second, over the last minute; None where that is not known yet."""
+        """The growth of a counter per second, over the last minute; None if it is not known yet."""
         points = self._points.get(key, ())
         recent = [point for point in points if point[0] > self.clock() - RATE_SECONDS_MAX]
         return rate_between(recent[0], recent[-1]) if len(recent) > 1 else None
 
     def rates(self, key: Key) -> list[Point]:
-        """The rate from each look to the next that is not too close."""
+        """The rate from each sample to the next. Samples less than APART_S after another are left out."""
         apart: list[Point] = []
         for point in self.points(key):
             if not apart or point[0] - apart[-1][0] >= APART_S:
@@ -69,7 +70,7 @@ def rate_between(first: Point, last: Point) -> float | None:
 
 
 class Sampler:
-    """Looks at every broker's counters, and at groups and topics of recent pages, every few seconds."""
+    """Samples every broker's counters, and groups and topics of recent pages, every few seconds."""
 
     def __init__(self, cluster: Cluster, history: History) -> None:
         self._cluster = cluster
@@ -84,13 +85,13 @@ class Sampler:
             self._watched.popitem(last=False)
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Runs until it is cancelled."""
         while True:
             await self.turn()
             await asyncio.sleep(SAMPLE_INTERVAL_S)
 
     async def turn(self) -> None:
-        """One look at everything; a failure is shown by the pages, which ask themselves."""
+        """Takes one sample of everything. Failures are ignored, because the pages see them themselves."""
         try:
             for answer in await self._cluster.brokers(ROUTES_AGE_MAX_S):
                 if answer.counters is not None:
@@ -106,6 +107,6 @@ class Sampler:
                 continue
 
     def add_counters(self, broker: str, counters: dict[str, int]) -> None:
-        """A broker's counters of now."""
+        """Adds a broker's present counters."""
         for name in RATED:
             self.history.add(("broker", broker, name), counters.get(name, 0))

@@ -1,8 +1,8 @@
-"""Sessions of browsers, and the tokens of their forms. Nothing is stored: all of it is signed.
+"""Sessions of browsers, and the tokens of their forms. Nothing is stored, because everything is signed.
 
 A cookie is `NONCE.EXPIRY.SIGNED.MAC`: the nonce is the session's name, the expiry in epoch seconds, SIGNED is
 1 after a sign-in. A form's token is a MAC over the nonce, so another site can neither read nor guess it. The
-key is made when the console starts: its sessions end with it.
+key is made when the console starts, so sessions end with the console.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Sessions:
         self._clock = clock
 
     def begin(self, *, signed_in: bool = False) -> BrowserSession:
-        """A new one."""
+        """Begins a new session."""
         return BrowserSession(secrets.token_hex(16), int(self._clock()) + LIFETIME_SECONDS, signed_in)
 
     def cookie(self, session: BrowserSession) -> str:
@@ -48,7 +48,7 @@ class Sessions:
         return f"{content}.{self._mac('cookie', content)}"
 
     def read(self, cookie: str) -> BrowserSession | None:
-        """The session of a cookie; None where it is not ours, or has expired."""
+        """The session of a cookie; None if it is not ours, or has expired."""
         content, _, mac = cookie[:COOKIE_SIZE_MAX].rpartition(".")
         if not content or not hmac.compare_digest(mac.encode(), self._mac("cookie", content).encode()):
             return None
@@ -61,7 +61,7 @@ class Sessions:
         return self._mac("form", session.nonce)
 
     def is_form_token(self, session: BrowserSession, token: str) -> bool:
-        """Whether a form of this session sent it."""
+        """Whether a form of this session has sent this token."""
         return hmac.compare_digest(token.encode(), self.form_token(session).encode())
 
     def _mac(self, purpose: str, text: str) -> str:

@@ -19,11 +19,11 @@ class ConsoleSettings:
 
     Attributes:
         server: The cluster: addresses of nameservers or a broker, or a URL.
-        host: Where it listens, with `port`.
-        allow_changes: Acts that change something are served.
-        tls: PEM files of a certificate and its key; None: plain HTTP.
-        host_names: Further names by which browsers may call it.
-        sign_in_token: Asked of every browser; None: nobody is asked.
+        host: The address that it listens on, with `port`.
+        allow_changes: Whether acts that change something are served.
+        tls: PEM files of a certificate and its key; None for plain HTTP.
+        host_names: Further host names that browsers may use.
+        sign_in_token: Every browser must present it; None: there is no sign-in.
     """
 
     server: str
@@ -46,7 +46,7 @@ class ConsoleSettings:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The servers that are given, HOST:PORT each."""
+        """The given servers, HOST:PORT each."""
         place = self.shown_server.removeprefix("trovemq://").partition("?")[0].rstrip("/")
         return tuple(address.strip() for address in place.split(",") if address.strip())
 
@@ -62,7 +62,7 @@ class ConsoleSettings:
         )
 
     def allowed_hosts(self) -> frozenset[str]:
-        """The values of `Host` that are served, in lower case; all others may be another site's name."""
+        """The values of `Host` that are served, in lower case; any other may be another site's name."""
         names = {self.host, *self.host_names}
         if self.host in LOOPBACK:
             names |= LOOPBACK

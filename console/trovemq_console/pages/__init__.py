@@ -1,4 +1,4 @@
-"""The pages, one module a subject. Each handler takes the console and a request, and gives a response.
+"""The pages, one module per subject. Each handler takes the console and a request, and returns a response.
 
-A handler lets TroveError out: `app` makes a page of it.
+A handler may raise TroveError: `app` makes an error page.
 """

@@ -1,4 +1,4 @@
-"""Users and rules of access, where the brokers ask for them."""
+"""Users and rules of access, if the brokers authenticate callers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trovemq_console.pages.console import Console
 
 
 async def access(console: Console, request: Request) -> Response:
-    """The page; where the brokers refuse, their reason."""
+    """The page; if the brokers refuse, their reason."""
     client = await console.client()
     users: list[UserDescription] = []
     rules: list[AccessRule] = []

@@ -1,7 +1,7 @@
-"""Acts: everything that changes something. Each is asked for twice, and shows the command that does the same.
+"""Acts: everything that changes something. Each must be confirmed, and shows the command that does the same.
 
 The first POST shows the effect; the second one, from that page, makes the change. Without `--allow-changes`
-neither does anything. Forms carry the session's token; see `guard` for the rest.
+both are refused. Forms carry the session's token; see `guard` for the rest.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Console:
         return HTMLResponse(self.render(request, template, **values), status)
 
     def render(self, request: Request, template: str, **values: Any) -> str:
-        """The text of a template, with the values that all of them have."""
+        """The text of a template, with the values that all templates get."""
         return self.environment.get_template(template).render(
             settings=self.settings,
             navigation=NAVIGATION,
@@ -67,7 +67,7 @@ class Paging:
     Attributes:
         first: Index of the part's first row.
         total: Rows of the whole list.
-        size: Rows of a part.
+        size: Rows of one part.
     """
 
     first: int
@@ -81,7 +81,7 @@ class Paging:
 
     @property
     def before(self) -> int | None:
-        """Where the part before this one begins."""
+        """Where the previous part begins."""
         return max(self.first - self.size, 0) if self.first else None
 
     @property
@@ -91,18 +91,18 @@ class Paging:
 
 
 def paging(request: Request, total: int, size: int = PAGE_ROWS) -> Paging:
-    """The part that the request asks for."""
+    """The requested part."""
     first = number(request, "from") or 0
     return Paging(first if first < total else 0, total, size)
 
 
 def text(request: Request, name: str) -> str:
-    """A parameter; "" where it is not given."""
+    """A parameter; "" if it is not given."""
     return request.query_params.get(name, "")
 
 
 def required(request: Request, name: str) -> str:
-    """A parameter. Raises TroveError REQUEST_ILLEGAL where it is missing."""
+    """A parameter. Raises TroveError REQUEST_ILLEGAL if it is missing."""
     value = text(request, name)
     if not value:
         raise TroveError(errors.REQUEST_ILLEGAL, f"the address lacks {name}=…", field=name)
@@ -110,7 +110,7 @@ def required(request: Request, name: str) -> str:
 
 
 def number(request: Request, name: str) -> int | None:
-    """A whole number; None where it is not given. Raises TroveError REQUEST_ILLEGAL for anything else."""
+    """A whole number; None if it is not given. Raises TroveError REQUEST_ILLEGAL for anything else."""
     value = text(request, name)
     if not value:
         return None

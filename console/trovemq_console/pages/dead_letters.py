@@ -21,7 +21,7 @@ GROUPS_MAX: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class LetterRow:
-    """A dead letter, and where it was sent again; "" where it was not."""
+    """A dead letter, and where it was resent; "" if it was not."""
 
     letter: DeadLetter
     origin: str
@@ -30,7 +30,7 @@ class LetterRow:
 
 
 async def dead_letters(console: Console, request: Request) -> Response:
-    """The groups that have dead letters, or the letters of one."""
+    """The groups that have dead letters, or the dead letters of one group."""
     client = await console.client()
     group = text(request, "group")
     if group:
@@ -82,7 +82,7 @@ async def _of_group(console: Console, request: Request, client: Client, group: s
 
 
 async def _resent(client: Client, group: str, letters: list[DeadLetter]) -> dict[tuple[str, int], str]:
-    """The copies of those that were sent again, by broker and offset."""
+    """The copies of those that were resent, by broker and offset."""
     found: dict[tuple[str, int], str] = {}
     for broker in dict.fromkeys(letter.broker for letter in letters):
         offsets = [letter.offset for letter in letters if letter.broker == broker]

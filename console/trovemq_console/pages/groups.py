@@ -20,7 +20,7 @@ QUEUES_SHOWN: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """A group of the list, over all brokers."""
+    """A group in the list, over all brokers."""
 
     name: str
     members: int
@@ -33,7 +33,7 @@ class GroupRow:
 
 
 async def groups(console: Console, request: Request) -> Response:
-    """The list, filtered and cut here."""
+    """The list, filtered and paged here."""
     client = await console.client()
     wanted = text(request, "filter").strip().lower()
     by_name: dict[str, list[GroupDescription]] = {}

@@ -1,4 +1,4 @@
-"""The search box's answer, and one message: its fields, its body, its track."""
+"""The result of the search box, and one message: its fields, its body, its track."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WAITING = {"ready", "in-flight", "returned", "locked", "not-reached", "delayed"
 
 
 async def search(console: Console, request: Request) -> Response:
-    """The answer of the search box; the message itself where there is just one."""
+    """The result of the search box; the message itself if there is only one."""
     query, topic = text(request, "q").strip(), text(request, "topic")
     finder = Finder(console.cluster, query, topic)
     found = await finder.find()
@@ -44,7 +44,7 @@ async def search(console: Console, request: Request) -> Response:
 
 
 async def message(console: Console, request: Request) -> Response:
-    """One message whole, and its track."""
+    """One whole message, and its track."""
     client = await console.client()
     one = await _asked(client, request)
     track = await _track(client, one)
@@ -66,7 +66,7 @@ async def message(console: Console, request: Request) -> Response:
 
 
 async def body(console: Console, request: Request) -> Response:
-    """The body as a file, byte for byte; browsers save it and show nothing."""
+    """The body as a file, byte for byte; browsers save it and do not show it."""
     one = await _asked(await console.client(), request)
     name = f"{one.offset_msg_id}.bin"
     headers = {
@@ -98,7 +98,7 @@ async def _track(client: Client, one: Message) -> MessageTrack | TroveError:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An event of the timeline, and the time since the one before it."""
+    """An event of the timeline, and the time since the previous one."""
 
     event: TrackEvent
     passed_ms: int | None
@@ -114,5 +114,5 @@ def steps_of(events: tuple[TrackEvent, ...]) -> list[Step]:
 
 
 def level_of(reason: str) -> str:
-    """How a reason looks: good, quiet, warn or bad."""
+    """The style of a reason: good, quiet, warn or bad."""
     return _DONE.get(reason, "warn" if reason in _WAITING else "bad")

@@ -55,7 +55,7 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class BrokerRow:
-    """A broker as the page shows it."""
+    """A broker as shown on the page."""
 
     answer: BrokerAnswer
     rates: dict[str, float | None]
@@ -64,7 +64,7 @@ class BrokerRow:
 
     @property
     def level(self) -> str:
-        """The worst remark's."""
+        """The level of the worst remark."""
         levels = {remark.level for remark in self.remarks}
         return "bad" if "bad" in levels else "warn" if "warn" in levels else "good"
 
@@ -98,7 +98,7 @@ _CHARTS: Final = {"messages_in": "messages in a second", "messages_out": "messag
 
 
 def remarks_of(answer: BrokerAnswer) -> tuple[Remark, ...]:
-    """Why a broker needs attention; () where it does not."""
+    """Why a broker needs attention; () if it does not."""
     if answer.refused:
         return (Remark("warn", f"its counters are not shown: {answer.problem}"),)
     if answer.counters is None:
@@ -123,7 +123,7 @@ def _row(answer: BrokerAnswer, history: History) -> BrokerRow:
 
 
 def _counted(answers: list[BrokerAnswer], name: str) -> int | None:
-    """A counter over the brokers that answered; None where none did."""
+    """A counter over the brokers that answered; None if none did."""
     known = [answer.counters for answer in answers if answer.counters is not None]
     return sum(number_of(counters, name) for counters in known) if known else None
 
@@ -134,7 +134,7 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 
 def _summed(history: History, rows: list[BrokerRow], name: str) -> list[Point]:
-    """The brokers' rates added up, look by look from the newest one back."""
+    """The sum of the brokers' rates, sample by sample from the newest one back."""
     series = [history.rates(("broker", row.answer.info.name, name)) for row in rows]
     series = [points for points in series if points]
     if not series:

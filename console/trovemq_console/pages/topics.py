@@ -29,7 +29,7 @@ SIZES_SECONDS_MAX: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class TopicRow:
-    """A topic of the list; `messages` is None where no broker answered."""
+    """A topic in the list; `messages` is None if no broker answered."""
 
     entry: TopicEntry
     messages: int | None
@@ -39,7 +39,7 @@ class TopicRow:
 
 
 async def topics(console: Console, request: Request) -> Response:
-    """The list, filtered and cut here."""
+    """The list, filtered and paged here."""
     wanted = text(request, "filter").strip().lower()
     system = text(request, "system") == "on"
     everything = await console.cluster.topics(system=system)
@@ -96,7 +96,7 @@ async def topic(console: Console, request: Request) -> Response:
 
 
 async def new_messages(console: Console, request: Request) -> Response:
-    """Rows of the messages stored since a time, for the live tail: the page leaves out those that it has."""
+    """Rows of the messages stored since a time, for the live tail; the page ignores those that it has."""
     name = required(request, "name")
     since = number(request, "since") or 0
     client = await console.client()
@@ -110,9 +110,9 @@ class Listing:
 
     Attributes:
         mode: `newest`, `time` or `offset`.
-        cursor: Where an older (by time: newer) part begins; None for none.
+        cursor: Where an older (by time: newer) part begins; None if there is none.
         next_offset: The same by offset.
-        problem: Why there are none.
+        problem: Why there are no messages.
     """
 
     mode: str
@@ -168,7 +168,7 @@ def moment_of(given: str) -> int | None:
 
 
 async def groups_of(client: Client, name: str) -> list[GroupDescription]:
-    """The groups that read the topic; () where this user may not list them."""
+    """The groups that read the topic; () if this user may not list them."""
     try:
         groups = await client.admin.groups.list_all()
     except TroveError:
@@ -207,7 +207,7 @@ def _row(entry: TopicEntry, answer: list[TopicDescription] | TroveError, history
 
 
 def _record(history: History, name: str, described: list[TopicDescription]) -> None:
-    """Ends of the queues, as of now: they grow by the messages that come."""
+    """Records the present ends of the queues, which grow with the messages."""
     history.add(("topic", name), sum(queue.max_offset for one in described for queue in one.queues))
     for one in described:
         for queue in one.queues[:64]:

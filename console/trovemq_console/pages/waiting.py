@@ -1,7 +1,7 @@
 """Messages that are stored and not yet visible: delayed ones, and those of open transactions.
 
-No call lists them all. Both pages read the newest records of the broker's own topic of them, and ask for the
-track of each; the brokers' counters say how many there are. By topic and key every delayed message is found.
+No call lists them all. Both pages read the newest records of the system topic that stores them, and the track
+of each; the brokers' counters have their number. Every delayed message can be found by topic and key.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FIRED: Final = frozenset({"delivered", "recall"})
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A message that waits; `due` is its delivery time (epoch ms), 0 of a transaction."""
+    """A waiting message; `due` is its delivery time (epoch ms), 0 in a transaction."""
 
     message: Message
     topic: str
@@ -35,7 +35,7 @@ class Waiting:
 
 
 async def delayed(console: Console, request: Request) -> Response:
-    """Delayed messages: the newest, or those with a key."""
+    """Delayed messages: the newest ones, or those with a key."""
     client = await console.client()
     topic, key = text(request, "topic").strip(), text(request, "key").strip()
     found: list[DelayedMessage] = []
@@ -92,8 +92,8 @@ _Tracks = list[tuple[Message, MessageTrack]]
 
 
 async def _newest(client: Client, topic: str) -> tuple[_Tracks, TroveError | None]:
-    """The newest records of the topic with their tracks; none where no broker has one, or this user may not
-    read it, which is then the second value."""
+    """The newest records of the topic with their tracks. If no broker has one, or this user may not read it,
+    there are none, and the second value is the error."""
     try:
         messages: Sequence[Message] = (await client.search(topic, max=READ_MAX)).messages
     except TroveError as error:
@@ -110,7 +110,7 @@ async def _newest(client: Client, topic: str) -> tuple[_Tracks, TroveError | Non
 
 
 def real_topic(message: Message) -> str:
-    """Where it will be delivered."""
+    """The topic to which it will be delivered."""
     return message.properties.get("REAL_TOPIC", "")
 
 
