@@ -16,8 +16,8 @@ the messages that a consumer would get.
 | the end of the open segment, deletions | the task that reads begins: name endingPhysicalOffset for a  |
 |                                        | fixed end, as a task that runs again may see more records    |
 
-Every record that is read is compared with its CRC, also if a filter leaves it out: its header may be damaged
-and name the wrong topic.
+Unless checkCRC is false, every record that is read is compared with its CRC, also if a filter leaves it out:
+its header may be damaged and name the wrong topic.
 """
 
 from __future__ import annotations

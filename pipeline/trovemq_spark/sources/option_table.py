@@ -98,7 +98,7 @@ OPTIONS: Final = (
     Option("includeHeader", "include_header", BOOLEAN, "false", "whether hosts, flags and CRC are read",
            aliases=("includeHeaders",)),
     Option("brokerName", "broker_name", TEXT, "", "the value of the column brokerName", (LOG,)),
-    Option("checkCRC", "check_crc", BOOLEAN, "true", "compare each body with its CRC", (LOG,)),
+    Option("checkCRC", "check_crc", BOOLEAN, "true", "compare each record with its CRC", (LOG,)),
     Option("batchRows", "batch_rows", whole_number(1, 1 << 20), "4096", "the most rows of an Arrow batch"),
     Option("pullBatchSize", "pull_batch_size", whole_number(1, (1 << 31) - 1), "4096",
            "messages of one request", (LIVE,)),
