@@ -64,10 +64,10 @@ def serve(
         ),
     ] = None,
 ) -> None:
-    """Serve a console for a cluster. Its calls have the rights of the credentials it is given
+    """Serve a console for a cluster. Its calls have the rights of its credentials
     (TROVEMQ_ACCESS_KEY and TROVEMQ_SECRET_KEY, or TROVEMQ_CREDENTIALS).
 
-    Browsers must sign in where it listens on more than loopback, or has credentials: with the address that it
+    If it listens on more than loopback, or has credentials, browsers must sign in: with the address that it
     prints, or the token in TROVEMQ_CONSOLE_TOKEN.
     """
     host, port = _address(listen)

@@ -40,7 +40,7 @@ class SendReceipt(NamedTuple):
         durability: `disk` (covered by a completed sync) or `memory`.
         store_timestamp: When the broker stored it, epoch ms.
         broker: Name of that broker.
-        status: `PUT_OK`, or `FLUSH_DISK_TIMEOUT` where the message is in the log but not yet synced.
+        status: `PUT_OK`, or `FLUSH_DISK_TIMEOUT` if the message is in the log but not yet synced.
         recall_handle: For `Client.recall`, of a delayed message; else empty.
         transaction_id: Of a message in a transaction; else empty.
         duplicate: The topic had a message with this UNIQ_KEY within its window (option deduplicate): this one

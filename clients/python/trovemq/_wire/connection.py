@@ -64,7 +64,7 @@ class Stream:
             self._call.set_receiver(receiver)
 
     async def send(self, frame: bytes) -> None:
-        """Writes one frame. Raises TroveError where the stream is broken."""
+        """Writes one frame. Raises TroveError if the stream is broken."""
         try:
             await self._call.write(frame)
         except self._failures as failure:

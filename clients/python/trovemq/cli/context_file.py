@@ -2,7 +2,7 @@
 
     {"current": "prod", "contexts": {"prod": {"server": "trovemq://ns1:9876,ns2:9876"}, …}}
 
-It lies in the user's configuration folder, or where TROVEMQ_CONFIG says, and only its owner may read it.
+It is in the user's configuration folder, or at the path in TROVEMQ_CONFIG, and only its owner may read it.
 """
 
 from __future__ import annotations

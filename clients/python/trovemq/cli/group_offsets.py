@@ -53,7 +53,7 @@ async def get(
     queue: QueueArgument,
     broker: BrokerOption = None,
 ) -> None:
-    """Show a group's offset of one queue (null where it has none)."""
+    """Show a group's offset of one queue (null if it has none)."""
     async with session.client() as client:
         offset = await session.call(client.admin.get_offset(group, topic, queue, broker=broker))
     show_offset(session, group, topic, queue, offset)
