@@ -1,4 +1,5 @@
-"""The edge of the SDK: only this package uses generated protobuf types and gRPC calls.
+"""The SDK's edge for our own protocol: its generated protobuf types, and all gRPC calls, stop in this
+package.
 
 convert.py  protobuf messages <-> the SDK's own values
 streams.py  the same for Append and Fetch, in columns
