@@ -1,10 +1,10 @@
 """One open Append stream to one broker: frames go out and acknowledgements come back, any number at a time.
 
-One task writes and one reads. If the transport accepts a frame at once, a callback writes it instead, because
-a task costs one more turn of the loop. A frame is encoded only when the writer takes it, so messages that are
-sent in the same turn, or while earlier frames are being written, share a frame. When the stream breaks, frames
-that were not written to it are certainly not stored; those that wait for an acknowledgement are in doubt. The
-submitter gets both back and decides whether and where to retry.
+One task writes and one reads. If the transport accepts a frame at once, a callback writes it instead,
+because a task costs one more turn of the loop. A frame is encoded only when the writer takes it, so messages
+that are sent in the same turn, or while earlier frames are being written, share a frame. When the stream
+breaks, frames that were not written to it are certainly not stored; those that wait for an acknowledgement
+are in doubt. The submitter gets both back and decides whether and where to retry.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class AppendStream:
                 frame.written()
 
     def _taken(self, frame: Frame) -> bytes | None:
-        """What is to be sent of a frame, which is in flight then; None where nothing is."""
+        """Encodes a frame and notes that it is in flight. None if nothing of it is to be sent."""
         frame_id = self._next_frame_id
         try:
             data = frame.take(frame_id)
@@ -164,7 +164,7 @@ class AppendStream:
         return self._wake is not None and not self._wake.done()
 
     def _write_soon(self) -> None:
-        """At the end of this turn, with all that it brings."""
+        """Writes at the end of this turn of the loop, so that messages of the turn share a frame."""
         stream = self._stream
         if stream is None or not stream.writable:
             self._wake_writer()
@@ -173,7 +173,7 @@ class AppendStream:
             asyncio.get_running_loop().call_soon(self._write_now)
 
     def _write_now(self) -> None:
-        """What the transport takes without waiting; the task writes the rest."""
+        """Writes the frames that the transport takes without waiting; the task writes the rest."""
         self._write_scheduled = False
         stream = self._stream
         while stream is not None and self._writer_waits and stream.writable and self._may_write():

@@ -76,7 +76,7 @@ class Stream:
         return getattr(self._call, "writable", False)
 
     def send_now(self, frame: bytes) -> None:
-        """Writes one frame from a callback. Raises TroveError where the stream is broken."""
+        """Writes one frame from a callback. Raises TroveError if the stream is broken."""
         try:
             self._call.write_now(frame)
         except self._failures as failure:

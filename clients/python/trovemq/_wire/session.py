@@ -272,11 +272,11 @@ class StreamCall:
 
     @property
     def writable(self) -> bool:
-        """Whether the call is open, its transport our own, and `write` would not wait."""
+        """Whether the call is open, uses our own transport, and `write` would not wait."""
         return getattr(self._call, "writable", False)
 
     def write_now(self, message: bytes) -> None:
-        """As the transport's own."""
+        """Signs a message and writes it at once, from a callback."""
         self._call.write_now(self._sign(message))
 
     async def done_writing(self) -> None:
