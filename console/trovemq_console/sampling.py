@@ -17,7 +17,7 @@ KEYS_MAX: Final = 20_000
 RATE_SECONDS_MAX: Final = 60.0
 SAMPLE_INTERVAL_S: Final = 5.0
 APART_S: Final = 2.0
-"""Looks that are closer, for example those of a page and of the sampler, have no rate between them."""
+"""Samples that are closer, for example those of a page and of the sampler, have no rate between them."""
 ROUTES_AGE_MAX_S: Final = 60.0
 WATCHED_MAX: Final = 16
 WATCHED_SECONDS: Final = 1_800.0

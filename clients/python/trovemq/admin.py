@@ -127,9 +127,9 @@ class Admin:
 
         Args:
             name: The topic.
-            broker: The broker; every one that has the topic where None.
-            with_sizes: How many bytes each queue's messages take, too. For the first call a broker reads the
-                whole queues, 20 bytes a message; later only what is new.
+            broker: The broker; None for every broker that has the topic.
+            with_sizes: Also returns how many bytes the messages of each queue take. At the first call a
+                broker reads the whole queues, 20 bytes per message; later only the new entries.
 
         Raises:
             TroveError: TOPIC_NOT_FOUND.

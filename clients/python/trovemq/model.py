@@ -93,7 +93,7 @@ class TopicQueue:
     max_offset: int
     last_store_timestamp: int
     bytes: int | None = None
-    """Bytes of the broker's log that these messages take; None where it was not asked for or is not known."""
+    """Bytes of the broker's log that these messages take; None if it was not requested or is not known."""
 
 
 @dataclass(frozen=True, slots=True)

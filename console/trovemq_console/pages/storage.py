@@ -48,8 +48,8 @@ async def storage(console: Console, request: Request) -> Response:
 
 
 async def _retention(client: Client, answer: BrokerAnswer) -> dict[str, str]:
-    """How long the broker keeps messages; {} for one that did not answer before. TroveError where it does not
-    say, as to a user without the right."""
+    """The broker's settings of retention; {} for a broker that did not answer before. Raises TroveError, for
+    example if the user has no right to read settings."""
     if answer.counters is None:
         return {}
     found = await client.admin.brokers.settings(*RETENTION_SETTINGS, broker=answer.info.name)

@@ -24,7 +24,7 @@ MESSAGE_TYPES: Final = tuple(str(kind.value) for kind in MessageType)
 MESSAGES_SHOWN: Final = 25
 NEW_MAX: Final = 100
 SIZES_SECONDS_MAX: Final = 2.0
-"""A broker may take longer to add up a large topic for the first time: then a later page has its size."""
+"""A broker may take longer to add up a large topic for the first time. Then a later page shows the size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ async def groups_of(client: Client, name: str) -> list[GroupDescription]:
 
 
 async def _with_sizes(client: Client, name: str) -> list[TopicDescription]:
-    """The topic; without the bytes of its queues where these take long."""
+    """The topic; without the bytes of its queues if these take long."""
     try:
         async with asyncio.timeout(SIZES_SECONDS_MAX):
             return await client.admin.describe_topic(name, with_sizes=True)
@@ -187,7 +187,7 @@ async def _with_sizes(client: Client, name: str) -> list[TopicDescription]:
 
 
 def size_of(described: list[TopicDescription]) -> int | None:
-    """Bytes of the log that the messages take; None where a broker does not say."""
+    """Bytes of the log that the messages take; None if a broker does not know them."""
     sizes = [queue.bytes for one in described for queue in one.queues]
     known = [size for size in sizes if size is not None]
     return sum(known) if len(known) == len(sizes) else None
