@@ -4,7 +4,7 @@ follow."""
 from __future__ import annotations
 
 
-def read_varint(data: bytes, position: int) -> tuple[int, int]:
+def read_varint(data: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
     """(the number, 0..2**64-1; the position after it). Raises IndexError for a cut number, ValueError for
     more than 10 bytes."""
     value = data[position]

@@ -161,13 +161,22 @@ class Appender:
             raise self._held
         self._store.reserve.check()
 
-    def append(self, topic: str, queue_id: QueueId, records: Buffer, born_host: bytes | None) -> AppendResult:
+    def append(
+        self,
+        topic: str,
+        queue_id: QueueId,
+        records: Buffer,
+        born_host: bytes | None,
+        *,
+        owned: bool = False,
+    ) -> AppendResult:
         """Checks the batch and appends it; in async mode it is visible when the loop's next turn begins.
 
-        `records` is a run of records as the producer encoded them; it is copied once. If it raises
-        TroveError, nothing was written.
+        `records` is a run of records as the producer encoded them; it is copied once, unless it is a
+        writable view that the caller never uses again (`owned`). If it raises TroveError, nothing was
+        written.
         """
-        data, batch = self.checked_batch(topic, queue_id, records)
+        data, batch = self.checked_batch(topic, queue_id, records, owned=owned)
         trace = None if self._tracer is None else self._tracer.begin_append(topic, queue_id, batch)
         try:
             result = self.deduplication.append(
@@ -192,9 +201,16 @@ class Appender:
             trace.ended(None)
 
     def checked_batch(
-        self, topic: str, queue_id: QueueId, records: Buffer, *, of_open_transaction: bool = False
-    ) -> tuple[bytearray, RecordBatch]:
-        """A copy of the records, and the batch over it, after all checks that come before a write.
+        self,
+        topic: str,
+        queue_id: QueueId,
+        records: Buffer,
+        *,
+        of_open_transaction: bool = False,
+        owned: bool = False,
+    ) -> tuple[Buffer, RecordBatch]:
+        """A copy of the records (the records, if `owned`), and the batch over it, after all checks that come
+        before a write.
 
         Raises TroveError.
         """
@@ -207,7 +223,7 @@ class Appender:
                 f"the batch has {len(records)} bytes, the limit is {self._batch_size_limit}",
                 batch_size_max=self._batch_size_limit,
             )
-        data = bytearray(records)
+        data = records if owned else bytearray(records)
         batch = validate_batch(
             data,
             topic=topic,

@@ -181,18 +181,24 @@ class Intake:
         """`receiver` gets each message that arrives while the reader waits in `read`; that needs no task.
         When it returns False, `read` returns this message and those after it, until the reader waits again:
         so a reader can pause. An exception of `receiver` is raised by `read`.
+
+        A deserializer with a true attribute `takes_view` may get something else than bytes here, which saves
+        a copy: a bytearray that is the message's own, or a memoryview of the receive buffer, valid until
+        `receiver` returns.
         """
         self.receiver = receiver
 
-    def offer(self, messages: list[Received], deserialize: Callable[[bytes], Any] | None) -> list[Received]:
+    def offer(self, messages: list[Received], deserialize: Callable[[Any], Any] | None) -> list[Received]:
         """Passes messages to the receiver as long as it takes them. Returns the rest."""
+        view = deserialize is not None and getattr(deserialize, "takes_view", False)
         for index, (flag, message) in enumerate(messages):
             receiver = self.receiver  # which the one before may have taken away
             if receiver is None or not self.reader_waits:
                 return messages[index:]
             self.message_compressed = bool(flag)
             try:
-                taken = receiver(as_bytes(message) if deserialize is None else deserialize(as_bytes(message)))
+                data = message if view else as_bytes(message)
+                taken = receiver(data if deserialize is None else deserialize(data))
             except Exception as error:
                 self.fail_reader(error)
                 return messages[index + 1 :]

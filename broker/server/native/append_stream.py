@@ -76,7 +76,9 @@ class AppendStream(ReplyStream):
                 raise refusal
             if request.fault:
                 raise TroveError(errors.BATCH_ILLEGAL, request.fault)
-            result = parts.appender.append(request.topic, request.queue_id, request.records, self._born_host)
+            result = parts.appender.append(
+                request.topic, request.queue_id, request.records, self._born_host, owned=request.owned
+            )
         except TroveError as error:
             parts.traffic.refused(error.symbol, one_way=request.one_way)
             parts.traffic.answered("Append", error.symbol, started, context=self._context)

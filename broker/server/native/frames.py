@@ -25,6 +25,7 @@ from typing import Final
 from trovemq_daemon.varints import read_varint
 from trovemq_proto.positions import QueueId
 from trovemq_proto.v1 import consumer_pb2, message_pb2
+from trovemq_store.files.files import Buffer
 
 RECORDS_TAG: Final = b"\x1a"
 
@@ -36,20 +37,22 @@ _FIXED32: Final = 5
 
 @dataclass(slots=True)
 class AppendFrame:
-    """One frame of an Append stream. `records` is a view of the received message."""
+    """One frame of an Append stream. `records` is a view of the received message: the frame's own, and
+    writable, if `owned`; else it may be valid only until the callback returns that received the message."""
 
     frame_id: int = 0
     topic: str = ""
     queue_id: QueueId = QueueId(0)
     records: memoryview | bytes = b""
     one_way: bool = False
+    owned: bool = False
     fault: str = ""  # the fault of the frame; the fields above then have the part that was read
 
 
-def read_append_frame(data: bytes) -> AppendFrame:
+def read_append_frame(data: Buffer) -> AppendFrame:
     """Reads a frame; never raises. A frame that cannot be read has its `fault` set, and does not end the
-    stream."""
-    frame = AppendFrame()
+    stream. A bytearray is the frame's from now on."""
+    frame = AppendFrame(owned=isinstance(data, bytearray))
     try:
         _read_fields(frame, data)
     except (IndexError, ValueError) as error:
@@ -57,7 +60,10 @@ def read_append_frame(data: bytes) -> AppendFrame:
     return frame
 
 
-def _read_fields(frame: AppendFrame, data: bytes) -> None:
+read_append_frame.takes_view = True  # type: ignore[attr-defined]  # trovemq_rpc need not copy the message
+
+
+def _read_fields(frame: AppendFrame, data: Buffer) -> None:
     view = memoryview(data)
     position, end = 0, len(data)
     while position < end:

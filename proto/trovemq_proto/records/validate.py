@@ -15,19 +15,27 @@ from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.columns import Buffer
 from trovemq_proto.records.compression import STREAM_HEAD_SIZE, begins_stream
 from trovemq_proto.records.fields import SMALL_BATCH_MAX, RecordFields, magic_bytes, read_fields
+from trovemq_proto.records.geometry import strided_rows
 from trovemq_proto.records.internal_columns import forbidden_names
 from trovemq_proto.records.internal_properties import INTERNAL_PROPERTIES, forbidden_name
 from trovemq_proto.records.layout import (
+    BORN_HOST_AT,
     COMPRESSION_ZLIB,
     CRC_MASK,
     CRC_PROPERTY_PREFIX,
     CRC_PROPERTY_SIZE,
     HEADERS,
+    HOST_SIZE_IPV4,
+    HOST_SIZE_IPV6,
+    MAGIC_AT,
     PROPERTIES_SIZE_MAX,
+    QUEUE_ID_AT,
+    SYS_FLAG_AT,
     SYS_FLAG_BORN_HOST_IPV6,
     SYS_FLAG_COMPRESSED,
     SYS_FLAG_MULTI_TAGS,
     SYS_FLAG_STORE_HOST_IPV6,
+    TOTAL_SIZE_AT,
     VALUE_END,
     host_bits,
     magic_of_topic,
@@ -71,12 +79,26 @@ def validate_batch(
         for index, row in enumerate(batch.rows):
             expected.check(batch.data, index, row)
         return batch
+    if batch.uniform and expected.all_fit(batch):
+        return batch
     unfit = expected.unfit(batch)
     if unfit.any():
         index = int(np.argmax(unfit))
         expected.check(batch.data, index, batch.row(index))
         raise AssertionError(f"record {index} is unfit for no reason")
     return batch
+
+
+@lru_cache(maxsize=4)
+def _same_bytes(bits: int) -> NDArray[np.uint8]:
+    """uint8[size of the header, host_bits() of which are `bits`]: 255 where all_fit() compares, else 0."""
+    same = np.zeros(HEADERS[bits].size, np.uint8)
+    fields = (TOTAL_SIZE_AT, 4), (MAGIC_AT, 4), (QUEUE_ID_AT, 4), (SYS_FLAG_AT, 4)
+    host_size = HOST_SIZE_IPV6 if bits & 1 else HOST_SIZE_IPV4
+    for begin, size in (*fields, (BORN_HOST_AT, host_size)):
+        same[begin : begin + size] = 255
+    same[-16:] = 255  # RECONSUMETIMES, PREPAREDTRANSACTIONOFFSET, BODYLENGTH
+    return same
 
 
 @lru_cache(maxsize=EXPECTED_KNOWN)
@@ -143,6 +165,33 @@ class Expected:
             unfit[index] |= not _has_stream(batch.data, batch.row(index))
         unfit |= batch.crcs() != batch.body_crcs
         return unfit
+
+    def all_fit(self, batch: RecordBatch) -> bool:
+        """Whether no record of a uniform batch is unfit; it may be False for a batch of which that is true.
+
+        Header fields and topic are compared with the first record's, byte by byte: that is checked alone.
+        """
+        row = batch.row(0)
+        stride, count = row.size, len(batch)
+        size = row.body_position - row.position
+        heads = strided_rows(batch.data, row.position, count, size, stride)
+        topics = strided_rows(batch.data, row.topic_position, count, row.topic_size, stride)
+        if ((heads ^ heads[0]) & _same_bytes(host_bits(row.sys_flag))).any() or (topics != topics[0]).any():
+            return False
+        try:
+            self.check(batch.data, 0, row)
+        except TroveError:
+            return False
+        born = batch.born_timestamps
+        if int(born.min()) < 0 or int(born.max()) > BORN_TIMESTAMP_MAX:
+            return False
+        if self._unfit_properties(batch).any() or forbidden_names(batch).any():
+            return False
+        if row.sys_flag & SYS_FLAG_COMPRESSED and not all(
+            _has_stream(batch.data, batch.row(index)) for index in range(count)
+        ):
+            return False
+        return bool((batch.crcs() == batch.body_crcs).all())
 
     def _unfit_properties(self, batch: RecordBatch) -> NDArray[np.bool_]:
         ends = batch.property_positions + batch.property_sizes

@@ -30,6 +30,7 @@ from trovemq_store.engine.append_result import AppendResult, only_duplicates
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.failures import storage_errors
 from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import Buffer
 from trovemq_store.index.trees.producer_sequences import (
     SEQUENCE_MAX,
     SequencedRecord,
@@ -72,7 +73,7 @@ class Deduplication:
 
     def append(
         self,
-        data: bytearray,
+        data: Buffer,
         batch: RecordBatch,
         *,
         topic: str,

@@ -162,7 +162,7 @@ class MessageStore(StoreReading):
     ) -> AppendResult:
         """Appends a validated batch (validate_batch's result over `data`) as one run. Never syncs.
 
-        A bytearray is patched in place and belongs to the store from then on. The caller has checked topic
+        A writable buffer is patched in place and belongs to the store from then on. The caller has checked topic
         and queue id. internal: a record of the broker's own, which is taken also while the disk reserve
         refuses new messages.
 
@@ -175,7 +175,8 @@ class MessageStore(StoreReading):
             physical_offset = self._place(batch.nbytes, internal)
             first = self._next_queue_offset(topic, queue_id)
         timestamp = self._next_timestamp(now_ms)
-        buffer = data if isinstance(data, bytearray) else bytearray(data)
+        buffer = bytearray(data) if memoryview(data).readonly else data
+        assert not isinstance(buffer, bytes), "it is writable"
         patched = patch_batch(
             buffer,
             batch,

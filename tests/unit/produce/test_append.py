@@ -69,6 +69,26 @@ async def test_async_append_is_visible_and_announced(bench: Bench) -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("count", [1, 40], ids=["few", "many"])
+async def test_the_receive_buffer_may_be_used_again_after_the_append(bench: Bench, count: int) -> None:
+    received = bytearray(b"".join(record(b"one") for _ in range(count)))
+    bench.appender.append("orders", QueueId(0), memoryview(received), None)
+    received[:] = bytes(len(received))
+    await asyncio.sleep(0)
+    assert [message.body for message in read_queue(bench.store)] == [b"one"] * count
+
+
+@pytest.mark.asyncio
+async def test_a_batch_that_belongs_to_the_append_is_not_copied(bench: Bench) -> None:
+    received = bytearray(record(b"one"))
+    before = bytes(received)
+    bench.appender.append("orders", QueueId(0), memoryview(received), None, owned=True)
+    await asyncio.sleep(0)
+    assert received != before, "its offsets were written into it"
+    assert bytes(bench.store.read(bench.store.min_offset, len(received))) == received
+
+
+@pytest.mark.asyncio
 async def test_sync_append_is_not_visible_before_its_sync() -> None:
     bench = Bench(SMALL_SYNC)
     bench.appender.append("orders", QueueId(0), record(b"one"), None)

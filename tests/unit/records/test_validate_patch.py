@@ -175,6 +175,39 @@ def test_validate_takes_what_is_fit_and_nothing_else(
     assert refused.value.symbol in symbols
 
 
+@given(
+    runs(min_size=1),
+    st.integers(2, 12),
+    st.booleans(),
+    st.integers(0, 11),
+    SPOILERS | st.just({}),
+    st.booleans(),
+)
+def test_of_records_of_one_layout_the_one_that_is_unfit_is_found(
+    small_batch_max: int,
+    run: list[Record],
+    count: int,
+    crc: bool,
+    at: int,
+    change: dict[str, Any],
+    changed_crc: bool,
+) -> None:
+    """Their header fields are compared with the first one's."""
+    same = sealed(replace(fit(run[0], ipv6=False, crc=crc), sys_flag=0, born_host=bytes(8)))
+    records = [replace(same, born_timestamp=same.born_timestamp // 2 + number) for number in range(count)]
+    at %= count
+    changed = sealed(replace(records[at], **change))
+    if len(changed.born_host) == 8 and not changed.sys_flag & 0x30:
+        records[at] = replace(changed, body_crc=changed.body_crc ^ changed_crc)
+    raw = b"".join(map(reference.encode, records))
+    if is_fit(records[at], ipv6=False, crc=crc):
+        assert len(validate(raw, crc=crc)) == count
+        return
+    with pytest.raises(TroveError) as refused:
+        validate(raw, crc=crc)
+    assert int(str(refused.value.fields["record"])) == at
+
+
 @given(runs(min_size=1), st.booleans(), st.booleans(), st.booleans(), st.data())
 def test_patch_fills_in(
     small_batch_max: int, run: list[Record], ipv6: bool, crc: bool, born_ipv6: bool, data: st.DataObject

@@ -234,6 +234,38 @@ def test_a_call_whose_window_is_closed_is_not_writable() -> None:
     run(program)
 
 
+def test_a_deserializer_that_takes_views_gets_messages_without_a_copy() -> None:
+    kinds: list[type] = []
+
+    def read(data: bytes | bytearray | memoryview) -> bytes:
+        kinds.append(type(data))
+        return bytes(data)
+
+    read.takes_view = True  # type: ignore[attr-defined]
+
+    async def talk(_requests: Any, context: Any) -> None:
+        context.set_receiver(context.try_send)
+        while (request := await context.read()) is not rpc.EOF:
+            await context.write(request)
+
+    async def program(loop: MemoryLoop) -> None:
+        server = rpc.server()
+        handlers = {"Talk": rpc.stream_stream_rpc_method_handler(talk, request_deserializer=read)}
+        server.add_generic_rpc_handlers((rpc.method_handlers_generic_handler("t.T", handlers),))
+        await server.start()
+        await loop.create_server(lambda: server.accept(None), *ADDRESS)
+        async with rpc.insecure_channel(TARGET) as channel:
+            call = channel.stream_stream("/t.T/Talk")()
+            for message in (b"first", b"small", bytes(MESSAGE_SIZE)):
+                await call.write(message)
+                assert await call.read() == message
+            await call.done_writing()
+        await server.stop(None)
+
+    run(program)
+    assert kinds == [bytes, memoryview, bytearray], "the first one waited for the coroutine to read"
+
+
 async def _silent(_requests: Any, context: Any) -> None:
     """Reads nothing."""
     context.set_receiver(lambda _message: False)
