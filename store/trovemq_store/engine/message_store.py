@@ -162,8 +162,8 @@ class MessageStore(StoreReading):
     ) -> AppendResult:
         """Appends a validated batch (validate_batch's result over `data`) as one run. Never syncs.
 
-        A writable buffer is patched in place and belongs to the store from then on. The caller has checked topic
-        and queue id. internal: a record of the broker's own, which is taken also while the disk reserve
+        A writable buffer is patched in place and belongs to the store from then on. The caller has checked
+        topic and queue id. internal: a record of the broker's own, which is taken also while the disk reserve
         refuses new messages.
 
         TroveError BATCH_ILLEGAL, BATCH_SIZE_EXCEEDED, DISK_FULL, CREATE_MAPPED_FILE_FAILED,
