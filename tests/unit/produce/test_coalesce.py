@@ -74,9 +74,16 @@ class Bench:
         self.appends: list[tuple[str, int]] = []
         plain = self.appender.append
 
-        def counted(topic: str, queue_id: QueueId, records: Buffer, born_host: bytes | None) -> AppendResult:
+        def counted(
+            topic: str,
+            queue_id: QueueId,
+            records: Buffer,
+            born_host: bytes | None,
+            *,
+            owned: bool = False,
+        ) -> AppendResult:
             self.appends.append((topic, queue_id))
-            return plain(topic, queue_id, records, born_host)
+            return plain(topic, queue_id, records, born_host, owned=owned)
 
         self.appender.append = counted  # type: ignore[method-assign]
 
