@@ -2,7 +2,8 @@
 manifest.
 
 This order makes the copy consistent (see capture.py). Topics and deletions are copied after the queues: a
-topic that was deleted meanwhile, and whose queue files are gone, is deleted in the copy, too.
+topic that was deleted meanwhile, and whose queue files are gone, is deleted in the copy, too. The table of
+topics and the journal of its changes are read together (topics/topic_journal.py).
 
 Invariants
 - Nothing outside of the target directory is written, and no link in it is followed.
@@ -11,12 +12,14 @@ Invariants
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
+from zlib import crc32
 
 import msgspec
 
@@ -27,12 +30,16 @@ from trovemq_store.backup.copying import Copied, copy_file, link_file, sync_dire
 from trovemq_store.backup.manifest import MANIFEST_NAME, STORE_NAME, FileEntry, Manifest
 from trovemq_store.engine.opening import ABORT_PATH, LOCK_PATH
 from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.read_only import ReadOnlyFileSystem
 from trovemq_store.log import checkpoint, state
+from trovemq_store.topics import topic_journal
+from trovemq_store.topics.topics_file import TOPICS_PATH
 
 NOT_COPIED: Final = frozenset({"commitlog", "consumequeue", "index", LOCK_PATH, ABORT_PATH, checkpoint.PATH})
 """Names at the top of the store that are copied in another way, or not at all."""
-LAST: Final = ("config/topics.json", "config/topics.json.bak")
+LAST: Final = (f"{TOPICS_PATH}.bak", TOPICS_PATH, topic_journal.PATH)
 LAST_OF_ALL: Final = ("trovemq/deletions.json", "trovemq/deletions.json.bak")
+TOPICS_TRIES_MAX: Final = 1_000
 _NEW_MANIFEST: Final = f"{MANIFEST_NAME}.new"
 _CHECKPOINT_TIMES: Final = 16
 """The bytes of the log's and the consume queues' times; not the index's, because the copy has no index."""
@@ -146,7 +153,8 @@ class BackupWriter:
         for queue in capture.queues:
             yield from self._queue(queue, missing)
         fault_point("backup.after_queues")
-        for path in (*LAST, *LAST_OF_ALL):
+        yield from self._topics()
+        for path in LAST_OF_ALL:
             yield from self._copy_if_there(path)
         self._write(state.PATH, msgspec.json.encode(capture.state_of_copy(missing)))
         self._write(checkpoint.PATH, self._checkpoint)
@@ -168,6 +176,33 @@ class BackupWriter:
         sync_directory(self._target)
         sync_directory(self._target.parent)
         yield 0
+
+    def _topics(self) -> Iterator[int]:
+        """Copies topics.json and then its journal as they were at one time: if the file was replaced between
+        the two, both are read again."""
+        for _ in range(TOPICS_TRIES_MAX):
+            read = {path: self._bytes_of(path) for path in LAST}
+            yield sum(len(data or b"") for data in read.values())
+            file, journal = read[TOPICS_PATH], read[topic_journal.PATH]
+            if topic_journal.belongs_to(journal or b"", crc32(file or b""), ReadOnlyFileSystem(self._source)):
+                break
+        else:
+            raise OSError(errno.EBUSY, "the topics change too often to be copied")
+        for path, data in read.items():
+            if data is not None:
+                self._write(path, data)
+
+    def _bytes_of(self, path: str) -> bytes | None:
+        """None if there is no such file."""
+        try:
+            with open(os.open(self._source / path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW), "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno == errno.ELOOP:  # links are not followed
+                return None
+            raise
 
     def _check_space(self, capture: Capture) -> None:
         needed = sum(size for _, size in capture.copied)

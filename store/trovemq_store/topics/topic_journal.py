@@ -22,6 +22,8 @@ Invariants
 - A generation is written from the beginning of the file, over the one before, when topics.json with all of
   that is on disk. Entries of older generations may remain after it; they are known by their generation.
 - After a clean stop there is no journal: changes that another broker makes to topics.json then count.
+- Before topics.json is replaced, the journal names its CRC, or is removed if topics.json has all of it: else
+  a start would apply old changes to a later file.
 - A refused change leaves no entry: its header is zeroed, if the disk allows it.
 """
 
@@ -67,11 +69,12 @@ class TopicJournal:
 
         TroveError STORE_FAILED if an entry in the middle is damaged.
         """
+        return self.read(self._files.read_bytes(PATH) if self._files.exists(PATH) else b"")
+
+    def read(self, data: bytes) -> list[JsonObject]:
+        """load() of these bytes of a journal; b"" is one that does not exist."""
         self._generation = self._number = self._position = 0
         self.base = None
-        if not self._files.exists(PATH):
-            return []
-        data = self._files.read_bytes(PATH)
         bodies = []
         while (entry := self._entry(data)) is not None:
             generation, size, body = entry
@@ -157,6 +160,11 @@ class TopicJournal:
         append()."""
         if self._number:
             self.append([json.dumps({"written": crc}).encode()])
+            return
+        try:
+            self.remove()  # else its CRC would be that of an older file
+        except StorageError as error:
+            raise reported(error, f"{PATH} was not removed", errors.UNKNOWN_ERROR, file=PATH) from error
 
     def remove(self) -> None:
         """Removes the journal; call when topics.json has everything. StorageError."""
@@ -189,6 +197,19 @@ class TopicJournal:
 def is_written(changes: Sequence[JsonObject], crc: int, base: int | None) -> bool:
     """Whether the topics.json with this CRC has all of these changes."""
     return not changes or (crc != base and any(change.get("written") == crc for change in changes))
+
+
+def belongs_to(data: bytes, crc: int, files: FileSystem) -> bool:
+    """Whether these bytes of a journal are of the topics.json with that CRC, which has none of their changes
+    or all: then both together are all topics at one time."""
+    journal = TopicJournal(files)
+    if not data:
+        return True
+    try:
+        changes = journal.read(data)
+    except TroveError:
+        return False
+    return crc == journal.base or is_written(changes, crc, journal.base)
 
 
 def with_changes(document: JsonObject, changes: Sequence[JsonObject]) -> JsonObject:

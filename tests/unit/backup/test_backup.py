@@ -25,6 +25,7 @@ from trovemq_store.backup.writer import BackupWriter, checked_target
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.trim import trim_now
 from trovemq_store.files.real import RealFileSystem
+from trovemq_store.topics import topic_journal, topics_file
 
 
 # --- whole backups ----------------------------------------------------------------------------------------
@@ -91,6 +92,56 @@ def test_it_takes_what_is_synced_after_the_small_files(
     back_up(store, root, tmp_path / "backup", before_capture=more)
     copy = restored(tmp_path)
     assert queues(copy, "late")[0] == [b"late 0".ljust(300), b"late 4".ljust(300)]
+    copy.close(NOW_MS)
+
+
+def test_changes_of_many_topics_during_a_backup_were_not_in_it(
+    store: MessageStore, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal was copied at the beginning and topics.json at the end."""
+    monkeypatch.setattr(topics_file, "JOURNAL_FROM", 2)
+    store.topics.create("before", queue_count=4)
+    store.topics.create("altered", queue_count=4)
+
+    def change() -> None:
+        store.topics.create("late", queue_count=4)
+        store.topics.alter("altered", queue_count=8)
+        store.delete_topic("before", NOW_MS)
+
+    back_up(store, root, tmp_path / "backup", before_capture=change)
+    copy = restored(tmp_path)
+    assert copy.topics.get("late") is not None
+    assert copy.topics.get("before") is None
+    assert copy.topics.require("altered").queue_count == 8
+    copy.close(NOW_MS)
+
+
+@pytest.mark.parametrize("changes", [1, 10, 30])
+def test_topics_that_change_while_they_are_copied_are_those_of_one_time(
+    store: MessageStore, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: int
+) -> None:
+    """topics.json is replaced between its copy and that of the journal, the first few times."""
+    monkeypatch.setattr(topics_file, "JOURNAL_FROM", 2)
+    monkeypatch.setattr(topic_journal, "FILE_SIZE", 2_048)
+    read, counts, reads = BackupWriter._bytes_of, {4}, 0
+    store.topics.create("altered", queue_count=4)
+
+    def and_changed(writer: BackupWriter, path: str) -> bytes | None:
+        nonlocal reads
+        data, reads = read(writer, path), reads + 1
+        if reads <= 9:
+            for _ in range(changes):
+                counts.add(len(counts) + 4)
+                store.topics.alter("altered", queue_count=max(counts))
+        return data
+
+    monkeypatch.setattr(BackupWriter, "_bytes_of", and_changed)
+    back_up(store, root, tmp_path / "backup")
+    copy = restored(tmp_path)
+    assert copy.topics.require("altered").queue_count in counts
+    assert len(copy.topics) == len(store.topics)
+    if changes > 1:
+        assert copy.topics.require("altered").queue_count == max(counts), "it was read again"
     copy.close(NOW_MS)
 
 
