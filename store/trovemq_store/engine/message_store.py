@@ -175,8 +175,7 @@ class MessageStore(StoreReading):
             physical_offset = self._place(batch.nbytes, internal)
             first = self._next_queue_offset(topic, queue_id)
         timestamp = self._next_timestamp(now_ms)
-        buffer = bytearray(data) if memoryview(data).readonly else data
-        assert not isinstance(buffer, bytes), "it is writable"
+        buffer = bytearray(data) if isinstance(data, bytes) or memoryview(data).readonly else data
         patched = patch_batch(
             buffer,
             batch,
