@@ -51,7 +51,7 @@ CALLS: Final = 100_000  # of a storm; all of them are tried only where there is 
 QUOTA: Final = trovemq.Quota(
     requests_per_s=50, bytes_out_per_s=64 << 10, calls_max=16, topics_max=100, query_ms_per_s=5
 )
-ABOUT: Final = "Async flush, `trovemq` as the transport, client and broker on two processors.\n\n"
+ABOUT: Final = "Async flush, `trovemq` as the transport, client and broker on a processor each.\n\n"
 
 
 def _with_users(secret: str) -> dict[str, str]:
@@ -93,6 +93,11 @@ async def _single(report: Report, directory: Path, rounds: int) -> None:
         clients = {True: await _user(stack, brokers[True], secret, "alice")}
         clients[False] = await stack.enter_async_context(trovemq.connect(brokers[False].address))
         await clients[False].admin.create_topic(measure.TOPIC)
+        processors = os.sched_getaffinity(0)
+        stack.callback(measure.run_on, os.getpid(), processors)
+        measure.run_on(os.getpid(), {min(processors)})
+        for broker in brokers.values():
+            measure.run_on(broker.pid, {max(processors)})
         raw = {
             with_users: await _raw_send(stack, broker.address, secret if with_users else "")
             for with_users, broker in brokers.items()
