@@ -9,6 +9,7 @@ from trovemq_proto.positions import EpochMs, PhysicalOffset
 from trovemq_proto.records.check import RecordState
 from trovemq_proto.records.scan import scan_run
 from trovemq_store.files.files import FileSystem
+from trovemq_store.log.readable import run_end
 from trovemq_store.log.reader import RUN_BYTES_MAX
 from trovemq_store.log.retention import ClosedSegment
 from trovemq_store.log.segments import Segment
@@ -49,7 +50,7 @@ def _last_from(segment: Segment, begin: PhysicalOffset) -> EpochMs | None:
         run, position, state = scan_run(
             view,
             at - segment.start,
-            len(view),
+            run_end(segment.file, at - segment.start, len(view), RUN_BYTES_MAX),
             physical_offset_of_data=segment.start,
             check_crc=False,
             bytes_max=RUN_BYTES_MAX,
@@ -61,5 +62,5 @@ def _last_from(segment: Segment, begin: PhysicalOffset) -> EpochMs | None:
         if state is RecordState.BLANK:
             break
         if state is not RecordState.RECORD:
-            at = find_record(segment, PhysicalOffset(at + 1))
+            at = find_record(segment, at)  # also where the run had to stop at an unreadable page
     return last

@@ -169,6 +169,23 @@ def test_the_age_of_a_segment_that_is_read_in_many_runs(monkeypatch: pytest.Monk
     assert segment_age.last_store_timestamp(segment) == NOW_MS + last_of_segment(places)
 
 
+@pytest.mark.parametrize("back", [0, 1, 5])
+def test_the_age_of_a_segment_was_read_from_an_unreadable_page(back: int) -> None:
+    """That would have ended the process; now the last record beside that page counts."""
+    files = FaultyFileSystem(MemoryFileSystem())
+    store = open_store(files, replace(SMALL_SYNC, commit_log_file_size=65_536))
+    sent = [send(store, bytes(1_500), NOW_MS + number) for number in range(60)]
+    flush(store)
+    store.flush_projections(index=True)
+    segment = store.closed_segments()[0]
+    inside = [result for result in sent if result.end <= segment.end]
+    page = inside[-1 - back].physical_offset // 4_096 * 4_096
+    files.unreadable[LOG] = (page, page + 4_096)
+    readable = [one for one in inside if one.end <= page or one.physical_offset >= page + 4_096]
+    assert segment_age.last_store_timestamp(segment) == readable[-1].store_timestamp
+    assert readable[-1] is not inside[-1] or back == 5
+
+
 # --- counts and saved state ------------------------------------------------------------------------------
 def test_more_damaged_places_than_are_kept_are_counted_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(damage_counts, "PLACES_MAX", 2)
