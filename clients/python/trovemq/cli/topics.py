@@ -25,6 +25,7 @@ class MessageType(StrEnum):
     FIFO = "FIFO"
     DELAY = "DELAY"
     TRANSACTION = "TRANSACTION"
+    PRIORITY = "PRIORITY"
     MIXED = "MIXED"
     UNSPECIFIED = "UNSPECIFIED"
 
