@@ -19,3 +19,16 @@ def read_varint(data: bytes | bytearray | memoryview, position: int) -> tuple[in
         if byte < 0x80:
             return value & 0xFFFF_FFFF_FFFF_FFFF, position
     raise ValueError("a number has more than 10 bytes")
+
+
+def write_varint(value: int) -> bytes:
+    """The bytes of a number, which is not negative."""
+    assert value >= 0, "negative numbers have another form"
+    if value < 0x80:
+        return bytes((value,))
+    written = bytearray()
+    while value >= 0x80:
+        written.append(value & 0x7F | 0x80)
+        value >>= 7
+    written.append(value)
+    return bytes(written)

@@ -31,7 +31,10 @@ JOIN_TOTAL_MAX: Final = 64 << 10
 OUTPUT_UNCOUNTED: Final = 64 << 10
 """The output that a connection may hold without the budget: small answers are not worth the counting."""
 LINGER_S: Final = 1.0  # how long the peer may take to read a GOAWAY before its connection is closed
-WRITE_HIGH: Final = 1 << 20  # the transport's buffer: above it streams wait, and are written in turns
+WRITE_HIGH: Final = 1 << 20
+"""The transport's buffer: above it streams wait, and are written in turns. A turn of the loop takes as much
+from streams that waited, however far a peer opens their windows at once.
+"""
 WRITE_LOW: Final = 256 << 10  # they continue while the kernel still has something to send
 DRAIN_PAYLOAD: Final = b"draining"
 _NOTHING: Final = memoryview(b"")
@@ -44,6 +47,8 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
     output_held = 0
     admissions = 0
     counts_output = False  # a server does; a channel's user knows how much it sends
+    _lingers: asyncio.TimerHandle | None = None
+    quiet_until = 0.0  # the loop's time; no tick has anything to do before, unless bytes come or wait
     may_write = False  # our SETTINGS wait for TLS; a server's wait for the client's first bytes, too
 
     def __init__(
@@ -58,6 +63,7 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
         self.parts = parts
         self.loop = parts.loop
         self.connection = connection
+        connection.output_max = WRITE_HIGH
         self.options = options
         self.budget = budget
         self.metrics = metrics
@@ -71,7 +77,7 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
         self._tail = b""
         self._rest = Rest(parts)
         self._view: memoryview | None = None
-        self._flush_scheduled = False
+        self._flush_scheduled = self._drain_scheduled = False
         self.gathering = False  # whoever set it ends it by `end_turn`, which writes
         self._started = 0.0
         self.consumed = 0  # bytes of whole frames
@@ -107,6 +113,8 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
     def _let_go(self, exc: Exception | None) -> None:
         self.parts.discard(self)
         self._rest.end()
+        if self._lingers is not None:
+            self._lingers.cancel()  # or it keeps all of the connection for the rest of that time
         if self.output_held:
             self.budget.set_output(self, 0)
         self.budget.forget(self)
@@ -276,6 +284,14 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
             transport.writelines(pieces)
         if connection.held_back or self.output_held or not connection.can_write:
             self.count_output()
+            if connection.may_drain and not self._drain_scheduled:
+                self._drain_scheduled = True
+                self.loop.call_soon(self._drain_more)
+
+    def _drain_more(self) -> None:
+        self._drain_scheduled = False
+        if self.connection.can_write:
+            self.resume_writing()
 
     def count_output(self) -> None:
         """Reports to the budget how many bytes wait until the peer takes them."""
@@ -306,7 +322,7 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
             return
         if self.tls is None and self.transport.can_write_eof():
             self.transport.write_eof()
-            self.loop.call_later(LINGER_S, self.close)
+            self._lingers = self.loop.call_later(LINGER_S, self.close)
         else:
             self.close()
 
@@ -359,6 +375,10 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
 
     def on_tick(self, now: float) -> None:
         """A second passed."""
+
+    def until_next_look(self) -> float:
+        """When `on_tick` has something to do, if nothing comes and no call ends before; 0: at once."""
+        return 0.0
 
     def may_ping(self) -> bool:
         return True

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 RECEIVE_BUFFER_SIZE: Final = 512 << 10  # several large reads, and small enough to stay in a processor's cache
 READ_SIZE_MIN: Final = 160 << 10  # an incomplete frame of 64 KiB, and a good read after it
+TICKS_A_TURN: Final = 256  # connections: each may get a PING, which takes 10 us
 DEADLINE_TICK_S: Final = 0.01  # a deadline may be so late: few timers serve many calls
 
 
@@ -113,6 +114,7 @@ class LoopParts:
         self.wheel = Wheel(loop)
         self.rests_size = 0  # of reads that were more than a turn's work
         self._ticked: set[Ticked] = set()
+        self._due: list[Ticked] = []  # of this second's tick
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, endpoint: Ticked) -> None:
@@ -128,9 +130,21 @@ class LoopParts:
 
     def _tick(self) -> None:
         self._timer = self.loop.call_later(1.0, self._tick)
+        running = bool(self._due)
+        self._due = list(self._ticked)
+        if not running:
+            self._tick_some()
+
+    def _tick_some(self) -> None:
+        """A turn's share: 10,000 connections at once would hold up the loop for 10 ms and more."""
         now = self.loop.time()
-        for endpoint in tuple(self._ticked):
-            endpoint.tick(now)
+        due, ticked = self._due, self._ticked
+        for _ in range(min(len(due), TICKS_A_TURN)):
+            endpoint = due.pop()
+            if endpoint in ticked:  # else it was lost in between
+                endpoint.tick(now)
+        if due:
+            self.loop.call_soon(self._tick_some)
 
 
 _parts: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopParts] = WeakKeyDictionary()

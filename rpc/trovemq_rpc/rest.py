@@ -11,8 +11,8 @@ from typing import Final
 from trovemq_rpc.http2.receiving import WORK_UNLIMITED
 from trovemq_rpc.loop_parts import LoopParts
 
-WORK_A_TURN_MAX: Final = 512
-"""As `Receiving.parse` counts it: some 100 calls, or a few ms of a flood."""
+WORK_A_TURN_MAX: Final = 1_024
+"""As `Receiving.parse` counts it: 256 small calls, or about a millisecond of a flood."""
 RESTS_SIZE_MAX: Final = 16 << 20
 """The most bytes that all connections of a loop leave for later. Beyond it they leave nothing, because
 bounded memory is more important than fairness.

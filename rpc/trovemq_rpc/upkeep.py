@@ -2,7 +2,7 @@
 its answers?
 
 Most limits are counted in ticks, not by the clock. While our own loop stood still, the peer did nothing
-wrong.
+wrong. A server's connection on which nothing is under way needs no look until its next keepalive.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ class Upkeep:
             self._last_active = now
             self._ping_sent = 0.0
             self.connection.allowances.refill()
+        elif now < self.quiet_until and not self.connection.held_back and not self.output_held:
+            return
         if not self.connection.got_settings:
             self._ticks_setup += 1
             if self._ticks_setup >= self.options.setup_timeout_s:
@@ -41,6 +43,9 @@ class Upkeep:
         for call in () if self.closing else tuple(self.assembling):
             call.look_for_progress()
         self.on_tick(now)
+        busy = self._tail or self._ping_sent or self._unread or self.assembling
+        quiet_until = 0.0 if busy or not self.connection.got_settings else self.until_next_look()
+        self.quiet_until = min(quiet_until, self._last_active + self.options.keepalive_time_s)
 
     def _look_for_frames(self: Any) -> None:
         """Ends a connection whose incomplete frame does not grow: its peer might send a byte a second. A part

@@ -41,7 +41,7 @@ _TAG: Final = b"\xfa\x7f\x10"
 _FRAME_MAC_SIZE: Final = 16
 _BLOCK_SIZE: Final = 64  # of SHA-256
 
-Buffer = bytes | memoryview
+Buffer = bytes | bytearray | memoryview
 
 
 class SigningKey:

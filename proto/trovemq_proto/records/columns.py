@@ -18,7 +18,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.cached import cached_property
 from trovemq_proto.records.fields import SMALL_BATCH_MAX, RecordFields, read_fields
-from trovemq_proto.records.geometry import Geometry, measure, sliding, strided, strided_rows
+from trovemq_proto.records.geometry import Geometry, measure, sliding, sliding_rows, strided, strided_rows
 from trovemq_proto.records.layout import (
     BODY_CRC_AT,
     BORN_HOST_AT,
@@ -275,14 +275,7 @@ class RecordColumns:
         stride = self.geometry.stride
         if stride:
             return strided_rows(self.data, int(starts[0]), len(self), width, stride)
-        return self._rows_at(starts, width)
-
-    def _rows_at(self, starts: Int64s, width: int) -> NDArray[np.uint8]:
-        """As bytes_at(), for any starts."""
-        if not width or not len(starts):
-            return np.empty((len(starts), width), np.uint8)
-        windows = np.ndarray((len(self.data) - width + 1,), f"V{width}", self.data, 0, (1,))
-        return windows[starts].view(np.uint8).reshape(len(starts), width)
+        return sliding_rows(self.data, starts, width)
 
     @cached_property
     def only_topic(self) -> str | None:
@@ -324,7 +317,7 @@ class RecordColumns:
         groups: dict[str, list[Int64s]] = {}
         for size in np.unique(self.topic_sizes).tolist():
             chosen = np.flatnonzero(self.topic_sizes == size)
-            names = self._rows_at(self.topic_positions[chosen], size)
+            names = sliding_rows(self.data, self.topic_positions[chosen], size)
             for name, rows in _rows_by_value(names):
                 groups.setdefault(name.decode("utf-8", "replace"), []).append(chosen[rows])
         found = [(topic, np.sort(np.concatenate(parts))) for topic, parts in groups.items()]
@@ -368,7 +361,7 @@ class RecordColumns:
 
     @cached_property
     def uniform_properties(self) -> UniformProperties | None:
-        """The layout that all records' properties have, if they have one."""
+        """The layout that nearly all records' properties have, if they have one."""
         return uniform_properties(self.data, self.geometry)
 
     @cached_property

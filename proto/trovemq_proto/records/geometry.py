@@ -75,6 +75,14 @@ def sliding(data: memoryview, dtype: str) -> NDArray[np.signedinteger]:
     return np.ndarray((len(data) - int(dtype[-1]) + 1,), dtype, data, 0, (1,))
 
 
+def sliding_rows(data: memoryview, starts: Int64s, width: int) -> NDArray[np.uint8]:
+    """uint8[n, width]: the `width` bytes from each of these starts on, all within the buffer; a copy."""
+    if not width or not len(starts):
+        return np.empty((len(starts), width), np.uint8)
+    windows = np.ndarray((len(data) - width + 1,), f"V{width}", data, 0, (1,))
+    return windows[starts].view(np.uint8).reshape(len(starts), width)
+
+
 def _measure_uniform(data: memoryview, positions: Int64s, sizes: Int64s) -> Geometry | None:
     count = len(positions)
     if count == 0:

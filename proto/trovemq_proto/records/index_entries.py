@@ -8,6 +8,7 @@ non-empty piece of KEYS, `topic#T#tags`. Source: RocketMQ 5.4.0, CommitLog, Inde
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ from trovemq_proto.records.layout import (
     SCHEDULE_TOPIC,
     SYS_FLAG_TRANSACTION_MASK,
     SYS_FLAG_TRANSACTION_ROLLBACK,
+    VALUE_END,
 )
 from trovemq_proto.records.properties import parse_properties
 from trovemq_proto.records.property_scan import PropertyScan, Slices
@@ -38,6 +40,8 @@ _UNIQ_KEY: Final = PROPERTY_UNIQ_KEY.encode()
 _KEYS: Final = PROPERTY_KEYS.encode()
 _TAGS: Final = PROPERTY_TAGS.encode()
 _TAGS_BEGIN: Final = _TAGS + bytes([NAME_END])
+_VALUE_END: Final = bytes([VALUE_END])
+TAGS_KNOWN: Final = 1_024  # tags whose hashes are kept
 _INT32_MAX: Final = (1 << 31) - 1
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,10}")
 
@@ -54,13 +58,15 @@ def tags_codes(batch: RecordColumns) -> NDArray[np.int64]:
     if len(batch) <= SMALL_BATCH_MAX:
         return np.array([plain_tags_code(batch, row) for row in batch.rows], np.int64)
     uniform = batch.uniform_properties
-    if uniform is not None and batch.only_topic != SCHEDULE_TOPIC:
-        span = uniform.values.get(_TAGS)
-        if span is None:
-            return np.zeros(len(batch), np.int64)
-        if uniform.is_ascii(span):
-            return _column_hashes(uniform, span).view(np.int32).astype(np.int64)
     codes = np.zeros(len(batch), np.int64)
+    if uniform is not None and batch.only_topic not in (None, SCHEDULE_TOPIC):
+        span = uniform.values.get(_TAGS)
+        if span is None or uniform.is_ascii(span):
+            if span is not None:
+                codes[uniform.records] = _column_hashes(uniform, span).view(np.int32)
+            for index in uniform.odd:
+                codes[index] = _own_tags_code(batch, batch.row(index))
+            return codes
     for scan in batch.property_scans:
         tags = scan.find(_TAGS)
         codes[tags.records] = _hashes(scan, tags, np.uint32(0)).view(np.int32)
@@ -78,17 +84,29 @@ def index_entries(batch: RecordColumns, tags: bool) -> IndexEntries:
         return IndexEntries(
             np.array([i for i, _ in found], np.int64), np.array([h for _, h in found], np.int32)
         )
-    hashes = _uniform_hashes(batch, tags)
-    if hashes is not None:
-        records = np.repeat(np.arange(len(batch)), hashes.shape[1])
-        return IndexEntries(records, fold_hashes(hashes.ravel()))
-    return _scanned_entries(batch, tags)
-
-
-def _uniform_hashes(batch: RecordColumns, tags: bool) -> NDArray[np.uint32] | None:
-    """uint32[n, m]: m hashes of each record; None when the records are not alike enough."""
     uniform = batch.uniform_properties
-    if uniform is None or batch.only_topic is None:
+    hashes = None if uniform is None else _uniform_hashes(batch, uniform, tags)
+    if uniform is None or hashes is None:
+        return _scanned_entries(batch, tags)
+    records = np.repeat(uniform.records, hashes.shape[1])
+    entries = IndexEntries(records, fold_hashes(hashes.ravel()))
+    return _with_odd(batch, entries, uniform.odd, tags) if uniform.odd else entries
+
+
+def _with_odd(batch: RecordColumns, entries: IndexEntries, odd: list[int], tags: bool) -> IndexEntries:
+    """The entries of all records: these, and those of the odd ones."""
+    more = [(index, found) for index in odd for found in plain_index_hashes(batch, batch.row(index), tags)]
+    records = np.concatenate((entries.record_index, np.array([index for index, _ in more], np.int64)))
+    hashes = np.concatenate((entries.hashes, np.array([found for _, found in more], np.int32)))
+    order = np.argsort(records, kind="stable")
+    return IndexEntries(records[order], hashes[order])
+
+
+def _uniform_hashes(
+    batch: RecordColumns, uniform: UniformProperties, tags: bool
+) -> NDArray[np.uint32] | None:
+    """uint32[m, k]: k hashes of each row; None if the records are not alike enough."""
+    if batch.only_topic is None:
         return None
     spans: list[tuple[Span, str]] = []
     if _UNIQ_KEY in uniform.values:
@@ -104,7 +122,7 @@ def _uniform_hashes(batch: RecordColumns, tags: bool) -> NDArray[np.uint32] | No
         return None
     if batch.sys_flags[0] & SYS_FLAG_TRANSACTION_MASK == SYS_FLAG_TRANSACTION_ROLLBACK:
         spans = []
-    hashes = np.empty((len(batch), len(spans)), np.uint32)
+    hashes = np.empty((len(uniform.rows), len(spans)), np.uint32)
     for column, (span, separator) in enumerate(spans):
         prefix = java_hash(batch.only_topic + separator) * int(POWERS[span.end - span.start])
         hashes[:, column] = _column_hashes(uniform, span) + np.uint32(prefix & 0xFFFFFFFF)
@@ -187,17 +205,29 @@ def plain_topic(batch: RecordColumns, row: RecordFields) -> str:
     return str(batch.data[row.topic_position : row.topic_position + row.topic_size], "utf-8", "replace")
 
 
+def plain_block(batch: RecordColumns, row: RecordFields) -> bytes:
+    return bytes(batch.data[row.property_position : row.property_position + row.property_size])
+
+
 def plain_properties(batch: RecordColumns, row: RecordFields) -> dict[str, str]:
-    return parse_properties(
-        bytes(batch.data[row.property_position : row.property_position + row.property_size])
-    )
+    return parse_properties(plain_block(batch, row))
 
 
 def plain_tags_code(batch: RecordColumns, row: RecordFields) -> int:
-    scheduled = plain_topic(batch, row) == SCHEDULE_TOPIC
-    if not scheduled and _TAGS_BEGIN not in batch.property_bytes:
+    if _TAGS_BEGIN not in batch.property_bytes and plain_topic(batch, row) != SCHEDULE_TOPIC:
         return 0
-    properties = plain_properties(batch, row)
+    return _own_tags_code(batch, row)
+
+
+def _own_tags_code(batch: RecordColumns, row: RecordFields) -> int:
+    """As plain_tags_code(), without a look at the other records."""
+    scheduled = plain_topic(batch, row) == SCHEDULE_TOPIC
+    block = plain_block(batch, row)
+    if not scheduled and _TAGS_BEGIN not in block:
+        return 0
+    if not scheduled and (tags := _only_tags(block)):
+        return _tags_hash(tags)
+    properties = parse_properties(block)
     if scheduled:
         stored = store_timestamp(batch.data, row.position, row.sys_flag)
         delivered = deliver_time(properties.get(PROPERTY_DELAY), stored)
@@ -205,6 +235,20 @@ def plain_tags_code(batch: RecordColumns, row: RecordFields) -> int:
             return delivered
     tag = properties.get(PROPERTY_TAGS)
     return java_hash(tag) if tag else 0
+
+
+def _only_tags(block: bytes) -> bytes:
+    """The value of TAGS, if its name is there once, at the begin of a piece: then no other piece counts. b""
+    if it is not as simple."""
+    at = block.find(_TAGS_BEGIN)
+    if at < 0 or (at and block[at - 1] != VALUE_END) or block.find(_TAGS_BEGIN, at + 1) >= 0:
+        return b""
+    return block[at + len(_TAGS_BEGIN) :].partition(_VALUE_END)[0]
+
+
+@lru_cache(maxsize=TAGS_KNOWN)
+def _tags_hash(tags: bytes) -> int:
+    return java_hash(tags.decode("utf-8", "replace"))
 
 
 def plain_index_hashes(batch: RecordColumns, row: RecordFields, tags: bool) -> list[int]:

@@ -1,4 +1,4 @@
-"""The properties of a uniform batch whose blocks have the same names and value sizes: one layout for all.
+"""The property blocks of a batch that have the same names and value sizes: one layout for nearly all records.
 
 Invariant: in every row the bytes 0x01 and 0x02 are in the same columns and the names are the first row's;
 therefore the fields that parse_properties finds in the first row lie in the same columns of every other row.
@@ -6,13 +6,16 @@ therefore the fields that parse_properties finds in the first row lie in the sam
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trovemq_proto.records.geometry import Geometry, strided_rows
+from trovemq_proto.records.geometry import Geometry, sliding_rows, strided_rows
 from trovemq_proto.records.layout import NAME_END, VALUE_END
+
+ODD_SHARE: Final = 16
+"""If more than one record in so many has another layout, all are read in the general way."""
 
 
 class Span(NamedTuple):
@@ -23,10 +26,13 @@ class Span(NamedTuple):
 
 
 class UniformProperties(NamedTuple):
-    """rows: uint8[n, size], the property blocks; values: the columns of each property's value."""
+    """rows: uint8[m, size], the property blocks; values: the columns of each property's value; records:
+    int64[m], the records of these rows, ascending; odd: the records with another layout, ascending."""
 
     rows: NDArray[np.uint8]
     values: dict[bytes, Span]
+    records: NDArray[np.int64]
+    odd: list[int]
 
     def is_ascii(self, span: Span) -> bool:
         return not len(self.rows) or int(self.rows[:, span.start : span.end].max()) < 0x80
@@ -42,17 +48,47 @@ class UniformProperties(NamedTuple):
 
 
 def uniform_properties(data: memoryview, geometry: Geometry) -> UniformProperties | None:
-    """None when the batch, or the layout of its properties, is not uniform."""
-    if not geometry.stride:
-        return None
-    at, size = int(geometry.property_positions[0]), int(geometry.property_sizes[0])
-    rows = np.ascontiguousarray(strided_rows(data, at, len(geometry.property_sizes), size, geometry.stride))
+    """The layout that nearly all records have; None if there is none, or if their sys flags differ."""
+    sizes = geometry.property_sizes
+    if geometry.stride:
+        size = int(sizes[0])
+        records = np.arange(len(sizes))
+        at = int(geometry.property_positions[0])
+        rows = np.ascontiguousarray(strided_rows(data, at, len(sizes), size, geometry.stride))
+    else:
+        if not len(sizes) or (geometry.sys_flags != geometry.sys_flags[0]).any():
+            return None
+        size = int(np.bincount(sizes).argmax())
+        records = np.flatnonzero(sizes == size)
+        if _too_few(len(records), len(sizes)):
+            return None
+        rows = sliding_rows(data, geometry.property_positions[records], size)
+    return _of_rows(rows, records, len(sizes))
+
+
+def _of_rows(rows: NDArray[np.uint8], records: NDArray[np.int64], count: int) -> UniformProperties | None:
+    """rows: the blocks of these records of `count`. The first row's layout is that of the others, or of
+    none."""
     values, names = _layout(rows[0].tobytes())
-    marked = (rows - np.uint8(NAME_END) < 2).any(axis=0)
-    varies = (rows != rows[0]).any(axis=0)
-    if varies[marked].any() or any(varies[span.start : span.end].any() for span in names):
-        return None
-    return UniformProperties(rows, values)
+    marks = rows - np.uint8(NAME_END) < 2
+    fixed = marks[0].copy()
+    for span in names:
+        fixed[span.start : span.end] = True
+    differ = (rows != rows[0]) & fixed | marks & ~fixed
+    if differ.any():
+        fit = ~differ.any(axis=1)
+        rows, records = rows[fit], records[fit]
+        if _too_few(len(records), count):
+            return None
+    if len(records) == count:
+        return UniformProperties(rows, values, records, [])
+    is_odd = np.ones(count, np.bool_)
+    is_odd[records] = False
+    return UniformProperties(rows, values, records, np.flatnonzero(is_odd).tolist())
+
+
+def _too_few(alike: int, count: int) -> bool:
+    return (count - alike) * ODD_SHARE > count
 
 
 def _layout(block: bytes) -> tuple[dict[bytes, Span], list[Span]]:

@@ -15,7 +15,6 @@ from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.columns import Buffer
 from trovemq_proto.records.compression import STREAM_HEAD_SIZE, begins_stream
 from trovemq_proto.records.fields import SMALL_BATCH_MAX, RecordFields, magic_bytes, read_fields
-from trovemq_proto.records.geometry import strided_rows
 from trovemq_proto.records.internal_columns import forbidden_names
 from trovemq_proto.records.internal_properties import INTERNAL_PROPERTIES, forbidden_name
 from trovemq_proto.records.layout import (
@@ -35,7 +34,6 @@ from trovemq_proto.records.layout import (
     SYS_FLAG_COMPRESSED,
     SYS_FLAG_MULTI_TAGS,
     SYS_FLAG_STORE_HOST_IPV6,
-    TOTAL_SIZE_AT,
     VALUE_END,
     host_bits,
     magic_of_topic,
@@ -79,7 +77,7 @@ def validate_batch(
         for index, row in enumerate(batch.rows):
             expected.check(batch.data, index, row)
         return batch
-    if batch.uniform and expected.all_fit(batch):
+    if expected.all_fit(batch):
         return batch
     unfit = expected.unfit(batch)
     if unfit.any():
@@ -93,11 +91,10 @@ def validate_batch(
 def _same_bytes(bits: int) -> NDArray[np.uint8]:
     """uint8[size of the header, host_bits() of which are `bits`]: 255 where all_fit() compares, else 0."""
     same = np.zeros(HEADERS[bits].size, np.uint8)
-    fields = (TOTAL_SIZE_AT, 4), (MAGIC_AT, 4), (QUEUE_ID_AT, 4), (SYS_FLAG_AT, 4)
     host_size = HOST_SIZE_IPV6 if bits & 1 else HOST_SIZE_IPV4
-    for begin, size in (*fields, (BORN_HOST_AT, host_size)):
+    for begin, size in ((MAGIC_AT, 4), (QUEUE_ID_AT, 4), (SYS_FLAG_AT, 4), (BORN_HOST_AT, host_size)):
         same[begin : begin + size] = 255
-    same[-16:] = 255  # RECONSUMETIMES, PREPAREDTRANSACTIONOFFSET, BODYLENGTH
+    same[-16:-4] = 255  # RECONSUMETIMES, PREPAREDTRANSACTIONOFFSET
     return same
 
 
@@ -167,15 +164,19 @@ class Expected:
         return unfit
 
     def all_fit(self, batch: RecordBatch) -> bool:
-        """Whether no record of a uniform batch is unfit; it may be False for a batch of which that is true.
+        """Whether no record is unfit; it may be False for a batch of which that is true.
 
         Header fields and topic are compared with the first record's, byte by byte: that is checked alone.
         """
         row = batch.row(0)
-        stride, count = row.size, len(batch)
-        size = row.body_position - row.position
-        heads = strided_rows(batch.data, row.position, count, size, stride)
-        topics = strided_rows(batch.data, row.topic_position, count, row.topic_size, stride)
+        if not batch.uniform and (
+            (batch.sys_flags != row.sys_flag).any()
+            or (batch.topic_sizes != row.topic_size).any()
+            or int(batch.body_sizes.max()) > self.body_size_max
+        ):
+            return False
+        heads = batch.bytes_at(batch.positions, row.body_position - row.position)
+        topics = batch.bytes_at(batch.topic_positions, row.topic_size)
         if ((heads ^ heads[0]) & _same_bytes(host_bits(row.sys_flag))).any() or (topics != topics[0]).any():
             return False
         try:
@@ -188,7 +189,7 @@ class Expected:
         if self._unfit_properties(batch).any() or forbidden_names(batch).any():
             return False
         if row.sys_flag & SYS_FLAG_COMPRESSED and not all(
-            _has_stream(batch.data, batch.row(index)) for index in range(count)
+            _has_stream(batch.data, batch.row(index)) for index in range(len(batch))
         ):
             return False
         return bool((batch.crcs() == batch.body_crcs).all())

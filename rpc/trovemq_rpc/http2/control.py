@@ -40,6 +40,7 @@ from trovemq_rpc.http2.state import RESET_BY_PEER
 from trovemq_rpc.http2.streams import CLOSED, Stream
 
 SETTINGS_IN_A_FRAME_MAX: Final = 64  # there are six; a peer may know some more than we do
+STREAMS_OF_WORK: Final = 32  # whose windows a SETTINGS frame changes: that costs about as much as a frame
 GOAWAY_TEXT_MAX: Final = 1_024  # kept of a peer's text: it is for people
 
 
@@ -95,8 +96,16 @@ class ControlFrames(Sending):
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS are not a multiple of six bytes")
         if len(payload) > 6 * SETTINGS_IN_A_FRAME_MAX:
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "too many settings in a frame")
+        window = self.peer_initial_window
         for identifier, value in frames.SETTING.iter_unpack(payload):
-            self._setting(identifier, value)
+            if identifier == Setting.INITIAL_WINDOW_SIZE:
+                if value > WINDOW_LIMIT:
+                    raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE above 2^31-1")
+                window = value
+            else:
+                self._setting(identifier, value)
+        if window != self.peer_initial_window:
+            self._initial_window(window)
         self.write(frames.SETTINGS_ACK)
         self.events.append((ev.SETTINGS, None, None, False))
         self.drain()
@@ -109,11 +118,7 @@ class ControlFrames(Sending):
                 stream.receive_window -= surplus
 
     def _setting(self, identifier: int, value: int) -> None:
-        if identifier == Setting.INITIAL_WINDOW_SIZE:
-            if value > WINDOW_LIMIT:
-                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE above 2^31-1")
-            self._initial_window(value)
-        elif identifier == Setting.MAX_FRAME_SIZE:
+        if identifier == Setting.MAX_FRAME_SIZE:
             if not FRAME_SIZE_DEFAULT <= value <= FRAME_SIZE_LIMIT:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "MAX_FRAME_SIZE out of range")
             self.peer_frame_size_max = value
@@ -125,7 +130,10 @@ class ControlFrames(Sending):
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "ENABLE_PUSH out of range")
 
     def _initial_window(self, value: int) -> None:
-        """Section 6.9.2: all streams' windows change by the difference, and may become negative."""
+        """Section 6.9.2: all streams' windows change by the difference, and may become negative. Of several
+        values in a frame only the last is applied: each is work for all streams.
+        """
+        self.work_beside += len(self.streams) // STREAMS_OF_WORK
         difference = value - self.peer_initial_window
         self.peer_initial_window = value
         for stream in self.streams.values():

@@ -31,7 +31,7 @@ from trovemq_rpc.http2.headers import (
     check_response,
     malformed,
 )
-from trovemq_rpc.http2.hpack import HeaderListTooLarge, HpackError
+from trovemq_rpc.http2.hpack import HeaderBomb, HeaderListTooLarge, HpackError
 from trovemq_rpc.http2.limits import Limits
 from trovemq_rpc.http2.state import DEFAULT_LIMITS, RESET_BY_PEER, RESET_BY_US
 from trovemq_rpc.http2.streams import AFTER_RECEIVED_END, CLOSED, MAY_RECEIVE, OPEN, Buffer, Stream
@@ -99,8 +99,11 @@ class HeaderBlocks(ControlFrames):
             fields = self.decoder.decode(bytes(block))
         except HeaderListTooLarge:
             fields = None
+        except HeaderBomb:
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "a header bomb") from None
         except HpackError as error:
             raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, str(error)) from None
+        self.work_beside += self.decoder.work
         stream = self.streams.get(stream_id)
         ended = bool(flags & END_STREAM)
         if stream is None:

@@ -9,7 +9,8 @@ PROTOCOL_ERROR.
 | a request has :method, :scheme and a :path that is not empty; a response has :status        | 8.3.1, 8.3.2 |
 | trailers have no pseudo-header fields                                                       | 8.1          |
 
-Sound fields are remembered, so that a field which every call repeats costs one look-up.
+Sound fields are remembered, so that a field which every call repeats costs one look-up. So are the
+pseudo-header fields of requests, all together: by themselves they are sound only before all other fields.
 """
 
 from __future__ import annotations
@@ -31,12 +32,19 @@ LIST_SIZE_OF_A_BYTE_MAX: Final = 60
 """A byte of a header block that we send stands for at most so many bytes of its header list."""
 _FIELD_OVERHEAD: Final = 32  # section 6.5.2
 
+PSEUDO_FIELDS_USUAL: Final = 4  # of a request; one without an authority has fewer
+REQUEST_LINES_MAX: Final = 256  # remembered by the process; all are forgotten when there are more
+REQUEST_LINE_SIZE_MAX: Final = 512  # larger ones are rarely repeated: at most 128 KiB are remembered
+
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
-_BAD_VALUE = re.compile(rb"[\x00\r\n]|^[ \t]|[ \t]\Z")
+_FORBIDDEN: Final = b"\x00\r\n"
+_BLANKS: Final = b" \t"
 _CONNECTION_SPECIFIC = frozenset(
     (b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade")
 )
+_RequestLine = tuple[bytes, bytes, bytes, bytes]  # method, scheme, path, authority
 _sound: set[Field] = set()
+_request_lines: dict[tuple[Field, ...], _RequestLine] = {}
 
 
 class RequestHead:
@@ -72,10 +80,26 @@ def list_size(fields: Iterable[Field]) -> int:
 
 
 def check_request(headers: Fields) -> RequestHead:
+    count = PSEUDO_FIELDS_USUAL
+    pseudo = tuple(headers[:count])
+    line = _request_lines.get(pseudo)
+    if line is None or (len(headers) > count and headers[count][0][:1] == b":"):
+        count, line = _read_request_line(headers)
+        if count == len(pseudo) and sum(map(len, line)) <= REQUEST_LINE_SIZE_MAX:
+            if len(_request_lines) >= REQUEST_LINES_MAX:
+                _request_lines.clear()
+            _request_lines[pseudo] = line
+    method, scheme, path, authority = line
+    head = RequestHead(method, scheme, path, authority, headers[count:])
+    head.content_length = check_fields(head.fields)
+    return head
+
+
+def _read_request_line(headers: Fields) -> tuple[int, _RequestLine]:
+    """How many pseudo-header fields there are, and their values."""
     method = scheme = path = authority = None
     count = 0
-    for field in headers:
-        name, value = field
+    for name, value in headers:
         if name[:1] != b":":
             break
         count += 1
@@ -89,13 +113,10 @@ def check_request(headers: Fields) -> RequestHead:
             authority = value
         else:
             raise malformed("a pseudo-header field is unknown or duplicate")
-        if field not in _sound:
-            _check_value(name, value)
+        _check_value(value)
     if not method or not scheme or not path:
         raise malformed(":method, :scheme or :path is missing")
-    head = RequestHead(method, scheme, path, authority or b"", headers[count:])
-    head.content_length = check_fields(head.fields)
-    return head
+    return count, (method, scheme, path, authority or b"")
 
 
 def check_response(headers: Fields) -> ResponseHead:
@@ -123,17 +144,17 @@ def check_fields(fields: Fields) -> int:
             continue
         if name in _CONNECTION_SPECIFIC or (name == b"te" and value != b"trailers"):
             raise malformed(f"{name.decode()} is connection-specific")
-        _check_value(name, value)
+        _check_value(value)
+        if len(name) + len(value) <= SOUND_FIELD_SIZE_MAX:
+            if len(_sound) >= SOUND_FIELDS_MAX:
+                _sound.clear()
+            _sound.add(field)
     return length
 
 
-def _check_value(name: bytes, value: bytes) -> None:
-    if _BAD_VALUE.search(value):
+def _check_value(value: bytes) -> None:
+    if len(value.translate(None, _FORBIDDEN)) != len(value) or value.strip(_BLANKS) != value:
         raise malformed("a field's value has a forbidden character")
-    if len(name) + len(value) <= SOUND_FIELD_SIZE_MAX:
-        if len(_sound) >= SOUND_FIELDS_MAX:
-            _sound.clear()
-        _sound.add((name, value))
 
 
 def _content_length(value: bytes, before: int) -> int:

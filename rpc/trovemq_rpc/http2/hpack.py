@@ -27,7 +27,7 @@ from typing import Final
 from trovemq_rpc.http2.hpack_tables import STATIC_TABLE
 from trovemq_rpc.http2.huffman import HuffmanError, huffman_decode
 
-__all__ = ["Decoder", "Encoder", "Header", "HeaderListTooLarge", "HpackError"]
+__all__ = ["Decoder", "Encoder", "Header", "HeaderBomb", "HeaderListTooLarge", "HpackError"]
 
 Header = tuple[bytes, bytes]
 
@@ -37,6 +37,13 @@ HEADER_LIST_SIZE_DEFAULT: Final = 16 * 1024  # grpc-core's hard limit of metadat
 
 # A larger integer means nothing here: lengths end with the block, indices with the tables.
 INTEGER_MAX: Final = 2**28
+
+SIZE_UPDATES_MAX: Final = 16  # in a block: an encoder needs two (section 4.2); each costs as much as a field
+LIST_SIZE_BOMB: Final = 256 * 1024
+"""A larger header list is not read to its end: a byte of a block may be a field, so a block of 64 KiB could
+take 13 ms. An honest list does not get there: four times our usual limit.
+"""
+BYTES_OF_WORK: Final = 32  # of a block: to read them costs about as much as two fields, if they are Huffman's
 
 # The blocks that a decoder caches: repeated calls send the same one, and large ones are rarely repeated.
 # Each connection has a decoder, so all its blocks together are bounded.
@@ -53,6 +60,10 @@ _NEVER_INDEXED: Final = frozenset({b"authorization", b"proxy-authorization", b"c
 
 class HpackError(Exception):
     """The block cannot be decoded, nor any block after it: a connection error COMPRESSION_ERROR."""
+
+
+class HeaderBomb(Exception):  # noqa: N818 - the name states the reason
+    """The fields are so many that the block was not read to its end: the connection ends."""
 
 
 class HeaderListTooLarge(Exception):  # noqa: N818 - the name states the reason, as HTTP's status 431 does
@@ -105,6 +116,7 @@ class Decoder:
         "_size_limit",
         "_size_max",
         "shared",
+        "work",
     )
 
     def __init__(
@@ -122,6 +134,7 @@ class Decoder:
         self._cached: dict[bytes, list[Header]] = {}
         self._cached_size = 0
         self.shared = False  # whether equal blocks get the last list, too
+        self.work = 0  # that the last block was, as `Receiving.parse` counts it; none if it was cached
 
     @property
     def table_size(self) -> int:
@@ -134,6 +147,7 @@ class Decoder:
         known = self._cached.get(block)
         if known is not None:
             self.shared = True
+            self.work = 0
             return known
         self._changed = self.shared = False
         self._list_size = 0
@@ -147,7 +161,9 @@ class Decoder:
             self._cached.clear()
             self._cached_size = 0
         if self._list_size > self._list_size_max:
+            self.work = len(block) // 2
             raise HeaderListTooLarge(self._list_size, self._list_size_max)
+        self.work = len(fields) // 2 + len(block) // BYTES_OF_WORK
         if not self._changed:
             self._cache(block, fields)
         return fields
@@ -164,8 +180,11 @@ class Decoder:
 
     def _size_updates(self, block: bytes) -> int:
         """Apply the updates that open the block; return where its fields begin."""
-        at = 0
+        at = updates = 0
         while at < len(block) and block[at] & 0xE0 == 0x20:
+            updates += 1
+            if updates > SIZE_UPDATES_MAX:
+                raise HpackError("a block has too many dynamic table size updates")
             size = block[at] & 0x1F
             at += 1
             if size == 0x1F:
@@ -180,6 +199,7 @@ class Decoder:
     def _fields(self, block: bytes, at: int) -> list[Header]:
         fields: list[Header] = []
         end, size, size_max = len(block), 0, self._list_size_max
+        size_bomb = max(size_max * 4, LIST_SIZE_BOMB)
         entries = self._entries
         while at < end:
             first = block[at]
@@ -199,6 +219,8 @@ class Decoder:
             size += len(field[0]) + len(field[1]) + ENTRY_OVERHEAD
             if size <= size_max:
                 fields.append(field)
+            elif size > size_bomb:
+                raise HeaderBomb
         self._list_size = size
         return fields
 

@@ -5,6 +5,9 @@ some (the layer above calls `refill`), and each call that ends well gives one re
 the bucket empty ends the connection with ENHANCE_YOUR_CALM. An honest peer never gets there; a flood does
 within a second.
 
+How much of this a connection may do before the others have their turn, is another limit (rest.py). Where a
+list of header fields is so large that the connection ends, hpack.py says (`LIST_SIZE_BOMB`).
+
 | limit | default | reason |
 | --- | --- | --- |
 | concurrent_streams_max | 1,000 | a peer's calls and handlers at one time |
@@ -76,7 +79,16 @@ class Allowance:
 class Allowances:
     """All buckets of a connection."""
 
-    __slots__ = ("empty_data", "pings", "priorities", "resets", "settings", "unknown", "window_updates")
+    __slots__ = (
+        "_all",
+        "empty_data",
+        "pings",
+        "priorities",
+        "resets",
+        "settings",
+        "unknown",
+        "window_updates",
+    )
 
     def __init__(self, limits: Limits) -> None:
         self.resets = _allowance("streams reset", limits.resets_allowed, 5)
@@ -86,12 +98,21 @@ class Allowances:
         self.empty_data = _allowance("empty DATA frames", limits.empty_data_allowed, 10)
         self.window_updates = _allowance("WINDOW_UPDATE frames", limits.window_updates_allowed, 1)
         self.unknown = _allowance("frames of unknown types", limits.unknown_frames_allowed, 10)
+        self._all = (
+            self.resets,
+            self.pings,
+            self.settings,
+            self.priorities,
+            self.empty_data,
+            self.window_updates,
+            self.unknown,
+        )
 
     def refill(self) -> None:
         """Once a second."""
-        for name in self.__slots__:
-            allowance: Allowance = getattr(self, name)
-            allowance.give(allowance.per_second)
+        for allowance in self._all:
+            if allowance.left < allowance.capacity:
+                allowance.give(allowance.per_second)
 
 
 def _allowance(name: str, capacity: int, seconds_to_fill: int) -> Allowance:

@@ -46,7 +46,7 @@ from trovemq_rpc.http2.streams import MAY_RECEIVE, Stream
 
 PARTIAL_SIZE_MIN: Final = 8_192  # a DATA frame above this is delivered in parts, as they arrive
 WORK_UNLIMITED: Final = 1 << 62  # more than any read
-HEADER_BYTES_A_UNIT: Final = 64  # of a header block: decoding them costs about as much as a frame does
+FRAME_WORK: Final = 2  # units of `parse`; a unit takes about half a microsecond
 PLAIN_HEADERS_MASK: Final = PADDED | PRIORITY_FLAG | END_HEADERS
 
 _unpack_header = frames.FRAME_HEADER.unpack_from
@@ -83,9 +83,9 @@ class Receiving(HeaderBlocks):
         """Reads the complete frames and returns how many bytes they are. The caller passes the other bytes
         again, with those that follow.
 
-        It stops after `work_max` units of work (`stopped`): one a frame, and one for each 64 bytes of a
-        header block. A violation of the protocol becomes the event FAULT, and GOAWAY is among the output. All
-        bytes after it are ignored.
+        It stops after `work_max` units of work (`stopped`): two a frame, and more for a header block that is
+        not cached (`Decoder.work`) and for SETTINGS that change the windows of many streams. A violation of
+        the protocol becomes the event FAULT, and GOAWAY is among the output. All bytes after it are ignored.
         """
         self.stopped = False
         if self.failed:
@@ -98,7 +98,8 @@ class Receiving(HeaderBlocks):
                     return 0
             return self._frames(data, position, work_max)
         except ConnectionFault as fault:
-            self.fail(fault.with_traceback(None))  # whose frames hold the event that would hold them
+            fault.__context__ = None  # its frames, too, hold the event that would hold them
+            self.fail(fault.with_traceback(None))
             return len(data)
 
     def fail(self, fault: ConnectionFault) -> None:
@@ -141,7 +142,7 @@ class Receiving(HeaderBlocks):
             if work_left <= 0:
                 self.stopped = True
                 break
-            work_left -= 1
+            work_left -= FRAME_WORK
             high, low, kind, flags, stream_id = _unpack_header(data, position)
             length = high << 16 | low
             stream_id &= 0x7FFFFFFF
@@ -176,7 +177,6 @@ class Receiving(HeaderBlocks):
             elif end > size:
                 break
             elif kind == HEADERS:
-                work_left -= length // HEADER_BYTES_A_UNIT
                 if flags & PLAIN_HEADERS_MASK == END_HEADERS and stream_id:
                     self._header_block(stream_id, data[start:end], flags, False)
                 else:
@@ -185,6 +185,9 @@ class Receiving(HeaderBlocks):
                 self._continuation(data[start:end], flags, stream_id)
             else:
                 self._control(kind, data[start:end], flags, stream_id)
+            if self.work_beside:
+                work_left -= self.work_beside
+                self.work_beside = 0
             position = end
         return position
 

@@ -223,15 +223,21 @@ class Sending(ConnectionState):
             self.events.append((ev.WRITABLE, stream, None, False))
 
     def drain(self) -> None:
-        """Gives each waiting stream its turns, until the connection's window or the transport stops them all.
+        """Gives each waiting stream its turns, until the connection's window or the transport stops them all,
+        or the output is a turn's share.
 
         A stream that its own window stopped is not in `blocked`: the others must not wait for it.
         """
-        while self.blocked and self.can_write and self.send_window > 0:
+        while self.may_drain and self.output_size < self.output_max:
             _, stream = self.blocked.popitem(last=False)
             self._drain(stream, one_frame=True)
             if stream.pending and stream.send_window > 0:
                 self.blocked[stream.id] = stream
+
+    @property
+    def may_drain(self) -> bool:
+        """Some stream has bytes that could leave now."""
+        return bool(self.blocked) and self.can_write and self.send_window > 0
 
     def window_opened(self, stream: Stream) -> None:
         """The stream's own window grew. A stream with waiting bytes takes turns again."""

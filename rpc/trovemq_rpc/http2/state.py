@@ -39,6 +39,8 @@ _encoder.encode(())
 encode_block = _encoder.encode
 TABLE_SIZE_UPDATE: Final = b"\x20"
 
+OUTPUT_UNLIMITED: Final = 1 << 62  # more than any output
+
 # How a stream that is gone was closed, where that matters for late frames.
 RESET_BY_US: Final = 1  # its peer may not know yet: late frames are ignored
 RESET_BY_PEER: Final = 2  # late frames break the protocol
@@ -63,6 +65,7 @@ class ConnectionState:
         self.goaway_sent: int | None = None  # the last stream id of ours
         self.goaway_received: int | None = None
         self.failed = False
+        self.work_beside = 0  # of this read, beside its frames: fields of header blocks, streams of SETTINGS
         self.lingering = 0  # handlers that still run although their streams are gone: they count as streams
 
         self.peer_concurrent_streams_max = (
@@ -73,6 +76,7 @@ class ConnectionState:
         self.peer_initial_window = WINDOW_DEFAULT
         self.send_window = WINDOW_DEFAULT
         self.can_write = True  # False while the transport is full
+        self.output_max = OUTPUT_UNLIMITED  # of bytes that wait at the streams and leave in a turn
         self.held_back = 0  # bytes that wait at the streams
         self.blocked: OrderedDict[int, Stream] = OrderedDict()
 

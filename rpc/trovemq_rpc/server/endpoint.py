@@ -253,7 +253,7 @@ class ServerEndpoint(CallEndpoint):
                 resets.left += 1
         self._ping_strikes = 0
         if not self.calls:
-            self._idle_since = 0.0
+            self._idle_since = self.quiet_until = 0.0
             if self._draining:
                 self.loop.call_soon(self._close_if_drained)
 
@@ -302,6 +302,7 @@ class ServerEndpoint(CallEndpoint):
         if self._draining or self.closing:
             return
         self._draining = True
+        self.quiet_until = 0.0
         self._drain_at = self.loop.time()
         if not self.may_write:
             self.close()
@@ -336,6 +337,12 @@ class ServerEndpoint(CallEndpoint):
             self._idle_since = self._idle_since or now
             if now - self._idle_since > options.connection_idle_s:
                 self.drain()
+
+    def until_next_look(self) -> float:
+        if self._draining:
+            return 0.0
+        until = self._started + self._age_max
+        return until if self.calls else min(until, self._idle_since + self.options.connection_idle_s)
 
     # --- names ------------------------------------------------------------------------------------------
     def auth_context(self) -> Mapping[str, Iterable[bytes]]:

@@ -1,8 +1,10 @@
-"""A request's header list as gRPC reads it. Equal lists share a RequestHead, which keeps the result: so it is
-made once.
+"""A request's header list as gRPC reads it. Equal lists of a connection share a RequestHead, which keeps the
+result: so it is made once.
 """
 
 from __future__ import annotations
+
+from typing import Any, Final
 
 from trovemq_rpc.http2.headers import RequestHead
 from trovemq_rpc.server.method import Method
@@ -11,9 +13,12 @@ from trovemq_rpc.wire.deadline import decode_timeout
 from trovemq_rpc.wire.metadata import Pair, decode_metadata
 from trovemq_rpc.wire.status import StatusCode
 
+_READ: Final = frozenset((b"content-type", b"grpc-timeout", b"grpc-encoding", b"grpc-accept-encoding"))
+
 
 class CallHead:
-    """The headers of a call."""
+    """The headers of a call. `note`: for the handlers, a result of theirs that holds for all calls with these
+    headers on this connection."""
 
     __slots__ = (
         "_fields",
@@ -23,6 +28,7 @@ class CallHead:
         "encoding",
         "method",
         "not_grpc",
+        "note",
         "refusal",
         "timeout",
     )
@@ -38,6 +44,7 @@ class CallHead:
         self.not_grpc = True
         self.refusal: tuple[StatusCode, str] | None = None
         self._metadata: tuple[Pair, ...] | None = None
+        self.note: Any = None
 
     @property
     def path(self) -> str:
@@ -49,11 +56,21 @@ class CallHead:
             self._metadata = decode_metadata(self._fields)
         return self._metadata
 
+    def first(self, key: str) -> str | None:
+        """The first value of a key whose values are texts, without decoding all metadata."""
+        name = key.encode()
+        for own, value in self._fields:
+            if own == name:
+                return value.decode("latin-1")
+        return None
+
 
 def read_head(head: RequestHead, method: Method | None, accepted: bytes = ACCEPTED) -> CallHead:
     """`accepted`: the encodings that the server takes, as grpc-accept-encoding lists them."""
     call = CallHead(head, method)
     for name, value in head.fields:
+        if name not in _READ:
+            continue
         if name == b"content-type":
             call.not_grpc = value[:16] != b"application/grpc" or value[16:17] not in {b"", b"+", b";"}
         elif name == b"grpc-timeout":

@@ -14,6 +14,19 @@ WRITE_BUFFER_HIGH: Final = 64 * 1024  # asyncio's default
 _ports = count(49_152)
 
 
+class _Nobody:
+    """The peer of an end whose connection is gone at both ends."""
+
+    _lost = True
+
+    def _lose(self, error: Exception | None) -> None: ...
+
+    def _deliver_later(self) -> None: ...
+
+
+_NOBODY: Final = _Nobody()
+
+
 class _Clock(Protocol):
     """The part of a loop that an end needs."""
 
@@ -29,7 +42,7 @@ class MemoryTransport(asyncio.Transport):
         super().__init__(names)
         self._loop = loop
         self._pipe = outgoing
-        self._peer: MemoryTransport
+        self._peer: Any  # a MemoryTransport, until both are lost
         self._protocol: asyncio.BaseProtocol | None = None
         self._closing = False
         self._lost = False
@@ -115,6 +128,8 @@ class MemoryTransport(asyncio.Transport):
             protocol, self._protocol = self._protocol, None
             if protocol is not None:
                 protocol.connection_lost(error)
+            if self._peer._lost:
+                self._peer._peer = self._peer = _NOBODY  # else the two are a cycle for the garbage collector
 
     @property
     def lost(self) -> bool:

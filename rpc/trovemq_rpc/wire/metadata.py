@@ -37,6 +37,10 @@ _RESERVED: Final = frozenset(
         b"host",
     )
 )
+PAIRS_MAX: Final = 1_024  # remembered by the process; all are forgotten when there are more
+PAIR_SIZE_MAX: Final = 256  # larger ones are rarely repeated: at most 256 KiB are remembered
+_pairs: dict[Field, Pair] = {}
+"""Pairs by their fields: most calls of a client repeat most of them."""
 _NEVER_SENT: Final = frozenset(name.decode() for name in _RESERVED) | {"user-agent"}
 
 
@@ -151,14 +155,24 @@ def too_large_metadata(size: int, limit: int) -> str:
 def decode_metadata(fields: Iterable[Field]) -> tuple[Pair, ...]:
     """The application's part of a header list."""
     pairs: list[Pair] = []
-    for name, value in fields:
+    for field in fields:
+        known = _pairs.get(field)
+        if known is not None:
+            pairs.append(known)
+            continue
+        name, value = field
         if name in _RESERVED or name[:1] == b":":
             continue
         key = name.decode("ascii")
         if name.endswith(b"-bin"):
             pairs.extend((key, decode_binary(part)) for part in value.split(b","))
-        else:
-            pairs.append((key, value.decode("latin-1")))
+            continue
+        pair = (key, value.decode("latin-1"))
+        pairs.append(pair)
+        if len(name) + len(value) <= PAIR_SIZE_MAX:
+            if len(_pairs) >= PAIRS_MAX:
+                _pairs.clear()
+            _pairs[field] = pair
     return tuple(pairs)
 
 

@@ -216,6 +216,57 @@ async def test_a_silent_peer_is_found_by_keepalive() -> None:
         assert both.server.metrics.keepalive_timeouts == 1
 
 
+async def test_a_quiet_connection_needs_no_look_until_something_is_due(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    options = [("grpc.keepalive_time_ms", 10_000), ("grpc.max_connection_idle_ms", 60_000)]
+    async with ends(options=options) as both:
+        await both.unary("Echo")(b"")
+        (endpoint,) = both.server.endpoints
+        now = both.channel.loop.time()
+        endpoint.tick(now)
+        assert now + 9 < endpoint.quiet_until <= now + 10, "until its keepalive"
+        looks: list[float] = []
+        monkeypatch.setattr(endpoint, "on_tick", looks.append)
+        for seconds in range(1, 10):
+            endpoint.tick(now + seconds)
+        assert not looks
+        await both.unary("Echo")(b"")
+        endpoint.tick(now + 9.5)
+        assert looks == [now + 9.5], "bytes came"
+        endpoint.tick(now + 20)
+        endpoint.tick(now + 20.1)
+        assert looks == [now + 9.5, now + 20, now + 20.1], "its PING is not answered yet"
+
+
+async def test_a_quiet_connection_that_is_idle_or_old_is_drained() -> None:
+    for name in ("grpc.max_connection_idle_ms", "grpc.max_connection_age_ms"):
+        async with ends(options=[("grpc.keepalive_time_ms", 3_600_000), (name, 60_000)]) as both:
+            await both.unary("Echo")(b"")
+            (endpoint,) = both.server.endpoints
+            now = both.channel.loop.time()
+            endpoint.tick(now)
+            endpoint.tick(now + 50)
+            assert not endpoint._draining
+            endpoint.tick(now + 70)
+            assert endpoint._draining
+
+
+async def test_a_quiet_connection_is_drained_within_its_grace() -> None:
+    options = [("grpc.keepalive_time_ms", 3_600_000), ("grpc.max_connection_age_grace_ms", 1_000)]
+    async with ends(options=options) as both:
+        stream = both.stream("Both")()
+        await stream.wait_for_connection()
+        (endpoint,) = both.server.endpoints
+        now = both.channel.loop.time()
+        endpoint.tick(now)
+        endpoint.tick(now + 1)
+        assert endpoint.quiet_until > now + 1
+        endpoint.drain()
+        endpoint.tick(now + 60)
+        await until(lambda: both.server.metrics.connections == 0)
+
+
 async def ping_four_times(both: Ends) -> None:
     (endpoint,) = both.channel.endpoints
     for _ in range(4):

@@ -74,6 +74,11 @@ def refused_streams() -> Iterator[bytes]:
         yield frame(1, 4, stream_id, BLOCK)
 
 
+def bomb(references: int) -> bytes:
+    """A block of which each byte at its end is a field of 4 KiB."""
+    return BLOCK + b"\x40\x01a" + b"\x7f\xd1\x1e" + b"v" * 4048 + b"\xbe" * references
+
+
 def continuations(size: int) -> Iterator[bytes]:
     yield frame(1, 0, 1, BLOCK)
     yield from repeat(frame(9, 0, 1, b"\x00\x01a\x01b" * (size // 5)))
@@ -98,6 +103,7 @@ FLOODS: dict[str, Callable[[], Iterator[bytes]]] = {
     "data on a stream that was reset": lambda: iter(
         [frame(1, 4, 1, BLOCK) + frames.rst_stream(1, 8), *repeat(frame(0, 0, 1), FRAMES_MAX)]
     ),
+    "header bombs": lambda: (frame(1, 5, stream_id, bomb(12_000)) for stream_id in count(1, 2)),
     "goaways": lambda: repeat(frames.goaway(0, 0, b"x" * 100)),
     "resets of a stream that is gone": lambda: iter(
         [frame(1, 5, 1, BLOCK), *repeat(frames.rst_stream(1, 8), FRAMES_MAX)]
@@ -123,13 +129,18 @@ def answer_all(server: Connection, data: bytes) -> list[Any]:
     return events
 
 
-@pytest.mark.slow
-def test_a_bomb_of_references_costs_what_its_bytes_cost() -> None:
+def test_a_list_somewhat_too_large_ends_only_its_stream() -> None:
     server = started()
-    bomb = BLOCK + b"\x40\x01a" + b"\x7f\xd1\x1e" + b"v" * 4048 + b"\xbe" * 12_000  # 48 MiB of fields
-    fault, _ = flood(server, (frame(1, 5, stream_id, bomb) for stream_id in range(1, 41, 2)))
+    fault, _ = flood(server, (frame(1, 5, stream_id, bomb(60)) for stream_id in range(1, 41, 2)))
     assert fault is None
     assert len(server.streams) <= 20
+
+
+def test_one_header_block_held_up_everybody_for_13_ms() -> None:
+    """Each byte was a field, and all were read."""
+    server = started()
+    events = server.receive(frame(1, 5, 1, BLOCK + b"\x82" * 65_000))
+    assert [fault.code for kind, _, fault, _ in events if kind == ev.FAULT] == [ErrorCode.ENHANCE_YOUR_CALM]
 
 
 def test_churn_of_the_table_leaves_it_within_its_limit() -> None:
@@ -208,3 +219,19 @@ def server_limit() -> int:
 def test_another_protocol_is_refused_at_its_first_bytes(bytes_: bytes) -> None:
     events = Connection(client_side=False).receive(bytes_)
     assert [(kind, value.code) for kind, _, value, _ in events] == [(ev.FAULT, ErrorCode.PROTOCOL_ERROR)]
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["new", "known"])
+def test_a_pseudo_header_field_after_others_was_accepted_once_known(known: bool) -> None:
+    server = started()
+    authority = (b":authority", b"known" if known else b"new")
+    if known:
+        server.receive(frame(1, 5, 1, Connection.encode([*REQUEST[:3], authority])))
+    for stream_id, misplaced in ((3, [(b"x", b"y"), authority]), (5, [(b"x", b"y"), REQUEST[2]])):
+        block = Connection.encode([*REQUEST[:3], *misplaced])
+        server.take_output()
+        assert not server.receive(frame(1, 5, stream_id, block))
+        assert server.take_output() == [frames.rst_stream(stream_id, ErrorCode.PROTOCOL_ERROR)]
+    trailers = frame(1, 5, 7, Connection.encode([REQUEST[2]]))
+    (_, reset) = server.receive(frame(1, 4, 7, BLOCK) + trailers)
+    assert reset[:3:2] == (ev.RESET, ErrorCode.PROTOCOL_ERROR)

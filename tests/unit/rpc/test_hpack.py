@@ -13,6 +13,7 @@ from trovemq_rpc.http2.hpack import (
     Decoder,
     Encoder,
     Header,
+    HeaderBomb,
     HeaderListTooLarge,
     HpackError,
 )
@@ -180,13 +181,21 @@ def test_a_list_that_is_too_large_is_refused_and_the_table_stays_in_step() -> No
     assert decoder.decode(encoder.encode([(b"x-last", b"3")])) == [(b"x-last", b"3")]
 
 
-def test_a_bomb_of_references_yields_no_more_than_the_limit() -> None:
+def test_a_list_above_the_limit_leaves_the_table_ready() -> None:
     decoder = Decoder(max_header_list_size=8192)
-    bomb = b"\x40\x01a" + b"\x7f\xd1\x1e" + b"v" * 4048 + b"\xbe" * 16_000
+    block = b"\x40\x01a" + b"\x7f\xd1\x1e" + b"v" * 4048
     with pytest.raises(HeaderListTooLarge) as caught:
-        decoder.decode(bomb)
-    assert caught.value.size > 60_000_000  # counted, never built
+        decoder.decode(block + b"\xbe" * 60)
+    assert caught.value.size == 61 * (1 + 4048 + 32)
     assert decoder.decode(b"\xbe") == [(b"a", b"v" * 4048)]
+    with pytest.raises(HeaderBomb):
+        decoder.decode(block + b"\xbe" * 16_000)
+
+
+def test_a_block_of_size_updates_is_refused() -> None:
+    assert Decoder().decode(b"\x20\x3f\xe1\x1f\x82") == [(b":method", b"GET")]
+    with pytest.raises(HpackError, match="size updates"):
+        Decoder().decode(b"\x20" * 17 + b"\x82")
 
 
 def test_a_cached_block_is_dropped_when_the_table_changes() -> None:

@@ -266,6 +266,35 @@ def test_a_deserializer_that_takes_views_gets_messages_without_a_copy() -> None:
     assert kinds == [bytes, memoryview, bytearray], "the first one waited for the coroutine to read"
 
 
+def test_calls_with_equal_headers_share_a_note_on_one_connection_alone() -> None:
+    heads: list[Any] = []
+
+    async def keep(_request: bytes, context: Any) -> bytes:
+        assert context.head.note in {None, context.peer()}
+        context.head.note = context.peer()
+        heads.append(context.head)
+        return b""
+
+    async def program(loop: MemoryLoop) -> None:
+        server = rpc.server()
+        handlers = {"Keep": rpc.unary_unary_rpc_method_handler(keep)}
+        server.add_generic_rpc_handlers((rpc.method_handlers_generic_handler("t.T", handlers),))
+        await server.start()
+        await loop.create_server(lambda: server.accept(None), *ADDRESS)
+        for _ in range(2):
+            async with rpc.insecure_channel(TARGET) as channel:
+                for value in ("1", "1", "1", "2"):
+                    await channel.unary_unary("/t.T/Keep")(b"", metadata=(("key", value),))
+        await server.stop(None)
+
+    run(program)
+    first, second = heads[:4], heads[4:]
+    for one, two, three, other in (first, second):
+        assert two is three
+        assert other not in {one, two}
+    assert not {*map(id, first)} & {*map(id, second)}
+
+
 async def _silent(_requests: Any, context: Any) -> None:
     """Reads nothing."""
     context.set_receiver(lambda _message: False)

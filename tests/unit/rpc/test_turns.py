@@ -2,6 +2,9 @@
 
 import asyncio
 import gc
+import weakref
+from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -9,10 +12,12 @@ import pytest
 import trovemq_rpc as rpc
 from tests.unit.rpc.memory_rpc import ADDRESS, TARGET, run, serving
 from tests.unit.rpc.test_hostile_bytes import BLOCK, frame
+from trovemq_rpc.endpoint import WRITE_HIGH
 from trovemq_rpc.http2 import frames
 from trovemq_rpc.http2.connection import Connection
 from trovemq_rpc.http2.constants import PREFACE, ErrorCode
-from trovemq_rpc.rest import RESTS_SIZE_MAX
+from trovemq_rpc.loop_parts import TICKS_A_TURN, LoopParts
+from trovemq_rpc.rest import RESTS_SIZE_MAX, WORK_A_TURN_MAX
 from trovemq_rpc.server.head import read_head
 from trovemq_rpc.testing.loop import MemoryLoop
 
@@ -114,7 +119,17 @@ def test_a_lost_connection_leaves_nothing_for_the_next_turn() -> None:
     run(program)
 
 
-@pytest.mark.parametrize("end", [b"", frame(6, 0, 0, bytes(8)) * 1_000, b"\xff" * 64])
+@pytest.mark.parametrize(
+    "end",
+    [
+        b"",
+        frame(6, 0, 0, bytes(8)) * 1_000,
+        b"\xff" * 64,
+        frame(1, 5, 3, b"\x82" * 60_000),
+        frame(1, 5, 3, b"\xff"),
+    ],
+    ids=["none", "flood", "garbage", "header bomb", "half a field"],
+)
 def test_requests_and_a_fault_leave_nothing_to_the_garbage_collector(end: bytes) -> None:
     def once() -> None:
         server = Connection(client_side=False)
@@ -130,3 +145,118 @@ def test_requests_and_a_fault_leave_nothing_to_the_garbage_collector(end: bytes)
         assert gc.collect() == 0
     finally:
         gc.enable()
+
+
+def _frames_in_a_turn(opening: bytes, part: Callable[[int], bytes]) -> int:
+    """How many frames of a flood a connection reads before the others have their turn."""
+    server = Connection(client_side=False)
+    server.receive(OPENING + opening)
+    parts = [part(number) for number in range(90)]
+    used = server.parse(memoryview(b"".join(parts)), WORK_A_TURN_MAX)
+    assert not server.failed
+    return [*accumulate(map(len, parts))].index(used) + 1
+
+
+def test_windows_of_all_streams_by_settings_took_a_turn_200_ms() -> None:
+    streams = b"".join(frame(1, 4, stream_id, ECHO) for stream_id in range(1, 2_000, 2))
+    read = _frames_in_a_turn(streams, lambda number: frames.settings([(4, 60_000 + number)]))
+    assert read < 40
+
+
+def test_each_window_of_one_settings_frame_was_given_to_all_streams() -> None:
+    given: list[int] = []
+
+    class Counting(Connection):
+        def _initial_window(self, value: int) -> None:
+            given.append(value)
+            super()._initial_window(value)
+
+    server = Counting(client_side=False)
+    server.receive(OPENING + frame(1, 4, 1, ECHO))
+    server.receive(frames.settings([(4, 60_000 + number) for number in range(64)]))
+    assert given == [60_063]
+    assert server.streams[1].send_window == 60_063
+
+
+def test_new_header_fields_are_work_of_a_turn() -> None:
+    def churn(number: int) -> bytes:
+        fields = b"".join(b"\x40\x03%03d\x03abc" % (number * 10 + i) for i in range(40))
+        return frame(1, 5, 2 * number + 1, ECHO + fields)
+
+    assert _frames_in_a_turn(b"", churn) < 30
+    assert _frames_in_a_turn(b"", lambda number: frame(1, 5, 2 * number + 1, ECHO)) == 90
+
+
+def test_windows_opened_at_once_release_a_share_of_answers_a_turn() -> None:
+    """All of them left in one step of the loop: 120 MiB took 0.1 s."""
+    count, message = 64, bytes(60_000)
+    call = b"\0" + len(message).to_bytes(4, "big") + message
+    opening = OPENING + frames.settings([(4, 0)]) + frames.window_update(0, 0x7FFF0000)
+
+    async def program(loop: MemoryLoop) -> None:
+        async with serving(loop) as server:
+            peer = _Peer()
+            await loop.create_connection(lambda: peer, *ADDRESS)
+            peer.transport.write(opening)
+            for stream_id in range(1, 2 * count, 2):
+                peer.transport.write(frame(1, 4, stream_id, ECHO) + frame(0, 1, stream_id, call))
+            await asyncio.sleep(1)
+            (endpoint,) = server.endpoints
+            assert endpoint.connection.held_back == count * len(call)
+            peer.transport.pause_reading()
+            before = len(peer.received)
+            peer.transport.write(frames.settings([(4, 1 << 30)]))
+            await asyncio.sleep(1)
+            assert endpoint.transport.get_write_buffer_size() < 2 * WRITE_HIGH
+            peer.transport.resume_reading()
+            await asyncio.sleep(1)
+            assert endpoint.connection.held_back == 0
+            assert len(peer.received) - before > count * len(call)
+            assert server.metrics.calls_ended == {"OK": count}
+
+    run(program)
+
+
+def test_a_connection_that_was_sent_away_was_kept_for_a_second() -> None:
+    """With all that belongs to it: a peer that connects again at once left thousands of them."""
+
+    async def program(loop: MemoryLoop) -> None:
+        async with serving(loop) as server:
+            peer = await _written(loop, b"")
+            (endpoint,) = server.endpoints
+            connection = weakref.ref(endpoint.connection)
+            del endpoint
+            peer.transport.write(b"\xff" * 64)
+            await asyncio.sleep(0.1)
+            assert not server.endpoints
+            assert connection() is None
+
+    run(program)
+
+
+def test_a_second_of_many_connections_is_several_turns() -> None:
+    """Each looks at its peer once a second, and perhaps sends a PING: 10,000 at once are 10 ms and more."""
+    ticked: list[object] = []
+
+    class Ticked:
+        def tick(self, now: float) -> None:
+            ticked.append(self)
+
+    async def program(loop: MemoryLoop) -> None:
+        parts = LoopParts(loop)
+        all_of_them = [Ticked() for _ in range(2 * TICKS_A_TURN + 1)]
+        for one in all_of_them:
+            parts.add(one)
+        while not ticked:
+            await asyncio.sleep(0.1)
+        assert len(ticked) == TICKS_A_TURN
+        lost = next(one for one in all_of_them if one not in ticked)
+        parts.discard(lost)
+        await asyncio.sleep(0.1)
+        assert len(ticked) == len(set(ticked)) == 2 * TICKS_A_TURN
+        await asyncio.sleep(1)
+        assert len(ticked) == 4 * TICKS_A_TURN
+        for one in all_of_them:
+            parts.discard(one)
+
+    run(program)

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 import trovemq_rpc as rpc
 from trovemq_rpc.http2.constants import ErrorCode
+from trovemq_rpc.http2.headers import RequestHead
+from trovemq_rpc.server.head import CallHead
 from trovemq_rpc.wire.compression import DecompressionError, compress, decompress
 from trovemq_rpc.wire.deadline import decode_timeout, encode_timeout
 from trovemq_rpc.wire.framing import FramingError, MessageReader, pack_prefix
@@ -129,3 +131,14 @@ def test_decompression_never_makes_more_than_the_limit() -> None:
     for damaged in (b"", b"garbage", gzip.compress(b"x")[:-3], gzip.compress(b"x") + b"more"):
         with pytest.raises(DecompressionError):
             decompress(b"gzip", damaged, 100)
+
+
+def test_one_value_of_the_metadata_is_that_of_all_of_it() -> None:
+    fields = [(b"te", b"trailers"), (b"x-one", b"caf\xe9"), (b"x-two", b"1"), (b"x-two", b"2")]
+    head = CallHead(RequestHead(b"POST", b"http", b"/s/m", b"", fields), None)
+    assert head.first("x-one") == "caf\xe9"
+    assert head.first("x-two") == "1"
+    assert head.first("x-three") is None
+    for _ in range(2):  # the second time, they are remembered
+        assert decode_metadata(fields) == (("x-one", "caf\xe9"), ("x-two", "1"), ("x-two", "2"))
+    assert head.metadata == decode_metadata(fields)
