@@ -1,7 +1,7 @@
 """The right answers of a store, by a plain list of messages: see tests/support/store_machine.py.
 
 Each way to a message must agree with the list: queue offset, key, unique key, tag, offsetMsgId and time. Of a
-record that was hit (tests/support/damaged_store_machine.py) all that counts is that no answer has it.
+record that was hit (tests/durability/damaged_store_machine.py) all that counts is that no answer has it.
 """
 
 from __future__ import annotations

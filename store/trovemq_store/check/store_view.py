@@ -23,11 +23,13 @@ from trovemq_store.check import layouts
 from trovemq_store.check.layouts import QueueView
 from trovemq_store.check.log_rules import written_bytes
 from trovemq_store.engine.opening import ABORT_PATH, LOCK_PATH
+from trovemq_store.files.files import File
 from trovemq_store.files.read_only import ReadOnlyFileSystem
 from trovemq_store.index.consume_queue import BLANK_SIZE, ROOT_DIRECTORY
 from trovemq_store.log import state
 from trovemq_store.log.commit_log import CommitLog
 from trovemq_store.log.projection import DispatchBatch
+from trovemq_store.log.readable import can_read_record
 from trovemq_store.log.reader import Damage, LogReader
 from trovemq_store.log.whole_runs import WholeRuns
 from trovemq_store.settings import CONSUME_QUEUE_UNIT_SIZE, StoreSettings
@@ -35,6 +37,7 @@ from trovemq_store.topics.deletions import TopicDeletions
 
 COMMIT_LOG_DIRECTORY: Final = "commitlog"
 SEGMENT_SIZE_UNIT: Final = 4096
+SEARCHED_BYTES: Final = 1 << 20  # at once, after a check that they can be read
 STORE_DIRECTORIES: Final = (COMMIT_LOG_DIRECTORY, ROOT_DIRECTORY, "config", "trovemq")
 SIZES: Final = ("commit_log_file_size", "consume_queue_file_size", "index_slot_count", "index_item_count")
 """The sizes that a store cannot be read without, by their names in StoreSettings."""
@@ -215,17 +218,19 @@ def _index_sizes(files: ReadOnlyFileSystem, given: Mapping[str, int]) -> dict[st
 def _slots_by_first_item(files: ReadOnlyFileSystem, path: str, rest: int) -> int:
     """Finds item 1 by its content: a key hash of the record that the header names first.
 
-    A file without items, or whose record is gone, is taken to have RocketMQ's usual 1 slot to 4 items.
+    A file without items, or whose record is gone or cannot be read, is taken to have RocketMQ's usual 1 slot
+    to 4 items. StorageError if the file cannot be read.
     """
     usual = rest // (layouts.SLOT_SIZE + 4 * layouts.ITEM_SIZE)
-    view = files.open(path).view()
-    header = np.frombuffer(view, layouts.HEADER_DTYPE, count=1)[0]
+    file = files.open(path)
+    file.check_readable(0, layouts.HEADER_SIZE)
+    header = np.frombuffer(file.view(), layouts.HEADER_DTYPE, count=1)[0]
     physical_offset = PhysicalOffset(int(header["begin_physical_offset"]))
     if int(header["item_count"]) <= 1:
         return usual
     items_from = layouts.HEADER_SIZE + layouts.ITEM_SIZE  # where item 1 would be if there were no slots
     for key_hash in _key_hashes_at(files, physical_offset):
-        position = _find(view, key_hash.to_bytes(4) + physical_offset.to_bytes(8), items_from)
+        position = _find(file, key_hash.to_bytes(4) + physical_offset.to_bytes(8), items_from)
         slots, odd = divmod(position - items_from, layouts.SLOT_SIZE)
         whole_items = (rest - layouts.SLOT_SIZE * slots) % layouts.ITEM_SIZE == 0
         if slots > 0 and not odd and whole_items:
@@ -233,12 +238,17 @@ def _slots_by_first_item(files: ReadOnlyFileSystem, path: str, rest: int) -> int
     return usual
 
 
-def _find(view: memoryview, wanted: bytes, begin: int) -> int:
-    """The position of `wanted` in a file's view, from `begin` on; -1 if it is absent."""
-    content = view.obj  # searching the mapping itself copies nothing
+def _find(file: File, wanted: bytes, begin: int) -> int:
+    """The position of `wanted` in a file, from `begin` on; -1 if it is absent."""
+    content = file.view().obj  # searching the mapping itself copies nothing
     assert isinstance(content, mmap.mmap | bytes), "a ReadOnlyFile has one of them"
     assert begin >= 0, "a search begins in the file"
-    return content.find(wanted, begin)
+    for at in range(begin, file.size, SEARCHED_BYTES):
+        end = min(at + SEARCHED_BYTES + len(wanted) - 1, file.size)
+        file.check_readable(at, end)
+        if (position := content.find(wanted, at, end)) >= 0:
+            return position
+    return -1
 
 
 def _key_hashes_at(files: ReadOnlyFileSystem, physical_offset: PhysicalOffset) -> list[int]:
@@ -247,8 +257,10 @@ def _key_hashes_at(files: ReadOnlyFileSystem, physical_offset: PhysicalOffset) -
         path = f"{COMMIT_LOG_DIRECTORY}/{name}"
         if not name.isdecimal() or not 0 <= physical_offset - int(name) < files.file_size(path):
             continue
-        view, position = files.open(path).view(), physical_offset - int(name)
-        physical_offset_of_data = int(name)
+        file, position = files.open(path), physical_offset - int(name)
+        if not can_read_record(file, position, file.size):
+            return []
+        view, physical_offset_of_data = file.view(), int(name)
         state_there, _ = check_record(view, position, len(view), physical_offset=physical_offset)
         if state_there is RecordState.RECORD:
             batch, _, _ = scan_run(

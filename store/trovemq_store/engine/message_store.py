@@ -13,7 +13,7 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Final
 
 from trovemq_proto import errors
@@ -43,6 +43,7 @@ from trovemq_store.files.files import Buffer, FileSystem, StorageError
 from trovemq_store.files.guarded import GuardedFileSystem, reserve_chunk_size
 from trovemq_store.index.dispatcher import OnVisible
 from trovemq_store.index.index_file import IndexFileWork
+from trovemq_store.index.open_files import OpenFiles
 from trovemq_store.index.trees.store_trees import StoreTrees
 from trovemq_store.index.trees.tree_index import TreeStep
 from trovemq_store.index.trees.unique_places import UniquePlaces
@@ -59,6 +60,7 @@ from trovemq_store.topics.topic_deletion import TopicDeletion
 __all__ = ["AppendResult", "AppendStatus", "FlushWork", "MessageStore", "SpareWork"]
 
 INDEX_STEP_BYTES: Final = 16 << 20
+_QUEUE_ENDS_OPEN_FILES: Final = 2  # queues are read one after the other
 
 
 class MessageStore(StoreReading):
@@ -554,15 +556,17 @@ class MessageStore(StoreReading):
         self.files.sync_directory("")
 
     def _queue_ends(self, log_end: PhysicalOffset) -> QueueEnds:
-        """The max offset of each queue, of its records below log_end."""
+        """The max offset of each queue, of its records below log_end. May run beside appends in another
+        thread."""
         queues, all_of_them = self.consume_queues, self.visible_offset <= log_end
-        return {
-            topic: {
-                queue.queue_id: queue.max_offset if all_of_them else queue.lower_bound(log_end)
-                for queue in queues.queues(topic)
+        with closing(OpenFiles(self.files, _QUEUE_ENDS_OPEN_FILES)) as open_files:
+            return {
+                topic: {
+                    queue.queue_id: queue.max_offset if all_of_them else queue.end_below(log_end, open_files)
+                    for queue in queues.queues(topic)
+                }
+                for topic in queues.topics()
             }
-            for topic in queues.topics()
-        }
 
     def _release(self, *, stopped: bool) -> None:
         with ExitStack() as always:

@@ -107,6 +107,6 @@ class StoreCheckpoint:
             for topic, ids in queue_ends.items()
         }
         return {
-            topic: {queue.queue_id: queue.min_offset for queue in queues if queue is not None}
+            topic: {queue.queue_id: queue.min_offset_unfollowed() for queue in queues if queue is not None}
             for topic, queues in found.items()
         }

@@ -64,6 +64,10 @@ class FaultyFile:
             raise StorageError("read", self.path, errno.EIO, "injected")
         self._inner.check_readable(begin, end)
 
+    def read(self, begin: int, end: int) -> bytes:
+        self.check_readable(begin, end)
+        return self._inner.read(begin, end)
+
     def written_ranges(self, begin: int) -> Iterator[tuple[int, int]]:
         return self._inner.written_ranges(begin)
 
@@ -200,6 +204,9 @@ class FaultyFileSystem:
 
     def unlock(self, path: str) -> None:
         self.inner.unlock(path)
+
+    def open_files_max(self) -> int:
+        return self.inner.open_files_max()
 
     def free_bytes(self) -> int:
         return self.inner.free_bytes()

@@ -30,6 +30,9 @@ from trovemq_store.files.trees import Trees
 
 Buffer = bytes | bytearray | memoryview
 
+OPEN_FILES_IN_MEMORY: Final = 256
+OPEN_FILES_MAX: Final = 16_384
+"""Of one owner. Memory bounds it: see OpenFiles."""
 DISK_FULL_NUMBERS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -74,6 +77,11 @@ class File(Protocol):
     def check_readable(self, begin: int, end: int) -> None:
         """Brings [begin, end) of the view into memory. StorageError if the disk does not return it: a
         read of the view there would end the process (SIGBUS)."""
+        ...
+
+    def read(self, begin: int, end: int) -> bytes:
+        """A copy of [begin, end), without a mapping: for many files of which little is read. StorageError if
+        the disk does not return it."""
         ...
 
     def written_ranges(self, begin: int) -> Iterator[tuple[int, int]]:
@@ -179,6 +187,10 @@ class FileSystem(Protocol):
     def unlock(self, path: str) -> None: ...
 
     def free_bytes(self) -> int: ...
+
+    def open_files_max(self) -> int:
+        """How many files one owner may keep open for later use, so that others can still open theirs."""
+        ...
 
     def total_bytes(self) -> int:
         """The size of the disk that has the root: used bytes and free bytes."""

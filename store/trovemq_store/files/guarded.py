@@ -48,6 +48,7 @@ class GuardedFile:
         self.size: int = inner.size
         self.view = inner.view
         self.check_readable = inner.check_readable
+        self.read = inner.read
         self.written_ranges = inner.written_ranges
         self.close = inner.close
 
@@ -106,6 +107,7 @@ class GuardedFileSystem:
         self.lock = inner.lock
         self.unlock = inner.unlock
         self.free_bytes = inner.free_bytes
+        self.open_files_max = inner.open_files_max
         self.total_bytes = inner.total_bytes
         self.modified_ms = inner.modified_ms
         self.check_trees = inner.check_trees

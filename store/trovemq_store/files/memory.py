@@ -15,7 +15,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from trovemq_store.files.files import Buffer, File, FileHead, StorageError, WritableMap
+from trovemq_store.files.files import (
+    OPEN_FILES_IN_MEMORY,
+    Buffer,
+    File,
+    FileHead,
+    StorageError,
+    WritableMap,
+)
 from trovemq_store.files.memory_trees import MemoryTrees, TreeContent
 from trovemq_store.files.paths import checked_path, parent_directory
 from trovemq_store.files.real import scatter_into
@@ -54,6 +61,9 @@ class MemoryFile:
 
     def check_readable(self, begin: int, end: int) -> None:
         pass
+
+    def read(self, begin: int, end: int) -> bytes:
+        return bytes(self._content.data[begin:end])
 
     def written_ranges(self, begin: int) -> Iterator[tuple[int, int]]:
         if begin < self.size:
@@ -228,6 +238,9 @@ class MemoryFileSystem:
 
     def unlock(self, path: str) -> None:
         self._locked.discard(path)
+
+    def open_files_max(self) -> int:
+        return OPEN_FILES_IN_MEMORY
 
     def free_bytes(self) -> int:
         return UNBOUNDED_SIZE if self.capacity is None else max(0, self.capacity - self.used_bytes())

@@ -105,6 +105,8 @@ class MemoryTrees:
         maps = dict(self._content.maps)
         for change in changes:
             entries = dict(maps[change.tree])
+            keys = [key for key, _ in change.puts]
+            assert keys == sorted(keys), "puts are sorted by key: LMDB appends them in this order"
             for key in change.removals:
                 entries.pop(key, None)
             for key, value in chain(change.puts, change.entries()):

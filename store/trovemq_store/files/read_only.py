@@ -16,10 +16,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
-from trovemq_store.files.files import Buffer, File, FileHead, StorageError, WritableMap
+from trovemq_store.files.files import (
+    OPEN_FILES_MAX,
+    Buffer,
+    File,
+    FileHead,
+    StorageError,
+    WritableMap,
+)
 from trovemq_store.files.lmdb_trees import DATA_NAME, LmdbTrees, check_structure
 from trovemq_store.files.paths import checked_path
-from trovemq_store.files.real import check_readable, find, read_head, storage_errors
+from trovemq_store.files.real import check_readable, find, os_errors, read_head
 from trovemq_store.files.trees import Trees
 
 # struct flock: l_type, l_whence, l_start, l_len, l_pid
@@ -52,6 +59,10 @@ class ReadOnlyFile:
         if isinstance(self._data, mmap.mmap):
             check_readable(self._data, self._path, begin, end)
 
+    def read(self, begin: int, end: int) -> bytes:
+        self.check_readable(begin, end)
+        return self._data[begin:end]
+
     def written_ranges(self, begin: int) -> Iterator[tuple[int, int]]:
         if begin < self.size:
             yield begin, self.size
@@ -83,7 +94,7 @@ class ReadOnlyFileSystem:
     def open(self, path: str) -> File:
         if path in self.hidden:
             raise StorageError("open", path, errno.ENOENT)
-        with storage_errors("open", path):
+        with os_errors("open", path):
             descriptor = os.open(self._absolute(path), os.O_RDONLY | os.O_CLOEXEC)
             try:
                 size = os.fstat(descriptor).st_size
@@ -93,7 +104,7 @@ class ReadOnlyFileSystem:
         return ReadOnlyFile(path, data)
 
     def list(self, directory: str) -> list[str]:
-        with storage_errors("list", directory):
+        with os_errors("list", directory):
             try:
                 names = os.listdir(self._absolute(directory))
             except FileNotFoundError:
@@ -119,22 +130,22 @@ class ReadOnlyFileSystem:
         return path not in self.hidden and find(self._absolute(path), path) is not None
 
     def file_size(self, path: str) -> int:
-        with storage_errors("stat", path):
+        with os_errors("stat", path):
             return os.stat(self._absolute(path)).st_size
 
     def read_bytes(self, path: str) -> bytes:
-        with storage_errors("read", path):
+        with os_errors("read", path):
             return Path(self._absolute(path)).read_bytes()
 
     def head(self, path: str, length: int) -> FileHead:
-        with storage_errors("read", path):
+        with os_errors("read", path):
             return read_head(self._absolute(path), length)
 
     def is_locked(self, path: str) -> bool:
         """Whether another process holds the store's lock. Only tests it: takes and changes nothing."""
         if not self.exists(path):
             return False
-        with storage_errors("lock", path):
+        with os_errors("lock", path):
             descriptor = os.open(self._absolute(path), os.O_RDONLY | os.O_CLOEXEC)
             try:
                 question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
@@ -177,6 +188,9 @@ class ReadOnlyFileSystem:
     def unlock(self, path: str) -> None:
         _refuse("unlock", path)
 
+    def open_files_max(self) -> int:
+        return OPEN_FILES_MAX
+
     def free_bytes(self) -> int:
         return 0
 
@@ -184,7 +198,7 @@ class ReadOnlyFileSystem:
         return 0
 
     def modified_ms(self, path: str) -> int:
-        with storage_errors("stat", path):
+        with os_errors("stat", path):
             return os.stat(self._absolute(path)).st_mtime_ns // 1_000_000
 
     def check_trees(self, directory: str) -> Sequence[str]:

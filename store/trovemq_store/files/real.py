@@ -10,6 +10,7 @@ import errno
 import fcntl
 import mmap
 import os
+import resource
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,7 +19,14 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
-from trovemq_store.files.files import Buffer, File, FileHead, StorageError, WritableMap
+from trovemq_store.files.files import (
+    OPEN_FILES_MAX,
+    Buffer,
+    File,
+    FileHead,
+    StorageError,
+    WritableMap,
+)
 from trovemq_store.files.lmdb_trees import LmdbTrees, check_structure
 from trovemq_store.files.paths import checked_path, parent_directory
 from trovemq_store.files.trees import Trees
@@ -32,7 +40,7 @@ _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 _POPULATE_READ = 22  # MADV_POPULATE_READ, since Linux 5.14: the error that would be a SIGBUS
 
 
-class storage_errors:  # noqa: N801 (reads as a statement; a generator would cost a start as much as the call)
+class os_errors:  # noqa: N801 (reads as a statement; a generator would cost a start as much as the call)
     """Turns OSError into StorageError, keeping its errno."""
 
     __slots__ = ("_operation", "_path")
@@ -123,7 +131,7 @@ class RealFile:
             if self._descriptor < 0:  # mmap would take -1 for memory without a file
                 raise StorageError("mmap", self._path, errno.EBADF)
             try:
-                with storage_errors("mmap", self._path):
+                with os_errors("mmap", self._path):
                     self._map = mmap.mmap(self._descriptor, self._size, access=mmap.ACCESS_READ)
             except ValueError as error:  # the file was shortened since it was opened
                 raise StorageError("mmap", self._path, errno.EIO, str(error)) from error
@@ -137,6 +145,17 @@ class RealFile:
             assert mapping is not None, "view() makes the mapping"
             assert len(mapping) == self._size, "the whole file is mapped"
         check_readable(mapping, self._path, begin, end)
+
+    def read(self, begin: int, end: int) -> bytes:
+        assert 0 <= begin <= end, "a read ends behind its beginning"
+        assert end <= self._size, "a read stays inside its file"
+        try:
+            data = os.pread(self._descriptor, end - begin, begin)
+        except OSError as error:
+            raise StorageError("read", self._path, error.errno or errno.EIO, str(error.strerror)) from error
+        if len(data) != end - begin:
+            raise StorageError("read", self._path, errno.EIO, "the file was shortened since it was opened")
+        return data
 
     def written_ranges(self, begin: int) -> Iterator[tuple[int, int]]:
         end = begin
@@ -164,7 +183,7 @@ class RealFile:
             raise StorageError("write", self._path, error.errno or errno.EIO, str(error.strerror)) from error
 
     def sync(self) -> None:
-        with storage_errors("sync", self._path):
+        with os_errors("sync", self._path):
             os.fdatasync(self._descriptor)
 
     def close(self) -> None:
@@ -185,7 +204,7 @@ class RealWritableMap(RealFile):
 
     def __init__(self, descriptor: int, path: str, size: int) -> None:
         super().__init__(descriptor, path, size)
-        with storage_errors("mmap", path):
+        with os_errors("mmap", path):
             self._map = mmap.mmap(descriptor, size, access=mmap.ACCESS_WRITE)
         self._bytes: NDArray[np.uint8] | None = np.frombuffer(self._map, dtype=np.uint8)
 
@@ -230,7 +249,7 @@ class RealFileSystem:
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._root = Path(root)
-        with storage_errors("create", str(root)):
+        with os_errors("create", str(root)):
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._locks: dict[str, int] = {}
         self._whole: WholeSync | None = None
@@ -249,7 +268,7 @@ class RealFileSystem:
         """Opens or creates a file of at least `size` bytes; on failure a file that it created is removed."""
         absolute = self._absolute(path)
         flags = _OPEN_FLAGS | os.O_CREAT | (os.O_EXCL if exclusive else 0)
-        with storage_errors("create", path):
+        with os_errors("create", path):
             os.makedirs(os.path.dirname(absolute), exist_ok=True)
             existed = os.path.exists(absolute)
             descriptor = os.open(absolute, flags, 0o644)
@@ -268,7 +287,7 @@ class RealFileSystem:
         return descriptor
 
     def open(self, path: str) -> File:
-        with storage_errors("open", path):
+        with os_errors("open", path):
             descriptor = os.open(self._absolute(path), _OPEN_FLAGS)
             return RealFile(descriptor, path, os.fstat(descriptor).st_size)
 
@@ -277,7 +296,7 @@ class RealFileSystem:
         return RealWritableMap(descriptor, path, os.fstat(descriptor).st_size)
 
     def list(self, directory: str) -> list[str]:
-        with storage_errors("list", directory):
+        with os_errors("list", directory):
             try:
                 return sorted(os.listdir(self._absolute(directory)))
             except FileNotFoundError:
@@ -291,22 +310,22 @@ class RealFileSystem:
         return find(self._absolute(path), path) is not None
 
     def file_size(self, path: str) -> int:
-        with storage_errors("stat", path):
+        with os_errors("stat", path):
             return os.stat(self._absolute(path)).st_size
 
     def read_bytes(self, path: str) -> bytes:
-        with storage_errors("read", path):
+        with os_errors("read", path):
             return Path(self._absolute(path)).read_bytes()
 
     def head(self, path: str, length: int) -> FileHead:
-        with storage_errors("read", path):
+        with os_errors("read", path):
             return read_head(self._absolute(path), length)
 
     def write_atomic(self, path: str, data: bytes) -> None:
         absolute = self._absolute(path)
         temporary = absolute + ".tmp"
         directory = parent_directory(path)
-        with storage_errors("write", path):
+        with os_errors("write", path):
             if directory and not self.is_directory(directory):
                 os.makedirs(os.path.dirname(absolute), exist_ok=True)
                 self.sync_directory(parent_directory(directory))
@@ -332,24 +351,24 @@ class RealFileSystem:
             raise StorageError(operation, path, error.errno or errno.EIO, str(error.strerror)) from error
 
     def truncate(self, path: str, size: int) -> None:
-        with storage_errors("truncate", path):
+        with os_errors("truncate", path):
             os.truncate(self._absolute(path), size)
 
     def rename(self, source: str, target: str) -> None:
         absolute = self._absolute(target)
-        with storage_errors("rename", source):
+        with os_errors("rename", source):
             os.makedirs(os.path.dirname(absolute), exist_ok=True)
             os.rename(self._absolute(source), absolute)
 
     def remove(self, path: str) -> None:
-        with storage_errors("remove", path):
+        with os_errors("remove", path):
             try:
                 os.unlink(self._absolute(path))
             except FileNotFoundError:
                 pass
 
     def remove_directory(self, path: str) -> None:
-        with storage_errors("rmdir", path):
+        with os_errors("rmdir", path):
             try:
                 os.rmdir(self._absolute(path))
             except OSError as error:
@@ -357,10 +376,10 @@ class RealFileSystem:
                     raise
 
     def sync_directory(self, directory: str) -> None:
-        with storage_errors("open", directory):
+        with os_errors("open", directory):
             descriptor = os.open(self._absolute(directory), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            with storage_errors("sync_directory", directory):
+            with os_errors("sync_directory", directory):
                 os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -371,9 +390,9 @@ class RealFileSystem:
 
     def lock(self, path: str) -> None:
         absolute = self._absolute(path)
-        with storage_errors("open", path):
+        with os_errors("open", path):
             descriptor = os.open(absolute, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        with storage_errors("lock", path):
+        with os_errors("lock", path):
             try:
                 # Java's FileChannel.tryLock is a POSIX record lock; flock() would not conflict with it.
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
@@ -383,7 +402,7 @@ class RealFileSystem:
                 raise
         self._locks[path] = descriptor
         if self._whole is None:
-            with storage_errors("open", ""):
+            with os_errors("open", ""):
                 self._whole = WholeSync(self._prefix)
 
     def unlock(self, path: str) -> None:
@@ -394,13 +413,19 @@ class RealFileSystem:
             self._whole.close()
             self._whole = None
 
+    def open_files_max(self) -> int:
+        """Half of the process's descriptors: the other half is for connections and all other files."""
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        share = OPEN_FILES_MAX if soft == resource.RLIM_INFINITY else soft // 2
+        return max(1, min(share, OPEN_FILES_MAX))
+
     def free_bytes(self) -> int:
-        with storage_errors("statvfs", str(self._root)):
+        with os_errors("statvfs", str(self._root)):
             status = os.statvfs(self._root)
         return status.f_bavail * status.f_frsize
 
     def total_bytes(self) -> int:
-        with storage_errors("statvfs", str(self._root)):
+        with os_errors("statvfs", str(self._root)):
             status = os.statvfs(self._root)
         # Space that is reserved for root counts as neither, as in the percentage that df shows.
         return (status.f_blocks - status.f_bfree + status.f_bavail) * status.f_frsize
@@ -412,5 +437,5 @@ class RealFileSystem:
         return LmdbTrees(self._absolute(directory), directory, names)
 
     def modified_ms(self, path: str) -> int:
-        with storage_errors("stat", path):
+        with os_errors("stat", path):
             return os.stat(self._absolute(path)).st_mtime_ns // 1_000_000

@@ -51,7 +51,9 @@ BLANK_UNIT: Final = np.array([(0, BLANK_SIZE, 0)], UNIT_DTYPE)
 ROOT_DIRECTORY: Final = "consumequeue"
 
 _UNIT: Final = Struct(">qiq")
+_Unit = tuple[PhysicalOffset, int, int]
 _NONE: Final = QueueOffset(-1)
+_NOTHING_KNOWN: Final[tuple[QueueOffset, _Unit]] = (_NONE, (LOG_ORIGIN, 0, 0))
 _CHECKED_UNITS: Final = 1024
 _SCANNED_UNITS: Final = 4096
 _OFFSET_MAX: Final = PhysicalOffset((1 << 63) - 1)
@@ -92,8 +94,7 @@ class ConsumeQueue:
         self._first_unit = QUEUE_ORIGIN  # after the blanks; == _end while there is no unit
         self._min = QUEUE_ORIGIN
         self._first_physical = PhysicalOffset(-1)  # of the first unit, where it is known without reading
-        self._known_offset = _NONE  # of a unit that is known without reading
-        self._known_unit = (LOG_ORIGIN, 0, 0)
+        self._known = _NOTHING_KNOWN  # a unit that is known without reading: set whole, for other threads
         self._measured: tuple[QueueTrim, ConsumeQueue] | None = None
 
     @property
@@ -101,6 +102,13 @@ class ConsumeQueue:
         """The first message that can still be read, by the log's minimum at the last trim()."""
         if self._measured is not None:
             self.follow_trim()
+        return self._min
+
+    def min_offset_unfollowed(self) -> QueueOffset:
+        """min_offset, for another thread: the queue is not changed."""
+        trim = self._measured
+        if trim is not None and trim[0].hidden and trim[1].has_units:
+            return max(self._min, trim[1]._min)
         return self._min
 
     @property
@@ -128,12 +136,12 @@ class ConsumeQueue:
     # --- reading ------------------------------------------------------------------------------------
     def unit(self, offset: QueueOffset) -> tuple[PhysicalOffset, int, int]:
         """(physical offset, size, tags code) of one written unit; a blank has the physical offset -1."""
-        if offset == self._known_offset:
-            return self._known_unit
+        known_offset, known_unit = self._known
+        if offset == known_offset:
+            return known_unit
         base, position = self._place(offset)
-        file = self._open_files.get(self._path(base))
-        file.check_readable(position, position + UNIT_SIZE)
-        fields: tuple[PhysicalOffset, int, int] = _UNIT.unpack_from(file.view(), position)
+        data = self._open_files.get(self._path(base)).read(position, position + UNIT_SIZE)
+        fields: tuple[PhysicalOffset, int, int] = _UNIT.unpack(data)
         return (PhysicalOffset(-1), *fields[1:]) if fields[1] == BLANK_SIZE else fields
 
     def written_before(self, offset: QueueOffset) -> QueueOffset:
@@ -142,7 +150,7 @@ class ConsumeQueue:
             base, position = self._place(offset)
             end = position // UNIT_SIZE
             begin = max(0, end - _CHECKED_UNITS)
-            written = np.flatnonzero(self._file_units(base, begin, end)["size"][begin:end] != BLANK_SIZE)
+            written = np.flatnonzero(self._read_units(base, begin, end)["size"] != BLANK_SIZE)
             offset = QueueOffset(base // UNIT_SIZE + begin + (int(written[-1]) if len(written) else -1))
         return max(offset, self._first_unit)
 
@@ -172,13 +180,12 @@ class ConsumeQueue:
         last unit of the queue is known without reading a file."""
         assert count > 0, "a caller asks for units"
         assert self._first_unit <= offset <= self._end - count, "the units are written"
-        if offset == self._known_offset:
-            return [self._known_unit]
+        known_offset, known_unit = self._known
+        if offset == known_offset:
+            return [known_unit]
         base, position = self._place(offset)
         end = min(position + count * UNIT_SIZE, self._file_size)
-        file = self._open_files.get(self._path(base))
-        file.check_readable(position, end)
-        return list(_UNIT.iter_unpack(file.view()[position:end]))
+        return list(_UNIT.iter_unpack(self._open_files.get(self._path(base)).read(position, end)))
 
     def find(self, physical_offset: PhysicalOffset, expected: QueueOffset = _NONE) -> QueueOffset | None:
         """The offset of the message whose record begins there; `expected` is tried first."""
@@ -219,8 +226,8 @@ class ConsumeQueue:
         if offset > self._end:
             self._write(self._end, np.repeat(BLANK_UNIT, offset - self._end))
         self._write(offset, units)
-        self._known_offset = QueueOffset(offset + len(units) - 1)  # a reader at the end asks for it next
-        self._known_unit = units[-1].item()
+        # A reader at the end asks for the last one next.
+        self._known = (QueueOffset(offset + len(units) - 1), units[-1].item())
 
     def publish(self, offset: QueueOffset, count: int) -> None:
         """Makes the units visible that write() wrote at `offset`."""
@@ -247,6 +254,7 @@ class ConsumeQueue:
             fault_point("queues.before_cut")
             self._zero_behind_end()
             fault_point("queues.after_cut")
+            self._unmap_last()
         self._find_first_unit()
         self._min = min(max(self._min, self._first_unit), self._end)
         assert self._bases or not self.has_units, "units lie in files"
@@ -282,14 +290,27 @@ class ConsumeQueue:
     def reader(self, open_files: OpenFiles, trim: QueueTrim) -> ConsumeQueue:
         """A copy of the queue as it is now, for measure_trim() in another thread; it lacks later units. Once
         the trim is hidden, the queue takes over the measured trim."""
+        copy = self._copied(open_files)
+        self._measured = (trim, copy)
+        return copy
+
+    def end_below(self, physical_offset: PhysicalOffset, open_files: OpenFiles) -> QueueOffset:
+        """One past the last message whose record begins below physical_offset. For another thread, which has
+        `open_files` for itself: the queue's own belong to the thread that writes."""
+        copy = self._copied(open_files)
+        if copy.has_units and copy.physical_before(QueueOffset(copy._end - 1)) < physical_offset:
+            return copy._end  # nearly always, and the last unit is known without reading
+        return copy.lower_bound(physical_offset)
+
+    def _copied(self, open_files: OpenFiles) -> ConsumeQueue:
+        """The queue as it is now, with other open files. The end is read first: all its units are written."""
         copy = ConsumeQueue(
             self.topic, self.queue_id, self._files, open_files, DirtyFiles(self._files), self._file_size
         )
-        copy._bases = list(self._bases)
         copy._end, copy._first_unit, copy._min = self._end, self._first_unit, self._min
+        copy._bases = list(self._bases)
         copy._first_physical = self._first_physical
-        copy._known_offset, copy._known_unit = self._known_offset, self._known_unit
-        self._measured = (trim, copy)
+        copy._known = self._known
         return copy
 
     def follow_trim(self) -> None:
@@ -352,11 +373,11 @@ class ConsumeQueue:
         self._bases, self._end = [0], QueueOffset(short.unit_count)
         self._first_unit = self._min = QUEUE_ORIGIN
         self._first_physical = short.first_physical
-        self._known_offset, self._known_unit = QueueOffset(short.unit_count - 1), short.last
+        self._known = (QueueOffset(short.unit_count - 1), short.last)
         return True
 
     def _forget_known(self) -> None:
-        self._first_physical, self._known_offset = PhysicalOffset(-1), _NONE
+        self._first_physical, self._known = PhysicalOffset(-1), _NOTHING_KNOWN
 
     @property
     def names_are_synced(self) -> bool:
@@ -393,7 +414,7 @@ class ConsumeQueue:
         after a power cut, perhaps beside files of the new topic."""
         if deleted_below == 0:
             return False
-        units = self._file_units(base, 0, min(_CHECKED_UNITS, self._file_size // UNIT_SIZE))[:_CHECKED_UNITS]
+        units = self._read_units(base, 0, min(_CHECKED_UNITS, self._file_size // UNIT_SIZE))
         written = np.flatnonzero((units["size"] > 0) & (units["size"] != BLANK_SIZE))
         return len(written) > 0 and int(units["physical_offset"][written[0]]) < deleted_below
 
@@ -423,6 +444,7 @@ class ConsumeQueue:
             self._end = _offset_at(base, count)
             self._zero_behind_end()
         self._end = _offset_at(base, count)
+        self._unmap_last()
 
     def _find_first_unit(self) -> None:
         """Finds the first unit after the blanks at the beginning. A queue of blanks only has no unit."""
@@ -472,6 +494,11 @@ class ConsumeQueue:
         within = position % self._file_size
         return position - within, within
 
+    def _read_units(self, base: int, begin: int, end: int) -> NDArray[np.void]:
+        """A copy of the units [begin, end) of a file."""
+        data = self._open_files.get(self._path(base)).read(begin * UNIT_SIZE, end * UNIT_SIZE)
+        return np.frombuffer(data, UNIT_DTYPE)
+
     def _file_units(self, base: int, begin: int, end: int) -> NDArray[np.void]:
         """All units of a file, not copied: for use before any other file is opened. Only those of [begin,
         end) may be read; StorageError if the disk does not return them."""
@@ -490,7 +517,7 @@ class ConsumeQueue:
         base, position = self._place(offset)
         first = position // UNIT_SIZE
         last = min(first + end - offset, self._file_size // UNIT_SIZE)
-        return self._file_units(base, first, last)[first:last].copy()
+        return self._read_units(base, first, last)
 
     def _write(self, offset: QueueOffset, units: NDArray[np.void]) -> None:
         data = memoryview(units.tobytes())
@@ -536,6 +563,10 @@ class ConsumeQueue:
             if np.frombuffer(file.view()[begin:end], np.uint8).any():
                 file.write(begin, bytes(end - begin))
                 self._dirty.mark(path)
+
+    def _unmap_last(self) -> None:
+        """Open files are not mapped, but for the search for an end."""
+        self._open_files.close_one(self._path(self._bases[-1]))
 
     def _remove_file(self, base: int) -> None:
         # A removal that is not on disk must not bring an old topic's queue back beside synced new ones.

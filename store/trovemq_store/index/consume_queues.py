@@ -82,7 +82,7 @@ class ConsumeQueues:
     def __init__(self, files: FileSystem, settings: StoreSettings) -> None:
         self._files = files
         self._file_size = settings.consume_queue_file_size
-        self._open_files = OpenFiles(files)
+        self._open_files = OpenFiles(files, files.open_files_max())
         self._dirty = DirtyFiles(files)
         self._queues: dict[str, dict[QueueId, ConsumeQueue]] = {}
         self._grown: dict[tuple[str, QueueId], None] = {}
@@ -166,6 +166,11 @@ class ConsumeQueues:
         """The queue offset of the next message that is dispatched."""
         queue = self.get(topic, queue_id)
         return queue.max_offset if queue else QUEUE_ORIGIN
+
+    @property
+    def open_file_count(self) -> int:
+        """Files of queues that stay open until others are used."""
+        return len(self._open_files)
 
     @property
     def queue_count(self) -> int:

@@ -76,6 +76,7 @@ class KeyIndex:
         self.create_failures = 0
         self.files_by_work = False
         """New files come from file_work() only, because their creation waits for the disk."""
+        self._wanted = False  # an entry waits for a file of file_work()
         self._made = False  # the temporary file is complete, and on disk
 
     @property
@@ -414,11 +415,12 @@ class KeyIndex:
     # --- files --------------------------------------------------------------------------------------
     def _writable_file(self) -> IndexFile:
         """The last file, or a new one if that is full. Raises StorageError after three attempts."""
-        if not self._lacks_file:
+        if self._index_files and not self._index_files[-1].full:
             return self._index_files[-1]
         attempt = 1
         while True:
             if self.files_by_work and not self._made:
+                self._wanted = True
                 raise FileWantedError(DIRECTORY)
             try:
                 return self._create()
@@ -428,13 +430,9 @@ class KeyIndex:
                     raise
                 attempt += 1
 
-    @property
-    def _lacks_file(self) -> bool:
-        return not self._index_files or self._index_files[-1].full
-
     def file_work(self) -> IndexFileWork | None:
         """Work that creates the file for the next entry; None if it needs none."""
-        if self._made or not self._lacks_file:
+        if self._made or not self._wanted:
             return None
         size = file_size(self._slot_count, self._item_count)
         return IndexFileWork(self._files, _TEMPORARY_PATH, size, CREATE_ATTEMPTS)
@@ -446,7 +444,7 @@ class KeyIndex:
 
     def _create(self) -> IndexFile:
         path = f"{DIRECTORY}/{self._next_name()}"
-        made, self._made = self._made, False
+        made, self._made, self._wanted = self._made, False, False
         if not made:
             make_index_file(self._files, _TEMPORARY_PATH, file_size(self._slot_count, self._item_count))
         file = place_index_file(self._files, path, _TEMPORARY_PATH, self._slot_count, self._item_count)

@@ -1,7 +1,9 @@
 """A bounded number of open files: the one that was not used for longest is closed first.
 
-A store may have thousands of queues, but not as many descriptors and mappings. A caller uses a file from here
-at once, and keeps neither the file nor a view of it.
+A store may have more queues than the process may have descriptors. An open file takes about 1 KiB of memory,
+and as much of the kernel's, as long as it is not mapped: a mapping takes a descriptor of its own and a page
+for its page table. A caller uses a file from here at once, and keeps neither the file nor a view of it. All
+calls come from one thread.
 """
 
 from __future__ import annotations
@@ -10,13 +12,11 @@ from collections import OrderedDict
 
 from trovemq_store.files.files import File, FileSystem
 
-OPEN_FILES_MAX = 256  # two descriptors each: a mapping keeps one of its own
-
 
 class OpenFiles:
-    def __init__(self, files: FileSystem, limit: int = OPEN_FILES_MAX) -> None:
+    def __init__(self, files: FileSystem, limit: int) -> None:
         self._files = files
-        self._limit = limit
+        self.limit = limit
         self._open: OrderedDict[str, File] = OrderedDict()
 
     def __len__(self) -> int:
@@ -38,10 +38,13 @@ class OpenFiles:
         """The file if it is open; the caller must close it."""
         return self._open.pop(path, None)
 
-    def remove(self, path: str) -> None:
+    def close_one(self, path: str) -> None:
         file = self._open.pop(path, None)
         if file is not None:
             file.close()
+
+    def remove(self, path: str) -> None:
+        self.close_one(path)
         self._files.remove(path)
 
     def close(self) -> None:
@@ -51,7 +54,7 @@ class OpenFiles:
     def _keep(self, path: str, file: File) -> File:
         assert path not in self._open, "a file is opened once"
         self._open[path] = file
-        if len(self._open) > self._limit:
+        if len(self._open) > self.limit:
             self._open.popitem(last=False)[1].close()
         assert path in self._open, "the file that is used stays open"
         return file

@@ -81,24 +81,25 @@ class JsonFile:
         both copies get the content, this time."""
         if content == self._content:
             return
+        mirror = mirror or self._mirror
         try:
-            if (backup := content if mirror or self._mirror else self._content) is not None:
+            if (backup := content if mirror else self._content) is not None:
                 fault_point("json.before_backup")
                 self._files.write_atomic(self.backup_path, backup)
             fault_point("json.before_content")
             self._files.write_atomic(self.path, content)  # the copy that counts is written last
             fault_point("json.after_content")
         except StorageError as error:
-            self._take_back()
+            self._take_back(mirror=mirror)
             what = f"{self.path} was not saved"
             raise reported(error, what, errors.UNKNOWN_ERROR, file=self.path) from error
         self._content = content
 
-    def _take_back(self) -> None:
+    def _take_back(self, *, mirror: bool) -> None:
         """Restores the copies that a failed save may have replaced: a refused change must not count at the
         next start."""
         with suppress(StorageError):
-            for path in (self.path, self.backup_path) if self._mirror else (self.path,):
+            for path in (self.path, self.backup_path) if mirror else (self.path,):
                 if self._content is not None:
                     self._files.write_atomic(path, self._content)
                 elif self._files.exists(path):

@@ -25,6 +25,8 @@ Invariants
 - Before topics.json is replaced, the journal names its CRC, or is removed if topics.json has all of it: else
   a start would apply old changes to a later file.
 - A refused change leaves no entry: its header is zeroed, if the disk allows it.
+- A last entry `written` whose topics.json was not written is replaced by the next such entry: saves that fail
+  again and again take no space.
 """
 
 from __future__ import annotations
@@ -63,6 +65,8 @@ class TopicJournal:
         self._position = 0
         self.base: int | None = None
         """CRC of the topics.json to which the present entries belong; None if there is no entry."""
+        self._before_written: tuple[int, int] | None = None
+        """Number and position of the last entry, if that is `written`."""
 
     def load(self) -> list[JsonObject]:
         """The changes of the last generation, oldest first.
@@ -74,10 +78,11 @@ class TopicJournal:
     def read(self, data: bytes) -> list[JsonObject]:
         """load() of these bytes of a journal; b"" is one that does not exist."""
         self._generation = self._number = self._position = 0
-        self.base = None
+        self.base = self._before_written = None
         bodies = []
         while (entry := self._entry(data)) is not None:
             generation, size, body = entry
+            self._before_written = (self._number, self._position) if "written" in body else None
             self._generation, self._number = generation, self._number + 1
             self._position += _aligned(_HEADER.size + size)
             bodies.append(body)
@@ -134,6 +139,7 @@ class TopicJournal:
         self.base = base
         self._generation += 1
         self._number = self._position = 0
+        self._before_written = None
 
     def append(self, changes: Sequence[bytes]) -> None:
         """Appends with one write and one sync; durable when it returns. TroveError DISK_FULL, STORE_FAILED
@@ -154,12 +160,17 @@ class TopicJournal:
             raise reported(error, f"{PATH} was not written", errors.UNKNOWN_ERROR, file=PATH) from error
         self._position += len(data)
         self._number = number
+        self._before_written = None
 
     def note_written(self, crc: int) -> None:
         """Call before a topics.json with that CRC, which has all entries, replaces the old one. Raises as
         append()."""
         if self._number:
+            if self._before_written is not None:  # else failed attempts would use up the space
+                self._number, self._position = self._before_written
+            before = self._number, self._position
             self.append([json.dumps({"written": crc}).encode()])
+            self._before_written = before
             return
         try:
             self.remove()  # else its CRC would be that of an older file

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from broker.groups.consumer_settings import ConsumerSettings
 from broker.groups.consumer_state import SNAPSHOT_PATH, ConsumerState
 from broker.groups.delivery.delivery import Delivered, ReceiveRequest
@@ -11,6 +13,8 @@ from tests.support.engine import NOW_MS, open_store, send
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
+
+pytestmark = pytest.mark.usefixtures("small_timer_wheel")
 
 INVISIBLE_MS = 30_000
 AFTER_MS = EpochMs(NOW_MS + INVISIBLE_MS)

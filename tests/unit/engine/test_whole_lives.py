@@ -38,6 +38,8 @@ from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
+pytestmark = pytest.mark.usefixtures("small_timer_wheel")
+
 TREES: Final = replace(SETTINGS, tree_index_enable=True)
 NAMES: Final = (*sorted(RESERVED_PROPERTIES - {"UNIQ_KEY"}), "a", "b", "é", "TAGS", "KEYS")
 TEXTS: Final = (

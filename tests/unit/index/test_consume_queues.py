@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -322,6 +323,31 @@ def test_few_files_stay_open() -> None:
     assert files.calls.count(("open", "c")) == 1
     open_files.close()
     assert len(open_files) == 0
+
+
+def _opened(files: FaultyFileSystem) -> int:
+    return sum(operation == "open" and path.startswith("consumequeue") for operation, path in files.calls)
+
+
+def test_each_message_to_the_257th_queue_and_on_opened_a_file_again(tmp_path: Path) -> None:
+    """Queues got a message in turn: of 300, each one's file had been closed before its next message."""
+    files = FaultyFileSystem(RealFileSystem(tmp_path / "store"))
+    assert files.open_files_max() > 300, "the machine allows enough open files"
+    queues = ConsumeQueues(files, SETTINGS)
+    queues.load(None)
+    position = 0
+    for turn, number in product(range(2), range(300)):
+        data = stored(position, turn, NOW_MS, topic=f"t{number}")
+        queues.apply(batch_of(data, position))
+        position += len(data)
+    assert (queues.open_file_count, _opened(files)) == (300, 0)
+    first = queues.get("t0", QueueId(0))
+    assert first is not None
+    assert [first.unit(QueueOffset(n))[0] for n in range(2)] == [0, position // 2]
+    assert len(first.units(QueueOffset(0), 2)) == len(first.few_units(QueueOffset(0), 2)) == 2
+    assert _opened(files) == 0
+    queues.close()
+    assert files.open_count == 0
 
 
 @pytest.mark.parametrize(

@@ -170,6 +170,21 @@ def test_to_make_an_index_file_held_up_everybody() -> None:
     assert [*index_of(by_work).values()] == [*index_of(at_once).values()]
 
 
+def test_messages_without_keys_took_the_space_of_an_index_file() -> None:
+    files = MemoryFileSystem()
+    store = open_store(files)
+    store.index_later()
+    store.index_files_by_work()
+    send(store, b"x")
+    assert store.index_file_work() is None
+    while store.catch_up(1 << 20):
+        pass
+    assert (indexed(store), store.index_file_work()) == (store.end_offset, None)
+    send(store, b"x", unique_key="u")
+    store.catch_up(1 << 20)
+    assert store.index_file_work() is not None
+
+
 def test_an_index_file_that_cannot_be_made_is_tried_again() -> None:
     files = FaultyFileSystem(MemoryFileSystem())
     store = open_store(files)

@@ -131,7 +131,7 @@ def test_a_queue_directory_without_files_does_not_hinder_retention(tmp_path: Pat
 def test_a_file_that_is_not_open_can_be_removed() -> None:
     files = MemoryFileSystem()
     files.create("consumequeue/f", 100, preallocate=False).close()
-    OpenFiles(files).remove("consumequeue/f")
+    OpenFiles(files, limit=1).remove("consumequeue/f")
     assert not files.exists("consumequeue/f")
 
 

@@ -15,6 +15,7 @@ from trovemq_store.files.faulty import FaultyFileSystem, fail_at
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.topics.json_file import JsonFile
+from trovemq_store.topics.lax_json import render
 
 PATH = "config/x.json"
 BACKUP = "config/x.json.bak"
@@ -100,6 +101,18 @@ def test_a_failed_save_says_so_and_keeps_the_old_content(
             file.save({"n": 2})
         assert raised.value.symbol == symbol
         assert JsonFile(files, PATH).load() == {"n": 1}
+
+
+def test_a_refused_change_was_left_in_the_second_copy(files: MemoryFileSystem) -> None:
+    """Of one save with a mirror, as a large table of topics makes it."""
+    faulty = FaultyFileSystem(files)
+    file = JsonFile(faulty, PATH)
+    file.save({"n": 1})
+    faulty.decide = fail_at("write_atomic", 2, errno.EIO)
+    with pytest.raises(TroveError):
+        file.save_content(render({"n": 2}), mirror=True)
+    files.write_atomic(PATH, b"broken")
+    assert JsonFile(files, PATH).load() == {"n": 1}
 
 
 @given(st.lists(st.integers(0, 5), max_size=8), st.integers(0, 20), st.booleans())

@@ -169,6 +169,32 @@ def test_a_change_after_the_table_shrank_was_lost_by_a_crash() -> None:
         assert TopicTable.load(files.after_power_cut()).require("a").queue_count == count
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_after_a_full_disk_no_topic_could_be_created_any_more(restarted: bool) -> None:
+    memory, full = MemoryFileSystem(), True
+    _made(memory, *"abcdef")
+
+    def decide(operation: str, _path: str) -> int | None:
+        return errno.ENOSPC if full and operation in ("write_atomic", "create") else None
+
+    files = FaultyFileSystem(memory, decide)
+    table, made, refusals = TopicTable.load(files), list("abcdef"), set[str]()
+    for number in range(40):
+        if restarted:
+            files = FaultyFileSystem(memory := memory.after_power_cut(), decide)
+            table = TopicTable.load(files)
+        try:
+            table.create(f"t{number}")
+        except TroveError as error:
+            refusals.add(error.symbol)
+        else:
+            made.append(f"t{number}")
+    assert refusals == {"DISK_FULL"}
+    full = False
+    table.create("later")
+    assert sorted(_topics(TopicTable.load(memory.after_power_cut()))) == sorted([*made, "later"])
+
+
 @given(
     st.lists(
         st.tuples(

@@ -396,6 +396,18 @@ def _sweeping(store: MessageStore, entries: int) -> Iterator[None]:
         yield
 
 
+def test_properties_declared_in_the_order_of_records_were_put_unsorted() -> None:
+    """Into a tree whose entries LMDB appends in their order; trees in memory check it."""
+    store = opened(MemoryFileSystem())
+    for topics, properties in ((("orders", "bills"), "off"), (("bills", "orders"), "shop,carrier")):
+        for topic in topics:
+            store.topics.alter(topic, options={"indexed_properties": properties})
+            sent(store, {"topic": topic, "carrier": "UA"})
+        flush(store)
+        store.catch_up_trees()
+    assert {topic for topic, kind, *_ in in_trees(store)[0] if kind == PROPERTY} == {"orders", "bills"}
+
+
 @pytest.mark.parametrize("entries", [2, 7, 1_000])
 def test_entries_of_what_retention_removed_are_swept_and_no_others(entries: int) -> None:
     store = opened(MemoryFileSystem())

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from broker.maintenance.tree_task import POLL_S, TreeTask
+from broker.maintenance.tree_task import POLL_S, STEP_BYTES_BUSY, STEP_BYTES_QUIET, TreeTask
 from tests.support.engine import SMALL, append, flush, open_store, record
 from tests.support.fake_loop import run
 from tests.support.metrics_bench import Bench
@@ -20,6 +20,7 @@ from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.faulty import FaultyFileSystem, fail_always
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.index.trees.tree_index import TreeStep
 
 SETTINGS = replace(SMALL, tree_index_enable=True, commit_log_file_size=1 << 22, batch_size_max=1 << 22)
 
@@ -126,6 +127,69 @@ def test_while_messages_come_in_the_trees_take_only_their_share() -> None:
     run(scenario())
     assert pauses[0] == POLL_S
     assert pauses[1:] == [pytest.approx(0.03)] * 4
+
+
+def test_at_rest_the_thread_wakes_once_a_second_or_for_new_messages() -> None:
+    store = filled(MemoryFileSystem())
+    trees = store.trees
+    assert trees is not None
+    looks: list[float] = []
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        sweep = trees.sweep
+
+        def looked(entries_max: int) -> bool:
+            looks.append(loop.time())
+            return sweep(entries_max)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(trees, "sweep", looked)
+            task = loop.create_task(TreeTask(store, 20).run())
+            await asyncio.sleep(10)
+            assert 9 <= len(looks) <= 12
+            append(store, record(b"one more", unique_key="new"))
+            store.dispatch()
+            flush(store)
+            await asyncio.sleep(2 * POLL_S)
+            assert trees.lag_bytes == 0
+            task.cancel()
+            await asyncio.wait([task])
+
+    run(scenario())
+
+
+def test_look_ups_waited_for_long_steps_of_trees_that_were_behind() -> None:
+    """A million messages had just come: key queries had a p99 of 5 ms until the trees had caught up."""
+    store = filled(MemoryFileSystem(), 3_000)
+    steps: list[int] = []
+    pauses: list[float] = []
+    times = count(step=0.01)
+    begin_trees = store.begin_trees
+
+    def begin(bytes_max: int) -> TreeStep | None:
+        steps.append(bytes_max)
+        return begin_trees(1 << 16)
+
+    async def scenario() -> None:
+        task = TreeTask(store, 20, lambda: next(times), looked_up=lambda: min(len(steps), 3))
+
+        async def sleeping(delay: float) -> None:
+            pauses.append(delay)
+            if delay == POLL_S:
+                raise asyncio.CancelledError
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("broker.maintenance.tree_task.asyncio.sleep", sleeping)
+            patch.setattr(store, "begin_trees", begin)
+            with pytest.raises(asyncio.CancelledError):
+                await task.run()
+
+    run(scenario())
+    quiet, *while_looked_up = steps[:4]
+    assert (quiet, while_looked_up) == (STEP_BYTES_QUIET, [STEP_BYTES_BUSY] * 3)
+    assert set(steps[4:]) == {STEP_BYTES_QUIET}
+    assert pauses == [*[pytest.approx(0.04)] * 3, POLL_S]
 
 
 @pytest.mark.asyncio

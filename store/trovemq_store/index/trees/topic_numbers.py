@@ -138,6 +138,7 @@ class TopicNumbers:
         if not self._changed:
             return []
         puts = [(topic.encode(), TOPIC_VALUE.pack(*self._entries[topic])) for topic in sorted(self._changed)]
+        self._declarations.puts.sort()  # topics are declared in the order of their records
         found = [
             TreeChange(TOPICS, puts),
             TreeChange(META, [(NEXT_TOPIC_KEY, NUMBER.pack(self._next))]),
