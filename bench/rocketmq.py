@@ -12,12 +12,13 @@ import sys
 import time
 from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
-from subprocess import DEVNULL, PIPE
+from subprocess import PIPE
 from typing import Any
 
 import trovemq
 from bench import limits, measure
 from bench.official import clients
+from bench.processes import ROOT, ProcessError, last_line
 from bench.report import Report
 from bench.rocketmq_raw import (
     BATCH,
@@ -33,7 +34,6 @@ from bench.rocketmq_raw import (
 )
 from trovemq.testing import BrokerProcess
 
-ROOT = Path(__file__).resolve().parents[1]
 SETTINGS: dict[str, Any] = {"mappedFileSizeCommitLog": 1 << 30, "mappedFileSizeConsumeQueue": 6_000_000}
 TURNS_S = 5.0  # a comparison by raw calls, both sides
 CLIENT_S = 3.0  # a client's sends, and its receives
@@ -97,7 +97,7 @@ async def noted(report: Report, step: Coroutine[Any, Any, None]) -> None:
     """A step that fails costs its own figures only."""
     try:
         await step
-    except BenchError as error:
+    except (BenchError, ProcessError) as error:
         report.notes.append(f"not measured: {error}")
 
 
@@ -117,19 +117,8 @@ async def prepare(broker: BrokerProcess, topics: Mapping[str, int]) -> None:
 
 
 async def output(*command: str) -> dict[str, Any]:
-    """The JSON object that a command prints last. Raises BenchError."""
-    process = await asyncio.create_subprocess_exec(
-        *command, cwd=ROOT, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, limit=1 << 24
-    )
-    try:
-        found, faults = await asyncio.wait_for(process.communicate(), PROCESS_S_MAX)
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-        raise BenchError(f"{command[-1]} took more than {PROCESS_S_MAX} s") from None
-    if process.returncode:
-        raise BenchError(f"{' '.join(command)}: {faults.decode(errors='replace')[-2000:]}")
-    answer: dict[str, Any] = json.loads(found.decode().strip().splitlines()[-1])
+    """The JSON object that a command prints last. Raises ProcessError."""
+    answer: dict[str, Any] = json.loads(await last_line(*command, timeout_s=PROCESS_S_MAX))
     return answer
 
 
@@ -167,12 +156,7 @@ async def measure_official(
     works: tuple[clients.Work, ...] = ("send", "receive")
     for work, goal in zip(works, OFFICIAL_GOALS[language], strict=True):
         name, group = f"official {language} client, {work}", f"group-{language}"
-        try:
-            (found,) = await clients.run(
-                command, work, f"{work}-{language}", group, seconds, 1, broker.address
-            )
-        except clients.ClientError as error:
-            raise BenchError(str(error)) from error
+        (found,) = await clients.run(command, work, f"{work}-{language}", group, seconds, 1, broker.address)
         report_client(report, name, found.rate, found.times, goal)
         if found.failures:
             report.notes.append(f"{name}: {found.failures} calls failed")

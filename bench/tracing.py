@@ -10,8 +10,8 @@
 Each client has a broker of its own, and each round a turn of each, in a random order. A figure is the
 processor time of client and broker for a send; a ratio is the median over the rounds of that of "without
 hooks" to that of "off", or of that of "off" to those of the others. Varied bodies have 1,000 to 1,063 bytes.
-Records of exactly one size are checked together, and a property in one of a hundred ends that for those in
-its frame.
+Records of exactly one size are measured by the first of them; a property in one of a hundred ends that for
+those in its frame, which are then read like varied ones.
 """
 
 from __future__ import annotations

@@ -12,9 +12,11 @@ cannot be reached, is no answer: "nothing is known" is said of all of them, or n
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Final
 
@@ -49,6 +51,13 @@ def outcome(report: str) -> tuple[int, list[str]]:
     return 0, [f"{len(found)} distributions, no weakness is known"]
 
 
+def subject(today: date) -> str:
+    """The files and the day for which an answer counts."""
+    digests = ((lock, hashlib.sha256((ROOT / lock).read_bytes()).hexdigest()[:16]) for lock in LOCKS)
+    locks = ", ".join(f"{lock} (SHA-256 {digest}…)" for lock, digest in digests)
+    return f"{locks}, by the package index's data of {today}"
+
+
 def _text(versions: list[str]) -> str:
     return ", ".join(versions) or "no version"
 
@@ -62,6 +71,8 @@ def main() -> int:
         code, lines = 2, [done.stderr.strip().rpartition("\n")[2] or "pip-audit gave no report"]
     if code == 2:
         lines.append("not audited: run `make audit` where the package index can be reached")
+    else:
+        lines.append(subject(datetime.now(UTC).date()))
     print("\n".join(f"audit: {line}" for line in lines))
     return code
 

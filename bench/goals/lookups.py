@@ -1,7 +1,12 @@
-"""Key queries and look-ups by id by the SDK, one at a time, of messages that exist, among a million."""
+"""Key queries and look-ups by id by the SDK, one at a time, of messages that exist, among a million.
+
+When the first key queries come, the trees still index the messages. The figures that have a goal are of a
+broker without other work: they are taken when the trees have caught up.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import time
@@ -18,6 +23,7 @@ MESSAGES: Final = 1_000_000
 LOOKUPS: Final = 2_000
 IDS: Final = 1_000
 WARM: Final = 100
+CATCH_UP_POLL_S: Final = 0.1
 KEY_QUERY_P99_MS_MAX: Final = 1.0
 BY_ID_P50_MS_MAX: Final = 0.5
 SETTINGS: Final[dict[str, Any]] = {
@@ -36,11 +42,16 @@ async def measure(report: Report, directory: Path, *, quick: bool) -> None:
         await measuring.produce(broker, messages)
         os.sync()  # look-ups are not to wait for unwritten pages
         generator = random.Random(3)
-        keys = [f"k{generator.randrange(messages)}" for _ in range(WARM + count)]
+        early, keys = ([f"k{generator.randrange(messages)}" for _ in range(WARM + count)] for _ in range(2))
         async with trovemq.connect(broker.address) as client:
+            name = f"key query, {messages:,} keys"
+            times = await measuring.query_latencies(broker, early)
+            report.add_latency(f"{name}, while the trees catch up", times[WARM:])
             found = [await _first(client, key) for key in keys[: IDS // divisor]]
+            while (await client.search(measuring.TOPIC, unique_id=found[0].unique_key)).lag_bytes:
+                await asyncio.sleep(CATCH_UP_POLL_S)
             times = await measuring.query_latencies(broker, keys)
-            report.add_latency(f"key query, {messages:,} keys", times[WARM:], p99_max_ms=KEY_QUERY_P99_MS_MAX)
+            report.add_latency(name, times[WARM:], p99_max_ms=KEY_QUERY_P99_MS_MAX)
             for name, ids in (
                 ("offsetMsgId", [message.offset_msg_id for message in found]),
                 ("unique id", [message.unique_key or "" for message in found]),

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from subprocess import DEVNULL, PIPE
 from typing import Final, Literal
 
+from bench.processes import ROOT, last_line
 from bench.report import Report
 from tests.conformance.run import SuiteError, install, missing_tools
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 LANGUAGES: Final = ("java", "python")
 PROCESS_S_MAX: Final = 120
 PROGRAMS: Final = {"python": "official.py", "java": "Official"}
 REQUIREMENTS: Final = {"python": "requirements.lock", "java": "pom.xml"}
 Work = Literal["send", "receive"]
-
-
-class ClientError(Exception):
-    """A program failed; the message says how."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,24 +69,9 @@ def _install(language: str, folder: Path) -> list[str]:
 async def run(
     command: Sequence[str], work: Work, topic: str, group: str, seconds: float, turns: int, *servers: str
 ) -> list[Found]:
-    """The servers in turn, each `turns` times for `seconds`. ClientError."""
-    text = await _output(*command, work, topic, group, str(seconds), str(turns), *servers)
+    """The servers in turn, each `turns` times for `seconds`. ProcessError."""
+    arguments = (work, topic, group, str(seconds), str(turns), *servers)
+    text = await last_line(*command, *arguments, timeout_s=PROCESS_S_MAX)
     found = [Found(**one) for one in json.loads(text)]
     assert len(found) == len(servers), "an answer for each server"
     return found
-
-
-async def _output(*command: str) -> str:
-    """The last line that it prints."""
-    process = await asyncio.create_subprocess_exec(
-        *command, cwd=ROOT, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, limit=1 << 24
-    )
-    try:
-        found, faults = await asyncio.wait_for(process.communicate(), PROCESS_S_MAX)
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-        raise ClientError(f"{command[0]} took more than {PROCESS_S_MAX} s") from None
-    if process.returncode or not found.strip():
-        raise ClientError(f"{' '.join(command)}: {faults.decode(errors='replace')[-2000:]}")
-    return found.decode().strip().splitlines()[-1]

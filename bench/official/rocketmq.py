@@ -9,15 +9,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
 from bench.peers.peer import HOME
+from bench.processes import answers
 from trovemq.testing import free_port
 
 JARS: Final = HOME / "rocketmq" / "libs"
@@ -154,7 +153,9 @@ def _process(directory: Path, name: str, *arguments: str | Path, port: int, memo
             stderr=output,
         )
         try:
-            _wait_for(port, process, log)
+            if not answers(port, process, START_TIMEOUT_S):
+                said = log.read_text(errors="replace")[-1000:]
+                raise RocketMqError(f"port {port} does not answer: {said}")
             yield
         finally:
             process.terminate()
@@ -163,15 +164,3 @@ def _process(directory: Path, name: str, *arguments: str | Path, port: int, memo
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-
-
-def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while process.poll() is None and time.monotonic() < deadline:
-        try:
-            socket.create_connection(("127.0.0.1", port), 0.5).close()
-        except OSError:
-            time.sleep(0.05)
-        else:
-            return
-    raise RocketMqError(f"port {port} does not answer: {log.read_text(errors='replace')[-1000:]}")

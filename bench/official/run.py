@@ -17,6 +17,7 @@ import trovemq
 from bench import measure as measuring
 from bench.official import clients, rocketmq
 from bench.official.replies import GROUP_PREFIX, recorded
+from bench.processes import ProcessError
 from bench.report import Report
 from bench.rocketmq_raw import BODY
 from trovemq.testing import BrokerProcess, free_port
@@ -69,7 +70,7 @@ async def measure(report: Report, directory: Path, *, quick: bool) -> None:
                     continue
                 try:
                     await _turns(report, name, commands[language], work, language, servers, quick=quick)
-                except clients.ClientError as error:
+                except ProcessError as error:
                     report.notes.append(f"{name}: {error}")
                     _not_shown(report, name, work, "the client failed")
 

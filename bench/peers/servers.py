@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -15,6 +13,7 @@ from typing import Final
 from bench.measure import scheduled_seconds
 from bench.peers.peer import Peer
 from bench.peers.task import Answer, Task
+from bench.processes import answers
 from trovemq.testing import free_port
 
 START_TIMEOUT_S: Final = 60.0
@@ -57,20 +56,9 @@ def serving(peer: Peer, directory: Path, *, synced: bool) -> Iterator[Server]:
     with (directory / "server.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         try:
-            _wait_for(port, process)
+            if not answers(port, process, START_TIMEOUT_S):
+                raise RuntimeError(f"{command!r} does not answer on port {port}")
             yield Server(peer, process.pid, f"127.0.0.1:{port}")
         finally:
             process.terminate()
             process.wait(START_TIMEOUT_S)
-
-
-def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while process.poll() is None and time.monotonic() < deadline:
-        try:
-            socket.create_connection(("127.0.0.1", port), 0.5).close()
-        except OSError:
-            time.sleep(0.05)
-        else:
-            return
-    raise RuntimeError(f"{process.args!r} does not answer on port {port}")

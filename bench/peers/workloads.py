@@ -97,9 +97,13 @@ WORKLOADS: Final = (
     Workload(
         "W7 group, each acknowledged",
         "group",
-        {"group": 16_000, "redis-py": 500, "nats-py": 4_000},
+        {"group": 16_000, "group-batch": 16_000, "redis-py": 500, "nats-py": 4_000},
         RATE,
-        (Goal("group", "rate", 1.0, (REDIS,)), Goal("group", "rate", 2.0, (NATS,))),
+        (
+            Goal("group-batch", "rate", 1.0, (REDIS,)),
+            Goal("group", "rate", 1.0, (REDIS,)),
+            Goal("group", "rate", 2.0, (NATS,)),
+        ),
         filled=True,
     ),
     Workload(

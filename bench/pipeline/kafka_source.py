@@ -14,13 +14,13 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Final
 
 from pyspark.sql import SparkSession
 
 import trovemq
 from bench.pipeline.scans import interleaved, noop
+from bench.processes import answers
 from bench.report import Report
 from trovemq.testing import BrokerProcess
 from trovemq_spark.java import find_java_home
@@ -88,7 +88,8 @@ def running_kafka(jars: list[Path], directory: Path) -> Iterator[str]:
         [*java, "kafka.Kafka", str(settings)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        _wait_for(port, process)
+        if not answers(port, process, START_TIME_MAX_S):
+            raise KafkaMissingError(f"it does not answer on port {port}: exit code {process.poll()}")
         yield f"127.0.0.1:{port}"
     finally:
         process.terminate()
@@ -105,19 +106,6 @@ def _free_ports(count: int) -> list[int]:
     for listener in listeners:
         listener.close()
     return ports
-
-
-def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
-    until = monotonic() + START_TIME_MAX_S
-    while monotonic() < until:
-        if process.poll() is not None:
-            raise KafkaMissingError(f"it ended with exit code {process.returncode}")
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
-        except OSError:
-            sleep(0.2)
-    raise KafkaMissingError(f"it did not listen within {START_TIME_MAX_S} s")
 
 
 async def fill_trovemq(address: str, rows: int) -> None:
