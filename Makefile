@@ -8,8 +8,11 @@ MAKEFLAGS += --no-print-directory
 unexport PYTHONOPTIMIZE
 
 PYTHON ?= python3
-# One more than there are cores: tests of daemons wait more than they compute.
-WORKERS ?= $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) + 1 )))
+# Two more than there are cores: tests of daemons wait as long as they compute. Those of `make quick` wait less, and each
+# worker collects all tests.
+CORES := $(shell nproc 2>/dev/null || echo 2)
+WORKERS ?= $(shell echo $$(( $(CORES) + 2 )))
+QUICK_WORKERS ?= $(shell echo $$(( $(CORES) + 1 )))
 SEED ?= 1
 ARGS ?=
 
@@ -124,7 +127,7 @@ durations: setup ## Record how long the tests of the last `make test` took: docs
 
 .PHONY: quick
 quick: setup ## The fast tests, about a minute
-	@QUICK=1 $(PYTEST) -m "not slow and not untraced" $(ARGS)
+	@QUICK=1 $(PYTEST) --numprocesses $(QUICK_WORKERS) -m "not slow and not untraced" $(ARGS)
 
 .PHONY: soak
 soak: setup ## Every trial of durability and all flights, about an hour; writes docs/soak.md

@@ -8,6 +8,7 @@ import gc
 import os
 import signal
 from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +16,7 @@ import uvloop
 from hypothesis import HealthCheck, Phase, settings
 from pytest_timeout import Settings
 
+from tests.support import collecting
 from tests.support import trials as trials_run
 from tests.support.bytecode import import_share
 from tests.support.durations import ProcessorClock, Recorder, recorded
@@ -60,6 +62,12 @@ def transport(request: pytest.FixtureRequest) -> GrpcTransport:
     return name
 
 
+@pytest.fixture
+def small_timer_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RocketMQ's has 38 MB, which each clean stop would write."""
+    monkeypatch.setattr("broker.groups.timers.rocketmq_files.WHEEL_SLOTS", 600)
+
+
 def _not_synced(fd: int | HasFileno) -> None:
     """In place of a sync: no test cuts the power of the real disk. Fake disks show which data is synced, and
     daemons sync theirs. As for a sync, the file has to be open."""
@@ -84,14 +92,17 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection(session: pytest.Session) -> None:
+    collecting.begin()
     import_share(session.config)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return collecting.is_left_out(collection_path, config) or None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop() -> None:
-    """Ten thousand tests and their modules stay: no collection of garbage searches them again."""
-    gc.collect()
-    gc.freeze()
+    collecting.end()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -134,14 +145,21 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The official clients' suites first: they wait for minutes. Then tests of the pipeline: one worker has
-    them all, and with them the one JVM. Then the files that took longest in the recorded run: the rest for
-    the end, when workers take tests from each other, is short. `make test-random` leaves the order of all
-    others to chance."""
+    """Tests of the pipeline first: one worker has them all, and with them the one JVM. Then the files that
+    took longest in the recorded run: the rest for the end, when workers take tests from each other, is short.
+    The official clients' suites wait for more than a minute: the second worker's first ones. `make
+    test-random` leaves the order of all others to chance."""
     seconds = {} if config.pluginmanager.hasplugin("randomly") else recorded()
 
-    def rank(item: pytest.Item) -> tuple[bool, bool, float]:
-        path = item.nodeid.partition("::")[0]
-        return path != SUITES, not path.startswith("tests/pipeline/"), -seconds.get(path, 0.0)
+    def rank(item: pytest.Item) -> tuple[bool, float]:
+        return not path_of(item).startswith("tests/pipeline/"), -seconds.get(path_of(item), 0.0)
 
     items.sort(key=rank)
+    suites = [item for item in items if path_of(item) == SUITES]
+    second = len(items) // int(getattr(config, "workerinput", {}).get("workercount", 1)) % max(len(items), 1)
+    others = [item for item in items if path_of(item) != SUITES]
+    items[:] = [*others[:second], *suites, *others[second:]]
+
+
+def path_of(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]

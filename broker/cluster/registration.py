@@ -334,6 +334,15 @@ class Registrations:
         taken = [entry for entry in self.registrations if entry.state == RegistrationState.NAME_TAKEN]
         return "; ".join(f"{entry.nameserver}: {entry.detail}" for entry in taken)
 
+    def warning(self) -> str:
+        """For readiness: the nameservers that do not list this broker now, or an empty text."""
+        missing = [
+            f"not registered at {entry.nameserver}" + (f" ({entry.detail})" if entry.detail else "")
+            for entry in self.registrations
+            if entry.state != RegistrationState.REGISTERED
+        ]
+        return "; ".join(missing)
+
     def _topics_changed(self) -> None:
         for registration in self.registrations:
             registration.topics_changed()

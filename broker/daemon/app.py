@@ -171,6 +171,7 @@ class BrokerApp:
         services.add_to(self._grpc.server)
         self._registry.register(BrokerCollector(parts.statistics))
         self._readiness.add("nameservers", registrations.problem)
+        self._readiness.add_warning("nameservers", registrations.warning)
         add_store_reasons(self._readiness, parts)
         self._readiness.add_warning("drain", lambda: drain_warning(services.drain_control))
         try:

@@ -244,8 +244,8 @@ class NodeSettings(TlsSettings):
     )
     tree_index_share_percent: int = setting(
         20,
-        "Share of one processor that the trees use while messages arrive. Searches scan the records "
-        "that the trees lack.",
+        "Share of one processor that the trees use while messages arrive or are looked up. Searches scan "
+        "the records that the trees lack.",
         minimum=1,
         maximum=100,
     )

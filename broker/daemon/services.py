@@ -225,8 +225,11 @@ class StoreServices:
             "projections": background.flush_projections(self.store, settings.projection_flush_interval_ms),
             "offsets": background.persist_offsets(self.offsets, settings.consumer_offset_flush_interval_ms),
             "catch-up": background.catch_up(self.store),
-            "trees": TreeTask(self.store, settings.tree_index_share_percent).run(),
+            "trees": TreeTask(
+                self.store, settings.tree_index_share_percent, looked_up=lambda: self.queries.lookup_count
+            ).run(),
             "reserve": background.keep_reserve(self.store, self._on_messages_available),
+            "frozen": background.freeze_lasting_objects(lambda: len(self.store.topics)),
             "segments": background.make_segments_ahead(self.store, self.appended),
             "retention": self.retention.run(),
             "timers": self.timer_task.run(),

@@ -1,7 +1,8 @@
 """Keeps the B+trees up to date with the log, in the background.
 
-While messages arrive, the trees use only their share of a processor, and lag; searches scan the part of the
-log that is not indexed. In quiet times the trees catch up, then the entries of removed records are deleted.
+While messages arrive, or messages are looked up, the trees use only their share of a processor, and lag;
+searches scan the part of the log that is not indexed. In quiet times the trees catch up, then the entries of
+removed records are deleted. A long step would hold the interpreter from requests for milliseconds at a time.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Final
 
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.failures import raise_failed_sync
 from trovemq_store.files.files import StorageError
@@ -24,16 +26,25 @@ FAR_BYTES: Final = 128 << 20
 """Trees that lag by more are being built: each step touches most of their pages, so steps are larger."""
 SWEEP_ENTRIES: Final = 4_096
 POLL_S: Final = 0.1
+QUIET_POLLS: Final = 10
+"""While the log does not grow, so many polls pass between two looks for entries of removed records: each look
+takes a thread."""
 FAILURE_PAUSE_S: Final = 1.0
 
 
 class TreeTask:
-    """The task of one store. share_percent: of a processor, while messages arrive."""
+    """The task of one store. share_percent: of a processor, while messages arrive or are looked up; looked_up
+    returns how many look-ups there were."""
 
     def __init__(
-        self, store: MessageStore, share_percent: int, clock_s: Callable[[], float] = time.perf_counter
+        self,
+        store: MessageStore,
+        share_percent: int,
+        clock_s: Callable[[], float] = time.perf_counter,
+        looked_up: Callable[[], int] = lambda: 0,
     ) -> None:
         self._store = store
+        self._looked_up = looked_up
         self._clock_s = clock_s
         self._pause_of_work: Final = 100 / share_percent - 1
         self.failure = ""
@@ -44,9 +55,10 @@ class TreeTask:
         if trees is None:
             return
         self._log_opening()
-        end = self._store.end_offset
+        requests = self._requests()
         while True:
-            busy, end = self._store.end_offset != end, self._store.end_offset
+            before, requests = requests, self._requests()
+            busy, seen = requests != before, self._visible
             began = self._clock_s()
             try:
                 urgent = trees.urgent
@@ -57,9 +69,27 @@ class TreeTask:
                 continue
             took_s = self._clock_s() - began
             if not worked:
-                await asyncio.sleep(POLL_S)
+                await self._rest(seen)
             elif busy and not trees.urgent:
                 await asyncio.sleep(took_s * self._pause_of_work)
+
+    @property
+    def _visible(self) -> tuple[int, int]:
+        """Both change before the trees have something to read."""
+        return self._store.flushed_offset, self._store.visible_offset
+
+    async def _rest(self, seen: tuple[int, int]) -> None:
+        """Returns when there may be work."""
+        trees = self._store.trees
+        assert trees is not None
+        for _ in range(QUIET_POLLS):
+            await asyncio.sleep(POLL_S)
+            if trees.urgent or self._visible != seen:
+                return
+
+    def _requests(self) -> tuple[PhysicalOffset, int]:
+        """Changes if messages arrived or were looked up."""
+        return self._store.end_offset, self._looked_up()
 
     async def _step(self, busy: bool) -> bool:
         step = self._store.begin_trees(self._step_bytes(busy))

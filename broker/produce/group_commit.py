@@ -17,10 +17,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
+from broker.produce.sync_thread import SyncThread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset, QueueId
@@ -36,7 +36,7 @@ Resolve = Callable[[TroveError | None], None]
 
 
 class Flushable(Protocol):
-    """A sync that was prepared: see trovemq_store.engine.message_store.FlushWork."""
+    """A sync that was prepared: see trovemq_store.log.commit_log.FlushWork."""
 
     end: PhysicalOffset
 
@@ -88,7 +88,7 @@ class GroupCommit:
         self._waiters: deque[_Waiter] = deque()
         self._wanted = asyncio.Event()
         self._capacity = asyncio.Event()
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="flush")
+        self._thread = SyncThread()
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
         self._syncing = False
@@ -241,7 +241,7 @@ class GroupCommit:
             if work is None:
                 return
             self._syncing = self._settings.mode == "sync" and not self._closing
-            await asyncio.get_running_loop().run_in_executor(self._executor, work.run)
+            await self._thread.run(work.run)
             grown = self._store.finish_flush(work)
         except StorageError as error:
             if error.no_descriptor:  # for the sync of a directory: nothing is lost, the sync is repeated
@@ -313,7 +313,7 @@ class GroupCommit:
         """Ends the thread; call when the worker has ended."""
         if self._timer is not None:
             self._timer.cancel()
-        self._executor.shutdown(wait=True)
+        self._thread.close()
 
 
 def _store_failed(failure: Exception) -> TroveError:

@@ -31,9 +31,10 @@ INT32_MAX: Final = 2**31 - 1
 _NO_BORN_HOST: Final = bytes(HOST_SIZE_IPV4)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class OutgoingMessage:
-    """One message from its sender; an empty text means that a field is not set."""
+    """One message from its sender; an empty text means that a field is not set. Nobody changes it (frozen, it
+    would take three times as long to make)."""
 
     body: bytes
     tag: str = ""

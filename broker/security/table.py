@@ -89,6 +89,8 @@ class SecurityTable:
         self._change: SecurityChange | None = None
         self.state = SecurityState()
         """Is replaced by each change."""
+        self.generation = object()
+        """Is replaced with it. To remember this object keeps no users and rules of the past in memory."""
 
     @classmethod
     def load(cls, files: FileSystem, key: SealingKey, random_bytes: Callable[[int], bytes]) -> SecurityTable:
@@ -133,7 +135,7 @@ class SecurityTable:
         for rule in state.rules.values():
             by_subject.setdefault(rule.subject, []).append(rule)
         self._rules = {subject: SubjectRules(rules) for subject, rules in by_subject.items()}
-        self.state = state
+        self.state, self.generation = state, object()
 
     # --- as JSON ----------------------------------------------------------------------------------------
     def _document(self, state: SecurityState) -> JsonObject:

@@ -133,9 +133,11 @@ def _page(console: Console, handler: Handler) -> Callable[[Request], Awaitable[R
         except TroveError as error:
             status = STATUS.get(error.spec.grpc_status, 500)
             notes = getattr(error, "__notes__", [])
-            return console.respond(request, "error.html", status, error=error, notes=notes)
+            again = request.method == "GET" and error.retriable
+            return console.respond(request, "error.html", status, error=error, notes=notes, asked_again=again)
         except TimeoutError:
-            return console.respond(request, "slow.html", 504, seconds=PAGE_SECONDS_MAX)
+            again = request.method == "GET"
+            return console.respond(request, "slow.html", 504, seconds=PAGE_SECONDS_MAX, asked_again=again)
 
     return page
 

@@ -8,12 +8,25 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
-from trovemq import BrokerInfo, BrokerStatistics, Client, ClusterState, TroveError, errors
+from trovemq import (
+    BrokerInfo,
+    BrokerRoute,
+    BrokerStatistics,
+    Client,
+    ClusterState,
+    TopicDescription,
+    TroveError,
+    errors,
+)
 from trovemq_proto.system_topics import is_system_topic
 
 T = TypeVar("T")
 
 ROUTES_KEPT_S: Final = 10.0  # with 10,000 topics the routes are large
+HOLDING_KEPT_S: Final = 60.0
+"""A broker needs 40 ms to list 10,000 topics."""
+HOLDING_MAX: Final = 100
+UNTIL_ACKNOWLEDGED: Final = "until_acknowledged"
 CALLS_AT_ONCE: Final = 16
 Connect = Callable[[], Awaitable[Client]]
 
@@ -37,6 +50,16 @@ class TopicEntry:
     def system(self) -> bool:
         """Whether it is a system topic: users cannot create topics of such names."""
         return is_system_topic(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Topics that are kept until they are acknowledged, those that hold most first; `left_out`: how many more
+    there are; `asked_at`: by the console's clock."""
+
+    topics: list[TopicDescription]
+    left_out: int
+    asked_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +90,7 @@ class Cluster:
         self._state_at = 0.0
         self._all_topics: list[TopicEntry] = []
         self._topics: list[TopicEntry] = []
+        self._holding: Holding | None = None
 
     async def client(self) -> Client:
         """The client. Raises TroveError if no server answers."""
@@ -93,8 +117,25 @@ class Cluster:
         return self._state
 
     def expire(self) -> None:
-        """The routes are asked for again when they are needed next: something was changed."""
+        """Everything is asked for again when it is needed next: something was changed."""
         self._state_at = -math.inf
+        self._holding = None
+
+    async def holding(self) -> tuple[Holding, float]:
+        """The topics that hold the disk, and how many seconds ago they were asked for: HOLDING_KEPT_S at
+        most."""
+        if self._holding is None or self._clock() - self._holding.asked_at > HOLDING_KEPT_S:
+            self._holding = await self._ask_holding()
+        return self._holding, self._clock() - self._holding.asked_at
+
+    async def _ask_holding(self) -> Holding:
+        client, asked_at = await self.client(), self._clock()
+        listed = await client.admin.list_topics()
+        names = sorted({one.topic for one in listed if one.options.get("retention") == UNTIL_ACKNOWLEDGED})
+        answers = await gather_bounded(client.admin.describe_topic(name) for name in names[:HOLDING_MAX])
+        topics = [one for answer in answers if not isinstance(answer, TroveError) for one in answer]
+        topics.sort(key=lambda one: -(one.hold.bytes if one.hold else 0))
+        return Holding(topics, max(len(names) - HOLDING_MAX, 0), asked_at)
 
     async def topics(self, *, system: bool = False) -> list[TopicEntry]:
         """The topics in the routes, by name; with `system` also system topics."""
@@ -115,9 +156,9 @@ class Cluster:
 
         answers = await asyncio.gather(*(ask(route.broker.name) for route in state.brokers))
         return [
-            BrokerAnswer(route.broker, len(route.topics), None, str(answer), is_refusal(answer))
+            BrokerAnswer(route.broker, user_topics(route), None, str(answer), is_refusal(answer))
             if isinstance(answer, TroveError)
-            else BrokerAnswer(route.broker, len(route.topics), answer.counters)
+            else BrokerAnswer(route.broker, user_topics(route), answer.counters)
             for route, answer in zip(state.brokers, answers, strict=True)
         ]
 
@@ -125,6 +166,11 @@ class Cluster:
 def is_refusal(error: TroveError) -> bool:
     """Whether the user lacks a right."""
     return error.spec is errors.ACCESS_DENIED
+
+
+def user_topics(route: BrokerRoute) -> int:
+    """How many of the broker's topics are no system topics."""
+    return sum(not is_system_topic(topic.topic) for topic in route.topics)
 
 
 def merged_topics(state: ClusterState) -> list[TopicEntry]:

@@ -6,15 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.groups.timers import rocketmq_files
 from tests.durability.killed_engine import KilledEngine
 from tests.durability.planted import Planting
-
-
-@pytest.fixture
-def small_timer_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """RocketMQ's has 38 MB, which each clean stop would write."""
-    monkeypatch.setattr(rocketmq_files, "WHEEL_SLOTS", 600)
 
 
 @pytest.fixture(scope="session")

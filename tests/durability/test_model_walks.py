@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.durability.crash_check import Recovered
 from tests.durability.crash_script import Script
-from tests.support.damaged_store_machine import DamagedStoreMachine, walk
+from tests.durability.damaged_store_machine import DamagedStoreMachine, walk
 from tests.support.trials import Trials
 
 pytestmark = pytest.mark.usefixtures("small_timer_wheel")

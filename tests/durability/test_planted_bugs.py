@@ -26,8 +26,8 @@ BUGS = (
     Planted(
         "acknowledged while the sync runs",
         "broker/produce/group_commit.py",
-        "            await asyncio.get_running_loop().run_in_executor(self._executor, work.run)\n",
-        "            asyncio.get_running_loop().run_in_executor(self._executor, work.run)\n",
+        "            await self._thread.run(work.run)\n",
+        "            asyncio.ensure_future(self._thread.run(work.run))\n",
         ("tests/unit/produce/test_group_commit.py::test_appends_that_come_during_a_sync_share_the_next_one",),
     ),
     Planted(

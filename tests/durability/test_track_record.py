@@ -441,6 +441,17 @@ FAULTS = (
         "        if False:",
         ("tests/unit/server/rocketmq/test_keys_with_spaces.py::test_a_key_with_spaces_was_not_found",),
     ),
+    Planted(
+        "Delayed messages of RocketMQ's levels had no time of delivery in their queue after a recovery, where"
+        " a topic with a name as long had records of the same layout beside them",
+        "proto/trovemq_proto/records/index_entries.py",
+        "batch.only_topic not in (None, SCHEDULE_TOPIC)",
+        "batch.only_topic != SCHEDULE_TOPIC",
+        (
+            "tests/unit/records/test_agrees_with_reference.py"
+            "::test_times_of_delivery_beside_a_topic_whose_name_is_as_long",
+        ),
+    ),
 )
 
 

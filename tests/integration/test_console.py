@@ -16,7 +16,7 @@ from urllib.request import HTTPCookieProcessor, Request, build_opener, urlopen
 import pytest
 
 import trovemq
-from tests.support.axe import axe_script, barriers
+from tests.integration.axe import axe_script, barriers
 from tests.support.chromium import Page, chromium
 from tests.support.console_cluster import confirmed, values_named
 from tests.support.console_process import STOP_SECONDS_MAX, running_console
@@ -200,6 +200,44 @@ def test_no_page_has_a_barrier_that_axe_knows(shown: tuple[str, Page]) -> None:
     assert {found.split()[0] for found in barriers(browser, script)} >= {"image-alt", "label"}  # it looks
 
 
+def test_long_texts_do_not_widen_a_page(broker: BrokerProcess, shown: tuple[str, Page]) -> None:
+    """Names, keys, properties and texts that were typed: a page is as wide as the browser all the same."""
+    url, browser = shown
+    text, topic, group = "k" * 300, "t" * 120, "g" * 120
+    asyncio.run(send_long(broker.address, text, topic, group))
+    paths = (
+        f"/search?q={text}",  # the message
+        f"/search?q=x{text}",
+        f"/topics?filter={text}",
+        f"/topic?name={topic}",
+        f"/topic?name={topic}&at={text}",
+        f"/group?name={group}",
+        f"/topic?name={text}",
+    )
+    try:
+        for width in (1280, 390):
+            browser.call(
+                "Emulation.setDeviceMetricsOverride",
+                width=width,
+                height=800,
+                deviceScaleFactor=1,
+                mobile=False,
+            )
+            for path in paths:
+                browser.go(url + path)
+                assert browser.run("document.documentElement.scrollWidth") == width, path
+    finally:
+        browser.call("Emulation.clearDeviceMetricsOverride")
+
+
+async def send_long(server: str, text: str, topic: str, group: str) -> None:
+    async with trovemq.connect(server) as client:
+        await client.admin.create_topic(topic)
+        await client.send(topic, text.encode(), keys=[text], tag=text, properties={text: text})
+        await client.admin.groups.create(group)
+        await client.admin.commit_offset(group, topic, 0, 0)
+
+
 def test_a_person_at_a_browser(broker: BrokerProcess, shown: tuple[str, Page]) -> None:
     """Hostile bodies are text; keys, theme, refreshing and the live tail work; nothing breaks the policy."""
     url, browser = shown
@@ -236,6 +274,11 @@ def test_a_person_at_a_browser(broker: BrokerProcess, shown: tuple[str, Page]) -
     assert "Brokers" in browser.run("document.body.innerText")
     broker.start()
     browser.until(f"{look_again}, !({GONE})")
+    broker.stop()
+    browser.go(f"{url}/topic?name=orders")
+    browser.until("document.getElementById('again')?.hidden === false")
+    broker.start()
+    browser.until(f"{look_again}, document.title.startsWith('orders')")
 
 
 async def send(server: str) -> None:

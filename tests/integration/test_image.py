@@ -1,7 +1,7 @@
 """The steps of deploy/Dockerfile run, and daemons start from their outcome, as its user.
 
 No container engine is at hand where tests run, so each step runs in an overlay over this machine's own system
-(tests/support/dockerfile.py). The base image and the engine are not shown.
+(tests/integration/dockerfile.py). The base image and the engine are not shown.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.dockerfile import Build, Stage
+from tests.integration.dockerfile import Build, Stage
 from tests.support.trials import SOAK
 from trovemq.testing import free_port
 

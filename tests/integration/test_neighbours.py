@@ -23,7 +23,7 @@ from trovemq.testing import BrokerProcess
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = ROOT / "tests" / "support" / "neighbour_program.py"
+PROGRAM = ROOT / "tests" / "integration" / "neighbour_program.py"
 PREVIOUS = "6d5aed0a516c9b355b70d65fe9bf6710e8ae3acb"
 """Its daemons speak by grpcio, its groups receive by RocketMQ's protocol alone."""
 FOLDERS = ("broker", "clients/python", "nameserver", "proto", "rpc", "store", "trovemq_daemon")

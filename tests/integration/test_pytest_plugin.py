@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,22 @@ def test_a_client_for_threads(trovemq_client: sync.Client) -> None:
     assert all(topic.system for topic in trovemq_client.admin.list_topics(include_system=True))
     trovemq_client.admin.create_topic("orders", queue_count=1)
     assert trovemq_client.send("orders", b"1").queue_offset == 0
+
+
+@pytest.mark.asyncio
+async def test_the_first_route_of_a_brokers_nameserver_lacked_the_broker() -> None:
+    """As the docstring has it. The registration is kept back, so that it is late each time."""
+    with testing.NameserverProcess() as nameserver:
+        nameserver.send_signal(signal.SIGSTOP)
+        late = threading.Timer(1.5, nameserver.send_signal, (signal.SIGCONT,))
+        late.start()
+        with BrokerProcess(nameservers=[nameserver, "127.0.0.1:9"]):
+            assert late.finished.is_set(), "nobody can have listed the broker yet"
+            async with trovemq.connect(nameserver.address) as client:
+                assert await client.admin.create_topic("orders", queue_count=1)
+    other = BrokerProcess(nameservers=[nameserver])
+    assert not other._unlisted(), "the nameserver does not run"
+    other.close()
 
 
 @pytest.mark.asyncio

@@ -324,4 +324,4 @@ async def test_messages_of_a_killed_consumer_came_back_after_12_seconds(broker: 
             took = loop.time() - killed
             assert message.attempt == 2
             await message.ack()
-    assert took < 4.0, "2 s on a machine that is not busy"
+    assert took < 9.0, "it was 12 s; it is 2 s on a machine that is not busy"

@@ -130,8 +130,9 @@ def test_handlers_run_in_threads_until_a_signal(client: sync.Client) -> None:
     with client.subscribe("tasks", "batches", start="earliest") as messages:
         batch = next(messages.batches(3, wait=30))
         assert [message.body for message in batch] == [b"1", b"[]", b"3"]
-        for message in batch:
-            message.consumed()
+        with batch.process():
+            pass
+        assert all(message.settled for message in batch)
 
 
 def test_threads_share_a_client(client: sync.Client) -> None:

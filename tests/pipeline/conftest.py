@@ -14,6 +14,7 @@ from typing import Final
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.pipeline.warm_python import warm_python
 from tests.support.golden import unpack
 from trovemq_spark.session import make_session
 
@@ -40,17 +41,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """`local[2]`; its own files lie in a directory of its own."""
     scratch = tmp_path_factory.mktemp("spark")
-    session = make_session(
-        "tests",
-        settings={
-            "spark.local.dir": str(scratch),
-            "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-            "spark.driver.memory": "1g",
-            "spark.sql.shuffle.partitions": "2",
-        },
-    )
-    yield session
-    session.stop()
+    with warm_python(scratch) as python:
+        with pytest.MonkeyPatch.context() as environment:  # the JVM keeps it
+            for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+                environment.setenv(name, str(python))
+            session = make_session(
+                "tests",
+                settings={
+                    "spark.local.dir": str(scratch),
+                    "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+                    "spark.driver.memory": "1g",
+                    "spark.sql.shuffle.partitions": "2",
+                },
+            )
+        yield session
+        session.stop()
 
 
 @pytest.fixture

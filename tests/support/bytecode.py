@@ -14,6 +14,8 @@ from typing import Final
 
 import pytest
 
+from tests.support.collecting import is_left_out
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 
 
@@ -26,6 +28,7 @@ def import_share(config: pytest.Config) -> None:
         return
     number = int(str(worker["workerid"]).removeprefix("gw"))
     count = int(str(worker["workercount"]))
-    for path in sorted((ROOT / "tests").rglob("test_*.py"))[number::count]:
+    paths = [path for path in sorted((ROOT / "tests").rglob("test_*.py")) if not is_left_out(path, config)]
+    for path in paths[number::count]:
         with suppress(Exception, pytest.skip.Exception):
             importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))

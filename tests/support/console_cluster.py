@@ -127,6 +127,7 @@ class FakeCluster(FakeClient):
 
     counters: dict[str, dict[str, int]] = field(default_factory=dict)
     down: set[str] = field(default_factory=set)
+    draining: set[str] = field(default_factory=set)
     tracks: dict[str, MessageTrack] = field(default_factory=dict)
     users: Listed = field(default_factory=Listed)
     rules: Listed = field(default_factory=Listed)
@@ -144,7 +145,10 @@ class FakeCluster(FakeClient):
             for name, count in self.topics.items()
         )
         infos = [
-            BrokerInfo("DefaultCluster", name, f"{name}:8081", flush_mode="sync") for name in self.brokers
+            BrokerInfo(
+                "DefaultCluster", name, f"{name}:8081", flush_mode="sync", draining=name in self.draining
+            )
+            for name in self.brokers
         ]
         return ClusterState(tuple(BrokerRoute(info, topics) for info in infos))
 

@@ -29,21 +29,28 @@ PAGE_PATH: Final = Path("docs/tests.md")
 BEGIN: Final = "<!-- durations: begin -->"
 END: Final = "<!-- durations: end -->"
 
-# Of all tests together, over all workers. Eight minutes on two cores, which are meant, are 960 s.
-TOTAL_S_MAX: Final = 1_300.0
+# Of all tests together, over all workers: eight minutes of four are 1,920 s. On two cores they wait for each
+# other, so that a test takes longer than alone.
+TOTAL_S_MAX: Final = 1_800.0
 # Of one file; those that have to be slow have budgets of their own.
-FILE_S_MAX: Final = 20.0
+FILE_S_MAX: Final = 24.0
 FILES_S_MAX: Final[Mapping[str, float]] = {
-    "tests/durability/test_fault_points.py": 40.0,  # the engine's whole script some hundred times
+    "tests/durability/test_fault_points.py": 45.0,  # the engine's whole script some hundred times
+    "tests/durability/test_fuzz_rocketmq_rpcs.py": 30.0,  # hundreds of inputs to each RPC
+    "tests/durability/test_fuzz_rpcs.py": 30.0,  # hundreds of inputs to each RPC
+    "tests/durability/test_track_record.py": 35.0,  # half a hundred tests with a fix reverted
+    "tests/integration/test_access.py": 35.0,  # daemons with users, each start another set of settings
     "tests/integration/test_cli_golden.py": 40.0,  # some hundred command lines
-    "tests/integration/test_conformance.py": 100.0,  # installs and runs the official clients
+    "tests/integration/test_conformance.py": 130.0,  # installs and runs the official clients
+    "tests/integration/test_console.py": 35.0,  # a real browser, and axe on every kind of page
     "tests/integration/test_demo.py": 50.0,  # real starts of `make run`
     "tests/integration/test_restart_consumers.py": 30.0,  # waits for the end of leases
     "tests/integration/test_retention.py": 50.0,  # waits for the daemon's periodic work
     "tests/integration/test_v2_hostile.py": 50.0,  # some hundred hostile calls to a daemon
     "tests/pipeline/test_archive.py": 40.0,  # Spark
-    "tests/pipeline/test_cli.py": 40.0,  # two Spark drivers of their own
+    "tests/pipeline/test_cli.py": 50.0,  # two Spark drivers of their own
     "tests/pipeline/test_live_source.py": 40.0,  # Spark
+    "tests/pipeline/test_stream_job.py": 30.0,  # Spark
     "tests/unit/delivery/test_packed_leases.py": 40.0,  # memory measured with tracemalloc
     "tests/unit/query/test_golden.py": 60.0,  # each message of five stores, looked up under coverage
 }

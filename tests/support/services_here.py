@@ -28,6 +28,7 @@ from broker.daemon.broker_services import BrokerServices as AllServices
 from broker.daemon.security import BrokerSecurity
 from broker.daemon.services import open_consumer_state
 from broker.daemon.settings import BrokerSettings
+from broker.produce.sync_thread import SyncThread
 from broker.security.sealing import KEY_SIZE, SealingKey, key_file_content
 from broker.security.table import SecurityTable
 from broker.server.monitoring.traffic import Traffic
@@ -113,6 +114,14 @@ class InlineExecutor(ThreadPoolExecutor):
         except BaseException as error:  # the waiter gets it, as from a thread
             future.set_exception(error)
         return future
+
+
+class InlineSync(SyncThread):
+    """Syncs in the caller's thread, and lets others have a turn."""
+
+    async def run(self, call: Callable[[], None]) -> None:
+        call()
+        await asyncio.sleep(0)
 
 
 def clock_ms() -> EpochMs:
@@ -395,7 +404,7 @@ def in_process() -> Iterator[None]:
     with ExitStack() as stack:
         for module in ("broker.daemon.services", "broker.daemon.broker_services"):
             stack.enter_context(patch(f"{module}.clock_ms", clock_ms))
-        stack.enter_context(patch("broker.produce.group_commit.ThreadPoolExecutor", InlineExecutor))
+        stack.enter_context(patch("broker.produce.group_commit.SyncThread", InlineSync))
         stack.enter_context(patch("broker.server.pace.time", SimpleNamespace(monotonic=_loop_time)))
         stack.enter_context(patch("broker.daemon.broker_services.set_log_level", lambda _level: None))
         asyncio.get_running_loop().set_default_executor(InlineExecutor())

@@ -91,6 +91,8 @@ class Delivery(Settling):
         super().__init__(context, GroupTopicTable(context), settings)
         self._exhausted = ExhaustedMessages(context, self._dead_lettered)
         self._exhausted_pairs: set[GroupTopic] = set()
+        self.last_reads = 0
+        """How many records the last receive read to test them, at most RECEIVE_READS_MAX and one record's."""
         self._renew_before_ms = min(RENEW_BEFORE_MS, settings.renewed_lease_ms // 2)
 
     # --- receives --------------------------------------------------------------------------------------
@@ -143,6 +145,7 @@ class Delivery(Settling):
                 QueueReceiver(self.context, pair, state, batch).take()
             if batch.full:
                 break
+        self.last_reads = RECEIVE_READS_MAX - batch.reads_left
         next_ms = pair.leases.earliest_ms()
         if next_ms is not None and next_ms <= self.context.lease_time.at(request.now_ms):
             batch.unfinished = True  # more leases have ended than one step ends

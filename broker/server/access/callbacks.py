@@ -6,19 +6,24 @@ the coroutine: one of a session, whose number is taken once; one under a quota; 
 Invariants
 - A call begins here only if it is admitted; one that is left to the coroutine has changed nothing. (A receive
   may have messages already: its coroutine gets them, or they come back when the call ends.)
-- Who signed is remembered for its connection, and the names for which a method's calls were admitted, until
-  users or rules change. Who showed a certificate is not: another connection may come from the same address
-  and port. Requests that name the audit records are not, because each of them is recorded.
+- A caller or an admitted request is remembered until users, rules or quotas change: each change makes another
+  generation.
+- A caller is noted on the transport's object for the headers of this connection. Equal headers are the same
+  statement: RocketMQ's signature covers no more than its date, and the address and the certificate are the
+  connection's. For headers that vary in something else, such as a time limit, the caller is also looked up by
+  signature and connection; a certificate is not, because another connection may come from the same address
+  and port.
+- Admitted requests are remembered by the names in them, at most NAMES_MAX for all users, but not those
+  that name the audit records, because each of them is recorded.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from broker.security.changes import SecurityState
 from broker.security.creators import reset_creator, set_creator
 from broker.server.access.gate import AUTHORIZATION_KEY, DATE_KEY, Caller, Gate
-from broker.server.access.needs import Row
+from broker.server.access.needs import Need, Row
 from broker.server.access.refusals import is_rocketmq
 from broker.server.rocketmq.status import Malformed
 from trovemq_daemon.callback_handlers import Answer, Begin
@@ -30,43 +35,83 @@ from trovemq_proto.errors import TroveError
 from trovemq_store.topics.creators import Creator
 
 KNOWN_MAX: Final = 4_096
-ADMITTED_MAX: Final = 256  # of one caller
+NAMES_MAX: Final = 65_536  # of admitted requests: about 40 MB, where each name is as long as it may be
+RequestKey: TypeAlias = tuple[str, ...] | frozenset[Need]
+"""The part of a request that decides about it: its texts (Row.key), or its needs. They are never equal."""
 _CREDENTIALS: Final = frozenset({METADATA_KEY, AUTHORIZATION_KEY, DATE_KEY})
 
 
 class _Known(NamedTuple):
-    """A caller, by the users and rules of this state. `admitted`: paths, each with a request's names."""
+    """A caller, by the users and rules of this generation."""
 
-    state: SecurityState
+    generation: object
     caller: Caller
     creator: Creator
-    admitted: set[tuple[str, ...]]
 
 
 class KnownCallers:
-    """Callers by their signature and connection, of all methods of a gate."""
+    """Callers of all methods of a gate, and their admitted requests."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
+        self._generation: object = None
         self._known: dict[tuple[Any, ...], _Known] = {}
+        self._admitted: set[tuple[str, str, str, RequestKey]] = set()
 
     def caller(self, path: str, context: Any) -> _Known | None:
         """None: a session's call. TroveError AUTHENTICATION_FAILED, SERVICE_NOT_AVAILABLE."""
+        known: _Known | None = context.head.note
+        if known is not None and known.generation is self._gate.generation:
+            return known
+        known = self._find(path, context)
+        if known is not None:
+            context.head.note = known
+        return known
+
+    def _find(self, path: str, context: Any) -> _Known | None:
         gate, metadata = self._gate, context.invocation_metadata() or ()
         shown = [pair for pair in metadata if pair[0] in _CREDENTIALS]
         if any(name == METADATA_KEY for name, _ in shown):
             return None
         key = (context.peer(), bool(context.auth_context()), *shown)
         known = self._known.get(key)
-        if known is not None and known.state is gate.state:
+        if known is not None and known.generation is gate.generation:
             return known
         caller = gate.caller(gate.credentials(path, metadata), peer_of_call(context))
-        known = _Known(gate.state, caller, gate.creator(caller), set())
+        known = _Known(gate.generation, caller, gate.creator(caller))
+        self._forget_if_changed()
         if any(name == AUTHORIZATION_KEY and value for name, value in shown):
             if len(self._known) >= KNOWN_MAX:
                 self._known.clear()
             self._known[key] = known
         return known
+
+    @property
+    def remembered(self) -> int:
+        """The number of callers and requests that are remembered."""
+        return len(self._known) + len(self._admitted)
+
+    def _forget_if_changed(self) -> None:
+        generation = self._gate.generation
+        if generation is not self._generation:
+            self._known.clear()
+            self._admitted.clear()
+            self._generation = generation
+
+    def is_admitted(self, who: _Known, path: str, request_key: RequestKey) -> bool:
+        """Whether a request with this key was admitted."""
+        caller = who.caller
+        return (
+            who.generation is self._generation
+            and (caller.access_key, caller.source, path, request_key) in self._admitted
+        )
+
+    def admitted(self, who: _Known, path: str, request_key: RequestKey) -> None:
+        self._forget_if_changed()
+        if who.generation is self._generation:
+            if len(self._admitted) >= NAMES_MAX:
+                self._admitted.clear()
+            self._admitted.add((who.caller.access_key, who.caller.source, path, request_key))
 
 
 def guarded_begin(gate: Gate, known: KnownCallers, path: str, row: Row, begin: Begin, read: Any) -> Begin:
@@ -77,17 +122,18 @@ def guarded_begin(gate: Gate, known: KnownCallers, path: str, row: Row, begin: B
     assert row.narrow is None, "requests are read whole"
     of_rocketmq, bounded, needs = is_rocketmq(path), bounded_reader(read), row.needs
     assert not of_rocketmq or (row.producers is None and row.creates is None), "names say all that is checked"
+    key_of = row.key
 
     def admit(who: _Known, request: Any) -> None:
-        """A row asks for the same actions each time, so names say whether it was admitted. TroveError."""
-        names = (path, *[need.name for need in needs(request)])
-        if names in who.admitted:
+        """A request with the key of an admitted one is admitted. TroveError."""
+        request_key: RequestKey = key_of(request) if key_of is not None else ()
+        if not request_key:
+            request_key = frozenset(needs(request))
+        if known.is_admitted(who, path, request_key):
             return
         gate.admit(who.caller, row, request, path)
-        if AUDIT_TOPIC not in names:
-            if len(who.admitted) >= ADMITTED_MAX:
-                who.admitted.clear()
-            who.admitted.add(names)
+        if all(need.name != AUDIT_TOPIC for need in needs(request)):
+            known.admitted(who, path, request_key)
 
     def guarded(data: bytes, context: Any, answer: Answer) -> bool:
         if not of_rocketmq or gate.has_quotas:

@@ -5,7 +5,8 @@ callbacks. Here the same interface has the check of access; a call that may have
 by its coroutine.
 
 Invariants
-- A message is checked once: a message that the receiver leaves to the reader is not checked again.
+- A message is checked once: a message that the receiver leaves to the reader is not checked again. If it
+  was a view of the transport's buffer, which other messages use after the callback, it is read again.
 - Only attributes of the outer context that give no access to messages are available.
 """
 
@@ -19,6 +20,7 @@ import grpc
 
 from broker.security.creators import reset_creator, set_creator
 from trovemq_daemon.grpc_transport import is_end
+from trovemq_proto.authentication.calls import Buffer
 from trovemq_store.topics.creators import Creator
 
 Receiver: TypeAlias = Callable[[Any], bool]
@@ -38,8 +40,21 @@ class Checks(Protocol):
         """The admitted message; the end of the requests if the stream is to end. Raises TroveError."""
         ...
 
-    def next_now(self, data: bytes) -> Any:
+    def next_now(self, data: Buffer) -> Any:
         """As next(), for messages that need not wait. Raises TroveError."""
+        ...
+
+    def again(self, message: Any, data: bytes) -> Any:
+        """A message that was admitted, of a copy of its bytes: it is not checked again."""
+        ...
+
+    @property
+    def is_reply_checked(self) -> bool:
+        """Whether users and rules are those by which replies were checked."""
+        ...
+
+    def check_reply(self) -> None:
+        """Checks the caller again if users or rules have changed. Raises TroveError."""
         ...
 
     @property
@@ -64,6 +79,7 @@ class CheckedContext:
         return data if is_end(data) else await self._checks.next(data)
 
     async def write(self, reply: Any) -> None:
+        self._checks.check_reply()
         await self._context.write(reply)
         wait_s = min(self._checks.count(reply), WRITE_WAIT_MAX_S)
         if wait_s > 0:
@@ -81,12 +97,13 @@ class CheckedCallbacks(CheckedContext):
     def __init__(self, context: Any, checks: Checks) -> None:
         super().__init__(context, checks)
         self._admitted: Any = None
+        self._admitted_view = False
 
     async def read(self) -> Any:
         data = await self._context.read()
         if self._admitted is not None:  # `data` are its bytes
             message, self._admitted = self._admitted, None
-            return message
+            return self._checks.again(message, data) if self._admitted_view else message
         return data if is_end(data) else await self._checks.next(data)
 
     def set_receiver(self, receiver: Receiver | None) -> None:
@@ -96,7 +113,7 @@ class CheckedCallbacks(CheckedContext):
     def _behind_checks(self, receiver: Receiver) -> Receiver:
         checks, creator = self._checks, self._checks.creator
 
-        def receive(data: bytes) -> bool:
+        def receive(data: Buffer) -> bool:
             if checks.may_wait:
                 return False
             message = checks.next_now(data)
@@ -106,14 +123,15 @@ class CheckedCallbacks(CheckedContext):
             finally:
                 reset_creator(token)
             if not taken:
-                self._admitted = message
+                self._admitted, self._admitted_view = message, not isinstance(data, bytes)
             return taken
 
         return receive
 
     @property
     def can_send(self) -> bool:
-        return not self._checks.may_wait and bool(self._context.can_send)
+        checks = self._checks
+        return not checks.may_wait and checks.is_reply_checked and bool(self._context.can_send)
 
     def try_send(self, reply: Any) -> bool:
         """To be called if `can_send`, or in the turn of a message that needed no wait."""

@@ -22,7 +22,6 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from broker.security.actions import Action, Kind, Resource, action_text
-from broker.security.changes import SecurityState
 from broker.security.quotas import Quotas, Use
 from broker.security.rocketmq import SignatureChecker
 from broker.security.rules import SubjectRules
@@ -252,11 +251,11 @@ class Gate:
         return user
 
     @property
-    def state(self) -> SecurityState:
-        """Users, rules and quotas. Each change replaces the object: with the same one an admitted request is
-        admitted again."""
+    def generation(self) -> object:
+        """The generation of users, rules and quotas. Each change replaces the object: with the same one an
+        admitted request is admitted again."""
         assert self._table is not None, "a caller comes after open()"
-        return self._table.state
+        return self._table.generation
 
     # --- permissions ----------------------------------------------------------------------------------
     def admit(self, caller: Caller, row: Row, request: Any, path: str = "") -> None:

@@ -17,7 +17,6 @@ from typing import Any, Final, TypeAlias
 
 import grpc
 
-from broker.security.changes import SecurityState
 from broker.security.creators import set_creator
 from broker.server.access.audit import CANCELLED, OK, outcome_of, outcome_of_error
 from broker.server.access.callbacks import KnownCallers, guarded_begin
@@ -35,7 +34,7 @@ from trovemq_daemon.peers import peer_of_call
 from trovemq_daemon.reply_budget import size_of
 from trovemq_proto import errors
 from trovemq_proto.audit import AUDIT_TOPIC, AuditRecord
-from trovemq_proto.authentication.calls import message_checker
+from trovemq_proto.authentication.calls import Buffer, message_checker
 from trovemq_proto.errors import TroveError
 from trovemq_store.topics.creators import NOBODY
 
@@ -90,7 +89,13 @@ class _Guarded:
         assert yields or self.row.show is None, "replies that are written would be shown whole"
         assert not (self.row.is_query and self.streams_requests), "a call is one query"
         guarded = self._generator if generator else self._coroutine
-        return make(guarded, bytes, self._handler.response_serializer)
+        read: Callable[[Any], Any] = bytes
+        if getattr(self.read, "takes_view", False):
+            assert self.row.narrow is None, (
+                "a message that its receiver leaves is read again, and not narrowed"
+            )
+            read = _uncopied
+        return make(guarded, read, self._handler.response_serializer)
 
     async def _coroutine(self, data: Any, context: Context) -> Any:
         call = _Call(self, context)
@@ -140,6 +145,10 @@ class _Guarded:
                     async for reply in replies:
                         if wait_s > 0:
                             await asyncio.sleep(wait_s)
+                        refusal = call.reply_refusal()
+                        if refusal is not None:
+                            yield refusal
+                            return
                         shown = call.shown(reply)
                         yield shown
                         wait_s = call.count(shown)
@@ -171,9 +180,11 @@ class _Call:
         self._caller: Caller | None = None
         self.creator = NOBODY
         self._known_topic = ""
-        self._known_state: SecurityState | None = None
-        self._calm_state: SecurityState | None = None
-        self._is_signed: Callable[[bytes], bool] | None = None
+        self._known_generation: object = None
+        self._calm_generation: object = None
+        self._reply_generation: object = None
+        self._opening: Any = None
+        self._is_signed: Callable[[Buffer], bool] | None = None
         self._client_id = ""
         self._quota: CallQuota | None = None
         self._message: Any = None
@@ -212,6 +223,7 @@ class _Call:
             refusal = None if self._quota is None else await self._request(self._quota, data)
             if self._quota is not None and method.streams_replies:
                 self.context = CheckedContext(self._outer, self)
+            self._reply_generation = gate.generation
             request = self._admitted(data, refusal)
             if request is self._message:  # it is neither malformed nor refused
                 self._begun = await gate.audit.begin(
@@ -221,10 +233,11 @@ class _Call:
         gate.user_of(caller)
         if method.row.needs is Level.SUPER:
             gate.admit(caller, method.row, None)
+        self._reply_generation = gate.generation
         self.context = checked_context(self._outer, self)
         return checked_requests(data, self)
 
-    def _admitted(self, data: bytes, refusal: TroveError | None) -> Any:
+    def _admitted(self, data: Buffer, refusal: TroveError | None) -> Any:
         """Checks a message. `refusal`: that of a quota."""
         if self._is_signed is not None and not self._is_signed(data):
             raise TroveError(errors.AUTHENTICATION_FAILED, "a message is not signed by its session")
@@ -235,6 +248,8 @@ class _Call:
                 return message  # its service reports the fault
             raise message
         self._message = message
+        if self._opening is None:
+            self._opening = message
         try:
             if refusal is not None:
                 raise refusal
@@ -258,14 +273,14 @@ class _Call:
         if not row.by_topic:
             gate.admit(self.caller, row, message, self.method.path)
             return
-        topic, state = message.topic, gate.state
-        if state is self._known_state and topic == self._known_topic:
+        topic, generation = message.topic, gate.generation
+        if generation is self._known_generation and topic == self._known_topic:
             if row.producers is not None:
                 gate.check_producers(self.caller, row, message)
             return
         gate.admit(self.caller, row, message, self.method.path)
         if topic != AUDIT_TOPIC:
-            self._known_topic, self._known_state = topic, state
+            self._known_topic, self._known_generation = topic, generation
 
     async def next(self, data: Any) -> Any:
         """A stream's message for its handler; the end of the requests after a refusal that ends the stream.
@@ -297,21 +312,56 @@ class _Call:
     def may_wait(self) -> bool:
         """Whether a message may have to wait for a quota, or may be refused in a reply. False stays false
         until users, rules or quotas change."""
-        state = self.method.gate.state
-        if state is self._calm_state:
+        gate = self.method.gate
+        if gate.generation is self._calm_generation:
             return False
-        if self._quota is not None or self.method.is_rocketmq or state.quotas:
+        if self._quota is not None or self.method.is_rocketmq or gate.has_quotas:
             return True
-        self._calm_state = state
+        self._calm_generation = gate.generation
         return False
 
-    def next_now(self, data: bytes) -> Any:
+    def next_now(self, data: Buffer) -> Any:
         """As next() without a wait, if not may_wait. Raises TroveError."""
         try:
             return self._admitted(data, None)
         except TroveError as error:
             self._note_refusal(error)
             raise
+
+    def again(self, message: Any, data: bytes) -> Any:
+        """A message that was admitted, of a copy of its bytes."""
+        again = self.method.read(data)
+        return RefusedMessage(again, message.error) if isinstance(message, RefusedMessage) else again
+
+    @property
+    def is_reply_checked(self) -> bool:
+        """Whether users and rules are those by which the caller of the stream was admitted."""
+        return self.method.gate.generation is self._reply_generation
+
+    def reply_refusal(self) -> Any:
+        """The reply of RocketMQ's protocol that ends the stream instead of the next reply; None: it may be
+        sent. Raises TroveError of check_reply() in the other protocol."""
+        try:
+            self.check_reply()
+        except TroveError as error:
+            self._note_refusal(error)
+            if not self.method.is_rocketmq:
+                raise
+            return refused_reply(self.method.path, error)
+        return None
+
+    def check_reply(self) -> None:
+        """To be called before a reply of a stream: if users or rules have changed, its caller and its first
+        request are checked again. (A stream whose service answers refused messages has a check for each of
+        them.) TroveError AUTHENTICATION_FAILED, ACCESS_DENIED."""
+        if self.is_reply_checked or (self.method.is_rocketmq and self.method.streams_requests):
+            return  # Telemetry has no messages of topics, and its client sends settings again
+        gate, row = self.method.gate, self.method.row
+        generation = gate.generation
+        gate.user_of(self.caller)
+        if callable(row.needs) and not row.marks and self._opening is not None:
+            gate.admit(self.caller, row, self._opening, self.method.path)
+        self._reply_generation = generation
 
     def _note_refusal(self, error: TroveError) -> None:
         self.method.gate.refused(self.method.path, error, self.peer.source, self.access_key)
@@ -345,6 +395,14 @@ class _Call:
             return reply
         may_see = self.method.gate.may_see(self.caller)
         return reply if may_see is None else show(reply, may_see)
+
+
+def _uncopied(data: Buffer) -> Buffer:
+    """The bytes of a message as the transport has them, if the method's own reader takes them so."""
+    return data
+
+
+_uncopied.takes_view = True  # type: ignore[attr-defined]
 
 
 async def _first_request(context: Context) -> None:

@@ -73,7 +73,8 @@ class Row:
     producer ids in a request, which must be the caller's own. `narrow`: changes the request of a caller who
     may not see all. `audit`: how calls are audited. `is_query`: the time of the calls counts as query work.
     `by_topic`: the needs depend only on `request.topic`, for each message of a stream. `creates`: `topic` or
-    `group`, and the name of the one that a request creates."""
+    `group`, and the name of the one that a request creates. `key`: the texts of a request on which alone its
+    needs depend, which takes less time than the needs; empty: it has too many of them."""
 
     needs: Level | Needs
     marks: bool = False
@@ -84,6 +85,7 @@ class Row:
     is_query: bool = False
     by_topic: bool = False
     creates: Callable[[Any], tuple[str, str]] | None = None
+    key: Callable[[Any], tuple[str, ...]] | None = None
 
 
 # --- needs ----------------------------------------------------------------------------------------------
@@ -176,6 +178,24 @@ def _v2_query_offset(request: Any) -> Iterator[Need]:
 def _v2_send(request: Any) -> Iterator[Need]:
     for topic in {topic_to_send(message.topic) for message in request.messages}:
         yield Need(Kind.TOPIC, topic, PUB)
+
+
+def _v2_send_key(request: Any) -> tuple[str, ...]:
+    messages = request.messages
+    if len(messages) != 1:
+        return ()
+    topic = messages[0].topic
+    return topic.resource_namespace, topic.name
+
+
+def _v2_both_key(request: Any) -> tuple[str, ...]:
+    group, topic = request.group, request.topic
+    return group.resource_namespace, group.name, topic.resource_namespace, topic.name
+
+
+def _v2_queue_key(request: Any) -> tuple[str, ...]:
+    group, topic = request.group, request.message_queue.topic
+    return group.resource_namespace, group.name, topic.resource_namespace, topic.name
 
 
 def _v2_admin_send(request: Any) -> Iterator[Need]:
@@ -354,10 +374,10 @@ _SERVICES: Final[dict[str, dict[str, Row]]] = {
     "apache.rocketmq.v2.MessagingService": {
         "QueryRoute": Row(_v2_topic(KNOW)),
         "Heartbeat": Row(_v2_client),
-        "SendMessage": Row(_v2_send),
+        "SendMessage": Row(_v2_send, key=_v2_send_key),
         "QueryAssignment": Row(_v2_both(SUB, SUB)),
-        "ReceiveMessage": Row(_v2_queue),
-        "AckMessage": Row(_v2_both(SUB, SUB)),
+        "ReceiveMessage": Row(_v2_queue, key=_v2_queue_key),
+        "AckMessage": Row(_v2_both(SUB, SUB), key=_v2_both_key),
         "ForwardMessageToDeadLetterQueue": Row(_v2_both(SUB, SUB)),
         "PullMessage": Row(_v2_queue),
         "UpdateOffset": Row(_v2_queue),

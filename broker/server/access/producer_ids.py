@@ -21,18 +21,28 @@ _PROPERTY: Final = PROPERTY_PRODUCER.encode()
 
 
 def of_frame(frame: AppendFrame) -> Iterable[str]:
-    """The producer ids of a frame. The received message is first searched for the property's name, without a
-    copy, because few messages have it."""
-    records = frame.records
-    whole = records.obj if isinstance(records, memoryview) else records
-    assert isinstance(whole, bytes), "frames are read of bytes"
-    if frame.fault or _PROPERTY not in whole:
+    """The producer ids of a frame. The received message is first searched for the property's name, because
+    few messages have it."""
+    if frame.fault or _PROPERTY not in _searchable(frame):
         return ()
+    records = frame.records
     try:
         batch = RecordBatch.split(bytearray(records), topic=frame.topic)
     except TroveError:
         return ()
     return {each.producer.decode() for each in stored_numbers(batch)}
+
+
+def _searchable(frame: AppendFrame) -> bytes | bytearray:
+    """The records, or the message that has them: that saves a copy."""
+    records = frame.records
+    whole = records.obj if isinstance(records, memoryview) else records
+    if frame.owned or isinstance(whole, bytes):
+        assert isinstance(whole, bytes | bytearray), (
+            "frames are read of bytes, or of a message's own bytearray"
+        )
+        return whole
+    return bytes(records)  # of a part of the receive buffer
 
 
 def of_send(request: message_pb2.SendRequest) -> Iterable[str]:

@@ -192,6 +192,11 @@ class BrokerCollector(Collector):
         yield families.gauge(
             "trovemq_long_polls", "Fetches that wait for messages.", len(statistics.long_polls)
         )
+        yield families.gauge(
+            "trovemq_open_queue_files",
+            "Files of consume queues that are kept open.",
+            store.consume_queues.open_file_count,
+        )
         yield from families.gauges(
             "trovemq_projection_lagging",
             "1 if the projection has not reached the visible end of the log.",

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from trovemq_daemon.varints import read_varint
+from trovemq_daemon.varints import read_varint, write_varint
 from trovemq_proto.positions import QueueId
 from trovemq_proto.v1 import consumer_pb2, message_pb2
 from trovemq_store.files.files import Buffer
@@ -106,13 +106,4 @@ def write_with_records(
     once."""
     if not byte_count:
         return head.SerializeToString()
-    return b"".join((head.SerializeToString(), RECORDS_TAG, _varint(byte_count), *slices))
-
-
-def _varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value >= 0x80:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
+    return b"".join((head.SerializeToString(), RECORDS_TAG, write_varint(byte_count), *slices))

@@ -47,6 +47,8 @@ class QueryService(query_pb2_grpc.QueryServiceServicer):
         self._turns = turns
         self.queries_max = queries_max
         self._running = 0
+        self.lookup_count = 0
+        """Look-ups by key and id since the start."""
 
     @property
     def running(self) -> int:
@@ -56,6 +58,7 @@ class QueryService(query_pb2_grpc.QueryServiceServicer):
     async def GetMessage(  # noqa: N802
         self, request: query_pb2.GetMessageRequest, _context: Context
     ) -> query_pb2.GetMessageReply:
+        self.lookup_count += 1
         with self.one_more():
             match request.WhichOneof("identifier"):
                 case "id":
@@ -84,6 +87,7 @@ class QueryService(query_pb2_grpc.QueryServiceServicer):
 
     async def _pages(self, request: query_pb2.QueryByKeyRequest) -> AsyncGenerator[query_pb2.QueryPage, None]:
         query = _key_query(request)
+        self.lookup_count += 1
         with self.one_more():
             pages = query_pages(self._store, query, messages_max=request.messages_max, cursor=request.cursor)
             notes: list[str] = []

@@ -11,8 +11,9 @@ from typing import Final
 from broker.server.rocketmq.messages import duration_ms
 from broker.server.rocketmq.parts import RocketmqParts
 from broker.server.rocketmq.resources import group_name, topic_to_read
-from broker.server.rocketmq.status import OK_STATUS, Context, status_of
+from broker.server.rocketmq.status import OK_SIZED, OK_STATUS, Context, status_of
 from trovemq_daemon.callback_handlers import Answer
+from trovemq_daemon.varints import write_varint
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
@@ -21,6 +22,24 @@ from trovemq_store.engine.steps import Steps, finished
 
 ENTRIES_MAX: Final = 4_096  # of one AckMessage
 ENTRIES_STEP: Final = 512  # the most entries that are settled in one step
+
+
+def reply_of_one(message_id: str, receipt_handle: str) -> bytes:
+    """The serialised AckMessageResponse to one message that is consumed:
+
+    | bytes | field |
+    | --- | --- |
+    | 0x0a, size, Status | status: OK |
+    | 0x12, size, the entry: | entries |
+    | 0x0a, size, text | message_id; left out if it is empty |
+    | 0x12, size, text | receipt_handle |
+    | 0x1a, size, Status | status: OK |
+    """
+    assert receipt_handle, "an empty handle names no message"
+    text, handle = message_id.encode(), receipt_handle.encode()
+    named = b"\x0a%b%b" % (write_varint(len(text)), text) if text else b""
+    entry = b"%b\x12%b%b\x1a%b" % (named, write_varint(len(handle)), handle, OK_SIZED)
+    return b"\x0a%b\x12%b%b" % (OK_SIZED, write_varint(len(entry)), entry)
 
 
 class Acknowledger:
@@ -37,10 +56,26 @@ class Acknowledger:
         self, request: service_pb2.AckMessageRequest, _context: Context, answer: Answer
     ) -> bool:
         """As acknowledge, without a task, for entries that take one step: it never waits."""
-        if len(request.entries) > ENTRIES_STEP:
+        count = len(request.entries)
+        if count > ENTRIES_STEP:
             return False
-        answer(finished(self._acknowledged(request)))
+        answer(self._acknowledged_one(request) if count == 1 else finished(self._acknowledged(request)))
         return True
+
+    def _acknowledged_one(
+        self, request: service_pb2.AckMessageRequest
+    ) -> service_pb2.AckMessageResponse | bytes:
+        """As _acknowledged, for the usual request."""
+        group, topic = group_name(request.group), topic_to_read(request.topic)
+        (entry,), delivery = request.entries, self._parts.delivery
+        handle = entry.receipt_handle
+        (error,) = delivery.acknowledge_many(group, topic, (handle,), self._parts.clock_ms())
+        self.wake(group, topic)
+        if error is None:
+            return reply_of_one(entry.message_id, handle)
+        response = service_pb2.AckMessageResponse(status=status_of(error))
+        response.entries.add(message_id=entry.message_id, receipt_handle=handle, status=response.status)
+        return response
 
     def _acknowledged(self, request: service_pb2.AckMessageRequest) -> Steps[service_pb2.AckMessageResponse]:
         entries = request.entries

@@ -230,15 +230,17 @@ def outgoing(message: v2.Message, body_size_max: int) -> OutgoingMessage:
     """
     system = message.system_properties
     born_ms = timestamp_ms(system.born_timestamp)
+    properties = message.user_properties
     return OutgoingMessage(
-        body=_identity_body(message, body_size_max),
-        tag=system.tag,
-        keys=tuple(system.keys),
-        unique_key=system.message_id,
+        _identity_body(message, body_size_max),
+        system.tag,
+        tuple(system.keys),
+        system.message_id,
         # the stored form has no empty names and values
-        properties={name: value for name, value in message.user_properties.items() if name and value},
-        born_timestamp=born_ms if 0 < born_ms <= BORN_MS_MAX else EpochMs(0),
-        system_properties=_system_properties(system),
+        {name: value for name, value in properties.items() if name and value} if properties else {},
+        0,
+        born_ms if 0 < born_ms <= BORN_MS_MAX else EpochMs(0),
+        _system_properties(system),
     )
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import replace
+from math import ceil
 from typing import Any, Final, NamedTuple, Protocol
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -48,6 +49,8 @@ from trovemq_store.engine.queues import queue_ids
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 POLLING_MAX_S: Final = 20.0
+POLLING_SHARED_MIN_S: Final = 5.0
+POLLING_TICK_S: Final = 0.1  # a poll of POLLING_SHARED_MIN_S and more may end so much late
 ANSWER_BEFORE_S: Final = 0.1  # the client's deadline
 REQUEST_TIMEOUT_DEFAULT_MS: Final = 3_000
 POLLING_CODE_SINCE: Final = (5, 0, 3)  # older clients do not know ILLEGAL_POLLING_TIME
@@ -57,6 +60,9 @@ REPLIES_SMALL: Final = 65_536
 """Bytes of a stream that is answered at once. A larger one is written as its client reads it."""
 REDELIVERY_TICK_S: Final = 0.05  # a lease that is shortened meanwhile ends so much late at most
 REDELIVERY_TURN_S: Final = 0.001
+LONG_LOOK_READS: Final = 256
+"""A look for messages with so many reads, about a millisecond, is the last one of its pass of the loop: a
+filter may drop most of a backlog, and a client may receive hundreds of times at once."""
 
 _OK: Final = service_pb2.ReceiveMessageResponse(status=OK_STATUS).SerializeToString()
 _NOTHING: Final = service_pb2.ReceiveMessageResponse(
@@ -81,6 +87,12 @@ class _Taken(NamedTuple):
 
     attempt: ReceiveRequest
     messages: list[Delivered]
+    size: int
+    """The sum of their records' bytes."""
+
+    @classmethod
+    def of(cls, attempt: ReceiveRequest, runs: list[DeliveredRun]) -> _Taken:
+        return cls(attempt, messages_of(runs), sum(run.size for run in runs))
 
 
 class Receiver:
@@ -89,6 +101,8 @@ class Receiver:
         self._order = order
         self._taken: dict[Context, _Taken] = {}
         """Messages for calls whose coroutines have not begun."""
+        self._resting = False
+        """Whether a long look was made in this pass of the loop."""
 
     async def receive(
         self, request: service_pb2.ReceiveMessageRequest, context: Context
@@ -119,32 +133,20 @@ class Receiver:
         self._parts.traffic.fetched(taken.attempt.topic, len(taken.messages), byte_count)
 
     async def _wait_for_some(self, request: service_pb2.ReceiveMessageRequest, context: Context) -> _Taken:
-        until = asyncio.get_running_loop().time() + self._polling_s(request, context)
+        until = _shared_end(asyncio.get_running_loop().time(), self._polling_s(request, context), context)
         attempt = self._request(request, context)
         with self._parts.registry.receiving(attempt.client_id, context):
-            return _Taken(attempt, messages_of(await self.next_runs(attempt, until, context)))
+            return _Taken.of(attempt, await self.next_runs(attempt, until, context))
 
     def begin_receive(
         self, request: service_pb2.ReceiveMessageRequest, context: Context, answer: Answer
     ) -> bool:
         """As receive, without a task, where messages are there that make small replies."""
-        self._polling_s(request, context)  # its refusal is the first
-        topic, group = topic_to_read(request.message_queue.topic), group_name(request.group)
-        if self._parts.delivery.seems_empty(group, topic, self._parts.clock_ms()):
+        taken = self._take_now(request, context)
+        if taken is None:
             return False
-        attempt = self._request(request, context)
-        if self._parts.registry.has_left(attempt.client_id):
-            return False
-        if self._parts.waits.has((group, topic), attempt.filter):
-            return False  # they were woken, and look first
-        runs = self._attempt(attempt, context)
-        if not runs:
-            return False
-        taken = _Taken(attempt, messages_of(runs))
-        replies = None
         try:
-            if sum(run.size for run in runs) <= REPLIES_SMALL:
-                replies = self._small_replies(taken, _own_name(request))
+            replies = self._small_replies(taken, _own_name(request))
         except Exception:
             self._give_back(taken, 0)
             raise
@@ -156,11 +158,29 @@ class Receiver:
         if context.cancelled():  # the answer was refused
             self._give_back(taken, 0)
         else:
-            self._parts.traffic.fetched(attempt.topic, len(taken.messages), sum(map(len, replies[1:-1])))
+            topic, size = taken.attempt.topic, sum(map(len, replies[1:-1]))
+            self._parts.traffic.fetched(topic, len(taken.messages), size)
         return True
 
+    def _take_now(self, request: service_pb2.ReceiveMessageRequest, context: Context) -> _Taken | None:
+        """The messages that are there. None if there are none, or the call must not have them now."""
+        parts = self._parts
+        self._polling_s(request, context)  # its refusal is the first
+        topic, group = topic_to_read(request.message_queue.topic), group_name(request.group)
+        if self._resting or parts.delivery.seems_empty(group, topic, parts.clock_ms()):
+            return None
+        attempt = self._request(request, context)
+        if parts.registry.has_left(attempt.client_id):
+            return None
+        if parts.waits.has((group, topic), attempt.filter):
+            return None  # they were woken, and look first
+        runs = self._attempt(attempt, context)
+        return _Taken.of(attempt, runs) if runs else None
+
     def _small_replies(self, taken: _Taken, name: v2.Resource | None) -> list[bytes] | None:
-        """The whole stream; None where inflated bodies make it large."""
+        """The whole stream; None where it is large, perhaps only with inflated bodies."""
+        if taken.size > REPLIES_SMALL:
+            return None
         replies, size = [_OK], 0
         for one in taken.messages:
             replies.append(received(one, name))
@@ -278,13 +298,15 @@ class Receiver:
         waits = self._parts.waits
         if self._parts.registry.has_left(attempt.client_id):
             return []  # the client's termination overtook the call: nobody would return its messages
-        delivered = self._attempt(attempt, context)
+        looked = not self._resting
+        delivered = self._attempt(attempt, context) if looked else []
         if delivered or waits.closed:
             return delivered
         group, topic = attempt.group.name, attempt.topic
         client = self._parts.registry.get(attempt.client_id)
         with waits.enter(group, topic, attempt.filter) as wait:
-            while not delivered and await self._worth_looking(wait, until):
+            while not delivered and await self._worth_looking(wait, until, looked=looked):
+                looked = True
                 if space is not None and not space.has_capacity():
                     waits.wake((group, topic))  # who has space looks first
                     await space.wait_for_capacity()
@@ -302,12 +324,35 @@ class Receiver:
         """Whether the client, which was known when its call began, has unregistered or expired since."""
         return client is not None and self._parts.registry.get(client.client_id) is not client
 
-    async def _worth_looking(self, wait: Wait, until: float) -> bool:
-        """Returns when there may be something; False at `until`."""
-        if self._parts.delivery.next_visible_ms(*wait.pair) != 0:
-            return await wait.woken(until) and not self._parts.waits.closed
-        await asyncio.sleep(0)  # the last look was cut short: others may go first
-        return asyncio.get_running_loop().time() < until and not self._parts.waits.closed
+    async def _worth_looking(self, wait: Wait, until: float, *, looked: bool) -> bool:
+        """Returns when there may be something; False at `until`. `looked`: the call has looked before."""
+        waits = self._parts.waits
+        if looked and self._parts.delivery.next_visible_ms(*wait.pair) != 0:
+            if not await wait.woken(until):
+                return False
+            try:
+                await self._next_pass()
+            except asyncio.CancelledError:
+                waits.wake(wait.pair)  # the wake-up is not lost
+                raise
+            return not waits.closed
+        await asyncio.sleep(0)  # the last look was cut short, or others look: they may go first
+        await self._next_pass()
+        return asyncio.get_running_loop().time() < until and not waits.closed
+
+    async def _next_pass(self) -> None:
+        """Returns in a pass of the loop without a long look so far."""
+        while self._resting:  # noqa: ASYNC110 (whoever goes first may look for long again)
+            await asyncio.sleep(0)
+
+    def _rest(self) -> None:
+        """The pass of the loop has had its long look."""
+        if not self._resting:
+            self._resting = True
+            asyncio.get_running_loop().call_soon(self._end_rest)
+
+    def _end_rest(self) -> None:
+        self._resting = False
 
     def _attempt(self, attempt: ReceiveRequest, context: Context) -> list[DeliveredRun]:
         if context.done():
@@ -317,6 +362,8 @@ class Receiver:
         if others:
             attempt = replace(attempt, others=others, left=[])
         delivered = self._parts.delivery.receive_runs(attempt)
+        if self._parts.delivery.last_reads >= LONG_LOOK_READS:
+            self._rest()
         tracing = self._parts.tracing
         if tracing is not None and delivered:
             tracing.delivered(attempt, delivered, dict(context.invocation_metadata() or ()))
@@ -339,6 +386,17 @@ class Receiver:
             await asyncio.sleep(min(max(wait_s, REDELIVERY_TURN_S), REDELIVERY_TICK_S))
             parts.waits.wake_pairs(parts.delivery.due_pairs(parts.clock_ms()))
             parts.delivery.make_dead_letters(parts.clock_ms())
+
+
+def _shared_end(now: float, polling_s: float, context: Context) -> float:
+    """When a poll ends that begins `now`, by the loop's clock. Long ones end together in ticks: one turn of
+    the loop for several costs much less than a turn for each."""
+    end = now + polling_s
+    if polling_s < POLLING_SHARED_MIN_S:
+        return end
+    shared = ceil(end / POLLING_TICK_S) * POLLING_TICK_S
+    remaining = context.time_remaining()
+    return shared if remaining is None or shared - now <= remaining - ANSWER_BEFORE_S else end
 
 
 def _own_name(request: service_pb2.ReceiveMessageRequest) -> v2.Resource | None:

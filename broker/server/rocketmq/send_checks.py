@@ -40,6 +40,8 @@ MESSAGE_GROUP_BYTES_MAX: Final = 63
 RECOVERY_MS_MAX: Final = 3_600_000
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]").search
+_USUAL: Final = re.compile(r"[!-{}~]*").fullmatch
+"""ASCII without a blank, a `|` or a control character: text that every check below takes."""
 _UTF8_BYTES_MAX: Final = 4  # of one character
 
 
@@ -55,17 +57,8 @@ def check_message(message: v2.Message, body_size_max: int, delivery_ms_max: int)
             body_size_max=body_size_max,
         )
     system = message.system_properties
-    texts = _check_properties(message) if message.user_properties else []
-    if system.tag:
-        _check_tag(system.tag)
-        texts.append(system.tag)
-    if system.keys:
-        for key in system.keys:
-            _check_text(key, errors.KEY_ILLEGAL, "a key")
-        texts.extend(system.keys)
-    if texts:
-        _check_total(texts)
-    _check_message_id(system.message_id)
+    if message.user_properties or not _are_usual(system):
+        _check_texts(message)
     if system.HasField("orphaned_transaction_recovery_duration"):
         recovery_ms = duration_ms(system.orphaned_transaction_recovery_duration)
         if not 0 <= recovery_ms <= RECOVERY_MS_MAX:
@@ -91,6 +84,29 @@ def check_message(message: v2.Message, body_size_max: int, delivery_ms_max: int)
                 "a message has a priority or a message group, whose order is that of sending; not both",
                 field="priority",
             )
+
+
+def _are_usual(system: v2.SystemProperties) -> bool:
+    """Whether one look shows that tag, keys and message id are fine: most messages' are. If not, they may be
+    fine all the same."""
+    message_id = system.message_id
+    texts = "".join((message_id, system.tag, *system.keys))
+    return len(message_id) > 0 and len(texts) <= MESSAGE_ID_BYTES_MAX and _USUAL(texts) is not None
+
+
+def _check_texts(message: v2.Message) -> None:
+    system = message.system_properties
+    texts = _check_properties(message) if message.user_properties else []
+    if system.tag:
+        _check_tag(system.tag)
+        texts.append(system.tag)
+    if system.keys:
+        for key in system.keys:
+            _check_text(key, errors.KEY_ILLEGAL, "a key")
+        texts.extend(system.keys)
+    if texts:
+        _check_total(texts)
+    _check_message_id(system.message_id)
 
 
 def _check_properties(message: v2.Message) -> list[str]:

@@ -30,6 +30,7 @@ from google.protobuf.message import DecodeError, Message
 from trovemq_daemon.callback_handlers import Answer, Begin
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.request_bounds import check_parts
+from trovemq_daemon.varints import write_varint
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2.definition_pb2 import Code, Status
@@ -45,6 +46,9 @@ METADATA_VALUE_SIZE_MAX: Final = 128  # of a client's other metadata that is kep
 STATUS_TEXT_SIZE_MAX: Final = 1_024
 
 OK_STATUS: Final = Status(code=Code.OK, message="OK")
+_OK: Final = OK_STATUS.SerializeToString()
+OK_SIZED: Final = write_varint(len(_OK)) + _OK
+"""OK_STATUS as a field of a reply that is written by hand, after the field's tag: its size and its bytes."""
 
 CODES: Final[dict[str, Code]] = {
     "REQUEST_ILLEGAL": Code.BAD_REQUEST,
@@ -160,6 +164,9 @@ def status_of(error: TroveError) -> Status:
 def metadata_value(context: Context, key: str) -> str:
     """The call's metadata of this key as text, "" if there is none. It is cut after 256 characters, so that a
     client id of more than 255 is seen."""
+    first = getattr(context, "first_metadata", None)  # of our own transport: it decodes no other value
+    if first is not None:
+        return (first(key) or "")[: CLIENT_ID_SIZE_MAX + 1]
     for name, value in context.invocation_metadata() or ():
         if name == key:
             text = value if isinstance(value, str) else bytes(value).decode("utf-8", "replace")

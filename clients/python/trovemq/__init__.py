@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from trovemq.producer import Producer
     from trovemq.receipts import BatchReceipt, PartialBatchError, SendReceipt
     from trovemq.received import ReceivedMessage
+    from trovemq.received_batch import ReceivedBatch
     from trovemq.running import Running
     from trovemq.search_model import SearchAnswer, SearchPart, Where
     from trovemq.security_model import (
@@ -123,6 +124,7 @@ __all__ = [
     "QueueOffsets",
     "Quota",
     "QuotaDescription",
+    "ReceivedBatch",
     "ReceivedMessage",
     "RecordBatch",
     "ResentDeadLetter",
@@ -196,6 +198,7 @@ _MODULES: Final = {
     "trovemq.producer": ("Producer",),
     "trovemq.receipts": ("BatchReceipt", "PartialBatchError", "SendReceipt"),
     "trovemq.received": ("ReceivedMessage",),
+    "trovemq.received_batch": ("ReceivedBatch",),
     "trovemq.running": ("Running",),
     "trovemq.search_model": ("SearchAnswer", "SearchPart", "Where"),
     "trovemq.security_model": (

@@ -246,6 +246,8 @@ class AppendStream:
         for frame in [frame for frame in self._pending if frame.deadline <= now]:
             self._pending.remove(frame)
             frame.failed(self._late(), in_doubt=False)
+        if self._may_write():
+            self._wake_writer()
         self._expiry = None
         if self._in_flight or self._pending:
             loop = asyncio.get_running_loop()

@@ -14,6 +14,7 @@ from typing import Any
 
 from trovemq.handlers import Call, Handler, Handlers, Middleware, Retry
 from trovemq.received import ReceivedMessage, milliseconds
+from trovemq.received_batch import ReceivedBatch
 from trovemq.serializers import UndecodableBody
 from trovemq.subscription import Subscription
 
@@ -67,14 +68,13 @@ class Worker:
             try:
                 await self._process(messages)
             except BaseException as failure:  # cancelled: other members can get the messages at once
-                for message in messages:
-                    message.return_after(failure)
+                messages.return_after(failure)
                 raise
 
     # --- taking ---------------------------------------------------------------------------------------
 
-    async def _take(self) -> list[ReceivedMessage]:
-        """The next messages; [] at the end."""
+    async def _take(self) -> ReceivedBatch:
+        """The next messages; none at the end."""
         rate_max, loop = self.handler.rate_max, asyncio.get_running_loop()
         if rate_max is None and self.handler.batch is None:
             return await self._next()
@@ -87,16 +87,16 @@ class Worker:
                 self._free_at = loop.time() + len(messages) / rate_max
             return messages
 
-    async def _next(self) -> list[ReceivedMessage]:
+    async def _next(self) -> ReceivedBatch:
         if self.handler.batch is not None:
             return await self.subscription.next_batch(*self.handler.batch)
         message = await self.subscription.next()
-        return [] if message is None else [message]
+        return ReceivedBatch(() if message is None else (message,))
 
     # --- calling --------------------------------------------------------------------------------------
 
     async def _process(self, taken: Sequence[ReceivedMessage]) -> None:
-        messages, values = [], []
+        messages, values = ReceivedBatch(), []
         for message in taken:
             try:
                 values.append(self._value(message))
@@ -111,8 +111,7 @@ class Worker:
             for message in messages:
                 await self._fail(message, failure)
         else:
-            for message in messages:
-                await message.consumed()
+            await messages.consumed()
 
     async def _consume_directly(self, message: ReceivedMessage) -> None:
         """Consumes a message by an operator's command; an exception is the answer."""

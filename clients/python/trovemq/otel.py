@@ -364,6 +364,11 @@ class TracedSettlement:
         """As the inner one, in a span."""
         self._tracing.consumed(message, self._inner)
 
+    def consumed_all(self, messages: Sequence[ReceivedMessage]) -> None:
+        """The same for several messages."""
+        for message in messages:
+            self.consumed(message)
+
     def return_message(
         self, message: ReceivedMessage, delay_ms: int | None, *, tried: bool
     ) -> asyncio.Future[None]:

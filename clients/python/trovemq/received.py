@@ -14,7 +14,15 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 Delay = float | timedelta  # seconds
-Processed = TypeVar("Processed", bound="ReceivedMessage")
+Processed = TypeVar("Processed", bound="_Processable")
+
+
+class _Processable(Protocol):
+    """A message, or several of them."""
+
+    async def consumed(self) -> None: ...
+
+    def return_after(self, failure: BaseException) -> None: ...
 
 
 class Tracing(Protocol):
@@ -33,6 +41,9 @@ class Settlement(Protocol):
 
     def consumed(self, message: ReceivedMessage) -> None:
         """As `acknowledge`, for a caller that does not wait for the result."""
+
+    def consumed_all(self, messages: Sequence[ReceivedMessage]) -> None:
+        """The same for several messages."""
 
     def return_message(
         self, message: ReceivedMessage, delay_ms: int | None, *, tried: bool
@@ -183,8 +194,8 @@ class ReceivedMessage(ReceivedFields):
         block itself called `ack` or `nack`, nothing more is done.
         """
         if self.tracing is not None:
-            return _TracedProcessing(self, self.tracing.process((self,)))
-        return _Processing(self)
+            return TracedProcessing(self, self.tracing.process((self,)))
+        return Processing(self)
 
     def return_after(self, failure: BaseException) -> None:
         """Called after an exception in `process`: returns the message, unless it is settled."""
@@ -223,38 +234,38 @@ class ReceivedMessage(ReceivedFields):
         self.settled = True
 
 
-class _Processing(Generic[Processed]):
+class Processing(Generic[Processed]):
     """A block of `process`."""
 
-    __slots__ = ("_message",)
+    __slots__ = ("_processed",)
 
-    def __init__(self, message: Processed) -> None:
-        self._message = message
+    def __init__(self, processed: Processed) -> None:
+        self._processed = processed
 
     async def __aenter__(self) -> Processed:
-        return self._message
+        return self._processed
 
     async def __aexit__(
         self, kind: type[BaseException] | None, failure: BaseException | None, where: TracebackType | None
     ) -> None:
         if failure is None:
-            await self._message.consumed()
+            await self._processed.consumed()
         else:
-            self._message.return_after(failure)
+            self._processed.return_after(failure)
 
 
-class _TracedProcessing(_Processing[Processed]):
-    """The processing of a message within a span."""
+class TracedProcessing(Processing[Processed]):
+    """The same within a span."""
 
     __slots__ = ("_span",)
 
-    def __init__(self, message: Processed, span: AbstractContextManager[None]) -> None:
-        super().__init__(message)
+    def __init__(self, processed: Processed, span: AbstractContextManager[None]) -> None:
+        super().__init__(processed)
         self._span = span
 
     async def __aenter__(self) -> Processed:
         self._span.__enter__()
-        return self._message
+        return self._processed
 
     async def __aexit__(
         self, kind: type[BaseException] | None, failure: BaseException | None, where: TracebackType | None
@@ -281,6 +292,9 @@ class _NoSettlement:
         return _done()
 
     def consumed(self, message: ReceivedMessage) -> None:
+        return
+
+    def consumed_all(self, messages: Sequence[ReceivedMessage]) -> None:
         return
 
     def return_message(

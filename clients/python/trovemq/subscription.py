@@ -22,13 +22,13 @@ from trovemq._connections import ConnectionPool
 from trovemq._filters import check_tag_filter
 from trovemq._groups import Groups
 from trovemq._rocketmq.broadcast import BroadcastConsumer
-from trovemq._rocketmq.grouped import GroupConsumer, GroupSubscription
+from trovemq._rocketmq.grouped import GroupConsumer, GroupSubscription, MessageFilter
 from trovemq._rocketmq.inbox import Inbox
 from trovemq.received import Handler, ReceivedFields, ReceivedMessage
+from trovemq.received_batch import ReceivedBatch
 from trovemq.starts import Start, check_start
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class SubscribeOptions:
         if self.tags is not None:
             check_texts("tags", self.tags, errors.FILTER_ILLEGAL)
         check_tag_filter(self.filter)
-        if len(self.expression.expression) > FILTER_SIZE_MAX:
+        if len(self.message_filter.text) > FILTER_SIZE_MAX:
             raise TroveError(errors.FILTER_ILLEGAL, f"a filter has at most {FILTER_SIZE_MAX} characters")
         if self.start is not None:
             check_start(self.start)
@@ -73,12 +73,12 @@ class SubscribeOptions:
             raise TroveError(errors.REQUEST_ILLEGAL, "a broadcast has neither sql nor invisible_ms")
 
     @property
-    def expression(self) -> v2.FilterExpression:
+    def message_filter(self) -> MessageFilter:
         """The filter in the form for brokers."""
         if self.sql is not None:
-            return v2.FilterExpression(type=v2.SQL, expression=self.sql)
+            return MessageFilter("sql", self.sql)
         text = self.filter if self.tags is None else " || ".join(self.tags)
-        return v2.FilterExpression(type=v2.TAG, expression=text or EVERYTHING)
+        return MessageFilter("tag", text or EVERYTHING)
 
     @property
     def tag_list(self) -> tuple[str, ...]:
@@ -136,7 +136,7 @@ class Subscription:
             subscription = GroupSubscription(
                 topic=topic,
                 group=group,
-                filter=options.expression,
+                filter=options.message_filter,
                 invisible_ms=options.invisible_ms,
                 handler=options.handler,
             )
@@ -215,15 +215,12 @@ class Subscription:
             raise TroveError(errors.REQUEST_ILLEGAL, "enter the subscription first: async with subscribe(…)")
         return await self._inbox.get()
 
-    async def batches(
-        self, count_max: int = 100, wait: float = 0.1
-    ) -> AsyncGenerator[list[ReceivedMessage], None]:
+    async def batches(self, count_max: int = 100, wait: float = 0.1) -> AsyncGenerator[ReceivedBatch, None]:
         """The messages in lists of 1 to `count_max`, until the subscription is closed.
 
             async for batch in messages.batches(100, wait=0.5):
-                await insert([message.body for message in batch])
-                for message in batch:
-                    await message.consumed()
+                async with batch.process():   # all consumed at its end; redelivered after an exception
+                    await insert([message.body for message in batch])
 
         Args:
             count_max: The most messages of a list.
@@ -236,23 +233,24 @@ class Subscription:
             yield batch
             began_ns = time.time_ns()
 
-    async def next_batch(self, count_max: int, wait: float) -> list[ReceivedMessage]:
-        """The next list of `batches`; [] when the subscription is closed."""
+    async def next_batch(self, count_max: int, wait: float) -> ReceivedBatch:
+        """The next list of `batches`; empty when the subscription is closed."""
         check_number("count_max", count_max)
         check_amount("count_max", count_max, above=True)
         check_amount("wait", wait)
         first = await self.next()
         if first is None:
-            return []
-        batch, end = [first], asyncio.get_running_loop().time() + wait
+            return ReceivedBatch()
+        batch, end = ReceivedBatch((first,)), asyncio.get_running_loop().time() + wait
         try:
+            batch += self._inbox.take_all(count_max - 1)
             while len(batch) < count_max and (message := await self._inbox.get_until(end)) is not None:
                 batch.append(message)
+                batch += self._inbox.take_all(count_max - len(batch))
         except TroveError:
             pass  # the next call raises it
         except BaseException as failure:
-            for message in batch:
-                message.return_after(failure)
+            batch.return_after(failure)
             raise
         return batch
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import errno
 import http.client
+import json
 import os
 import secrets
 import signal
@@ -45,6 +46,7 @@ if TYPE_CHECKING:  # imported when they are first needed: the plug-in is loaded 
 LOOPBACK = "127.0.0.1"
 PORTS = range(10_000, 32_768)  # below the range that Linux uses for outgoing connections
 READY_POLL_SECONDS = 0.02
+REGISTERED_SECONDS_MAX = 10.0
 EMPTIED_TOGETHER_MAX = 8
 # Small files make a start cheap. Neither the store's age nor the machine's disk removes or refuses anything.
 # Every setting can be overridden.
@@ -159,12 +161,17 @@ class DaemonProcess:
 
     def ready(self) -> bool:
         """Whether /readyz answers 200 now."""
+        return self._readyz()[0] == 200
+
+    def _readyz(self) -> tuple[int, bytes]:
+        """The status and body of /readyz; 0 if there is no answer."""
         connection = http.client.HTTPConnection(LOOPBACK, self.http_port, timeout=1.0)
         try:
             connection.request("GET", "/readyz")
-            return connection.getresponse().status == 200
+            response = connection.getresponse()
+            return response.status, response.read()
         except (OSError, http.client.HTTPException):
-            return False
+            return 0, b""
         finally:
             connection.close()
 
@@ -267,7 +274,8 @@ class BrokerProcess(DaemonProcess):
     Args:
         name: The broker's name.
         store: The store directory, which stays when this object is closed. Default: a temporary one.
-        nameservers: NameserverProcess objects or addresses to register with.
+        nameservers: NameserverProcess objects or addresses to register with. A start waits until each of the
+            objects that runs lists the broker, for REGISTERED_SECONDS_MAX at most.
         cluster: The cluster's name; None for the daemon's default.
         arguments: Further command-line arguments.
         environment: Variables added to this process's own.
@@ -298,6 +306,7 @@ class BrokerProcess(DaemonProcess):
             "broker", environment=environment, port=port, http_port=http_port, ready_timeout=ready_timeout
         )
         self.name = name
+        self.nameservers = tuple(server for server in nameservers if not isinstance(server, str))
         self.faults = faults
         self._client: sync.Client | None = None
         self.store = Path(store) if store is not None else Path(self._directory.name) / "store"
@@ -309,6 +318,23 @@ class BrokerProcess(DaemonProcess):
             *_set_arguments({**BROKER_TEST_SETTINGS, **settings}),
             *arguments,
         ]
+
+    def wait_ready(self) -> None:
+        """Returns once /readyz answers 200, and the nameservers list the broker. RuntimeError as for every
+        daemon."""
+        super().wait_ready()
+        deadline = time.monotonic() + REGISTERED_SECONDS_MAX
+        while self._unlisted() and time.monotonic() < deadline:
+            time.sleep(READY_POLL_SECONDS)
+
+    def _unlisted(self) -> bool:
+        """Whether one of the nameservers that run does not list the broker yet."""
+        addresses = [server.address for server in self.nameservers if server.running]
+        if not addresses:
+            return False
+        _, body = self._readyz()
+        missing = str(json.loads(body or b"{}").get("warnings", {}).get("nameservers", ""))
+        return any(f"{address} " in f"{missing} ".replace(";", " ") for address in addresses)
 
     @property
     def url(self) -> str:

@@ -17,9 +17,8 @@ from typing import Final, Protocol, Self, Unpack
 
 from trovemq._connections import ConnectionPool
 from trovemq._rocketmq.identity import new_client_id
-from trovemq._rocketmq.messages import received_message
 from trovemq._rocketmq.messaging import MessagingService
-from trovemq._rocketmq.session import Role, Session
+from trovemq._rocketmq.session import OpenTransaction, producer_role
 from trovemq._rocketmq.sessions import Sessions
 from trovemq._rocketmq.statuses import may_pass
 from trovemq.fetched import Buffer
@@ -28,8 +27,6 @@ from trovemq.received import ReceivedMessage
 from trovemq.send_arguments import Keys, MessageArguments
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
-from trovemq_proto.rocketmq.v2 import service_pb2
 
 _log = logging.getLogger(__name__)
 
@@ -46,11 +43,6 @@ class TransactionResolution(Enum):
 
 
 Checker = Callable[[ReceivedMessage], TransactionResolution | Awaitable[TransactionResolution]]
-
-_WIRE: Final = {
-    TransactionResolution.COMMIT: v2.COMMIT,
-    TransactionResolution.ROLLBACK: v2.ROLLBACK,
-}
 
 
 class SendHalf(Protocol):
@@ -83,8 +75,7 @@ class Transactions:
         self.client_id = new_client_id()
         self._pool = pool
         self._checker = checker
-        role = Role(client_id=self.client_id, client_type=v2.PRODUCER, publishing=(topic,), check=self._check)
-        self._sessions = Sessions(pool, topic, role)
+        self._sessions = Sessions(pool, topic, producer_role(self.client_id, topic, self._check))
         self._entering = asyncio.Lock()
         self._entered = False
         self._decisions: OrderedDict[str, TransactionResolution] = OrderedDict()
@@ -111,6 +102,7 @@ class Transactions:
             TroveError: TRANSACTION_ILLEGAL if it is not open any more; with the field in_doubt if the broker
                 could not be reached (it will ask, and get this answer while this producer lives).
         """
+        assert resolution is not TransactionResolution.UNKNOWN, "an end is a decision"
         self._remember(half.transaction_id, resolution)
         loop, options = asyncio.get_running_loop(), self._pool.options
         deadline, failures = loop.time() + options.delivery_timeout_ms / 1000, 0
@@ -119,8 +111,9 @@ class Transactions:
                 service = MessagingService(
                     self._pool.connection(self._pool.routes.broker(half.broker)), self.client_id
                 )
+                commit = resolution is TransactionResolution.COMMIT
                 await service.end_transaction(
-                    half.topic, half.unique_key, half.transaction_id, _WIRE[resolution], v2.SOURCE_CLIENT
+                    half.topic, half.unique_key, half.transaction_id, commit=commit, asked=False
                 )
                 break
             except TroveError as error:
@@ -145,36 +138,28 @@ class Transactions:
 
     # --- questions of brokers -------------------------------------------------------------------------
 
-    async def _check(self, session: Session, command: service_pb2.RecoverOrphanedTransactionCommand) -> None:
-        resolution = self._decisions.get(command.transaction_id)
+    async def _check(self, transaction: OpenTransaction) -> None:
+        resolution = self._decisions.get(transaction.transaction_id)
         if resolution is None:
-            resolution = await self._ask_checker(command.message, session.broker)
+            resolution = await self._ask_checker(transaction)
         if resolution is TransactionResolution.UNKNOWN:
             return
-        system = command.message.system_properties
-        await session.service().end_transaction(
-            command.message.topic.name,
-            system.message_id,
-            command.transaction_id,
-            _WIRE[resolution],
-            v2.SOURCE_SERVER_CHECK,
-        )
-        self._decisions.pop(command.transaction_id, None)
+        await transaction.end(commit=resolution is TransactionResolution.COMMIT)
+        self._decisions.pop(transaction.transaction_id, None)
 
-    async def _ask_checker(self, message: v2.Message, broker: str) -> TransactionResolution:
+    async def _ask_checker(self, transaction: OpenTransaction) -> TransactionResolution:
         if self._checker is None:
             return TransactionResolution.UNKNOWN
         try:
-            answer = self._checker(received_message(message, broker))
+            answer = self._checker(transaction.half())
             if inspect.isawaitable(answer):
                 answer = await answer
         except Exception:
-            _log.exception("the checker failed on %s", message.system_properties.message_id)
+            _log.exception("the checker failed on %s", transaction.unique_key)
             return TransactionResolution.UNKNOWN
-        if answer in _WIRE:
+        if answer in tuple(TransactionResolution):
             return answer
-        if answer is not TransactionResolution.UNKNOWN:
-            _log.error("the checker answered %r, which is not a TransactionResolution", answer)
+        _log.error("the checker answered %r, which is not a TransactionResolution", answer)
         return TransactionResolution.UNKNOWN
 
 

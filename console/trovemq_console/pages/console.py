@@ -54,7 +54,7 @@ class Console:
             settings=self.settings,
             navigation=NAVIGATION,
             path=request.url.path,
-            query=request.query_params.get("q", ""),
+            query=request.query_params.get("q", "").strip(),
             form_token=self.sessions.form_token(session_of(request)),
             **values,
         )

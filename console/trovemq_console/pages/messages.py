@@ -11,7 +11,7 @@ from trovemq import Client, Message, MessageTrack, TrackEvent, TroveError, error
 from trovemq.cli.track import REASON_TEXTS
 from trovemq_console.bodies import VIEWS, body_view
 from trovemq_console.finding import TEXT_MAX, Finder
-from trovemq_console.pages.console import Console, number, required, text
+from trovemq_console.pages.console import Console, number, text
 from trovemq_console.rendering import link
 
 _DONE = {
@@ -82,7 +82,11 @@ async def _asked(client: Client, request: Request) -> Message:
     if text(request, "id"):
         answer = await client.get(text(request, "id"), broker=broker)
         return answer.messages[0]
-    topic = required(request, "topic")
+    topic = text(request, "topic")
+    if not topic:
+        raise TroveError(
+            errors.REQUEST_ILLEGAL, "the address lacks id=…, or topic=… and offset=…", field="id"
+        )
     offset = number(request, "offset")
     if offset is None:
         raise TroveError(errors.REQUEST_ILLEGAL, "the address lacks offset=…", field="offset")

@@ -103,10 +103,16 @@ def remarks_of(answer: BrokerAnswer) -> tuple[Remark, ...]:
         return (Remark("warn", f"its counters are not shown: {answer.problem}"),)
     if answer.counters is None:
         return (Remark("bad", f"did not answer: {answer.problem}"),)
-    return tuple(
-        Remark(level, words.format(f"{value:,}"))
-        for name, is_so, level, words in _HEALTH
-        if is_so(value := number_of(answer.counters, name))
+    drained = (
+        [Remark("warn", "it is drained: new messages go to other brokers")] if answer.info.draining else []
+    )
+    return (
+        *drained,
+        *(
+            Remark(level, words.format(f"{value:,}"))
+            for name, is_so, level, words in _HEALTH
+            if is_so(value := number_of(answer.counters, name))
+        ),
     )
 
 

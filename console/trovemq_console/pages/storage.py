@@ -7,12 +7,10 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from trovemq import Client, TopicDescription, TroveError
-from trovemq_console.cluster import BrokerAnswer, gather_bounded
+from trovemq import Client, TroveError
+from trovemq_console.cluster import HOLDING_KEPT_S, BrokerAnswer, gather_bounded
 from trovemq_console.pages.console import Console
 
-HOLDING_MAX: Final = 100
-UNTIL_ACKNOWLEDGED: Final = "until_acknowledged"
 RETENTION_SETTINGS: Final = (
     "reserved_time_ms",
     "disk_used_percent_max",
@@ -27,20 +25,16 @@ async def storage(console: Console, request: Request) -> Response:
     client = await console.client()
     answers = await console.cluster.brokers()
     rules = await gather_bounded(_retention(client, answer) for answer in answers)
-    listed = await client.admin.list_topics()
-    names = sorted({one.topic for one in listed if one.options.get("retention") == UNTIL_ACKNOWLEDGED})
-    described = await gather_bounded(client.admin.describe_topic(name) for name in names[:HOLDING_MAX])
-    holds: list[TopicDescription] = [
-        one for answer in described if not isinstance(answer, TroveError) for one in answer
-    ]
-    holds.sort(key=lambda one: -(one.hold.bytes if one.hold else 0))
+    holding, age_s = await console.cluster.holding()
     return console.respond(
         request,
         "storage.html",
         answers=answers,
         rules=[{} if isinstance(one, TroveError) else one for one in rules],
-        holds=holds,
-        left_out=max(len(names) - HOLDING_MAX, 0),
+        holds=holding.topics,
+        left_out=holding.left_out,
+        age_s=int(age_s),
+        age_max_s=int(HOLDING_KEPT_S),
         command=console.settings.command("stats"),
         scrub=console.settings.command("store", "scrub"),
         backup=console.settings.command("store", "backup", "/backups/today"),

@@ -58,6 +58,26 @@ if (sections().length) {
   document.addEventListener("visibilitychange", refresh); // at once when the page is looked at again
 }
 
+// --- a page that the cluster did not answer: it is asked for until there is an answer -----------------------------
+const AGAIN_EVERY_MS = 5000;
+const again = document.getElementById("again");
+
+async function lookAgain() {
+  if (document.hidden) return;
+  try {
+    const reply = await fetch(location.href, { headers: { accept: "text/html" } });
+    if (reply.ok) location.reload();
+  } catch {
+    // the console does not answer either
+  }
+}
+
+if (again) {
+  again.hidden = false;
+  setInterval(lookAgain, AGAIN_EVERY_MS);
+  document.addEventListener("visibilitychange", lookAgain);
+}
+
 // --- the live tail ------------------------------------------------------------------------------------------------
 const tail = document.getElementById("tail");
 if (tail) {

@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -23,6 +24,7 @@ Case = Callable[[], None]
 
 cases: dict[str, Case] = {}
 _open: list[Any] = []
+_threads: dict[str, int] = {}
 _outcomes: dict[str, str | None] = {}
 _printing = threading.Lock()
 
@@ -71,7 +73,16 @@ def _report(name: str, fault: str | None, seconds: float) -> None:
         print(f"{text} ({seconds:.1f} s)", flush=True)
 
 
+def _where(name: str) -> str:
+    """The call of the suite that a case is in."""
+    frame = sys._current_frames().get(_threads.get(name, 0))
+    stack = traceback.extract_stack(frame) if frame is not None else []
+    calls = [f"{one.name}, line {one.lineno}" for one in stack if one.filename.endswith("suite.py")]
+    return f" in {' > '.join(calls)}" if calls else ""
+
+
 def _run_one(name: str, function: Case) -> None:
+    _threads[name] = threading.get_ident()
     started = time.monotonic()
     fault = None
     try:
@@ -93,7 +104,7 @@ def main() -> None:
         time.sleep(0.25)  # clients do not all start in one instant
     wait(futures, timeout=TIME_MAX_S)
     for name in chosen:
-        _report(name, "out of time", TIME_MAX_S)
+        _report(name, f"out of time{_where(name)}", TIME_MAX_S)
     closer = threading.Thread(target=_close_all, daemon=True)
     closer.start()
     closer.join(5)

@@ -12,6 +12,7 @@ from bench import engine
 from bench.goals import connections, idle, sync
 from bench.official import clients, rocketmq
 from bench.official import run as official
+from bench.processes import ProcessError
 from bench.report import Report
 
 
@@ -70,7 +71,7 @@ def test_a_client_that_fails_says_why(tmp_path: Path) -> None:
     program = tmp_path / "client"
     program.write_text("#!/bin/sh\necho no route >&2\nexit 3\n")
     program.chmod(0o755)
-    with pytest.raises(clients.ClientError, match="no route"):
+    with pytest.raises(ProcessError, match="no route"):
         asyncio.run(clients.run([str(program)], "send", "t", "g", 1.0, 1, "127.0.0.1:1"))
     program.write_text(
         """#!/bin/sh\necho '[{"rates": [2.0], "times": [0.1], "count": 3, "failures": 0}]'\n"""

@@ -391,6 +391,10 @@ class FakeSubscription:
     def consumed(self, message: ReceivedMessage) -> None:
         self._settle("acknowledged", message)
 
+    def consumed_all(self, messages: Sequence[ReceivedMessage]) -> None:
+        for message in messages:
+            self.consumed(message)
+
     @property
     def at_capacity(self) -> bool:
         return False

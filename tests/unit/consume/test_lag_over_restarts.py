@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from broker.groups.consumer_settings import ConsumerSettings
 from broker.groups.consumer_state import ConsumerState
 from broker.groups.delivery.request import Delivered, ReceiveRequest
@@ -18,6 +20,8 @@ from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.steps import finished
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
+
+pytestmark = pytest.mark.usefixtures("small_timer_wheel")
 
 SETTINGS = ConsumerSettings(new_group_start="begin", timer_log_file_size=1_000)
 STORE_SETTINGS = replace(ROOMY, flush_mode="async")

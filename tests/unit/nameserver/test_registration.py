@@ -149,6 +149,21 @@ async def test_a_broker_registers_with_all_nameservers_and_leaves_them() -> None
 
 
 @pytest.mark.asyncio
+async def test_a_nameserver_that_does_not_list_the_broker_is_a_warning() -> None:
+    app, address = await start_nameserver()
+    other, gone = await start_nameserver()
+    await other.stop()
+    broker, _ = local_broker()
+    async with registered(broker, address, gone) as registrations:
+        assert f"not registered at {address}" in registrations.warning(), "it has not arrived yet"
+        await until(lambda: str(address) not in registrations.warning())
+        assert "broker-a" in live(app)
+        assert f"not registered at {gone}" in registrations.warning()
+        assert registrations.problem() == "", "it serves clients that know its address"
+    await app.stop()
+
+
+@pytest.mark.asyncio
 async def test_a_new_topic_is_reported_at_once_and_not_at_the_next_heartbeat() -> None:
     app, address = await start_nameserver()
     broker, topics = local_broker()

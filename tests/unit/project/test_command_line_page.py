@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from trovemq.cli.app import command_tree
 from trovemq.cli.lazy import UnloadedVerb, load
 from trovemq_daemon.lifecycle import ExitCode
@@ -34,17 +32,22 @@ def verbs(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, set[s
 VERBS = dict(verbs(command_tree()))
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_stands_on_the_page(verb: str) -> None:
-    assert re.search(rf"`{verb}\b", VERBS_TABLE)
+def test_every_verb_stands_on_the_page() -> None:
+    assert len(VERBS) > 70
+    assert [verb for verb in VERBS if not re.search(rf"`{verb}\b", VERBS_TABLE)] == []
 
 
-@pytest.mark.parametrize("row", [line for line in VERBS_TABLE.splitlines() if line.startswith("| `")])
-def test_no_option_is_made_up(row: str) -> None:
+def test_no_option_is_made_up() -> None:
+    rows = [line for line in VERBS_TABLE.splitlines() if line.startswith("| `")]
+    assert rows
+    assert {row: made_up for row in rows if (made_up := made_up_options(row))} == {}
+
+
+def made_up_options(row: str) -> set[str]:
     named = [verb for verb in VERBS if re.search(rf"`{verb}\b", row.split("|")[1])]
-    assert named, "a row without a verb that exists"
+    assert named, f"a row without a verb that exists: {row}"
     known = set().union(*(VERBS[verb] for verb in named))
-    assert set(re.findall(r"(?<!\w)--[a-z-]+", row)) <= known
+    return set(re.findall(r"(?<!\w)--[a-z-]+", row)) - known
 
 
 def test_every_exit_code_stands_on_the_page() -> None:

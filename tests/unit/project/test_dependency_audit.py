@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 from typing import Any
 
 import pytest
 
-from deploy.audit import outcome
+from deploy.audit import LOCKS, outcome, subject
 
 SOUND: dict[str, Any] = {"name": "numpy", "version": "2.0", "vulns": []}
 WEAK: dict[str, Any] = {
@@ -30,6 +31,12 @@ def test_nothing_is_said_of_distributions_that_were_not_looked_up(
     found: list[dict[str, Any]], code: int, line: str
 ) -> None:
     assert outcome(json.dumps({"dependencies": found})) == (code, [line])
+
+
+def test_an_answer_names_the_files_and_the_day_for_which_it_counts() -> None:
+    text = subject(date(2026, 11, 23))
+    assert all(lock in text for lock in LOCKS)
+    assert text.endswith("data of 2026-11-23")
 
 
 @pytest.mark.parametrize("report", ["", "{}", '{"dependencies": []}', '{"dependencies": [{"vulns": [{}]}]}'])

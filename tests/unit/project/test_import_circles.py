@@ -11,6 +11,8 @@ from typing import Final
 
 import pytest
 
+from tests.unit.project.syntax import nodes_of
+
 ROOT: Final = Path(__file__).parents[3]
 SOURCES: Final = (".", "store", "proto", "rpc", "clients/python", "console", "pipeline")
 """Folders in which packages lie."""
@@ -31,7 +33,7 @@ def imported(name: str, path: Path, modules: Mapping[str, Path]) -> Iterator[str
     """Those of the modules that the file names in an import. The `__init__` of a package counts where it is
     named itself, not where a module below it is."""
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
-    for node in ast.walk(ast.parse(path.read_bytes())):
+    for node in nodes_of(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in modules)
         elif isinstance(node, ast.ImportFrom):

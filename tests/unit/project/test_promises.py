@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 from tests.support.durations import BEGIN
 
@@ -15,13 +14,24 @@ ROWS = [line for line in PAGE.splitlines() if re.match(r"\| (?!Promise|Setting)"
 NAMED = sorted(set(re.findall(r"`(tests/[\w/]+\.py(?:::\w+)?)`", PAGE)))
 
 
-@pytest.mark.parametrize("named", [name for name in NAMED if name != "tests/unit/project/test_promises.py"])
-def test_the_test_exists(named: str) -> None:
+def test_the_tests_that_are_named_exist() -> None:
+    assert len(NAMED) > 500
+    assert [one for one in NAMED if one != "tests/unit/project/test_promises.py" and not exists(one)] == []
+
+
+def exists(named: str) -> bool:
     path, _, test = named.partition("::")
-    text = (ROOT / path).read_text(encoding="utf-8")
-    assert not test or re.search(rf"^(?:async )?def {test}\(", text, re.MULTILINE)
+    text = text_of(path)
+    return text is not None and (
+        not test or re.search(rf"^(?:async )?def {test}\(", text, re.MULTILINE) is not None
+    )
 
 
-@pytest.mark.parametrize("row", ROWS, ids=[row[2:60] for row in ROWS])
-def test_every_promise_is_shown(row: str) -> None:
-    assert "`tests/" in row
+@cache
+def text_of(path: str) -> str | None:
+    return (ROOT / path).read_text(encoding="utf-8") if (ROOT / path).is_file() else None
+
+
+def test_every_promise_is_shown() -> None:
+    assert len(ROWS) > 200
+    assert [row for row in ROWS if "`tests/" not in row] == []

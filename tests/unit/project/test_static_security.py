@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.project.syntax import nodes_of
+
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = (
     "broker",
@@ -50,7 +52,7 @@ DYNAMIC_IMPORTS = {
 
 
 def faults_of(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Import):
             yield from (one.name for one in node.names if one.name in MODULES)
         elif isinstance(node, ast.ImportFrom) and node.module:

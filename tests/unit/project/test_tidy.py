@@ -9,11 +9,14 @@ import ast
 import functools
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.unit.project.syntax import nodes_of
 
 ROOT = Path(__file__).resolve().parents[3]
 MODULE_LINES_MAX = 600
@@ -22,6 +25,8 @@ TEST_NAME_LENGTH_MAX = 70
 ONE_ASSERTION_MAX = 2
 """Functions of the engine with one assertion: two are wanted where there is any. The number only falls."""
 README_LINES_MAX = 4  # of a folder of tests
+MERGED_BEGIN = 50
+"""Two lines of a merged page that begin with so many equal characters are one line twice."""
 CODE = (
     "broker",
     "store/trovemq_store",
@@ -60,6 +65,7 @@ def is_ours(path: Path) -> bool:
     return not hidden_cache and not NOT_OURS.intersection(parts) and parts[0] != ".hypothesis"
 
 
+@functools.cache
 def relative(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
@@ -99,21 +105,24 @@ class Facts:
 @functools.cache
 def facts_of(path: Path) -> Facts:
     tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
-    nodes = list(ast.walk(tree))
-    expressions = [node for node in nodes if isinstance(node, ast.Expr)]
+    calls, dropped, functions = [], [], []
+    imports: list[str] = []
+    for node in nodes_of(tree):
+        if isinstance(node, ast.Call):
+            calls.append((node.lineno, called(node)))
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            dropped.append((node.lineno, called(node.value)))
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            functions.append((node.lineno, node.name, body_lines(node)))
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            imports += imported_names(node)
     return Facts(
         empty=not tree.body,
         documented=ast.get_docstring(tree) is not None,
-        calls=tuple((node.lineno, called(node)) for node in nodes if isinstance(node, ast.Call)),
-        dropped=tuple(
-            (node.lineno, called(node.value)) for node in expressions if isinstance(node.value, ast.Call)
-        ),
-        functions=tuple(
-            (node.lineno, node.name, body_lines(node))
-            for node in nodes
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        ),
-        imports=tuple(name for node in nodes for name in imported_names(node)),
+        calls=tuple(calls),
+        dropped=tuple(dropped),
+        functions=tuple(functions),
+        imports=tuple(imports),
         silent_classes=tuple(
             (node.lineno, node.name)
             for node in tree.body
@@ -172,16 +181,19 @@ def test_functions_with_one_assertion_only_become_fewer() -> None:
     found = [
         f"{relative(path)}:{node.lineno} {node.name}"
         for path in modules(engine)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes_of(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and assertions(node) == 1
     ]
     assert len(found) <= ONE_ASSERTION_MAX, "state a second invariant: at the beginning, or of the result"
 
 
 def assertions(node: ast.AST) -> int:
-    """Of a function, without those of the functions in it."""
+    """Of a function, without those of the functions in it. Only statements have statements in them."""
     inner = [
-        child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.FunctionDef | ast.ClassDef)
+        child
+        for child in ast.iter_child_nodes(node)
+        if isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case)
+        and not isinstance(child, ast.FunctionDef | ast.ClassDef)
     ]
     return sum(isinstance(child, ast.Assert) + assertions(child) for child in inner)
 
@@ -245,6 +257,16 @@ def imported_names(node: ast.AST) -> Iterator[str]:
         yield node.module
 
 
+def test_generated_messages_stop_where_the_architecture_says() -> None:
+    sdk = "clients/python/trovemq"
+    edges = ("broker/server", "broker/cluster", "nameserver", f"{sdk}/_wire", f"{sdk}/_rocketmq")
+    named = ("broker/daemon/broker_services.py", "trovemq_daemon/handler_guard.py")  # services; an error
+    inside = [path for path in modules(CODE) if not within(path, (*edges, *named, "proto"))]
+    generated = ("trovemq_proto.v1", "trovemq_proto.rocketmq.v2")
+    found = [relative(path) for path in inside if set(generated) & set(facts_of(path).imports)]
+    assert found == []
+
+
 def test_the_daemons_log_and_only_command_lines_print() -> None:
     quiet = [
         path
@@ -290,6 +312,21 @@ def test_every_folder_of_tests_says_what_it_shows() -> None:
         if folder.is_dir() and not 1 <= len(readme_lines(folder)) <= README_LINES_MAX
     ]
     assert wrong == []
+
+
+def test_support_of_one_test_lies_beside_it() -> None:
+    users: dict[str, list[Path]] = {}
+    for path in modules(("tests",)):
+        for name in facts_of(path).imports:
+            if name.startswith("tests.support."):
+                users.setdefault(name, []).append(path)
+    lonely = {
+        name: relative(paths[0])
+        for name, paths in users.items()
+        if len(set(paths)) == 1 and paths[0].name.startswith("test_")
+    }
+    assert len(users) > 40
+    assert lonely == {}
 
 
 def readme_lines(folder: Path) -> list[str]:
@@ -348,3 +385,16 @@ def test_locks_have_hashes_and_no_addresses(path: Path) -> None:
 def test_no_lock_that_names_hosts_is_committed() -> None:
     names = {path.name for path in tracked_files()}
     assert names.isdisjoint({"uv.lock", "poetry.lock", "Pipfile.lock", "pdm.lock"})
+
+
+def test_no_line_of_a_page_that_git_merges_by_union_stands_twice() -> None:
+    """A merge keeps the lines of both sides: one that both sides have changed may remain in its old form."""
+    attributes = (ROOT / ".gitattributes").read_text(encoding="utf-8")
+    pages = re.findall(r"^(\S+) merge=union$", attributes, re.MULTILINE)
+    assert "CHANGELOG.md" in pages
+    twice = []
+    for page in pages:
+        lines = (ROOT / page).read_text(encoding="utf-8").splitlines()
+        begins = Counter(line[:MERGED_BEGIN] for line in lines if len(line) >= MERGED_BEGIN)
+        twice += [f"{page}: {begin}…" for begin, count in begins.items() if count > 1]
+    assert twice == []

@@ -15,8 +15,8 @@ from broker.query.key_query import KeyQuery, KeyType
 from broker.query.pages import REQUEST_WORK_MAX, WORK_MAX
 from broker.query.query_by_key import query_pages
 from tests.support.engine import SMALL, append, open_store, record
-from tests.support.one_hash import texts_of_one_hash
 from tests.support.trials import SOAK
+from tests.unit.query.one_hash import texts_of_one_hash
 from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_proto.records import java_hash
 from trovemq_store.engine.message_store import MessageStore

@@ -82,17 +82,22 @@ def sealed(record: Record) -> Record:
 
 @st.composite
 def runs(draw: st.DrawFn, *, min_size: int = 0, max_size: int = 9) -> list[Record]:
-    """Records of any shapes, or copies of one shape that differ in their fields (uniform batches)."""
+    """Records of any shapes, or copies of one shape that differ in their fields (uniform batches), perhaps
+    with bodies of any size, and with a few of another shape among them."""
     if draw(st.booleans()):
         return draw(st.lists(records(), min_size=min_size, max_size=max_size))
     first = draw(records())
     count = draw(st.integers(min_size, max_size))
-    return [sealed(_like(draw, first)) for _ in range(count)]
+    any_size = draw(st.booleans())
+    run = [sealed(_like(draw, first, any_size)) for _ in range(count)]
+    for at in draw(st.lists(st.integers(0, count - 1), max_size=2)) if count else []:
+        run[at] = sealed(replace(run[at], properties=draw(property_blocks())))
+    return run
 
 
-def _like(draw: st.DrawFn, record: Record) -> Record:
+def _like(draw: st.DrawFn, record: Record, any_size: bool) -> Record:
     numbers = random.Random(draw(st.integers(0, 2**32)))
-    body = numbers.randbytes(len(record.body))
+    body = numbers.randbytes(numbers.randrange(40) if any_size else len(record.body))
     block = bytearray(record.properties)
     for _ in range(draw(st.integers(0, 2))):
         if block:

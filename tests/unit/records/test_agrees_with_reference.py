@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,9 +12,16 @@ from hypothesis import strategies as st
 
 from tests.unit.records import reference
 from tests.unit.records.reference import Record
-from tests.unit.records.strategies import placed, runs, spoiled
+from tests.unit.records.strategies import placed, runs, sealed, spoiled
 from trovemq_proto.errors import TroveError
-from trovemq_proto.records import RecordBatch, RecordState, check_record, decode_message, scan_run
+from trovemq_proto.records import (
+    RecordBatch,
+    RecordState,
+    check_record,
+    decode_message,
+    scan_run,
+    uniform_properties,
+)
 from trovemq_proto.records import index_entries as index_module
 from trovemq_proto.records.geometry import measure
 
@@ -70,13 +78,27 @@ def test_columns_and_index_of_good_runs(run: list[Record]) -> None:
     assert_same_index(RecordBatch.split(data), records)
 
 
-@pytest.mark.parametrize("small_batch_max", [0, 1000])
+@pytest.mark.parametrize(
+    ("small_batch_max", "odd_share"),
+    [pytest.param(0, 16, id="scanned"), pytest.param(0, 1, id="rows"), pytest.param(1000, 16, id="plain")],
+)
 @given(run=runs(min_size=1))
-def test_index_of_few_records_in_both_ways(run: list[Record], small_batch_max: int) -> None:
+def test_index_of_few_records_in_each_way(run: list[Record], small_batch_max: int, odd_share: int) -> None:
     data, records = placed(run, 0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(index_module, "SMALL_BATCH_MAX", small_batch_max)
+        patch.setattr(uniform_properties, "ODD_SHARE", odd_share)
         assert_same_index(RecordBatch.split(data), records)
+
+
+def test_times_of_delivery_beside_a_topic_whose_name_is_as_long() -> None:
+    """One layout and two topics: the schedule topic's tags codes are times all the same."""
+    blank = Record(0, 0, reference.MAGIC_V1, 0, 0, 0, 0, 0, 0, 5, bytes(8), 7, bytes(8), 0, 0, b"", b"", b"")
+    topics = [b"SCHEDULE_TOPIC_XXXX", b"some_topic_as_long_"] * 20
+    run = [sealed(replace(blank, topic=topic, properties=b"DELAY\x012\x02")) for topic in topics]
+    data, records = placed(run, 0)
+    assert RecordBatch.split(data).uniform
+    assert_same_index(RecordBatch.split(data), records)
 
 
 @given(runs(min_size=1), st.data())

@@ -182,6 +182,7 @@ def test_validate_takes_what_is_fit_and_nothing_else(
     st.integers(0, 11),
     SPOILERS | st.just({}),
     st.booleans(),
+    st.booleans(),
 )
 def test_of_records_of_one_layout_the_one_that_is_unfit_is_found(
     small_batch_max: int,
@@ -191,10 +192,13 @@ def test_of_records_of_one_layout_the_one_that_is_unfit_is_found(
     at: int,
     change: dict[str, Any],
     changed_crc: bool,
+    any_size: bool,
 ) -> None:
     """Their header fields are compared with the first one's."""
     same = sealed(replace(fit(run[0], ipv6=False, crc=crc), sys_flag=0, born_host=bytes(8)))
     records = [replace(same, born_timestamp=same.born_timestamp // 2 + number) for number in range(count)]
+    if any_size:
+        records = [sealed(replace(one, body=bytes(number))) for number, one in enumerate(records)]
     at %= count
     changed = sealed(replace(records[at], **change))
     if len(changed.born_host) == 8 and not changed.sys_flag & 0x30:
@@ -206,6 +210,32 @@ def test_of_records_of_one_layout_the_one_that_is_unfit_is_found(
     with pytest.raises(TroveError) as refused:
         validate(raw, crc=crc)
     assert int(str(refused.value.fields["record"])) == at
+
+
+@pytest.mark.parametrize(
+    "spoiler", [{"body": bytes(BODY_SIZE_MAX + 1)}, {"topic": b"orders2"}, {"sys_flag": 0x4}]
+)
+def test_one_unfit_record_among_bodies_of_any_size_is_found(
+    small_batch_max: int, spoiler: dict[str, Any]
+) -> None:
+    blank = Record(
+        0, 0, MAGIC_V1, 0, QUEUE_ID, 0, 0, 0, 0, 1, bytes(8), 1, bytes(8), 0, 0, b"", b"orders", b""
+    )
+    records = [sealed(replace(blank, body=bytes(number))) for number in range(20)]
+    assert len(validate(b"".join(map(reference.encode, records)))) == 20
+    records[7] = sealed(replace(records[7], **spoiler))
+    with pytest.raises(TroveError) as refused:
+        validate(b"".join(map(reference.encode, records)))
+    assert refused.value.fields["record"] == "7"
+
+
+def test_a_short_header_at_the_end_of_the_buffer_after_longer_ones(small_batch_max: int) -> None:
+    long = Record(
+        0, 0, MAGIC_V1, 0, QUEUE_ID, 0, 0, 0, 16, 1, bytes(20), 1, bytes(8), 0, 0, b"", b"orders", b""
+    )
+    short = sealed(replace(long, sys_flag=0, born_host=bytes(8)))
+    raw = reference.encode(sealed(long)) * 19 + reference.encode(short)
+    assert len(validate(raw)) == 20
 
 
 @given(runs(min_size=1), st.booleans(), st.booleans(), st.booleans(), st.data())

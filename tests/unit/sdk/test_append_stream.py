@@ -173,6 +173,25 @@ def test_no_more_frames_leave_than_may_be_unanswered() -> None:
     fake_loop.run(scene())
 
 
+def test_frames_behind_expired_ones_waited_for_the_next_send() -> None:
+    async def scene() -> None:
+        server = Server()
+        stream = await opened(server)
+        soon = asyncio.get_running_loop().time() + 1
+        expired = [Frame(str(number)) for number in range(FRAMES_IN_FLIGHT_MAX)]
+        for frame in expired:
+            frame.deadline = soon
+            stream.submit(frame)
+        stream.submit(behind := Frame("behind"))
+        await asyncio.sleep(2)
+        assert all(frame.ends == ["in doubt"] for frame in expired)
+        assert server.came[-1] == "behind"
+        assert behind.ends == []
+        await stream.close()
+
+    fake_loop.run(scene())
+
+
 def test_a_frame_that_a_broken_stream_did_not_take_is_in_doubt() -> None:
     async def scene() -> None:
         server = Server()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.fake_loop import run, turns
-from tests.support.records_made import record_at
+from tests.unit.sdk.records_made import record_at
 from trovemq._rocketmq import group_stream
 from trovemq._rocketmq.group_stream import GroupStream, StreamSettings
 from trovemq._rocketmq.inbox import Inbox
@@ -94,8 +95,8 @@ class Scene:
         return self.streams[-1]
 
     # --- Owner --------------------------------------------------------------------------------------
-    def put(self, message: ReceivedMessage) -> None:
-        self.inbox.put(message)
+    def put_all(self, messages: Sequence[ReceivedMessage]) -> None:
+        assert self.inbox.put_all(messages) == []
 
     def unreadable(self, message: StreamedMessage, error: TroveError) -> None:
         raise AssertionError(message, error)
@@ -142,6 +143,24 @@ def test_acknowledgements_of_one_turn_are_one_settlement_of_ranges() -> None:
         await here.stream.consumed(until=asyncio.get_running_loop().time() + 1)
         assert here.reported == [], "nobody waits for one of them"
         await here.over()
+
+    run(scene())
+
+
+def test_messages_that_are_acknowledged_together_are_one_settlement() -> None:
+    async def scene() -> None:
+        here = Scene()
+        messages = await here.opened(8)
+        here.stream.settle_all([messages[index] for index in (5, 0, 1, 2, 7)])
+        await turns(10)
+        (settlement,) = here.now.settlements()
+        assert (settlement.kind, settlement.receipt) == (consumer_pb2.ACKNOWLEDGE, RECEIPT)
+        assert list(settlement.ranges) == [0, 3, 5, 1, 7, 1]
+        await here.now.settled()
+        await here.stream.consumed(until=asyncio.get_running_loop().time() + 1)
+        await here.over()
+        here.stream.settle_all([messages[3], messages[4]])
+        assert here.reported == [(3, False, "CLIENT_CLOSED"), (4, False, "CLIENT_CLOSED")]
 
     run(scene())
 

@@ -131,3 +131,39 @@ async def test_space_is_reported_when_it_is_worth_a_call() -> None:
     assert not waiting.done()
     inbox.take(0.0)
     assert await waiting == 2
+
+
+@given(
+    batches=st.lists(st.lists(st.integers(0, 9), max_size=6), max_size=6),
+    taken=st.lists(st.integers(1, 5), max_size=8),
+    ordered=st.booleans(),
+    leased=st.booleans(),
+)
+def test_several_at_once_are_as_one_at_a_time(
+    batches: list[list[int]], taken: list[int], ordered: bool, leased: bool
+) -> None:
+    """An offset that is delivered once more while its message waits renews the lease."""
+
+    async def scene() -> None:
+        now = asyncio.get_running_loop().time()
+        one, many = Inbox(100, 10_000), Inbox(100, 10_000)
+        one.ordered = many.ordered = ordered
+        for poll, offsets in enumerate(batches):
+            lease_end = now + (60 if poll % 2 else -60) if leased else None
+            values = [(offset, {"poll": poll, "lease_end": lease_end}) for offset in offsets]
+            groups = "ab" if ordered else "a"
+            for offset, fields in values:
+                assert one.put(message(offset, groups[offset % len(groups)], **fields))
+            made = [message(offset, groups[offset % len(groups)], **fields) for offset, fields in values]
+            assert many.put_all(made) == []
+        for count in taken:
+            singles = [found for _ in range(count) if (found := one.take(now)) is not None]
+            together = many.take_all(count)
+            assert [(found.queue_offset, found.poll) for found in singles] == [
+                (found.queue_offset, found.poll) for found in together
+            ]
+            assert (one.count, one.size) == (many.count, many.size)
+        many.close()
+        assert many.take_all(9) == []
+
+    asyncio.run(scene())

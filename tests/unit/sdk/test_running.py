@@ -23,6 +23,7 @@ from trovemq import (
     Call,
     Client,
     Handlers,
+    ReceivedBatch,
     ReceivedMessage,
     Retry,
     TroveError,
@@ -256,6 +257,29 @@ async def test_a_cancelled_wait_for_a_batch_returns_its_messages(client: Client,
         batches = messages.batches(2, wait=0)
         assert [message.body for message in await anext(batches)] == [b"a"]
         await batches.aclose()
+
+
+async def test_a_list_is_acknowledged_but_for_settled_messages(client: Client, fake: FakeMessaging) -> None:
+    await fake.offer(b"a", b"b", b"c")
+    async with client.subscribe("orders", "g") as messages:
+        batch: ReceivedBatch = await messages.next_batch(3, wait=60)
+        async with batch.process():
+            await batch[1].nack(60)
+    assert all(message.settled for message in batch)
+    await fake.until(lambda: sorted(fake.gone) == [b"a", b"c"])
+    assert len(fake.requests("ChangeInvisibleDuration")) == 1
+
+
+async def test_an_exception_returns_the_messages_of_a_list(client: Client, fake: FakeMessaging) -> None:
+    await fake.offer(b"a", b"b")
+    async with client.subscribe("orders", "g") as messages:
+        batch = await messages.next_batch(2, wait=60)
+        with suppress(Refused):
+            async with batch.process():
+                await batch[0].ack()
+                raise Refused
+        await fake.until(lambda: len(fake.requests("ChangeInvisibleDuration")) == 1)
+        assert fake.gone == [b"a"]
 
 
 # --- middleware -----------------------------------------------------------------------------------------

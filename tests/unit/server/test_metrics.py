@@ -57,7 +57,7 @@ async def test_sizes_of_messages_are_exact_also_within_a_batch(bench: Bench) -> 
 
 @pytest.mark.asyncio
 async def test_a_second_scrape_shows_what_has_changed_since_the_first(bench: Bench) -> None:
-    """Labels and numbers, also those of a topic that was made again with another type."""
+    """Labels and numbers, also those of a topic that was deleted and created with another type."""
     traffic, topics = bench.parts.traffic, bench.store.topics
     name, found = "rocketmq_messages_in_total", []
     for message_type in ("NORMAL", "FIFO"):

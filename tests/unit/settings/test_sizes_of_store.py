@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +14,11 @@ from broker.daemon.settings import BrokerSettings
 from tests.support.engine import NOW_MS, SMALL, open_store, send
 from trovemq_daemon.settings import load_settings
 from trovemq_proto.errors import TroveError
+from trovemq_store.check.layouts import HEADER_SIZE
 from trovemq_store.check.store_view import SIZES, with_sizes_of_store
 from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.files.files import StorageError
+from trovemq_store.files.read_only import ReadOnlyFile
 from trovemq_store.files.real import RealFileSystem
 from trovemq_store.log.state import PATH
 from trovemq_store.settings import StoreSettings
@@ -51,6 +55,28 @@ def test_a_store_of_other_sizes_opens_without_settings(tmp_path: Path, lost: tup
     assert settings.cluster == "kept"
     if not lost:
         MessageStore.open(RealFileSystem(tmp_path), settings, NOW_MS).close(NOW_MS)
+
+
+def test_the_slots_were_read_from_unreadable_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(RealFileSystem(tmp_path), SMALL)
+    send(store, b"a body", keys="k")
+    store.close(NOW_MS)
+    (tmp_path / PATH).unlink()
+    assert _sizes(with_sizes_of_store(tmp_path, DEFAULTS, ())) == _sizes(SMALL)
+    bad = ("", 0)
+
+    def check(file: ReadOnlyFile, begin: int, end: int) -> None:
+        if file.path.startswith(bad[0]) and begin <= bad[1] < end:
+            raise StorageError("read", file.path, errno.EIO)
+
+    monkeypatch.setattr(ReadOnlyFile, "check_readable", check)
+    for position in (0, HEADER_SIZE + 20):
+        bad = ("index/", position)
+        with pytest.raises(StorageError):
+            with_sizes_of_store(tmp_path, DEFAULTS, ())
+    bad = ("commitlog/", 0)
+    items, slots = (getattr(with_sizes_of_store(tmp_path, DEFAULTS, ()), name) for name in SIZES[:1:-1])
+    assert items == 4 * slots, "RocketMQ's usual ones"
 
 
 @pytest.mark.parametrize("name", SIZES)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Final
 
 from trovemq._connections import ConnectionPool
@@ -38,6 +39,11 @@ class FaultyConsumer(GroupConsumer):
         self._late: dict[_Lane, list[ReceivedMessage]] = {}
         self._overtaken: dict[_Lane, asyncio.TimerHandle] = {}  # they wait for the next message
         self._broken: dict[_Lane, int] = {}  # the poll whose connection failed for this lane
+
+    def put_all(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Each as `put`."""
+        for message in messages:
+            self.put(message)
 
     def put(self, message: ReceivedMessage) -> None:
         """Delays or returns the message, if the faults require it."""
@@ -76,6 +82,11 @@ class FaultyConsumer(GroupConsumer):
     def consumed(self, message: ReceivedMessage) -> None:
         """As `acknowledge`, for a caller that does not wait for the result."""
         self.acknowledge(message, urgent=False)
+
+    def consumed_all(self, messages: Sequence[ReceivedMessage]) -> None:
+        """The same for several messages."""
+        for message in messages:
+            self.consumed(message)
 
     def answered(self, message: ReceivedMessage, *, done: bool, failure: BaseException | None) -> None:
         """In an orderly group, late messages are returned, too, if they come after one that is delivered

@@ -19,10 +19,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
+from itertools import count, groupby
+from operator import attrgetter
 from typing import Final, Protocol
 
 from trovemq._connections import ConnectionPool
@@ -51,6 +52,8 @@ UNDER_WAY_MAX: Final = 4_096  # `at_capacity` while more settlements than that h
 ANSWERED_KEPT_S: Final = 2.0  # a broker writes acknowledgements to disk at least ten times a second
 CREDIT_SHARE: Final = 4  # credit is sent when it is this part of the whole
 
+_receipt: Final = attrgetter("receipt")
+
 Change = tuple[int, bool]
 """The invisible time in ms and `suspend`, for messages that are returned."""
 RELEASE: Final[Change] = (0, True)
@@ -60,8 +63,8 @@ RELEASE: Final[Change] = (0, True)
 class Owner(Settlement, Protocol):
     """The group consumer, as its streams see it."""
 
-    def put(self, message: ReceivedMessage) -> None:
-        """A message came."""
+    def put_all(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Messages came."""
 
     def unreadable(self, message: StreamedMessage, error: TroveError) -> None:
         """Returns a message that the program must not see."""
@@ -223,18 +226,33 @@ class GroupStream:
     def settle(self, message: StreamedMessage, change: Change | None) -> None:
         """Acknowledges the message, or returns it, together with others. The owner gets the result."""
         assert message.receipt is not None, "messages with a handle of their own are settled by it"
-        key = (message.receipt, change)
-        gathered = self._gathering.get(key)
-        if gathered is None:
-            if self._closed:
-                self._owner.answered(message, done=False, failure=_closed())
-                return
-            deadline = self._now() + self._options.reconnect_timeout_ms / 1000
-            gathered = self._gathering[key] = _Settling(message.receipt, change, deadline)
-            self._wake.set()
-        gathered.messages.append(message)
+        if self._closed:
+            self._owner.answered(message, done=False, failure=_closed())
+            return
+        self._gathered(message.receipt, change).append(message)
         self._unsettled += 1
         self._unacknowledged += change is None
+
+    def settle_all(self, messages: Iterable[StreamedMessage]) -> None:
+        """Acknowledges the messages, as `settle` does."""
+        for receipt, ones in groupby(messages, _receipt):
+            together = list(ones)
+            if self._closed:
+                for message in together:
+                    self._owner.answered(message, done=False, failure=_closed())
+                continue
+            self._gathered(receipt, None).extend(together)
+            self._unsettled += len(together)
+            self._unacknowledged += len(together)
+
+    def _gathered(self, receipt: str, change: Change | None) -> list[StreamedMessage]:
+        """The messages of this receipt that are settled so, for another one."""
+        gathered = self._gathering.get((receipt, change))
+        if gathered is None:
+            deadline = self._now() + self._options.reconnect_timeout_ms / 1000
+            gathered = self._gathering[receipt, change] = _Settling(receipt, change, deadline)
+            self._wake.set()
+        return gathered.messages
 
     def release(self, message: StreamedMessage) -> None:
         """Returns a message that was not tried; its result is not reported."""
@@ -386,6 +404,7 @@ class GroupStream:
             lease_end = self._now() + lease_ms / 1000
         self._credit_messages -= sum(run.count for run in answer.runs)
         self._credit_bytes -= len(answer.records)
+        arrived = []
         for message, error in streamed_messages(
             answer.runs,
             answer.records,
@@ -398,9 +417,10 @@ class GroupStream:
             if error is None:
                 if tracing is not None:
                     tracing.take(message, message.trace_context)
-                self._owner.put(message)
+                arrived.append(message)
             else:
                 self._owner.unreadable(message, error)
+        self._owner.put_all(arrived)
 
     def _on_result(self, result: Result) -> None:
         settling = self._sent.pop(result.settlement_id, None)

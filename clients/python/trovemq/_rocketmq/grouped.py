@@ -21,12 +21,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
-from typing import TYPE_CHECKING, Final, cast
+from itertools import count, groupby
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, cast
 
 from trovemq._connections import ConnectionPool
 from trovemq._rocketmq.identity import new_client_id
@@ -56,6 +56,17 @@ BACKOFF_MS_DEFAULT: Final = 1_000
 CLOSE_SECONDS: Final = 5.0
 
 
+class MessageFilter(NamedTuple):
+    """The filter of a subscription: an expression of tags, or of SQL."""
+
+    kind: Literal["tag", "sql"]
+    text: str
+
+    def as_expression(self) -> v2.FilterExpression:
+        """As a request has it."""
+        return v2.FilterExpression(type=v2.SQL if self.kind == "sql" else v2.TAG, expression=self.text)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSubscription:
     """The subscription: one topic for one group.
@@ -71,16 +82,17 @@ class GroupSubscription:
 
     topic: str
     group: str
-    filter: v2.FilterExpression
+    filter: MessageFilter
     invisible_ms: int | None = None
     handler: Handler | None = None
     client_id: str = field(default_factory=new_client_id)
 
     def role(self, work: Callable[[Session], Awaitable[None]]) -> Role:
         """The role in the settings for the brokers."""
+        topic, expression = v2.Resource(name=self.topic), self.filter.as_expression()
         subscription = v2.Subscription(
             group=v2.Resource(name=self.group),
-            subscriptions=[v2.SubscriptionEntry(topic=v2.Resource(name=self.topic), expression=self.filter)],
+            subscriptions=[v2.SubscriptionEntry(topic=topic, expression=expression)],
         )
         if self.invisible_ms is not None:
             subscription.long_polling_timeout.CopyFrom(duration(POLL_MS_DEFAULT))
@@ -188,8 +200,8 @@ class GroupConsumer:
         settings = StreamSettings(
             group=subscription.group,
             topic=subscription.topic,
-            filter_type="sql" if subscription.filter.type == v2.SQL else "tag",
-            filter=subscription.filter.expression,
+            filter_type=subscription.filter.kind,
+            filter=subscription.filter.text,
             invisible_ms=subscription.invisible_ms,
             client_id=subscription.client_id,
         )
@@ -230,7 +242,7 @@ class GroupConsumer:
             group=self._subscription.group,
             topic=self._subscription.topic,
             broker=session.broker,
-            filter=self._subscription.filter,
+            filter=self._subscription.filter.as_expression(),
             count_max=min(space, batch, RECEIVED_TOGETHER_MAX),
             poll_ms=poll_ms,
             invisible_ms=invisible_ms,
@@ -288,6 +300,11 @@ class GroupConsumer:
         if self._closing or not self._inbox.put(message):
             self.release(message)
 
+    def put_all(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Puts a batch into the inbox."""
+        for message in messages if self._closing else self._inbox.put_all(messages):
+            self.release(message)
+
     def unreadable(self, message: StreamedMessage, error: TroveError) -> None:
         """Returns a message that the program never sees."""
         _log.warning("a message of %s was returned: %s", self._subscription.topic, error)
@@ -315,6 +332,15 @@ class GroupConsumer:
             self._acknowledge_by_call(message, urgent=False)
         else:
             stream.settle(cast("StreamedMessage", message), None)
+
+    def consumed_all(self, messages: Sequence[ReceivedMessage]) -> None:
+        """The same for several messages."""
+        for stream, ones in groupby(messages, self._stream_of):
+            if stream is None:
+                for message in ones:
+                    self._acknowledge_by_call(message, urgent=False)
+            else:
+                stream.settle_all(cast("Iterator[StreamedMessage]", ones))
 
     def _acknowledge_by_call(self, message: ReceivedMessage, *, urgent: bool) -> asyncio.Future[None]:
         answer = self._settler(message).acknowledge(message, urgent=urgent or self._inbox.ordered)

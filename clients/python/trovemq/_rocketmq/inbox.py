@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from bisect import insort
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -114,6 +114,24 @@ class Inbox:
         self._make_ready(message)
         return True
 
+    def put_all(self, messages: Sequence[ReceivedMessage]) -> list[ReceivedMessage]:
+        """Puts each message. Returns those that must be returned."""
+        if self.ordered:
+            return [message for message in messages if not self.put(message)]
+        waiting, size, ready = self._waiting, self.size, self._ready
+        for message in messages:
+            place = message.place
+            known = waiting.get(place)
+            if known is None:
+                waiting[place] = message
+                size += message.nbytes
+                ready.append(message)
+            else:
+                known.take_over(message)
+        self.size = size
+        self._takers.wake(len(messages))
+        return []
+
     def _make_ready(self, message: ReceivedMessage) -> None:
         self._ready.append(message)
         self._takers.wake(1)
@@ -160,6 +178,20 @@ class Inbox:
             if lane is not None:
                 self._forget(lane.later)
         return None
+
+    def take_all(self, count_max: int) -> list[ReceivedMessage]:
+        """The next messages that are ready, as `take`; [] if there is none or the inbox is closed."""
+        taken: list[ReceivedMessage] = []
+        ready, now = self._ready, asyncio.get_running_loop().time()
+        while ready and len(taken) < count_max and not self.closed:
+            if self.ordered:
+                message = self.take(now)
+                taken += () if message is None else (message,)
+                continue
+            some = [ready.popleft() for _ in range(min(count_max - len(taken), len(ready)))]
+            self._forget(some)
+            taken += [message for message in some if message.lease_end is None or message.lease_end > now]
+        return taken
 
     def settled(self, message: ReceivedMessage, *, done: bool) -> list[ReceivedMessage]:
         """The program has settled a message; `done`: it is consumed.

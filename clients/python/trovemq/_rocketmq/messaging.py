@@ -110,16 +110,18 @@ class MessagingService:
         topic: str,
         message_id: str,
         transaction_id: str,
-        resolution: v2.TransactionResolution,
-        source: v2.TransactionSource,
+        *,
+        commit: bool,
+        asked: bool,
     ) -> None:
-        """Commits or rolls back. Raises TRANSACTION_ILLEGAL if it is not open."""
+        """Commits or rolls back; `asked`: the broker has asked for it. Raises TRANSACTION_ILLEGAL if it is
+        not open."""
         request = service_pb2.EndTransactionRequest(
             topic=v2.Resource(name=topic),
             message_id=message_id,
             transaction_id=transaction_id,
-            resolution=resolution,
-            source=source,
+            resolution=v2.COMMIT if commit else v2.ROLLBACK,
+            source=v2.SOURCE_SERVER_CHECK if asked else v2.SOURCE_CLIENT,
         )
         decode = service_pb2.EndTransactionResponse.FromString
         reply = await self._connection.call(

@@ -7,17 +7,17 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from trovemq._connections import ConnectionPool
 from trovemq._rocketmq import commands
 from trovemq._rocketmq.identity import user_agent
-from trovemq._rocketmq.messages import duration
+from trovemq._rocketmq.messages import duration, received_message
 from trovemq._rocketmq.messaging import MessagingService
 from trovemq._rocketmq.statuses import error_of, may_pass
 from trovemq._wire.connection import Connection, Stream
 from trovemq.model import BrokerInfo
-from trovemq.received import Handler
+from trovemq.received import Handler, ReceivedMessage
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
@@ -31,6 +31,41 @@ TERMINATE_TIMEOUT_MS: Final = 1_000
 _SYMBOLS: Final = frozenset(spec.symbol.lower() for spec in errors.ERRORS)
 
 
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction whose end a broker does not know: it asks for the end."""
+
+    session: Session
+    command: service_pb2.RecoverOrphanedTransactionCommand
+
+    @property
+    def transaction_id(self) -> str:
+        return self.command.transaction_id
+
+    @property
+    def unique_key(self) -> str:
+        """The half message's."""
+        return self.command.message.system_properties.message_id
+
+    def half(self) -> ReceivedMessage:
+        """The half message. Raises TroveError as received_message."""
+        return received_message(self.command.message, self.session.broker)
+
+    async def end(self, *, commit: bool) -> None:
+        """Answers the broker. Raises TroveError as MessagingService.end_transaction."""
+        topic = self.command.message.topic.name
+        service = self.session.service()
+        await service.end_transaction(topic, self.unique_key, self.transaction_id, commit=commit, asked=True)
+
+
+Check: TypeAlias = Callable[[OpenTransaction], Coroutine[Any, Any, None]]
+
+
+def producer_role(client_id: str, topic: str, check: Check) -> Role:
+    """The role of a producer with transactions."""
+    return Role(client_id=client_id, client_type=v2.PRODUCER, publishing=(topic,), check=check)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
     """The client's role for its brokers.
@@ -42,7 +77,7 @@ class Role:
         publishing: Topics that a producer sends to.
         subscription: Topic, filter and polling of a consumer; None for a producer.
         handler: Consumes a message that an operator sends directly.
-        check: Decides about a half message: called with the session and the command.
+        check: Decides about a half message of which a broker asks.
         work: Runs beside the stream after the broker's settings have arrived.
     """
 
@@ -52,9 +87,7 @@ class Role:
     publishing: tuple[str, ...] = ()
     subscription: v2.Subscription | None = None
     handler: Handler | None = None
-    check: (
-        Callable[[Session, service_pb2.RecoverOrphanedTransactionCommand], Coroutine[Any, Any, None]] | None
-    ) = None
+    check: Check | None = None
     work: Callable[[Session], Awaitable[None]] | None = None
 
     def settings(self, call_timeout_ms: int) -> v2.Settings:
@@ -224,7 +257,7 @@ class Session:
     def _check(self, command: service_pb2.RecoverOrphanedTransactionCommand) -> None:
         # The broker repeats a command that was refused here in its next round.
         if self.role.check is not None and len(self._commands) < COMMANDS_AT_ONCE_MAX:
-            self._spawn(self._commands, "check", self.role.check(self, command))
+            self._spawn(self._commands, "check", self.role.check(OpenTransaction(self, command)))
 
     # --- beside the stream ----------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from trovemq.sync.admin import Admin
 from trovemq.sync.client import Client, connect
 from trovemq.sync.producer import AtomicTransaction, Producer, Transaction
-from trovemq.sync.received import ReceivedMessage
+from trovemq.sync.received import ReceivedBatch, ReceivedMessage
 from trovemq.sync.running import Running
 from trovemq.sync.subscription import Handler, Subscription
 
@@ -28,6 +28,7 @@ __all__ = [
     "Client",
     "Handler",
     "Producer",
+    "ReceivedBatch",
     "ReceivedMessage",
     "Running",
     "Subscription",

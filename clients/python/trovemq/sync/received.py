@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Final, Self
 
 from trovemq import received as aio
+from trovemq import received_batch as aio_batch
 from trovemq.received import Delay, ReceivedFields
 from trovemq.sync._loop_thread import LoopThread
 
@@ -67,8 +69,35 @@ class ReceivedMessage(ReceivedFields):
             try:
                 yield self
             except BaseException as failure:
-                cause = failure
-                self._thread.call(lambda: self.received.return_after(cause))
+                self._thread.call(partial(self.received.return_after, failure))
+                raise
+            self.consumed()
+
+
+class ReceivedBatch(list[ReceivedMessage]):
+    """A list of `Subscription.batches`. Each of its messages can also be settled by itself."""
+
+    def __init__(self, batch: aio_batch.ReceivedBatch, thread: LoopThread) -> None:
+        super().__init__(ReceivedMessage.of(message, thread) for message in batch)
+        self._batch = batch
+        self._thread = thread
+
+    def consumed(self) -> None:
+        """Acknowledges the messages that are not settled; see `trovemq.ReceivedBatch.consumed`."""
+        self._thread.run(self._batch.consumed())
+
+    @contextmanager
+    def process(self) -> Iterator[Self]:
+        """Acknowledges the messages at the end of the block; an exception within returns them, with back-off.
+
+        Ctrl-C in the block returns the messages at once.
+        """
+        tracing = self._batch[0].tracing if self._batch else None
+        with nullcontext() if tracing is None else tracing.process(self._batch):
+            try:
+                yield self
+            except BaseException as failure:
+                self._thread.call(partial(self._batch.return_after, failure))
                 raise
             self.consumed()
 

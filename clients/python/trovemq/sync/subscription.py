@@ -11,7 +11,7 @@ from typing import Self
 from trovemq import subscription as aio
 from trovemq.subscription import check_concurrency
 from trovemq.sync._calls import Waiting, waits
-from trovemq.sync.received import ReceivedMessage
+from trovemq.sync.received import ReceivedBatch, ReceivedMessage
 
 _log = logging.getLogger(__name__)
 
@@ -77,10 +77,10 @@ class Subscription(Waiting[aio.Subscription]):
             raise StopIteration
         return ReceivedMessage.of(message, self._thread)
 
-    def batches(self, count_max: int = 100, wait: float = 0.1) -> Iterator[list[ReceivedMessage]]:
+    def batches(self, count_max: int = 100, wait: float = 0.1) -> Iterator[ReceivedBatch]:
         """The messages in lists; see `trovemq.Subscription.batches`."""
         while batch := self._thread.run(self._inner.next_batch(count_max, wait)):
-            yield [ReceivedMessage.of(message, self._thread) for message in batch]
+            yield ReceivedBatch(batch, self._thread)
 
     def consume(self, handler: Handler, concurrency: int) -> None:
         """Runs a handler in threads for each message until it is closed; see `Client.consume`."""

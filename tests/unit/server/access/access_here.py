@@ -5,7 +5,10 @@ from __future__ import annotations
 import hmac
 import itertools
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
+
+import grpc
 
 from broker.security import changes
 from broker.security.changes import SecurityState
@@ -71,6 +74,31 @@ class AccessHere:
         handshake = ClientHandshake(first, self.sessions.begin(first, self.now_ms), SECRET.encode())
         answer, session = self.sessions.finish(handshake.message, self.now_ms)
         return SigningKey(session.key.session_id, handshake.finish(answer))
+
+
+class Context:
+    """A call's, with the client's messages."""
+
+    def __init__(self, metadata: Sequence[tuple[str, Any]] = (), messages: Sequence[bytes] = ()) -> None:
+        self.metadata = metadata
+        self.messages = list(messages)
+        self.written: list[Any] = []
+        self.head = SimpleNamespace(note=None)
+
+    def invocation_metadata(self) -> Sequence[tuple[str, Any]]:
+        return self.metadata
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:5000"
+
+    def auth_context(self) -> dict[str, Any]:
+        return {}
+
+    async def read(self) -> Any:
+        return self.messages.pop(0) if self.messages else grpc.aio.EOF
+
+    async def write(self, message: Any) -> None:
+        self.written.append(message)
 
 
 def signed(key: SigningKey, number: int, path: str) -> tuple[tuple[str, Any], ...]:

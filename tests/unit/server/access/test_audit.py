@@ -14,8 +14,7 @@ from broker.server.access.gate import Caller
 from broker.server.access.needs import ROWS, Audit, Level
 from tests.support.fake_loop import run
 from tests.support.logs import logged
-from tests.unit.server.access.access_here import AccessHere, rocketmq_metadata
-from tests.unit.server.access.test_guard import Context
+from tests.unit.server.access.access_here import AccessHere, Context, rocketmq_metadata
 from tests.unit.server.access.test_matrix import METHODS, requests_of
 from tests.unit.server.access.test_quotas_at_the_door import Door
 from trovemq_proto import errors

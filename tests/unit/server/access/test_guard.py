@@ -10,17 +10,15 @@ import grpc
 import pytest
 
 from broker.security import changes
-from broker.security.creators import present_creator
 from broker.security.quotas import Quota
-from broker.server.access.callbacks import KnownCallers
 from broker.server.access.checked_context import CheckedContext, checked_context
-from broker.server.access.gate import Gate
 from broker.server.access.guard import AccessGuard
+from broker.server.native.frames import read_append_frame
 from broker.server.native.reply_stream import CallbackContext
 from broker.server.refused_message import RefusedMessage
 from broker.server.rocketmq.status import reader
 from tests.support.fake_loop import run, turns
-from tests.unit.server.access.access_here import CLUSTER, AccessHere, rocketmq_metadata, signed
+from tests.unit.server.access.access_here import AccessHere, Context, rocketmq_metadata, signed
 from trovemq._rocketmq.statuses import error_of
 from trovemq_daemon.callback_handlers import CallbackHandler
 from trovemq_daemon.grpc_transport import is_end
@@ -37,33 +35,8 @@ FETCH = "/trovemq.v1.MessageService/Fetch"
 TRANSACT = "/trovemq.v1.TransactionService/Transact"
 LIST = "/trovemq.v1.AdminService/ListTopics"
 WATCH = "/trovemq.v1.RouteService/WatchRoutes"
-ACKNOWLEDGE = "/apache.rocketmq.v2.MessagingService/AckMessage"
 RECEIVE = "/apache.rocketmq.v2.MessagingService/ReceiveMessage"
 TELEMETRY = "/apache.rocketmq.v2.MessagingService/Telemetry"
-
-
-class Context:
-    """A call's, with the client's messages."""
-
-    def __init__(self, metadata: Sequence[tuple[str, Any]] = (), messages: Sequence[bytes] = ()) -> None:
-        self.metadata = metadata
-        self.messages = list(messages)
-        self.written: list[Any] = []
-
-    def invocation_metadata(self) -> Sequence[tuple[str, Any]]:
-        return self.metadata
-
-    def peer(self) -> str:
-        return "ipv4:127.0.0.1:5000"
-
-    def auth_context(self) -> dict[str, Any]:
-        return {}
-
-    async def read(self) -> Any:
-        return self.messages.pop(0) if self.messages else grpc.aio.EOF
-
-    async def write(self, message: Any) -> None:
-        self.written.append(message)
 
 
 @pytest.fixture
@@ -443,6 +416,40 @@ def test_a_message_that_the_receiver_leaves_is_read_and_checked_once(here: Acces
     assert names(stream.read) == ["b", "c"]
 
 
+@pytest.mark.parametrize("own", [False, True], ids=["view", "bytearray"])
+def test_a_frame_that_is_left_to_the_reader_is_not_what_came_after_it(here: AccessHere, own: bool) -> None:
+    """Our own transport shows a message in its receive buffer, which it fills again after the callback."""
+    here.rule("alice", "Pub", "Topic:a")
+    key, path, frames = here.log_in("alice"), "/trovemq.v1.MessageService/Append", list[Any]()
+    sign = message_signer(key, 0)
+    signed_frame = sign(message_pb2.AppendFrame(topic="a", records=b"these records").SerializeToString())
+    context = OwnContext(signed(key, 0, path))
+
+    async def append(_requests: Any, checked: Any) -> None:
+        checked.set_receiver(lambda _frame: False)
+        while not is_end(frame := await checked.read()):
+            frames.append(bytes(frame.records))
+
+    handler = guarded(
+        here, path, grpc.stream_stream_rpc_method_handler(append, request_deserializer=read_append_frame)
+    )
+
+    async def program() -> None:
+        served = asyncio.ensure_future(handler.stream_stream(None, context))
+        await turns()
+        buffer = bytearray(signed_frame)
+        assert handler.request_deserializer.takes_view
+        assert not context.receiver(handler.request_deserializer(buffer if own else memoryview(buffer)))
+        context.coming.put_nowait(bytes(buffer))
+        if not own:
+            buffer[:] = bytes(len(buffer))
+        context.coming.put_nowait(grpc.aio.EOF)
+        await served
+
+    run(program())
+    assert frames == [b"these records"]
+
+
 def test_with_a_quota_the_coroutine_reads_so_that_it_can_wait(here: AccessHere) -> None:
     here.rule("alice", "Sub", "Topic:*")
     stream = Stream(here, *"abc")
@@ -471,114 +478,6 @@ def test_with_users_a_stream_got_its_messages_past_the_check() -> None:
         assert checked.peer() == "ipv4:127.0.0.1:5000"
     assert CallbackContext.of(CheckedContext(plain, cast("Any", None))) is None
     assert CallbackContext.of(checked_context(Context(), cast("Any", None))) is None
-
-
-def acknowledged(here: AccessHere, context: Context, request: bytes) -> tuple[bool, list[str]]:
-    """Whether AckMessage began by a callback, and whose topic it would make."""
-    creators: list[str] = []
-
-    def begin(_request: Any, _context: Any, _answer: Any) -> bool:
-        creators.append(present_creator().name)
-        return True
-
-    async def coroutine(_request: Any, _context: Any) -> Any:
-        raise AssertionError("not called here")
-
-    plain = grpc.unary_unary_rpc_method_handler(
-        coroutine, request_deserializer=reader(service_pb2.AckMessageRequest)
-    )
-    made = AccessGuard(here.gate).handler(ACKNOWLEDGE, CallbackHandler(begin, plain))
-    return made.begin(request, context, lambda _outcome: None), creators
-
-
-def test_a_receive_is_admitted_before_it_takes_messages_without_a_task(here: AccessHere) -> None:
-    here.rule("alice", "Sub", "Topic:orders")
-    here.rule("alice", "Sub", "Group:g")
-    received: list[str] = []
-
-    def begin(request: Any, _context: Any, answer: Any) -> bool:
-        received.append(request.message_queue.topic.name)
-        answer([b"a message"])
-        return True
-
-    async def coroutine(_request: Any, _context: Any) -> AsyncIterator[bytes]:
-        yield b"not called here"
-
-    plain = grpc.unary_stream_rpc_method_handler(
-        coroutine, request_deserializer=reader(service_pb2.ReceiveMessageRequest)
-    )
-    made = AccessGuard(here.gate).handler(RECEIVE, CallbackHandler(begin, plain))
-    context, answers = Context(rocketmq_metadata("alice")), []
-    for topic in ("orders", "others"):
-        queue = v2.MessageQueue(topic=v2.Resource(name=topic))
-        request = service_pb2.ReceiveMessageRequest(group=v2.Resource(name="g"), message_queue=queue)
-        answers.append(made.begin(request.SerializeToString(), context, lambda _outcome: None))
-    assert answers == [True, False]
-    assert received == ["orders"]
-    assert made.coroutine.unary_stream is not None
-
-
-def test_a_call_of_rocketmqs_clients_needs_no_task_with_users(here: AccessHere) -> None:
-    here.rule("alice", "Sub", "*")
-    request = service_pb2.AckMessageRequest(
-        group=v2.Resource(name="g"), topic=v2.Resource(name="orders")
-    ).SerializeToString()
-    right = Context(rocketmq_metadata("alice"))
-    assert acknowledged(here, right, request) == (True, ["alice"])
-    assert present_creator().name == "", "the next callback is somebody else's"
-    key = here.log_in("alice")
-    wrong = Context(rocketmq_metadata("alice", "canary-secret-4"))
-    for context, bytes_ in (
-        (wrong, request),
-        (Context(), request),
-        (Context(signed(key, 0, ACKNOWLEDGE)), request),
-        (right, b"\xff\xff"),
-        (right, service_pb2.AckMessageRequest().SerializeToString()),
-    ):
-        assert acknowledged(here, context, bytes_) == (False, []), "the coroutine says what is wrong"
-    here.apply(changes.set_quota(here.table.state, "User:alice", Quota(requests_per_s=1)))
-    assert acknowledged(here, right, request) == (False, []), "it may have to wait"
-    here.apply(changes.set_quota(here.table.state, "User:alice", Quota()))
-    assert acknowledged(here, right, request) == (True, ["alice"])
-    here.without_rules("alice")
-    assert acknowledged(here, right, request) == (False, [])
-
-
-def test_names_that_were_admitted_are_not_others(here: AccessHere) -> None:
-    here.rule("alice", "Sub", "Group:g")
-    here.rule("alice", "Sub", "Topic:orders")
-    plain = grpc.unary_unary_rpc_method_handler(
-        send_handler([]).unary_unary, request_deserializer=reader(service_pb2.AckMessageRequest)
-    )
-    begin = AccessGuard(here.gate).handler(ACKNOWLEDGE, CallbackHandler(lambda *_: True, plain)).begin
-    context = Context(rocketmq_metadata("alice"))
-
-    def begins(group: str, topic: str) -> bool:
-        request = service_pb2.AckMessageRequest(group=v2.Resource(name=group), topic=v2.Resource(name=topic))
-        return bool(begin(request.SerializeToString(), context, lambda _outcome: None))
-
-    for _ in range(2):
-        assert begins("g", "orders")
-        for others in (("g", "secret"), ("h", "orders"), ("orders", "g"), ("g", AUDIT_TOPIC)):
-            assert not begins(*others), others
-    here.rule("alice", "Sub", "Topic:orders", allow=False)
-    assert not begins("g", "orders")
-
-
-def test_a_callers_certificate_is_not_taken_for_the_next_ones(here: AccessHere) -> None:
-    gate = Gate(authorization=True, cluster=CLUSTER, clock_ms=lambda: EpochMs(0), certificates=True)
-    gate.open(here.table, here.sessions)
-    here.user("bob")
-    known, callers = KnownCallers(gate), []
-    for name in (b"alice", b"bob"):
-        context = Context((("authorization", ""),))
-        shown = {"transport_security_type": [b"ssl"], "x509_common_name": [name]}
-        context.auth_context = lambda shown=shown: shown  # type: ignore[method-assign,misc]
-        found = known.caller(ACKNOWLEDGE, context)
-        callers.append(found.caller.access_key if found is not None else "")
-    assert callers == ["alice", "bob"]
-    by_signature = Context(rocketmq_metadata("bob"))
-    assert known.caller(ACKNOWLEDGE, by_signature) is known.caller(ACKNOWLEDGE, by_signature)
 
 
 def test_a_sessions_call_is_left_to_the_coroutine_untouched(here: AccessHere) -> None:

@@ -11,8 +11,8 @@ import grpc
 
 from broker.server.access.guard import AccessGuard
 from tests.support.fake_loop import run
-from tests.unit.server.access.access_here import DATE, LOOPBACK, AccessHere, rocketmq_metadata
-from tests.unit.server.access.test_guard import FETCH, SEND, Context
+from tests.unit.server.access.access_here import DATE, LOOPBACK, AccessHere, Context, rocketmq_metadata
+from tests.unit.server.access.test_guard import FETCH, SEND
 from trovemq_daemon.grpc_transport import is_end
 from trovemq_proto.authentication.calls import METADATA_KEY, SigningKey
 from trovemq_proto.errors import TroveError

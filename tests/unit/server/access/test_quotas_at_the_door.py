@@ -20,8 +20,8 @@ from broker.server.refused_message import RefusedMessage
 from broker.server.rocketmq.status import reader
 from broker.server.turns import Turns
 from tests.support.fake_loop import run, turns
-from tests.unit.server.access.access_here import CLUSTER, AccessHere, rocketmq_metadata, signed
-from tests.unit.server.access.test_guard import FETCH, RECEIVE, SEND, TELEMETRY, Context
+from tests.unit.server.access.access_here import CLUSTER, AccessHere, Context, rocketmq_metadata, signed
+from tests.unit.server.access.test_guard import FETCH, RECEIVE, SEND, TELEMETRY
 from trovemq_daemon.grpc_transport import is_end
 from trovemq_proto.authentication.calls import message_signer
 from trovemq_proto.errors import TroveError

@@ -154,6 +154,27 @@ def test_hostile_handles_are_invalid_and_harm_nobody(text: str, place: int, chan
     run(scene())
 
 
+def test_one_acknowledgement_by_callback_is_answered_as_in_a_task() -> None:
+    async def scene() -> None:
+        parts = parts_with()
+        handle, another = await received_by(parts, 2)
+        for one, message_id in ((handle, "M0"), (another, ""), ("not a handle", "M1"), ("", "")):
+            request = service.AckMessageRequest(
+                group=v2.Resource(name="g"),
+                topic=v2.Resource(name="orders"),
+                entries=[service.AckMessageEntry(message_id=message_id, receipt_handle=one)],
+            )
+            answers: list[Any] = []
+            assert parts.acknowledger.begin_acknowledge(request, RpcContext(), answers.append)
+            (answer,) = answers
+            serialised = answer if isinstance(answer, bytes) else answer.SerializeToString()
+            again = await parts.acknowledger.acknowledge(request, RpcContext())
+            assert serialised == again.SerializeToString()
+        assert await parts.messages() == []
+
+    run(scene())
+
+
 def test_an_acknowledgement_lets_the_next_of_its_message_group_come() -> None:
     async def scene() -> None:
         parts = parts_with()

@@ -97,6 +97,23 @@ def test_the_polling_time(polling_ms: int | None, deadline_s: float | None, wait
     run(scene())
 
 
+def test_long_polls_end_together_unless_their_deadline_is_near() -> None:
+    async def scene() -> None:
+        parts, loop = parts_with(), asyncio.get_running_loop()
+        await asyncio.sleep(0.03)
+        ends: list[float] = []
+
+        async def poll(polling_ms: int, deadline_s: float | None) -> None:
+            await parts.receive(polling_ms=polling_ms, context=RpcContext(deadline_s=deadline_s))
+            ends.append(loop.time())
+
+        polls = [(7_000, None), (7_050, 30.0), (7_200, 7.31), (5_100, None)]
+        await asyncio.gather(*(poll(*one) for one in polls))
+        assert ends == pytest.approx([5.2, 7.1, 7.1, 7.23])
+
+    run(scene())
+
+
 def test_the_shortest_polling_time_is_a_setting() -> None:
     async def scene() -> None:
         loop = asyncio.get_running_loop()

@@ -10,18 +10,20 @@ from typing import Any
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
+from hypothesis import given
+from hypothesis import strategies as st
 
 from broker.groups.consumer_settings import ConsumerSettings
 from broker.groups.timers.recall_handle import decode_recall_handle
-from broker.server.rocketmq import messages
-from broker.server.rocketmq.status import code_of
+from broker.server.rocketmq import messages, send_checks, send_replies
+from broker.server.rocketmq.status import OK_STATUS, code_of
 from tests.support.engine import NOW_MS, flush, own_properties, read_queue
 from tests.support.fake_loop import run, turns
 from tests.support.rocketmq_parts import BROKER, ROOMY, Parts, message
 from tests.support.rpc_context import RpcContext
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import EpochMs, QueueId
+from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_proto.records import Message
 from trovemq_proto.records.hashes import group_queue
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
@@ -32,11 +34,25 @@ DAY_MS = 86_400_000
 
 
 async def refusal(parts: Parts, *messages: v2.Message) -> v2.Code:
+    """That of a send in a task, and of one by callback."""
     end = parts.store.end_offset
     with pytest.raises(TroveError) as caught:
         await parts.send(*messages)
+    code = code_of(caught.value)
+    answers = begin(parts, *messages)
+    assert answers is None or [code_of(error) for error in answers] == [code], "to a task, or refused alike"
     assert parts.store.end_offset == end, "nothing was stored"
-    return code_of(caught.value)
+    return code
+
+
+def begin(parts: Parts, *messages: v2.Message) -> list[Any] | None:
+    """A send by callback: its answers so far; None if it was left to a task."""
+    request, answers = service.SendMessageRequest(messages=messages), list[Any]()
+    try:
+        begun = parts.sender.begin_send(request, RpcContext(), answers.append)
+    except TroveError as error:
+        return [error]
+    return answers if begun else None
 
 
 def stored(parts: Parts, topic: str) -> list[Message]:
@@ -344,7 +360,97 @@ def test_a_write_that_fails_is_refused_and_the_store_continues() -> None:
     run(scene())
 
 
+# --- without a task -------------------------------------------------------------------------------------
+SENT = {
+    "plain": message(),
+    "everything": message(
+        "größe".encode(),
+        properties={"color": "red", "": "x"},
+        keys=["k1", "k 2"],
+        tag="t",
+        born_host="laptop",
+    ),
+    "digest": message(body_digest=v2.Digest(type=v2.CRC32, checksum="00")),
+    "odd id": message(message_id="é" * 127, tag="ä b", keys=["", "k|1"]),
+    "long": message(b"x" * 8_192, message_id="x" * 255),
+}
+
+
+@pytest.mark.parametrize("sent", SENT.values(), ids=SENT.keys())
+def test_a_send_by_callback_stores_and_answers_what_a_task_does(sent: v2.Message) -> None:
+    async def scene() -> None:
+        by_task, by_callback = Parts(), Parts()
+        for _ in range(9):  # the ninth is the third of its queue
+            response = await by_task.send(sent)
+            answers = begin(by_callback, sent)
+            assert answers is not None
+            await turns()
+            (answer,) = answers
+            assert answer == response.SerializeToString()
+            await turns()
+        assert stored(by_callback, "orders") == stored(by_task, "orders")
+        assert by_callback.traffic.messages_in == by_task.traffic.messages_in
+        assert by_callback.traffic.bytes_in == by_task.traffic.bytes_in
+
+    run(scene())
+
+
+def test_sends_of_other_kinds_are_left_to_a_task() -> None:
+    async def scene() -> None:
+        parts = Parts()
+        for sent in (message(topic="steps", message_group="g"), message(topic="later", deliver_ms=NOW_MS)):
+            assert begin(parts, sent) is None
+        assert parts.store.end_offset == 0
+
+    run(scene())
+
+
+@given(
+    st.text(max_size=300),
+    st.text(alphabet="a| \x00-\x7f\x85é", max_size=5),
+    st.lists(st.text(alphabet="k1 \t_é", max_size=4), max_size=3),
+)
+def test_texts_that_pass_at_one_look_pass_every_check(message_id: str, tag: str, keys: list[str]) -> None:
+    sent = message(message_id=message_id, tag=tag, keys=keys)
+    if send_checks._are_usual(sent.system_properties):
+        send_checks._check_texts(sent)
+
+
+def test_the_texts_of_official_clients_pass_at_one_look() -> None:
+    sent = message(message_id="01" * 17, tag="tag-1", keys=["order_1", "a:b/c"])
+    assert send_checks._are_usual(sent.system_properties)
+
+
+@given(st.text(min_size=1, max_size=255), st.integers(0, (1 << 63) - 1))
+def test_a_reply_written_by_hand_is_the_message_serialised(message_id: str, offset: int) -> None:
+    expected = service.SendMessageResponse(status=OK_STATUS)
+    expected.entries.add(status=OK_STATUS, message_id=message_id, transaction_id=message_id, offset=offset)
+    assert send_replies.reply_of_one(message_id, QueueOffset(offset)) == expected.SerializeToString()
+
+
 # --- durability -----------------------------------------------------------------------------------------
+def test_a_sync_that_fails_a_send_by_callback_is_its_answer() -> None:
+    async def scene() -> None:
+        parts = Parts(replace(ROOMY, flush_mode="sync"))
+        answers = begin(parts, message())
+        assert answers is not None
+        await turns(10)
+        assert not answers, "the reply waits for the disk"
+        flush(parts.store)
+        parts.commit._resolve_up_to(parts.store.flushed_offset)
+        assert service.SendMessageResponse.FromString(answers.pop()).status.code == v2.OK
+        begin_again = begin(parts, message(message_id="M1"))
+        assert begin_again is not None
+        while not begin_again:
+            await asyncio.sleep(0.1)
+        (response,) = begin_again
+        assert response.status.code == v2.MASTER_PERSISTENCE_TIMEOUT
+        assert [entry.message_id for entry in response.entries] == ["M1"]
+        assert parts.traffic.refusals["FLUSH_DISK_TIMEOUT"] == 1
+
+    run(scene())
+
+
 def test_in_sync_mode_the_reply_waits_for_the_disk() -> None:
     async def scene() -> None:
         parts = Parts(replace(ROOMY, flush_mode="sync"))

@@ -1,0 +1,100 @@
+"""The thread that syncs: results, errors, cancellations, the end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+
+import pytest
+
+from broker.produce.sync_thread import SyncThread
+
+WAIT_S_MAX = 30.0
+
+
+def play(scene: Callable[[SyncThread], Coroutine[None, None, None]]) -> None:
+    thread = SyncThread()
+
+    async def whole() -> None:
+        async with asyncio.timeout(WAIT_S_MAX):
+            await scene(thread)
+
+    try:
+        asyncio.run(whole())
+    finally:
+        thread.close()
+
+
+def fail() -> None:
+    raise OSError("the disk")
+
+
+def test_calls_run_one_after_the_other_in_one_other_thread() -> None:
+    names: list[str] = []
+
+    async def scene(thread: SyncThread) -> None:
+        calls = [thread.run(lambda: names.append(threading.current_thread().name)) for _ in range(20)]
+        await asyncio.gather(*calls)
+
+    play(scene)
+    assert names == ["flush"] * 20
+
+
+def test_the_caller_gets_the_error_and_the_thread_stays() -> None:
+    async def scene(thread: SyncThread) -> None:
+        with pytest.raises(OSError, match="the disk"):
+            await thread.run(fail)
+        await thread.run(lambda: None)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("call_fails", [False, True])
+def test_a_caller_that_is_cancelled_leaves_its_call_running(call_fails: bool) -> None:
+    begun, may_end, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def call() -> None:
+        begun.set()
+        assert may_end.wait(WAIT_S_MAX)
+        ended.set()
+        if call_fails:
+            fail()
+
+    async def scene(thread: SyncThread) -> None:
+        waiting = asyncio.ensure_future(thread.run(call))
+        while not begun.is_set():
+            await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert not ended.is_set()
+        may_end.set()
+        await thread.run(lambda: None)
+        assert ended.is_set()
+
+    play(scene)
+
+
+def test_close_waits_for_a_call_whose_loop_is_closed() -> None:
+    begun, may_end, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def call() -> None:
+        begun.set()
+        assert may_end.wait(WAIT_S_MAX)
+        ended.set()
+
+    async def leave(thread: SyncThread) -> None:
+        waiting = asyncio.ensure_future(thread.run(call))
+        while not begun.is_set():
+            await asyncio.sleep(0)
+        waiting.cancel()
+
+    thread = SyncThread()
+    asyncio.run(leave(thread))
+    may_end.set()
+    thread.close()
+    assert ended.is_set()
+
+
+def test_one_that_never_ran_is_closed_at_once() -> None:
+    SyncThread().close()

@@ -1,0 +1,206 @@
+"""Calls of RocketMQ's clients that are answered by callbacks: they are admitted as the others are."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+
+from broker.security import changes
+from broker.security.creators import present_creator
+from broker.security.quotas import Quota
+from broker.server.access import callbacks
+from broker.server.access.callbacks import KnownCallers
+from broker.server.access.gate import Gate
+from broker.server.access.guard import AccessGuard
+from broker.server.access.needs import ROWS
+from broker.server.rocketmq.status import reader
+from tests.unit.server.access.access_here import CLUSTER, AccessHere, Context, rocketmq_metadata, signed
+from trovemq_daemon.callback_handlers import CallbackHandler
+from trovemq_proto.audit import AUDIT_TOPIC
+from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_proto.rocketmq.v2 import service_pb2
+
+ACKNOWLEDGE = "/apache.rocketmq.v2.MessagingService/AckMessage"
+RECEIVE = "/apache.rocketmq.v2.MessagingService/ReceiveMessage"
+SEND = "/apache.rocketmq.v2.MessagingService/SendMessage"
+
+
+@pytest.fixture
+def here() -> AccessHere:
+    made = AccessHere()
+    made.user("alice")
+    return made
+
+
+async def not_called(_request: Any, _context: Any) -> Any:
+    raise AssertionError("not called here")
+
+
+def unary(request_type: Any) -> Any:
+    return grpc.unary_unary_rpc_method_handler(not_called, request_deserializer=reader(request_type))
+
+
+def acknowledged(here: AccessHere, context: Context, request: bytes) -> tuple[bool, list[str]]:
+    """Whether AckMessage began by a callback, and whose topic it would make."""
+    creators: list[str] = []
+
+    def begin(_request: Any, _context: Any, _answer: Any) -> bool:
+        creators.append(present_creator().name)
+        return True
+
+    plain = unary(service_pb2.AckMessageRequest)
+    made = AccessGuard(here.gate).handler(ACKNOWLEDGE, CallbackHandler(begin, plain))
+    return made.begin(request, context, lambda _outcome: None), creators
+
+
+def test_a_receive_is_admitted_before_it_takes_messages_without_a_task(here: AccessHere) -> None:
+    here.rule("alice", "Sub", "Topic:orders")
+    here.rule("alice", "Sub", "Group:g")
+    received: list[str] = []
+
+    def begin(request: Any, _context: Any, answer: Any) -> bool:
+        received.append(request.message_queue.topic.name)
+        answer([b"a message"])
+        return True
+
+    async def coroutine(_request: Any, _context: Any) -> AsyncIterator[bytes]:
+        yield b"not called here"
+
+    plain = grpc.unary_stream_rpc_method_handler(
+        coroutine, request_deserializer=reader(service_pb2.ReceiveMessageRequest)
+    )
+    made = AccessGuard(here.gate).handler(RECEIVE, CallbackHandler(begin, plain))
+    context, answers = Context(rocketmq_metadata("alice")), []
+    for topic in ("orders", "others"):
+        queue = v2.MessageQueue(topic=v2.Resource(name=topic))
+        request = service_pb2.ReceiveMessageRequest(group=v2.Resource(name="g"), message_queue=queue)
+        answers.append(made.begin(request.SerializeToString(), context, lambda _outcome: None))
+    assert answers == [True, False]
+    assert received == ["orders"]
+    assert made.coroutine.unary_stream is not None
+
+
+def test_a_call_of_rocketmqs_clients_needs_no_task_with_users(here: AccessHere) -> None:
+    here.rule("alice", "Sub", "*")
+    request = service_pb2.AckMessageRequest(
+        group=v2.Resource(name="g"), topic=v2.Resource(name="orders")
+    ).SerializeToString()
+    right = Context(rocketmq_metadata("alice"))
+    assert acknowledged(here, right, request) == (True, ["alice"])
+    assert present_creator().name == "", "the next callback is somebody else's"
+    key = here.log_in("alice")
+    wrong = Context(rocketmq_metadata("alice", "canary-secret-4"))
+    for context, bytes_ in (
+        (wrong, request),
+        (Context(), request),
+        (Context(signed(key, 0, ACKNOWLEDGE)), request),
+        (right, b"\xff\xff"),
+        (right, service_pb2.AckMessageRequest().SerializeToString()),
+    ):
+        assert acknowledged(here, context, bytes_) == (False, []), "the coroutine says what is wrong"
+    here.apply(changes.set_quota(here.table.state, "User:alice", Quota(requests_per_s=1)))
+    assert acknowledged(here, right, request) == (False, []), "it may have to wait"
+    here.apply(changes.set_quota(here.table.state, "User:alice", Quota()))
+    assert acknowledged(here, right, request) == (True, ["alice"])
+    here.without_rules("alice")
+    assert acknowledged(here, right, request) == (False, [])
+
+
+def test_names_that_were_admitted_are_not_others(here: AccessHere) -> None:
+    here.rule("alice", "Sub", "Group:g")
+    here.rule("alice", "Sub", "Topic:orders")
+    plain = unary(service_pb2.AckMessageRequest)
+    begin = AccessGuard(here.gate).handler(ACKNOWLEDGE, CallbackHandler(lambda *_: True, plain)).begin
+    context = Context(rocketmq_metadata("alice"))
+
+    def begins(group: str, topic: str) -> bool:
+        request = service_pb2.AckMessageRequest(group=v2.Resource(name=group), topic=v2.Resource(name=topic))
+        return bool(begin(request.SerializeToString(), context, lambda _outcome: None))
+
+    for _ in range(2):
+        assert begins("g", "orders")
+        for others in (("g", "secret"), ("h", "orders"), ("orders", "g"), ("g", AUDIT_TOPIC)):
+            assert not begins(*others), others
+    here.rule("alice", "Sub", "Topic:orders", allow=False)
+    assert not begins("g", "orders")
+
+
+def test_a_batch_for_two_topics_is_no_topic_in_a_namespace(here: AccessHere) -> None:
+    """Both name two texts; the second is admitted, which must not admit the first."""
+    here.rule("alice", "Pub", "Topic:a%b")
+    plain = unary(service_pb2.SendMessageRequest)
+    begin = AccessGuard(here.gate).handler(SEND, CallbackHandler(lambda *_: True, plain)).begin
+    context = Context(rocketmq_metadata("alice"))
+
+    def begins(*topics: v2.Resource) -> bool:
+        request = service_pb2.SendMessageRequest(messages=[v2.Message(topic=topic) for topic in topics])
+        return bool(begin(request.SerializeToString(), context, lambda _outcome: None))
+
+    for _ in range(2):
+        assert begins(v2.Resource(resource_namespace="a", name="b"))
+        assert begins(v2.Resource(name="a%b"))
+        assert not begins(v2.Resource(name="a"), v2.Resource(name="b"))
+        assert not begins(v2.Resource(name="b"))
+        assert not begins(v2.Resource(resource_namespace="b", name="a"))
+
+
+def test_one_user_made_the_broker_remember_a_million_names(
+    here: AccessHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user's header has as many spellings as it likes, and each had its own names."""
+    monkeypatch.setattr(callbacks, "NAMES_MAX", 8)
+    here.rule("alice", "Pub", "*")
+    gate, known = here.gate, KnownCallers(here.gate)
+    begin = callbacks.guarded_begin(
+        gate, known, SEND, ROWS[SEND], lambda *_: True, reader(service_pb2.SendMessageRequest)
+    )
+    for spelling in range(4):
+        header = [
+            (name, value.replace("Credential=alice", f"Credential=alice/{spelling}"))
+            for name, value in rocketmq_metadata("alice")
+        ]
+        for number in range(6):
+            topic = v2.Resource(name=f"t{spelling}{number}")
+            request = service_pb2.SendMessageRequest(messages=[v2.Message(topic=topic)])
+            assert begin(request.SerializeToString(), Context(header), lambda _outcome: None)
+    assert known.remembered <= 4 + 8
+
+
+def test_who_was_noted_on_headers_is_asked_again_after_a_change(here: AccessHere) -> None:
+    known, context = KnownCallers(here.gate), Context(rocketmq_metadata("alice"))
+    first = known.caller(ACKNOWLEDGE, context)
+    assert first is not None
+    assert known.caller(ACKNOWLEDGE, context) is first
+    here.user("bob")
+    second = known.caller(ACKNOWLEDGE, context)
+    assert second is not None
+    assert second is not first
+    assert context.head.note is second, "the past is not kept in memory"
+    here.apply(changes.set_enabled(here.table.state, "alice", enabled=False))
+    for _ in range(2):
+        with pytest.raises(TroveError, match="AUTHENTICATION_FAILED"):
+            known.caller(ACKNOWLEDGE, context)
+    here.apply(changes.delete_user(here.table.state, "alice"))
+    with pytest.raises(TroveError, match="AUTHENTICATION_FAILED"):
+        known.caller(ACKNOWLEDGE, context)
+
+
+def test_a_callers_certificate_is_not_taken_for_the_next_ones(here: AccessHere) -> None:
+    gate = Gate(authorization=True, cluster=CLUSTER, clock_ms=lambda: EpochMs(0), certificates=True)
+    gate.open(here.table, here.sessions)
+    here.user("bob")
+    known, callers = KnownCallers(gate), []
+    for name in (b"alice", b"bob"):
+        context = Context((("authorization", ""),))
+        shown = {"transport_security_type": [b"ssl"], "x509_common_name": [name]}
+        context.auth_context = lambda shown=shown: shown  # type: ignore[method-assign,misc]
+        found = known.caller(ACKNOWLEDGE, context)
+        callers.append(found.caller.access_key if found is not None else "")
+    assert callers == ["alice", "bob"]
+    by_signature = Context(rocketmq_metadata("bob"))
+    assert known.caller(ACKNOWLEDGE, by_signature) is known.caller(ACKNOWLEDGE, by_signature)
