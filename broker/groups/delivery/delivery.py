@@ -66,6 +66,8 @@ RECEIVE_UNITS_MAX: Final = 16_384
 RECEIVE_READS_MAX: Final = 2_048
 """The most units and records that one receive reads to find messages for its filter; due_pairs() then asks
 for another receive."""
+UNITS_OF_READ: Final = RECEIVE_UNITS_MAX // RECEIVE_READS_MAX
+"""To examine so many units takes as long as to read one record."""
 RETRY_FIRST_EVERY: Final = 5
 """One receive in this many reads the retry topics first (RocketMQ: 20 %)."""
 RENEW_BEFORE_MS: Final = 10_000
@@ -92,7 +94,8 @@ class Delivery(Settling):
         self._exhausted = ExhaustedMessages(context, self._dead_lettered)
         self._exhausted_pairs: set[GroupTopic] = set()
         self.last_reads = 0
-        """How many records the last receive read to test them, at most RECEIVE_READS_MAX and one record's."""
+        """How many records the last receive read to test them, with one for each UNITS_OF_READ units that it
+        examined."""
         self._renew_before_ms = min(RENEW_BEFORE_MS, settings.renewed_lease_ms // 2)
 
     # --- receives --------------------------------------------------------------------------------------
@@ -145,7 +148,8 @@ class Delivery(Settling):
                 QueueReceiver(self.context, pair, state, batch).take()
             if batch.full:
                 break
-        self.last_reads = RECEIVE_READS_MAX - batch.reads_left
+        units = RECEIVE_UNITS_MAX - batch.units_left
+        self.last_reads = RECEIVE_READS_MAX - batch.reads_left + units // UNITS_OF_READ
         next_ms = pair.leases.earliest_ms()
         if next_ms is not None and next_ms <= self.context.lease_time.at(request.now_ms):
             batch.unfinished = True  # more leases have ended than one step ends

@@ -62,7 +62,8 @@ REDELIVERY_TICK_S: Final = 0.05  # a lease that is shortened meanwhile ends so m
 REDELIVERY_TURN_S: Final = 0.001
 LONG_LOOK_READS: Final = 256
 """A look for messages with so many reads, about a millisecond, is the last one of its pass of the loop: a
-filter may drop most of a backlog, and a client may receive hundreds of times at once."""
+filter may drop most of a backlog, and a client may receive hundreds of times at once. The next pass is left
+to other receives."""
 
 _OK: Final = service_pb2.ReceiveMessageResponse(status=OK_STATUS).SerializeToString()
 _NOTHING: Final = service_pb2.ReceiveMessageResponse(
@@ -337,6 +338,8 @@ class Receiver:
                 raise
             return not waits.closed
         await asyncio.sleep(0)  # the last look was cut short, or others look: they may go first
+        if looked:
+            await asyncio.sleep(0)  # a pass later: in the next one, whoever waited meanwhile looks
         await self._next_pass()
         return asyncio.get_running_loop().time() < until and not waits.closed
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.groups.delivery.delivery import RECEIVE_READS_MAX
+from broker.groups.delivery.delivery import RECEIVE_READS_MAX, RECEIVE_UNITS_MAX
 from broker.server.rocketmq.receiving import LONG_LOOK_READS
 from tests.support import fake_loop
 from tests.support.engine import append, record
@@ -17,28 +17,40 @@ from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 
 RECEIVES = 8
+APPENDED_TOGETHER = 2_048
+BY_PROPERTY = {"expression": "colour = 'blue'", "kind": v2.SQL}
+BY_TAG = {"expression": "blue"}
 
 
 def backlog(parts: Parts, count: int) -> None:
     """Messages that no filter of these tests takes, and one that it does."""
     for colour, messages in (("red", count), ("blue", 1)):
-        append(parts.store, *(record(b"x", properties={"colour": colour}) for _ in range(messages)))
+        one = record(b"x", tag=colour, properties={"colour": colour})
+        for begin in range(0, messages, APPENDED_TOGETHER):
+            append(parts.store, *[one] * min(APPENDED_TOGETHER, messages - begin))
     parts.store.dispatch()
 
 
-async def received(parts: Parts, bodies: list[bytes]) -> None:
+async def received(parts: Parts, bodies: list[bytes], filter_: dict[str, Any], topic: str = "orders") -> None:
     """One receive of one message."""
-    request = receive_request(batch_size=1, expression="colour = 'blue'", kind=v2.SQL)
+    request = receive_request(topic, batch_size=1, **filter_)
     async for element in parts.receiver.receive(request, RpcContext()):
         reply = service_pb2.ReceiveMessageResponse.FromString(element)
         if reply.HasField("message"):
             bodies.append(reply.message.body)
 
 
-def test_a_clients_receives_all_looked_in_one_pass_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("filter_", "count"),
+    [(BY_PROPERTY, 2 * RECEIVE_READS_MAX + 100), (BY_TAG, 2 * RECEIVE_UNITS_MAX + 100)],
+    ids=["property", "tag"],
+)
+def test_a_clients_receives_all_looked_in_one_pass_of_the_loop(
+    monkeypatch: pytest.MonkeyPatch, filter_: dict[str, Any], count: int
+) -> None:
     async def scene() -> None:
         parts, bodies, passes, long_looks = Parts(), list[bytes](), 0, list[int]()
-        backlog(parts, 2 * RECEIVE_READS_MAX + 100)
+        backlog(parts, count)
         receive_runs = parts.delivery.receive_runs
 
         def noted(request: Any) -> Any:
@@ -48,7 +60,7 @@ def test_a_clients_receives_all_looked_in_one_pass_of_the_loop(monkeypatch: pyte
             return found
 
         monkeypatch.setattr(parts.delivery, "receive_runs", noted)
-        tasks = [asyncio.create_task(received(parts, bodies)) for _ in range(RECEIVES)]
+        tasks = [asyncio.create_task(received(parts, bodies, filter_)) for _ in range(RECEIVES)]
         while not bodies:
             passes += 1
             await asyncio.sleep(0)
@@ -56,6 +68,42 @@ def test_a_clients_receives_all_looked_in_one_pass_of_the_loop(monkeypatch: pyte
         assert bodies == [b"x"]
         assert len(long_looks) > 1
         assert len(set(long_looks)) == len(long_looks)
+        await asyncio.gather(*tasks)
+
+    fake_loop.run(scene())
+
+
+def test_a_long_backlog_held_up_receives_of_all_other_groups() -> None:
+    async def scene() -> None:
+        parts, slow, fast = Parts(), list[bytes](), list[bytes]()
+        backlog(parts, 4 * RECEIVE_READS_MAX)
+        append(parts.store, record(b"y", topic="mixed"), topic="mixed")
+        parts.store.dispatch()
+        first = asyncio.create_task(received(parts, slow, BY_PROPERTY))
+        await asyncio.sleep(0)
+        await received(parts, fast, {}, "mixed")
+        assert (slow, fast) == ([], [b"y"])
+        await first
+        assert slow == [b"x"]
+
+    fake_loop.run(scene())
+
+
+def test_receives_with_long_backlogs_before_them_look_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        parts, bodies, looks = Parts(), list[bytes](), list[Any]()
+        backlog(parts, 6 * RECEIVE_READS_MAX)
+        receive_runs = parts.delivery.receive_runs
+
+        def noted(request: Any) -> Any:
+            looks.append(asyncio.current_task())
+            return receive_runs(request)
+
+        monkeypatch.setattr(parts.delivery, "receive_runs", noted)
+        tasks = [asyncio.create_task(received(parts, bodies, BY_PROPERTY)) for _ in range(3)]
+        while len(looks) < 6:
+            await asyncio.sleep(0)
+        assert looks == tasks * 2
         await asyncio.gather(*tasks)
 
     fake_loop.run(scene())
