@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import uvloop
 from hypothesis import HealthCheck, Phase, settings
 from pytest_timeout import Settings
 
@@ -20,6 +19,7 @@ from tests.support import collecting
 from tests.support import trials as trials_run
 from tests.support.bytecode import import_share
 from tests.support.durations import ProcessorClock, Recorder, recorded
+from tests.support.event_loop import EventLoop
 from tests.support.fork_server import popen
 from tests.support.hang_guard import HangGuard
 from tests.support.tracing import Tracing, is_traced
@@ -87,7 +87,7 @@ if _TRANSPORT := os.environ.get("TROVEMQ_GRPC_TRANSPORT"):
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """pytest-asyncio's hook: every async test runs on uvloop, as the daemons do."""
-    return {"uvloop": uvloop.new_event_loop}
+    return {"uvloop": EventLoop}
 
 
 @pytest.hookimpl(tryfirst=True)

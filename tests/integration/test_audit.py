@@ -22,18 +22,18 @@ CANARY = "canary-body-8"
 WAIT_MAX_S = 30.0
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("audit") / "store"
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def broker(store: Path) -> Iterator[BrokerProcess]:
     with BrokerProcess(store=store, authenticationEnabled=True, authorizationEnabled=True) as running:
         yield running
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def admin(store: Path, broker: BrokerProcess) -> Iterator[sync.Client]:
     credentials = store.with_name("store.admin-credentials")
     options = trovemq.ClientOptions(credentials_file=str(credentials))
@@ -102,6 +102,7 @@ def test_acts_reads_log_ins_and_denials_have_records(
 
 
 def test_only_the_right_to_audit_reads_the_records(broker: BrokerProcess, admin: sync.Client) -> None:
+    admin.admin.groups.create("has-the-first-record")
     (found,) = [one for one in admin.pull(AUDIT_TOPIC) if one.queue_offset == 0]
     everything = ("Pub,Sub,Create,Update,Delete,Get,List,Read,Command,Backup", "*")
     with client_of(broker, admin, "operator", everything) as operator:
@@ -138,6 +139,7 @@ def test_only_the_right_to_audit_reads_the_records(broker: BrokerProcess, admin:
 def test_who_reads_the_records_has_one(
     broker: BrokerProcess, admin: sync.Client, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    admin.admin.groups.create("has-a-record")
     next(iter(admin.pull(AUDIT_TOPIC)))
     reads = listed(broker, store, monkeypatch, "--kind", "read", "--user", "admin")
     assert f"Topic:{AUDIT_TOPIC}" in {one["resources"] for one in reads}

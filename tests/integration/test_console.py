@@ -8,6 +8,7 @@ import re
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.parse import urlencode
@@ -44,7 +45,14 @@ def page(url: str, fields: dict[str, str] | None = None, cookie: str = "") -> st
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(store=tmp_path_factory.mktemp("console") / "store") as broker:
+    """Tests add topics and messages to it."""
+    with filled(tmp_path_factory.mktemp("console")) as broker:
+        yield broker
+
+
+@contextmanager
+def filled(directory: Path) -> Iterator[BrokerProcess]:
+    with BrokerProcess(store=directory / "store") as broker:
         asyncio.run(fill(broker.address))
         yield broker
 
@@ -58,8 +66,11 @@ async def fill(server: str) -> None:
         await client.admin.groups.reset("billing", "orders", to_min=True)
 
 
-def test_every_page_of_a_real_cluster(broker: BrokerProcess) -> None:
-    with running_console(broker.address, "--allow-changes") as (url, process):
+def test_every_page_of_a_real_cluster(tmp_path: Path) -> None:
+    with (
+        filled(tmp_path) as broker,
+        running_console(broker.address, "--allow-changes") as (url, process),
+    ):
         found = page(f"{url}/search?q=order-42")  # redirected to the message
         for words in ("not reached yet", "stored", "&#34;order&#34;: 42", "billing"):
             assert words in found

@@ -31,10 +31,10 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
-import uvloop
 
 from broker.__main__ import main as broker_main
 from broker.tools.__main__ import main as tools_main
+from tests.support.event_loop import EventLoop
 from tests.support.golden import load_manifest, unpack
 from tests.support.prometheus_here import programs
 from trovemq.cli import app
@@ -210,7 +210,7 @@ def test_the_blocks_of_the_page_run(
         unpack("small", here).rename(here / "data")
         settings = load_manifest("small")["brokerConfig"]
         (here / "broker.conf").write_text("".join(f"{name}={text}\n" for name, text in settings.items()))
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=EventLoop) as runner:
         reader = Reader(page, broker, here, runner, monkeypatch=monkeypatch)
         with reader.daemons:
             reader.follow()
