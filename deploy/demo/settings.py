@@ -48,7 +48,8 @@ class DemoSettings:
         arguments = ["--listen", self.listen, "--http", self.http, "--store", str(self.store)]
         arguments += ["--nameserver", self.nameserver, "--name", self.name, "--log-level", self.log_level]
         console = () if self.once else (f"console_url=http://{self.console}",)
-        for assignment in (*(f"{name}={size}" for name, size in sizes.items()), *console, *self.set):
+        defaults = (*(f"{name}={size}" for name, size in sizes.items()), "disk_warning_percent=99", *console)
+        for assignment in (*defaults, *self.set):
             arguments += ["--set", assignment]
         return arguments
 

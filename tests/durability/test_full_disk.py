@@ -32,10 +32,10 @@ RESUMES_WITHIN_S = 60.0
 """Some seconds are meant; the machine may be busy."""
 WAIT_S_MAX = 60.0
 SETTINGS = (
-    "diskSpaceWarningLevelRatio=99",
-    "diskSpaceCleanForciblyRatio=98",
-    "diskMaxUsedSpaceRatio=95",
-    "cleanFileForciblyEnable=false",
+    "disk_warning_percent=90",
+    "disk_forcible_percent=85",
+    "disk_used_percent_max=95",
+    "clean_forcibly_enable=false",
     "new_group_start=begin",
 )
 SENDS_MAX = 200

@@ -81,7 +81,8 @@ def test_a_user_is_made_uses_its_secret_and_goes(
     assert denied["rule"] == rule["rule"]
     admin.answer("acl", "test", "alice", "Pub", "Topic:orders", "--from", "127.0.0.1")
     numbers = [one["rule"] for one in admin.answer("acl", "list", "--user", "alice")]
-    assert len(numbers) == 2 and numbers[1] == rule["rule"]
+    assert len(numbers) == 2
+    assert numbers[1] == rule["rule"]
     admin.answer("acl", "delete", str(numbers[1]))
     admin.answer("user", "delete", "alice", "--yes")
     assert admin.answer("acl", "list") == []

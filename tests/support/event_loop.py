@@ -8,8 +8,8 @@ import uvloop
 
 
 class EventLoop(uvloop.Loop):
-    """uvloop warns of open connections within its `close`. An error raised there, which warnings are in tests,
-    is lost, and `close` waits for ever: the first failing test with an open client stopped the whole run."""
+    """uvloop warns of open connections within its `close`. Where the warning is an error, as in tests, it
+    is lost, and `close` waits for ever: a failing test with an open client stopped the whole run."""
 
     def close(self) -> None:
         """Closes, then warns: ResourceWarning, an error in tests."""

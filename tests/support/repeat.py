@@ -1,9 +1,9 @@
 """The whole suite many times, in random order: `python -m tests.support.repeat` (`make repeat`).
 
 Run n has seed n, which orders modules and tests (pytest-randomly); every second run has two busy loops
-beside it. Each result is added to build/repeat.jsonl at once, and a later call continues with the first
-run that is missing there. When all runs are there, docs/repeat.md is written. Exit code 1: some run had a
-failure.
+beside it. Each result is added to tests/repeat.jsonl at once, and docs/repeat.md is written from it. A later
+call continues: it does the runs that are missing, and those that failed, again. So the runs may spread over
+days and commits; each row names its own. Exit code 1: some run had a failure.
 
     --runs 20        how many
     --first 1        the seed of the first
@@ -27,7 +27,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-LEDGER: Final = Path("build/repeat.jsonl")
+LEDGER: Final = Path("tests/repeat.jsonl")
+LOGS: Final = Path("build")
 PAGE: Final = Path("docs/repeat.md")
 BUSY_LOOPS: Final = 2
 RUN_S_MAX: Final = 3600
@@ -48,11 +49,12 @@ def main(arguments: Sequence[str]) -> int:
     if options.fresh:
         LEDGER.unlink(missing_ok=True)
     seeds = range(options.first, options.first + options.runs)
+    done = _ledger()
     for seed in seeds:
-        if seed not in _ledger():
+        if seed not in done or done[seed]["failed"]:
             _add(_run(seed))
+            PAGE.write_text(_page(_ledger()), encoding="utf-8")
     results = _ledger()
-    PAGE.write_text(_page([results[seed] for seed in seeds]), encoding="utf-8")
     return 1 if any(results[seed]["failed"] for seed in seeds) else 0
 
 
@@ -70,7 +72,7 @@ def _run(seed: int) -> dict[str, Any]:
             timeout=RUN_S_MAX,
             env={**os.environ, "ARGS": ""},
         )
-    log = LEDGER.parent / f"repeat-{seed}.log"
+    log = LOGS / f"repeat-{seed}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text(done.stdout + done.stderr, encoding="utf-8")
     counts = {kind.removesuffix("s"): int(count) for count, kind in _COUNT.findall(done.stdout[-2000:])}
@@ -103,6 +105,7 @@ def _busy_loops(count: int) -> Iterator[None]:
 
 
 def _ledger() -> dict[int, dict[str, Any]]:
+    """The last result of each seed."""
     if not LEDGER.exists():
         return {}
     lines = LEDGER.read_text(encoding="utf-8").splitlines()
@@ -114,13 +117,14 @@ def _add(result: dict[str, Any]) -> None:
         file.write(json.dumps(result) + "\n")
 
 
-def _page(results: Sequence[dict[str, Any]]) -> str:
+def _page(by_seed: dict[int, dict[str, Any]]) -> str:
+    results = [by_seed[seed] for seed in sorted(by_seed)]
     failures = sum(len(row["failed"]) for row in results)
     lines = [
         "# The suite in random order",
         "",
-        f"`make repeat` on {datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores ({platform.machine()},"
-        f" Python {platform.python_version()}): {len(results)} runs, {failures} failures."
+        f"`make repeat` until {datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores ({platform.machine()},"
+        f" Python {platform.python_version()}): {len(results)} runs of 20, {failures} failures."
         " One of them again: `make test-random SEED=n`.",
         "",
         "| seed | busy loops beside | commit | seconds | passed | skipped | failed |",

@@ -16,6 +16,7 @@ def test_the_defaults_are_those_of_make_run() -> None:
     assert parse_settings(["--once"], {}).addresses == daemons
     assert settings.store == Path("data")
     assert "mappedFileSizeCommitLog=67108864" in settings.broker_arguments()
+    assert "disk_warning_percent=99" in settings.broker_arguments(), "a few MB fit on nearly every disk"
     assert "console_url=http://127.0.0.1:8090" in settings.broker_arguments()
 
 
