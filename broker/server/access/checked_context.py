@@ -57,6 +57,10 @@ class Checks(Protocol):
         """Checks the caller again if users or rules have changed. Raises TroveError."""
         ...
 
+    def admit_again(self, message: Any) -> None:
+        """Checks a message that was admitted before. Raises TroveError."""
+        ...
+
     @property
     def creator(self) -> Creator:
         """The creator of the topics that the call creates."""
@@ -84,6 +88,10 @@ class CheckedContext:
         wait_s = min(self._checks.count(reply), WRITE_WAIT_MAX_S)
         if wait_s > 0:
             await asyncio.sleep(wait_s)
+
+    def admit_again(self, message: Any) -> None:
+        """To be called before the reply to a message that has waited. Raises TroveError."""
+        self._checks.admit_again(message)
 
     def __getattr__(self, name: str) -> Any:
         if name not in _PASSED:

@@ -115,7 +115,10 @@ class _Guarded:
                 await context.write(reply)
                 return None
             try:
-                reply = call.shown(await self._behaviour(request, call.context))
+                reply = await self._behaviour(request, call.context)
+                if self.row.waits:
+                    call.check_late_reply()
+                reply = call.shown(reply)
             except BaseException as error:
                 call.outcome = outcome_of_error(error)
                 await call.hold(error)
@@ -248,7 +251,7 @@ class _Call:
                 return message  # its service reports the fault
             raise message
         self._message = message
-        if self._opening is None:
+        if self._opening is None or self._opens(message):
             self._opening = message
         try:
             if refusal is not None:
@@ -265,6 +268,11 @@ class _Call:
         if narrow is not None and method.gate.may_see(self.caller) is not None:
             narrow(message)
         return message
+
+    def _opens(self, message: Any) -> bool:
+        """Whether replies from now on are for what this message of Telemetry names: new settings."""
+        needs = self.method.row.needs
+        return self.method.is_rocketmq and callable(needs) and next(iter(needs(message)), None) is not None
 
     def _admit(self, message: Any) -> None:
         """Admits a message. A stream's messages for the same topic are admitted once until users or rules
@@ -342,26 +350,43 @@ class _Call:
         """The reply of RocketMQ's protocol that ends the stream instead of the next reply; None: it may be
         sent. Raises TroveError of check_reply() in the other protocol."""
         try:
-            self.check_reply()
+            self.check_late_reply()
         except TroveError as error:
-            self._note_refusal(error)
             if not self.method.is_rocketmq:
                 raise
             return refused_reply(self.method.path, error)
         return None
 
+    def check_late_reply(self) -> None:
+        """As check_reply(), which notes the refusal."""
+        try:
+            self.check_reply()
+        except TroveError as error:
+            self._note_refusal(error)
+            raise
+
     def check_reply(self) -> None:
-        """To be called before a reply of a stream: if users or rules have changed, its caller and its first
-        request are checked again. (A stream whose service answers refused messages has a check for each of
-        them.) TroveError AUTHENTICATION_FAILED, ACCESS_DENIED."""
-        if self.is_reply_checked or (self.method.is_rocketmq and self.method.streams_requests):
-            return  # Telemetry has no messages of topics, and its client sends settings again
+        """To be called before a reply that may come much later than its request: if users or rules have
+        changed, the caller and the first request (of Telemetry, the newest settings) are checked again. (A
+        stream whose service answers refused messages checks each of them: `admit_again`.) TroveError
+        AUTHENTICATION_FAILED, ACCESS_DENIED."""
+        if self.is_reply_checked:
+            return
         gate, row = self.method.gate, self.method.row
         generation = gate.generation
         gate.user_of(self.caller)
         if callable(row.needs) and not row.marks and self._opening is not None:
             gate.admit(self.caller, row, self._opening, self.method.path)
         self._reply_generation = generation
+
+    def admit_again(self, message: Any) -> None:
+        """Admits a message that was admitted before and is answered now. TroveError AUTHENTICATION_FAILED,
+        ACCESS_DENIED."""
+        try:
+            self._admit(message)
+        except TroveError as error:
+            self._note_refusal(error)
+            raise
 
     def _note_refusal(self, error: TroveError) -> None:
         self.method.gate.refused(self.method.path, error, self.peer.source, self.access_key)

@@ -74,7 +74,8 @@ class Row:
     may not see all. `audit`: how calls are audited. `is_query`: the time of the calls counts as query work.
     `by_topic`: the needs depend only on `request.topic`, for each message of a stream. `creates`: `topic` or
     `group`, and the name of the one that a request creates. `key`: the texts of a request on which alone its
-    needs depend, which takes less time than the needs; empty: it has too many of them."""
+    needs depend, which takes less time than the needs; empty: it has too many of them. `waits`: its one reply
+    may come much later than the request."""
 
     needs: Level | Needs
     marks: bool = False
@@ -86,6 +87,7 @@ class Row:
     by_topic: bool = False
     creates: Callable[[Any], tuple[str, str]] | None = None
     key: Callable[[Any], tuple[str, ...]] | None = None
+    waits: bool = False
 
 
 # --- needs ----------------------------------------------------------------------------------------------
@@ -296,7 +298,7 @@ _SERVICES: Final[dict[str, dict[str, Row]]] = {
         "Append": Row(_topic(PUB), marks=True, producers=producer_ids.of_frame, by_topic=True),
         "Fetch": Row(_topic(SUB), marks=True, by_topic=True),
         "Send": Row(_topic(PUB), producers=producer_ids.of_send),
-        "Pull": Row(_topic(SUB)),
+        "Pull": Row(_topic(SUB), waits=True),
         "GetProducer": Row(_topic(PUB), producers=producer_ids.of_question),
     },
     "trovemq.v1.ConsumerService": {"Consume": Row(_both(SUB, SUB))},

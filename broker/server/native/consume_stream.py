@@ -138,18 +138,11 @@ class ConsumeStream(ReplyStream):
         self._idle = asyncio.Event()  # set when a batch was written
         self._unconfirmed: deque[_Sent] = deque()
         self._deliverer: asyncio.Task[None] | None = None
-        self._failure: TroveError | None = None
 
     # --- the stream ---------------------------------------------------------------------------------
     async def serve(self) -> None:
-        task = asyncio.current_task()
         try:
             await super().serve()
-        except asyncio.CancelledError:
-            if self._failure is None or task is None:
-                raise
-            task.uncancel()
-            raise self._failure from None
         finally:
             await self._release_unconfirmed()
 
@@ -251,11 +244,6 @@ class ConsumeStream(ReplyStream):
             self._fail(error)
         except Exception:  # the client is gone
             self._fail(None)
-
-    def _fail(self, error: TroveError | None) -> None:
-        self._failure = error
-        if self.task is not None:
-            self.task.cancel()
 
     async def _wait_for_credit(self) -> None:
         while (

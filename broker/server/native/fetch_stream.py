@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from broker.server.refused_message import RefusedMessage
 from trovemq_daemon.reply_budget import ReplyBudget
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueId, QueueOffset
+from trovemq_proto.positions import QueueOffset
 from trovemq_proto.v1 import message_pb2
 
 
@@ -52,6 +53,11 @@ class FetchWait:
     def remaining_ms(self) -> int:
         return max(0, round((self._deadline - asyncio.get_running_loop().time()) * 1000))
 
+    @property
+    def request(self) -> PullRequest:
+        """What it asks for now."""
+        return self._request
+
     def attempt(self, *, last: bool) -> bytes | None:
         """The reply; None if there are no messages yet and the fetch may still wait."""
         try:
@@ -73,16 +79,14 @@ class FetchWait:
     def _answered(self, response: str) -> None:
         self._parts.traffic.answered("Fetch", response, self._started, waited=self._waited)
 
-    @property
-    def queue(self) -> tuple[str, QueueId]:
-        return self._request.topic, self._request.queue_id
-
 
 class FetchStream(ReplyStream):
     def __init__(self, parts: FetchParts, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         super().__init__(context, parts.fetches_waiting_max, parts.replies)
         self._parts = parts
         self._waiters: dict[FetchWait, Waiter] = {}
+        self._admit_again: Callable[[PullRequest], None] | None = getattr(context, "admit_again", None)
+        """With authentication: raises TroveError if the topic may no longer be read."""
 
     async def handle(self, request: message_pb2.FetchRequest | RefusedMessage) -> None:
         if isinstance(request, RefusedMessage):
@@ -117,7 +121,7 @@ class FetchStream(ReplyStream):
         return self._begin_wait(fetch)
 
     def _begin_wait(self, fetch: FetchWait) -> bytes | None:
-        topic, queue_id = fetch.queue
+        topic, queue_id = fetch.request.topic, fetch.request.queue_id
         loop = asyncio.get_running_loop()
 
         def woken(grown: bool) -> None:
@@ -135,6 +139,11 @@ class FetchStream(ReplyStream):
         return None
 
     def _answer(self, fetch: FetchWait, *, last: bool) -> bytes | None:
+        if self._admit_again is not None:
+            try:
+                self._admit_again(fetch.request)
+            except TroveError as error:
+                return fetch.refusal(error)
         message = fetch.attempt(last=last or self._ending or fetch.remaining_ms == 0)
         return self._begin_wait(fetch) if message is None else message
 

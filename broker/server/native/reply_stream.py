@@ -55,6 +55,7 @@ class ReplyStream:
         self._ending = False  # the stream ends as soon as all requests are answered
         self._ended = False  # the reader must return
         self._over = False
+        self._failure: TroveError | None = None
         self.task: asyncio.Task[object] | None = None
 
     # --- for subclasses -----------------------------------------------------------------------------
@@ -139,7 +140,7 @@ class ReplyStream:
     async def serve(self) -> None:
         """Reads and answers until the client has no more requests, or `end` was called.
 
-        Raises TroveError SERVICE_NOT_AVAILABLE in the latter case.
+        Raises TroveError SERVICE_NOT_AVAILABLE in the latter case, and the error of a refused reply.
         """
         self.task = asyncio.current_task()
         if self._callbacks is not None and type(self).handle_now is not ReplyStream.handle_now:
@@ -150,10 +151,11 @@ class ReplyStream:
             await self._read_all()
             await self._wait_for_waiting(0)
         except asyncio.CancelledError:
-            if not self._ended or self.task is None:
+            if self.task is None or not (self._ended or self._failure):
                 raise
             self.task.uncancel()
-            raise TroveError(errors.SERVICE_NOT_AVAILABLE, "the broker is stopping") from None
+            stopping = TroveError(errors.SERVICE_NOT_AVAILABLE, "the broker is stopping")
+            raise self._failure or stopping from None
         finally:
             self._over = True
             if self._callbacks is not None:
@@ -178,8 +180,14 @@ class ReplyStream:
             self.task.cancel()
 
     def _writer_done(self, writer: asyncio.Task[None]) -> None:
-        """Ends the stream if a reply could not be written (the client is gone)."""
-        if not writer.cancelled() and writer.exception() is not None and self.task is not None:
+        """Ends the stream if a reply could not be written."""
+        if not writer.cancelled() and (failure := writer.exception()) is not None:
+            self._fail(failure if isinstance(failure, TroveError) else None)
+
+    def _fail(self, error: TroveError | None) -> None:
+        """Ends the stream with this error; None: the client is gone."""
+        self._failure = error
+        if self.task is not None:
             self.task.cancel()
 
     def _receive(self, request: Any) -> bool:

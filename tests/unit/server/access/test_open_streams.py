@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
 import pytest
 
+from broker.fetch.long_poll import LongPolls
+from broker.fetch.pull import Puller, PullSettings
 from broker.security import changes
 from broker.server.access.guard import AccessGuard
-from tests.support.fake_loop import run
+from broker.server.monitoring.traffic import Traffic
+from broker.server.native.fetch_stream import FetchParts, FetchStream
+from tests.support.engine import open_store, send
+from tests.support.fake_loop import run, turns
 from tests.unit.server.access.access_here import AccessHere, Context, rocketmq_metadata, signed
 from trovemq_daemon.grpc_transport import is_end
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueId
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
-from trovemq_proto.v1 import consumer_pb2
+from trovemq_proto.v1 import consumer_pb2, message_pb2
+from trovemq_store.files.memory import MemoryFileSystem
 
+PULL = "/trovemq.v1.MessageService/Pull"
+FETCH = "/trovemq.v1.MessageService/Fetch"
+TELEMETRY = "/apache.rocketmq.v2.MessagingService/Telemetry"
 CONSUME = "/trovemq.v1.ConsumerService/Consume"
 RECEIVE = "/apache.rocketmq.v2.MessagingService/ReceiveMessage"
 
@@ -117,3 +128,132 @@ def test_a_waiting_receive_brought_messages_to_a_user_who_was_disabled(
 
     (reply,) = run(collect())
     assert reply.status.code == code
+
+
+@pytest.mark.parametrize(("change", "symbol"), [(disable, "AUTHENTICATION_FAILED"), (deny, "ACCESS_DENIED")])
+def test_a_waiting_pull_brought_messages_to_a_user_who_was_disabled(
+    here: AccessHere, change: Any, symbol: str
+) -> None:
+    key = here.log_in("alice")
+    request = message_pb2.FetchRequest(topic="orders", wait_ms=30_000).SerializeToString()
+
+    async def pull(_request: Any, _context: Any) -> bytes:
+        change(here)  # while it waits
+        return b"secret"
+
+    handler = grpc.unary_unary_rpc_method_handler(
+        pull, request_deserializer=message_pb2.FetchRequest.FromString
+    )
+    guarded = AccessGuard(here.gate).handler(PULL, handler)
+    context = Context(signed(key, 0, PULL))
+    with pytest.raises(TroveError) as raised:
+        run(guarded.unary_unary(key.sign(0, 0, request), context))
+    assert raised.value.symbol == symbol
+
+
+class WaitingContext(SendingContext):
+    """Its client sends no more requests, and keeps the stream open."""
+
+    async def read(self) -> Any:
+        return await super().read() if self.messages else await asyncio.Event().wait()
+
+    def try_send(self, message: Any) -> bool:
+        self.written.append(message)
+        return True
+
+
+def answer_of_waiting_fetch(here: AccessHere, change: Any) -> message_pb2.FetchReply:
+    """The reply to a fetch that waits during the change, and gets a message then. Raises the stream's
+    error."""
+    key = here.log_in("alice")
+    frame = message_pb2.FetchRequest(topic="orders", wait_ms=30_000).SerializeToString()
+    context = WaitingContext(signed(key, 0, FETCH), [key.sign(0, 0, frame)])
+
+    async def scene() -> None:
+        store, polls = open_store(MemoryFileSystem()), LongPolls()
+        parts = FetchParts(Puller(store, PullSettings()), polls, Traffic())
+
+        async def fetch(_requests: Any, checked: Any) -> None:
+            await FetchStream(parts, checked).serve()
+
+        handler = grpc.stream_stream_rpc_method_handler(
+            fetch, request_deserializer=message_pb2.FetchRequest.FromString
+        )
+        guarded = AccessGuard(here.gate).handler(FETCH, handler)
+        serving = asyncio.create_task(guarded.stream_stream(None, context))
+        await turns()
+        assert len(polls) == 1, "it waits"
+        change(here)
+        send(store, b"secret")
+        polls.wake([("orders", QueueId(0))])
+        await turns(10)
+        if not serving.done():
+            serving.cancel()
+        await asyncio.wait({serving})
+        if not serving.cancelled():
+            await serving
+
+    run(scene())
+    (reply,) = context.written
+    return message_pb2.FetchReply.FromString(reply)
+
+
+def test_a_waiting_fetch_brought_messages_to_a_user_without_the_right(here: AccessHere) -> None:
+    reply = answer_of_waiting_fetch(here, deny)
+    assert (reply.error.symbol, reply.records) == ("ACCESS_DENIED", b"")
+    here.without_rules("alice")
+    here.rule("alice", "Sub", "Topic:orders")
+    other = answer_of_waiting_fetch(here, lambda here: here.user("bob"))
+    assert (other.error.symbol, b"secret" in other.records) == ("", True)
+
+
+def test_the_stream_of_a_user_who_was_disabled_ended_without_the_reason(here: AccessHere) -> None:
+    with pytest.raises(TroveError) as raised:
+        answer_of_waiting_fetch(here, disable)
+    assert raised.value.symbol == "AUTHENTICATION_FAILED"
+
+
+@pytest.mark.parametrize("change", [disable, deny])
+def test_the_broker_asked_a_user_who_was_disabled_about_a_half_message(here: AccessHere, change: Any) -> None:
+    """The question has the whole message."""
+    settings = v2.Settings(subscription=v2.Subscription(group=v2.Resource(name="billing")))
+    settings.subscription.subscriptions.add(topic=v2.Resource(name="orders"))
+    opening = service_pb2.TelemetryCommand(settings=settings).SerializeToString()
+    answer = service_pb2.TelemetryCommand(thread_stack_trace=service_pb2.ThreadStackTrace(nonce="1"))
+    context = SendingContext(rocketmq_metadata("alice"), [opening, answer.SerializeToString()])
+
+    async def telemetry(_requests: Any, checked: Any) -> None:
+        for _ in range(2):
+            assert not is_end(await checked.read())
+        await checked.write(b"first")
+        change(here)
+        await checked.write(b"secret")
+
+    handler = grpc.stream_stream_rpc_method_handler(
+        telemetry, request_deserializer=service_pb2.TelemetryCommand.FromString
+    )
+    guarded = AccessGuard(here.gate).handler(TELEMETRY, handler)
+    with pytest.raises(TroveError):
+        run(guarded.stream_stream(None, context))
+    assert context.written == [b"first"]
+
+
+def test_a_client_that_gave_up_a_topic_keeps_its_telemetry_stream(here: AccessHere) -> None:
+    commands = []
+    for topic in ("orders", "stock"):
+        here.rule("alice", "Pub", f"Topic:{topic}")
+        settings = v2.Settings(publishing=v2.Publishing(topics=[v2.Resource(name=topic)]))
+        commands.append(service_pb2.TelemetryCommand(settings=settings).SerializeToString())
+    context = SendingContext(rocketmq_metadata("alice"), commands)
+
+    async def telemetry(_requests: Any, checked: Any) -> None:
+        for _ in range(2):
+            assert not is_end(await checked.read())
+        here.rule("alice", "Pub", "Topic:orders", allow=False)
+        await checked.write(b"first")
+
+    handler = grpc.stream_stream_rpc_method_handler(
+        telemetry, request_deserializer=service_pb2.TelemetryCommand.FromString
+    )
+    run(AccessGuard(here.gate).handler(TELEMETRY, handler).stream_stream(None, context))
+    assert context.written == [b"first"]
