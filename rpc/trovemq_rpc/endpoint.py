@@ -284,6 +284,7 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
             transport.writelines(pieces)
         if connection.held_back or self.output_held or not connection.can_write:
             self.count_output()
+            self.look_for_unread()
             if connection.may_drain and not self._drain_scheduled:
                 self._drain_scheduled = True
                 self.loop.call_soon(self._drain_more)

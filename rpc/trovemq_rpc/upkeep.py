@@ -15,6 +15,10 @@ FRAME_PROGRESS_MIN: Final = 512
 """Bytes by which an incomplete frame has to grow within `stall_timeout_s`: no network carries less at once.
 """
 KEEPALIVE_PAYLOAD: Final = b"keepaliv"
+UNREAD_SIZE_MAX: Final = 1 << 20
+"""Of headers and control frames for a client that takes nothing. Honest ones wait for the answers to 1,000
+calls at most, which are a tenth of it.
+"""
 
 
 class Upkeep:
@@ -86,6 +90,17 @@ class Upkeep:
             if owner is not None:
                 owner.on_reset()
         self.flush()
+
+    def look_for_unread(self: Any) -> None:
+        """Ends a server's connection whose client asks and asks, and takes no answer. (A GOAWAY would be the
+        last of them.)
+        """
+        connection = self.connection
+        if connection.unread_size > UNREAD_SIZE_MAX and self.counts_output and not connection.failed:
+            connection.failed = True
+            self.metrics.calls_unread += 1
+            self.options.log_refusal(self.peer(), "the connection was ended: nobody reads its answers")
+            self.abort()
 
     def _keepalive(self: Any, now: float) -> None:
         """Sends a PING when nothing came for long. If its answer does not come in time, the peer is gone."""

@@ -248,6 +248,7 @@ class Sending(ConnectionState):
         """The transport's buffer is full, or has space again."""
         self.can_write = writable
         if writable:
+            self.unread_size = 0
             self.drain()
 
     def _sent_end(self, stream: Stream) -> None:

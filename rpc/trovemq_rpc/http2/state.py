@@ -76,6 +76,7 @@ class ConnectionState:
         self.peer_initial_window = WINDOW_DEFAULT
         self.send_window = WINDOW_DEFAULT
         self.can_write = True  # False while the transport is full
+        self.unread_size = 0  # of headers and control frames since then: no window limits them
         self.output_max = OUTPUT_UNLIMITED  # of bytes that wait at the streams and leave in a turn
         self.held_back = 0  # bytes that wait at the streams
         self.blocked: OrderedDict[int, Stream] = OrderedDict()
@@ -120,6 +121,8 @@ class ConnectionState:
     def write(self, piece: bytes) -> None:
         self.output.append(piece)
         self.output_size += len(piece)
+        if not self.can_write:
+            self.unread_size += len(piece)
 
     def take_output(self) -> list[Buffer]:
         """The pieces to write now, in order."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ import trovemq_rpc as rpc
 from tests.unit.rpc.memory_rpc import TARGET, run, serving
 from tests.unit.rpc.test_hostile_peers import LARGE, OPENING, hostile, others_are_served, request
 from trovemq_rpc.http2 import frames
+from trovemq_rpc.http2.connection import Connection
 from trovemq_rpc.testing.loop import MemoryLoop
 
 MIB = 1 << 20
@@ -132,5 +133,68 @@ def test_small_answers_of_one_turn_were_counted_at_its_end() -> None:
             await asyncio.sleep(1)
             assert budget.output_held == STREAMS * (len(LARGE) - 1)
             assert max(steps) <= (64 << 10) + len(LARGE)
+
+    run(program)
+
+
+REFUSED = Connection.encode(
+    [
+        (b":method", b"POST"),
+        (b":scheme", b"http"),
+        (b":path", b"/no/Method"),
+        (b"content-type", b"application/grpc"),
+        (b"te", b"trailers"),
+    ]
+)
+PING_BESIDE_A_WINDOW = frames.window_update(0, 1) + frames.ping(bytes(8))
+
+
+def refused_calls(first: int) -> bytes:
+    head = frames.frame_header(len(REFUSED), 1, 5, 0)[:5]
+    numbers = range(first * 2 + 1, (first + 15_000) * 2, 2)
+    return b"".join(head + number.to_bytes(4, "big") + REFUSED for number in numbers)
+
+
+def pings(_first: int) -> bytes:
+    return PING_BESIDE_A_WINDOW * 15_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flood", [refused_calls, pings])
+def test_a_peer_that_reads_nothing_took_memory_without_end(flood: Callable[[int], bytes]) -> None:
+    """No window limits headers and answers to PING: 12 MB a second, which also took everybody's budget."""
+
+    async def program(loop: MemoryLoop) -> None:
+        budget = rpc.BytesBudget(64 * MIB)
+        async with serving(loop, [("trovemq.budget", budget)]) as server:
+            transport, peer = await hostile(loop)
+            transport.write(OPENING)
+            await asyncio.sleep(1)
+            transport.pause_reading()
+            for second in range(12):
+                transport.write(flood(second * 15_000))
+                await asyncio.sleep(1)
+                assert budget.held < 4 * MIB
+            assert peer.lost
+            assert server.metrics.calls_unread == 1
+            assert budget.held == 0
+            await others_are_served(loop)
+
+    run(program)
+
+
+def test_a_client_that_reads_late_gets_the_answers_to_1000_calls() -> None:
+    async def program(loop: MemoryLoop) -> None:
+        async with serving(loop) as server:
+            transport, peer = await hostile(loop)
+            transport.write(OPENING + frames.window_update(0, 64 * MIB))
+            await asyncio.sleep(1)
+            transport.pause_reading()
+            transport.write(b"".join(request(2 * n + 1, LARGE) for n in range(1_000)))
+            await asyncio.sleep(5)
+            transport.resume_reading()
+            await asyncio.sleep(5)
+            assert len(peer.came) > 1_000 * len(LARGE)
+            assert server.metrics.calls_unread == 0
 
     run(program)
