@@ -332,6 +332,7 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
         if self.transport is not None and not self.transport.is_closing():
             if self.tls is not None and self.tls.established:
                 self._write(self.tls.close())
+                self.may_write = False  # nothing can be sealed any more
             self.transport.close()
 
     def abort(self) -> None:

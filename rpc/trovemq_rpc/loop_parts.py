@@ -142,7 +142,10 @@ class LoopParts:
         for _ in range(min(len(due), TICKS_A_TURN)):
             endpoint = due.pop()
             if endpoint in ticked:  # else it was lost in between
-                endpoint.tick(now)
+                try:
+                    endpoint.tick(now)
+                except Exception as error:  # of this connection: the others have their ticks
+                    self.loop.call_exception_handler({"message": "a tick failed", "exception": error})
         if due:
             self.loop.call_soon(self._tick_some)
 

@@ -9,8 +9,17 @@ from typing import Any
 import pytest
 
 import trovemq_rpc as rpc
-from tests.unit.rpc.memory_rpc import TARGET, run, serving
-from tests.unit.rpc.test_hostile_peers import CALL, OPENING, SMALL, Raw, hostile, others_are_served, request
+from tests.unit.rpc.memory_rpc import TARGET, Options, run, serving
+from tests.unit.rpc.test_hostile_peers import (
+    CALL,
+    LARGE,
+    OPENING,
+    SMALL,
+    Raw,
+    hostile,
+    others_are_served,
+    request,
+)
 from trovemq_daemon.tls import development_identity
 from trovemq_rpc.http2 import frames
 from trovemq_rpc.http2.constants import ErrorCode
@@ -153,12 +162,12 @@ class SealedPeer(Raw):
         return self.tls.take_output()
 
 
-def secured(program: Callable[[MemoryLoop], Awaitable[None]]) -> None:
+def secured(program: Callable[[MemoryLoop], Awaitable[None]], options: Options = ()) -> None:
     identity = development_identity((), datetime.now(UTC))
     credentials = rpc.ssl_server_credentials(((identity.key, identity.certificate),))
 
     async def whole(loop: MemoryLoop) -> None:
-        async with serving(loop, credentials=credentials):
+        async with serving(loop, options, credentials=credentials):
             await program(loop)
 
     run(whole)
@@ -190,3 +199,28 @@ def test_a_handshake_whose_steps_are_slow_is_waited_for() -> None:
         assert peer.came
 
     secured(program)
+
+
+def test_a_tls_client_that_read_nothing_stopped_all_ticks() -> None:
+    """The server's bytes waited for it, so the connection was not lost yet; the next PING could not be
+    sealed, and its error ended the ticks of all connections."""
+    reported: list[Any] = []
+    unread = [OPENING, frames.window_update(0, 0x7FFF0000), frames.settings([(4, 0x7FFFFFFF)])]
+    unread += (request(2 * number + 1, LARGE) for number in range(200))
+
+    async def program(loop: MemoryLoop) -> None:
+        loop.set_exception_handler(lambda _, context: reported.append(context))
+        transport, peer = await loop.create_connection(SealedPeer, "127.0.0.1", 50_051)
+        for _ in range(2):
+            await asyncio.sleep(1)
+            transport.write(peer.step())
+        await asyncio.sleep(1)
+        transport.pause_reading()
+        transport.write(peer.tls.seal(unread))
+        await asyncio.sleep(1)
+        transport.write(peer.tls.seal([frames.frame_header(8, 6, 0, 1), bytes(8)]))  # a PING on a stream
+        await asyncio.sleep(20)
+        assert reported == []
+        assert peer.lost
+
+    secured(program, [("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 5_000)])

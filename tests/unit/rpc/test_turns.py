@@ -260,3 +260,27 @@ def test_a_second_of_many_connections_is_several_turns() -> None:
             parts.discard(one)
 
     run(program)
+
+
+def test_a_tick_that_failed_was_the_last_one_of_all_connections() -> None:
+    ticked: list[object] = []
+    reported: list[Any] = []
+
+    class Ticked:
+        def tick(self, now: float) -> None:
+            ticked.append(self)
+            raise ConnectionError
+
+    async def program(loop: MemoryLoop) -> None:
+        loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))
+        parts = LoopParts(loop)
+        two = Ticked(), Ticked()
+        for one in two:
+            parts.add(one)
+        await asyncio.sleep(3.5)
+        assert len(ticked) == len(reported) == 6
+        assert set(ticked) == set(two)
+        for one in two:
+            parts.discard(one)
+
+    run(program)
