@@ -452,6 +452,16 @@ FAULTS = (
             "::test_times_of_delivery_beside_a_topic_whose_name_is_as_long",
         ),
     ),
+    Planted(
+        "A topic that was made while the machine had run out of descriptors, after another change had been"
+        " refused, was gone after a crash",
+        "store/trovemq_store/topics/topic_journal.py",
+        'changes[-1].get("written") == crc)',
+        'any(change.get("written") == crc for change in changes))',
+        (
+            "tests/unit/topics/test_topic_journal.py::test_a_topic_made_after_a_refused_file_was_lost_by_a_crash",
+        ),
+    ),
 )
 
 

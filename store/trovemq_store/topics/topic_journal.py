@@ -206,13 +206,14 @@ class TopicJournal:
 
 
 def is_written(changes: Sequence[JsonObject], crc: int, base: int | None) -> bool:
-    """Whether the topics.json with this CRC has all of these changes."""
-    return not changes or (crc != base and any(change.get("written") == crc for change in changes))
+    """Whether the topics.json with this CRC has all of these changes. (A change after `written` came when
+    that file had been refused, perhaps too late to take it back.)"""
+    return not changes or (crc != base and changes[-1].get("written") == crc)
 
 
 def belongs_to(data: bytes, crc: int, files: FileSystem) -> bool:
-    """Whether these bytes of a journal are of the topics.json with that CRC, which has none of their changes
-    or all: then both together are all topics at one time."""
+    """Whether these bytes of a journal are of the topics.json with that CRC, which has none of their changes,
+    or all up to `written`: then both together are all topics at one time."""
     journal = TopicJournal(files)
     if not data:
         return True
@@ -220,7 +221,7 @@ def belongs_to(data: bytes, crc: int, files: FileSystem) -> bool:
         changes = journal.read(data)
     except TroveError:
         return False
-    return crc == journal.base or is_written(changes, crc, journal.base)
+    return not changes or crc == journal.base or any(change.get("written") == crc for change in changes)
 
 
 def with_changes(document: JsonObject, changes: Sequence[JsonObject]) -> JsonObject:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Iterator
+from zlib import crc32
 
 import pytest
 from hypothesis import given
@@ -12,10 +13,12 @@ from hypothesis import strategies as st
 
 from trovemq_proto.errors import TroveError
 from trovemq_store.files.faulty import FaultyFileSystem, fail_at
+from trovemq_store.files.files import StorageError
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.files.paths import parent_directory
 from trovemq_store.topics import topic_journal, topics_file
 from trovemq_store.topics.lax_json import JsonObject, render
-from trovemq_store.topics.topic_journal import PATH, TopicJournal
+from trovemq_store.topics.topic_journal import PATH, TopicJournal, belongs_to
 from trovemq_store.topics.topics import MESSAGE_TYPES, NewTopic, TopicTable
 from trovemq_store.topics.topics_file import TOPICS_PATH
 
@@ -193,6 +196,35 @@ def test_after_a_full_disk_no_topic_could_be_created_any_more(restarted: bool) -
     full = False
     table.create("later")
     assert sorted(_topics(TopicTable.load(memory.after_power_cut()))) == sorted([*made, "later"])
+
+
+class NoDescriptors(FaultyFileSystem):
+    """The machine has no descriptors left when topics.json has its new content, before its directory is
+    synced."""
+
+    exhausted = False
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        if not self.exhausted:
+            super().write_atomic(path, data)
+        self.exhausted = self.exhausted or path == TOPICS_PATH
+        if self.exhausted:
+            raise StorageError("open", parent_directory(path), errno.EMFILE)
+
+
+def test_a_topic_made_after_a_refused_file_was_lost_by_a_crash() -> None:
+    memory = MemoryFileSystem()
+    full_of = _made(memory, *"abcdef").names()
+    files = NoDescriptors(memory)
+    table = TopicTable.load(files)
+    change, _ = table.begin_create_all([NewTopic(f"refused{number}") for number in range(20)])
+    assert change is not None
+    with pytest.raises(TroveError):
+        change.run()
+    table.finish(change)
+    table.create("taken")  # in the journal
+    assert belongs_to(memory.read_bytes(PATH), crc32(memory.read_bytes(TOPICS_PATH)), memory)
+    assert {*full_of, "taken"} <= set(TopicTable.load(memory.after_power_cut()).names())
 
 
 @given(
