@@ -99,8 +99,15 @@ class GroupCommit:
         self.timeout_count = 0
 
     def apply(self, settings: FlushSettings) -> None:
-        """Sets the settings from now on; the flush mode cannot change."""
+        """Sets the settings from now on, also for appends that wait; the flush mode cannot change."""
         self._settings = replace(settings, mode=self._settings.mode)
+        latest = asyncio.get_running_loop().time() + settings.sync_flush_timeout_ms / 1000
+        for waiter in self._waiters:  # else they would hold up the time-outs of those after them
+            waiter.deadline = min(waiter.deadline, latest)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._arm_timer()
         self._capacity.set()
         self._wanted.set()
 

@@ -135,6 +135,18 @@ async def test_an_earlier_waiter_does_not_hold_up_the_time_outs_of_others() -> N
 
 
 @pytest.mark.asyncio
+async def test_time_outs_came_late_after_their_limit_was_lowered() -> None:
+    store = Store(end_offset=LATER)
+    async with committing(store, FlushSettings(sync_flush_timeout_ms=3_600_000)) as commit:
+        commit.when_durable(END, note(store, "a"))
+        commit.apply(FlushSettings(sync_flush_timeout_ms=1))
+        commit.when_durable(LATER, note(store, "b"))
+        await until(lambda: len(store.events) == 2)
+        assert store.events == ["a FLUSH_DISK_TIMEOUT", "b FLUSH_DISK_TIMEOUT"]
+        store.gate.set()
+
+
+@pytest.mark.asyncio
 async def test_stopping_during_a_sync_still_syncs_what_came_meanwhile() -> None:
     store = Store(end_offset=END)
     async with committing(store, FlushSettings()) as commit:
