@@ -26,8 +26,9 @@ class SyncThread:
         """Returns when the call has; raises its exception. A cancellation leaves the call running."""
         loop = asyncio.get_running_loop()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, args=(loop,), name="flush", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._serve, args=(loop,), name="flush", daemon=True)
+            thread.start()
+            self._thread = thread  # if there can be one: else nobody would take the calls
         future: asyncio.Future[None] = loop.create_future()
         self._calls.put((call, future))
         await future

@@ -96,5 +96,20 @@ def test_close_waits_for_a_call_whose_loop_is_closed() -> None:
     assert ended.is_set()
 
 
+def test_a_sync_waited_for_ever_after_the_machine_had_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def scene(thread: SyncThread) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(RuntimeError, match="new thread"):
+                await thread.run(lambda: None)
+            thread.close()
+        await thread.run(lambda: None)
+
+    play(scene)
+
+
 def test_one_that_never_ran_is_closed_at_once() -> None:
     SyncThread().close()
