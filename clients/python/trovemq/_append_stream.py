@@ -5,14 +5,18 @@ because a task costs one more turn of the loop. A frame is encoded only when the
 that are sent in the same turn, or while earlier frames are being written, share a frame. When the stream
 breaks, frames that were not written to it are certainly not stored; those that wait for an acknowledgement
 are in doubt. The submitter gets both back and decides whether and where to retry.
+
+A frame that may still grow waits while GROWING_FRAMES_MAX of its queue are unanswered; frames of other queues
+overtake it. So single messages that are sent faster than the broker answers share frames, instead of filling
+the broker with frames of one message. This costs a message at most that part of the broker's answer time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Protocol
 
 from trovemq._wire.connection import Connection, Stream
@@ -25,14 +29,22 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 FRAMES_IN_FLIGHT_MAX = 256
+GROWING_FRAMES_MAX = 8  # of one queue
 EXPIRY_CHECK_SECONDS = 0.25
 
 
 class Frame(Protocol):
-    """A frame that can be submitted. `deadline` is in the loop's time."""
+    """A frame that can be submitted. `deadline` is in the loop's time.
+
+    growing: Messages may join it until it is taken. queue: Frames with the same value keep their order.
+    """
 
     one_way: bool
     deadline: float
+    growing: bool
+
+    @property
+    def queue(self) -> Hashable: ...
 
     def take(self, frame_id: int) -> bytes | None:
         """The serialised frame, fetched once when it is written now; None if nothing must be sent."""
@@ -60,6 +72,7 @@ class AppendStream:
         self._reached = reached
         self._pending: deque[Frame] = deque()
         self._in_flight: dict[int, Frame] = {}
+        self._unanswered: Counter[Hashable] = Counter()  # frames in flight, by their queue
         self._next_frame_id = 1
         self._broken: TroveError | None = None
         self._wake: asyncio.Future[None] | None = None
@@ -125,15 +138,32 @@ class AppendStream:
 
     def _may_write(self) -> bool:
         capacity = len(self._in_flight) < FRAMES_IN_FLIGHT_MAX
-        return capacity and bool(self._pending) and self._broken is None
+        return capacity and self._broken is None and self._next() >= 0
+
+    def _next(self) -> int:
+        """The index of the frame to write next; -1 if there is none. No frame overtakes one of its queue."""
+        held: set[Hashable] = set()
+        for index, frame in enumerate(self._pending):
+            queue = frame.queue
+            if queue in held:
+                continue
+            if not frame.growing or self._unanswered[queue] < GROWING_FRAMES_MAX:
+                return index
+            held.add(queue)
+        return -1
+
+    def _take_next(self) -> tuple[Frame, bytes | None]:
+        index = self._next()
+        frame = self._pending[index]
+        del self._pending[index]
+        return frame, self._taken(frame)
 
     def _must_go_on(self) -> bool:
         return self._may_write() or self._broken is not None
 
     async def _write_pending(self, stream: Stream) -> None:
         while self._may_write():
-            frame = self._pending.popleft()
-            data = self._taken(frame)
+            frame, data = self._take_next()
             if data is None:
                 continue
             try:
@@ -157,6 +187,7 @@ class AppendStream:
             self._next_frame_id += 1
             if not frame.one_way:
                 self._in_flight[frame_id] = frame
+                self._unanswered[frame.queue] += 1
         return data
 
     @property
@@ -177,8 +208,7 @@ class AppendStream:
         self._write_scheduled = False
         stream = self._stream
         while stream is not None and self._writer_waits and stream.writable and self._may_write():
-            frame = self._pending.popleft()
-            data = self._taken(frame)
+            frame, data = self._take_next()
             if data is None:
                 continue
             try:
@@ -216,20 +246,27 @@ class AppendStream:
             self._wake_writer()
 
     def _answered(self, outcome: AppendOutcome) -> bool:
-        full = len(self._in_flight) >= FRAMES_IN_FLIGHT_MAX
         frame = self._in_flight.get(outcome.frame_id)
         if frame is not None:  # None: its deadline has passed
+            queue = frame.queue
             frame.answered(outcome)
             del self._in_flight[outcome.frame_id]
-        if full:
-            self._wake_writer()
+            self._answered_one(queue)
+        if self._pending:
+            self._write_soon()
         return True
+
+    def _answered_one(self, queue: Hashable) -> None:
+        self._unanswered[queue] -= 1
+        if not self._unanswered[queue]:
+            del self._unanswered[queue]
 
     # --- ends -----------------------------------------------------------------------------------------
 
     def _fail_all(self, error: TroveError) -> None:
         doubtful, unsent = list(self._in_flight.values()), list(self._pending)
         self._in_flight.clear()
+        self._unanswered.clear()
         self._pending.clear()
         for frame in doubtful:
             frame.failed(error, in_doubt=True)
@@ -241,6 +278,7 @@ class AppendStream:
         for frame_id, frame in list(self._in_flight.items()):
             if frame.deadline <= now:
                 del self._in_flight[frame_id]
+                self._answered_one(frame.queue)
                 self._reached(False)
                 frame.failed(self._late(), in_doubt=True)
         for frame in [frame for frame in self._pending if frame.deadline <= now]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -106,6 +106,8 @@ class Batch:
         sizes: The encoded records' sizes.
     """
 
+    growing = False
+
     def __init__(
         self, topic: str, owner: Owner, destination: Destination, deadline: float, one_way: bool = False
     ) -> None:
@@ -131,6 +133,11 @@ class Batch:
         return self.destination.slot
 
     # --- Frame ----------------------------------------------------------------------------------------
+
+    @property
+    def queue(self) -> Hashable:
+        """Its messages keep the order of those of other batches with the same value."""
+        return self.topic, None if self.destination.movable else self.slot
 
     def take(self, frame_id: int) -> bytes | None:
         """The serialised frame. No message can be added after that."""
@@ -205,6 +212,8 @@ class _Single:
 
 class SingleMessages(Batch):
     """Messages that were sent one by one and share one frame."""
+
+    growing = True
 
     def __init__(
         self, topic: str, owner: Owner, destination: Destination, deadline: float, one_way: bool = False

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import fake_loop
-from trovemq._append_stream import FRAMES_IN_FLIGHT_MAX, AppendStream
+from trovemq._append_stream import FRAMES_IN_FLIGHT_MAX, GROWING_FRAMES_MAX, AppendStream
 from trovemq._wire.failures import unreachable
 from trovemq.receipts import AppendOutcome
 from trovemq_proto.errors import TroveError
@@ -19,9 +19,11 @@ from trovemq_proto.errors import TroveError
 class Frame:
     deadline = float("inf")
 
-    def __init__(self, text: str, *, one_way: bool = False) -> None:
+    def __init__(self, text: str, *, one_way: bool = False, queue: str = "", growing: bool = False) -> None:
         self.text = text
         self.one_way = one_way
+        self.queue = queue
+        self.growing = growing
         self.ends: list[str] = []
 
     def take(self, _frame_id: int) -> bytes | None:
@@ -123,7 +125,21 @@ def test_frames_of_one_turn_are_written_before_the_turn_after_the_next() -> None
 
 @given(
     steps=st.lists(
-        st.sampled_from(["send", "send", "one way", "unwanted", "turn", "turns", "full", "free", "answer"]),
+        st.sampled_from(
+            [
+                "send",
+                "send",
+                "single",
+                "single",
+                "one way",
+                "unwanted",
+                "turn",
+                "turns",
+                "full",
+                "free",
+                "answer",
+            ]
+        ),
         max_size=60,
     )
 )
@@ -135,9 +151,9 @@ def test_every_frame_is_sent_once_in_order_and_ends_once(steps: list[str]) -> No
         stream = await opened(server)
         frames, answered = list[Frame](), 1
         for step in steps:
-            if step in ("send", "one way", "unwanted"):
+            if step in ("send", "single", "one way", "unwanted"):
                 text = step if step == "unwanted" else f"m{len(frames)}"
-                frames.append(Frame(text, one_way=step == "one way"))
+                frames.append(Frame(text, one_way=step == "one way", growing=step == "single"))
                 stream.submit(frames[-1])
             elif step in ("full", "free"):
                 server.set_writable(step == "free")
@@ -147,6 +163,9 @@ def test_every_frame_is_sent_once_in_order_and_ends_once(steps: list[str]) -> No
             else:
                 await fake_loop.turns(1 if step == "turn" else 20)
         server.set_writable(True)
+        for number in range(answered + 1, len(frames) + 2):
+            server.answer(number)
+            await fake_loop.turns()
         await asyncio.sleep(1)
         assert server.came[1:] == [frame.text for frame in frames if frame.text != "unwanted"]
         await stream.close()
@@ -168,6 +187,46 @@ def test_no_more_frames_leave_than_may_be_unanswered() -> None:
         server.answer(3)
         await fake_loop.turns()
         assert len(server.came) == 3 + FRAMES_IN_FLIGHT_MAX
+        await stream.close()
+
+    fake_loop.run(scene())
+
+
+def test_single_messages_filled_the_broker_frame_by_frame() -> None:
+    """Messages join the frame that waits. Frames of other queues overtake it, those of its own do not."""
+
+    async def scene() -> None:
+        server = Server()
+        stream = await opened(server)
+        first = [Frame(str(number), queue="a", growing=True) for number in range(GROWING_FRAMES_MAX)]
+        waits = [Frame("waits", queue="a", growing=True), Frame("behind", queue="a")]
+        for frame in (*first, *waits, other := Frame("other", queue="b", growing=True)):
+            stream.submit(frame)
+        await fake_loop.turns()
+        assert server.came[1:] == [frame.text for frame in (*first, other)]
+        server.answer(2)
+        await fake_loop.turns()
+        assert server.came[-2:] == ["waits", "behind"]
+        await stream.close()
+        assert all(len(frame.ends) == 1 for frame in (*first, *waits, other))
+
+    fake_loop.run(scene())
+
+
+def test_a_growing_frame_goes_when_those_before_it_have_expired() -> None:
+    async def scene() -> None:
+        server = Server()
+        stream = await opened(server)
+        soon = asyncio.get_running_loop().time() + 1
+        for number in range(GROWING_FRAMES_MAX):
+            frame = Frame(str(number), growing=True)
+            frame.deadline = soon
+            stream.submit(frame)
+        stream.submit(Frame("waits", growing=True))
+        await asyncio.sleep(0.5)
+        assert "waits" not in server.came
+        await asyncio.sleep(1.5)
+        assert server.came[-1] == "waits"
         await stream.close()
 
     fake_loop.run(scene())
