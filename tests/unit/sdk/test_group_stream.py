@@ -244,7 +244,8 @@ def test_settlements_without_a_result_go_out_again_after_a_break() -> None:
     run(scene())
 
 
-def test_acknowledgements_lost_by_a_killed_broker_held_up_their_group() -> None:
+@pytest.mark.parametrize("noticed_after_s", [0, 30], ids=["killed", "machine lost"])
+def test_acknowledgements_lost_by_a_killed_broker_held_up_their_group(noticed_after_s: int) -> None:
     """Their messages stayed leased to the client, which lived on."""
 
     async def scene() -> None:
@@ -261,6 +262,7 @@ def test_acknowledgements_lost_by_a_killed_broker_held_up_their_group() -> None:
         await turns(10)
         await here.now.settled()
         reported = list(here.reported)
+        await asyncio.sleep(noticed_after_s)
         for _ in range(2):  # the new stream breaks, too, before it has said anything
             await here.now.reply(LOST)
             await asyncio.sleep(0.5)

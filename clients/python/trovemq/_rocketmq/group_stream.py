@@ -49,7 +49,9 @@ _log = logging.getLogger(__name__)
 FRAME_MESSAGES_MAX: Final = 2_048
 FRAMES_UNANSWERED_MAX: Final = 2  # frames with settlements; further settlements wait for an answer
 UNDER_WAY_MAX: Final = 4_096  # `at_capacity` while more settlements than that have no result
-ANSWERED_KEPT_S: Final = 2.0  # a broker writes acknowledgements to disk at least ten times a second
+ANSWERED_KEPT_S: Final = 2.0
+"""Acknowledgements are kept until the result of one that came so much later: a broker writes them to disk at
+least ten times a second."""
 CREDIT_SHARE: Final = 4  # credit is sent when it is this part of the whole
 
 _receipt: Final = attrgetter("receipt")
@@ -500,13 +502,12 @@ class GroupStream:
 
     def _send_again(self) -> None:
         """After a break, settlements without a result are sent again, or fail when it is too late. So are the
-        last ones that had a result: a killed broker may have lost them, and their messages would stay leased
-        to this client as long as it lives."""
+        last ones that had a result, however long ago: a killed broker may have lost them, and their messages
+        would stay leased to this client as long as it lives. The break of a lost machine is noticed late."""
         now = self._now()
-        for answered_at, each in self._answered:
-            if now <= answered_at + ANSWERED_KEPT_S:
-                each.deadline = now + self._options.reconnect_timeout_ms / 1000
-                self._again.append(each)
+        for _, each in self._answered:
+            each.deadline = now + self._options.reconnect_timeout_ms / 1000
+            self._again.append(each)
         self._answered.clear()
         text = f"broker {self._broker} did not answer"
         error = TroveError(errors.BROKER_UNREACHABLE, text, broker=self._broker)
