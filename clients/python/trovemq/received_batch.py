@@ -40,8 +40,8 @@ class ReceivedBatch(list[ReceivedMessage]):
             message.settled = True
         for settlement, messages in groupby(unsettled, _settlement):
             settlement.consumed_all(list(messages))
-            if settlement.at_capacity:
-                await settlement.wait_for_capacity()
+        if unsettled and (last := unsettled[-1].settlement).at_capacity:
+            await last.wait_for_capacity()  # not before: a cancellation would leave messages unsettled
 
     def return_after(self, failure: BaseException) -> None:
         """Called after an exception in `process`: returns the messages that are not settled."""

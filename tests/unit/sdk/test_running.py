@@ -7,10 +7,11 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import pytest_asyncio
@@ -30,6 +31,7 @@ from trovemq import (
     UndecodableBody,
     errors,
     serializers,
+    sync,
 )
 from trovemq.handlers import Policy
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
@@ -280,6 +282,51 @@ async def test_an_exception_returns_the_messages_of_a_list(client: Client, fake:
                 raise Refused
         await fake.until(lambda: len(fake.requests("ChangeInvisibleDuration")) == 1)
         assert fake.gone == [b"a"]
+
+
+class Full:
+    """The settlement of one message, as with tracing: it always waits for earlier results."""
+
+    at_capacity = True
+
+    def __init__(self, consumed: list[bytes]) -> None:
+        self.consumed = consumed
+
+    def consumed_all(self, messages: Sequence[ReceivedMessage]) -> None:
+        self.consumed.extend(message.body for message in messages)
+
+    async def wait_for_capacity(self) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_a_cancelled_wait_left_messages_of_a_list_unsettled(
+    client: Client, fake: FakeMessaging
+) -> None:
+    """They were marked as settled, so nobody acknowledged or returned them while the client lived."""
+    await fake.offer(b"a", b"b", b"c")
+    async with client.subscribe("orders", "g") as messages:
+        batch, consumed = await messages.next_batch(3, wait=60), list[bytes]()
+        for message in batch:
+            message.settlement = cast("Any", Full(consumed))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0), batch.process():
+                pass
+    assert consumed == [b"a", b"b", b"c"]
+
+
+async def test_messages_taken_out_of_a_list_were_acknowledged_with_the_others(
+    client: Client, fake: FakeMessaging
+) -> None:
+    """By the synchronous client."""
+    await fake.offer(b"a", b"b", b"c")
+    async with client.subscribe("orders", "g") as messages:
+        batch, work = await messages.next_batch(3, wait=60), list[Awaitable[None]]()
+        shown = sync.ReceivedBatch(batch, cast("Any", SimpleNamespace(run=work.append)))
+        with shown.process():
+            del shown[1]
+        await work[0]
+        await fake.until(lambda: sorted(fake.gone) == [b"a", b"c"])
+    assert [message.settled for message in batch] == [True, False, True]
 
 
 # --- middleware -----------------------------------------------------------------------------------------

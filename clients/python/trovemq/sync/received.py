@@ -79,12 +79,16 @@ class ReceivedBatch(list[ReceivedMessage]):
 
     def __init__(self, batch: aio_batch.ReceivedBatch, thread: LoopThread) -> None:
         super().__init__(ReceivedMessage.of(message, thread) for message in batch)
-        self._batch = batch
         self._thread = thread
+
+    @property
+    def received(self) -> aio_batch.ReceivedBatch:
+        """The same messages in the asyncio client."""
+        return aio_batch.ReceivedBatch(message.received for message in self)
 
     def consumed(self) -> None:
         """Acknowledges the messages that are not settled; see `trovemq.ReceivedBatch.consumed`."""
-        self._thread.run(self._batch.consumed())
+        self._thread.run(self.received.consumed())
 
     @contextmanager
     def process(self) -> Iterator[Self]:
@@ -92,12 +96,13 @@ class ReceivedBatch(list[ReceivedMessage]):
 
         Ctrl-C in the block returns the messages at once.
         """
-        tracing = self._batch[0].tracing if self._batch else None
-        with nullcontext() if tracing is None else tracing.process(self._batch):
+        received = self.received
+        tracing = received[0].tracing if received else None
+        with nullcontext() if tracing is None else tracing.process(received):
             try:
                 yield self
             except BaseException as failure:
-                self._thread.call(partial(self._batch.return_after, failure))
+                self._thread.call(partial(self.received.return_after, failure))
                 raise
             self.consumed()
 
