@@ -38,7 +38,7 @@ from trovemq_store.files.files import StorageError
 from trovemq_store.index.consume_queue import ConsumeQueue
 
 UNITS_MAX: Final = 8_192  # units that one pull examines; bounds the work of a tag filter
-FEW_MAX: Final = 32  # up to this many messages are read without columns
+FEW_MAX: Final = 96  # up to this many messages are read without columns; with more, columns cost less
 TAGS_MAX: Final = 64
 _OFFSETS: Final = Struct(">qq")  # QUEUEOFFSET and, after it, PHYSICALOFFSET
 
