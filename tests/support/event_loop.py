@@ -1,4 +1,4 @@
-"""The event loop of tests: uvloop, whose `close` names what was left open in place of a hang."""
+"""The event loop of tests: uvloop, whose `close` names connections that are open, in place of a hang."""
 
 from __future__ import annotations
 

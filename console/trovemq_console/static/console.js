@@ -62,13 +62,18 @@ if (sections().length) {
 const AGAIN_EVERY_MS = 5000;
 const again = document.getElementById("again");
 
+let looking = false;
+
 async function lookAgain() {
-  if (document.hidden) return;
+  if (looking || document.hidden) return;
+  looking = true;
   try {
     const reply = await fetch(location.href, { headers: { accept: "text/html" } });
     if (reply.ok) location.reload();
   } catch {
     // the console does not answer either
+  } finally {
+    looking = false;
   }
 }
 
