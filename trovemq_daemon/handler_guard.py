@@ -63,12 +63,17 @@ def _cut(text: str, size: int) -> str:
 
 
 class _TimedCall:
-    """One call under way: its metrics, and how its failure becomes a gRPC status."""
+    """One call under way: its metrics, and how its failure becomes a gRPC status. `peer`: of a call that
+    sends several replies. Its generator may end after the call, and grpcio ends the process when it is asked
+    for the peer of a call that is over."""
 
-    def __init__(self, method: str, metrics: RpcMetrics, context: Any, *, stream: bool) -> None:
+    def __init__(
+        self, method: str, metrics: RpcMetrics, context: Any, *, stream: bool, peer: str | None = None
+    ) -> None:
         self._method = method
         self._metrics = metrics
         self._context = context
+        self._peer = peer
         self._stream = stream
         self.waits_for_messages = False
         self.waits: dict[str, float] | None = None
@@ -84,7 +89,7 @@ class _TimedCall:
         self._metrics.observe(self._method, response, elapsed_ms)
         slow = self._metrics.slow
         if elapsed_ms >= slow.limit_ms and not self.waits_for_messages:
-            slow.note(self._method, response, elapsed_ms, self._context.peer(), self.waits)
+            slow.note(self._method, response, elapsed_ms, self._peer or self._context.peer(), self.waits)
 
     def leave(self, call: trovemq_rpc.ServerCall) -> None:
         """To the coroutine, which times the call by itself."""
@@ -285,11 +290,12 @@ class HandlerGuard:
 
     def _guard_generator(self, method: str, behaviour: Any, stream: bool) -> Any:
         async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
-            call = _TimedCall(method, self._metrics, context, stream=stream)
+            peer = context.peer()
+            call = _TimedCall(method, self._metrics, context, stream=stream, peer=peer)
             try:
                 if isinstance(request, TroveError):
                     raise request
-                budget, peer = self._replies, context.peer()
+                budget = self._replies
                 turn_ends = time.perf_counter() + TURN_S
                 async with aclosing(behaviour(request, context)) as replies:
                     while (reply := await self._next_reply(method, replies, peer)) is not None:

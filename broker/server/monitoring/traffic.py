@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,17 +83,18 @@ class Traffic:
             self.one_way_refusals[symbol] += 1
 
     def answered(
-        self, method: str, response: str, started: float, *, waited: bool = False, context: Any = None
+        self, method: str, response: str, started: float, *, waited: bool = False, peer: str | None = None
     ) -> None:
-        """Counts an answered frame of a stream; `started`: time.perf_counter() when it was read. `context`:
-        None if the time includes that of the client: such a frame is never logged as slow."""
+        """Counts an answered frame of a stream; `started`: time.perf_counter() when it was read. `peer`: None
+        if the time includes that of the client: such a frame is never logged as slow. It was asked for while
+        the call was open: grpcio ends the process when it is asked after that."""
         elapsed_ms = (time.perf_counter() - started) * 1000
         self.observe(method, response, elapsed_ms, is_long_polling=waited)
-        if elapsed_ms >= self.slow.limit_ms and context is not None and not waited:
-            self.slow.note(method, response, elapsed_ms, context.peer())
+        if elapsed_ms >= self.slow.limit_ms and peer is not None and not waited:
+            self.slow.note(method, response, elapsed_ms, peer)
 
     @contextmanager
-    def answering(self, method: str, context: Any = None) -> Iterator[None]:
+    def answering(self, method: str, peer: str | None = None) -> Iterator[None]:
         """Counts the answer of a stream of pages, which is made in this block, by its result."""
         started, response = time.perf_counter(), "CANCELLED"
         try:
@@ -103,7 +104,7 @@ class Traffic:
             response = error.symbol
             raise
         finally:
-            self.answered(method, response, started, context=context)
+            self.answered(method, response, started, peer=peer)
 
     def forget(self, topic: str) -> None:
         for table in (

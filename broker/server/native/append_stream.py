@@ -42,7 +42,7 @@ class AppendStream(ReplyStream):
     def __init__(self, parts: AppendParts, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         super().__init__(context, parts.frames_in_flight_max)
         self._parts = parts
-        self._born_host = born_host_of(context.peer())
+        self._born_host = born_host_of(self._peer)
 
     async def handle(self, request: AppendFrame | RefusedMessage) -> None:
         started = time.perf_counter()
@@ -81,7 +81,7 @@ class AppendStream(ReplyStream):
             )
         except TroveError as error:
             parts.traffic.refused(error.symbol, one_way=request.one_way)
-            parts.traffic.answered("Append", error.symbol, started, context=self._context)
+            parts.traffic.answered("Append", error.symbol, started, peer=self._peer)
             if request.one_way:
                 return None
             return refused_reply(request.frame_id, error, parts.broker).SerializeToString()
@@ -93,7 +93,7 @@ class AppendStream(ReplyStream):
         if parts.appender.sync:
             self._reply_when_durable(reply, result.end, started)
             return None
-        parts.traffic.answered("Append", "OK", started, context=self._context)
+        parts.traffic.answered("Append", "OK", started, peer=self._peer)
         return reply.SerializeToString()
 
     def _reply_when_durable(
@@ -101,7 +101,7 @@ class AppendStream(ReplyStream):
     ) -> None:
         def resolve(error: TroveError | None) -> None:
             response = error.symbol if error else "OK"
-            self._parts.traffic.answered("Append", response, started, context=self._context)
+            self._parts.traffic.answered("Append", response, started, peer=self._peer)
             if error is not None:
                 self._parts.traffic.refused(error.symbol)
                 mark_failed(reply, error)

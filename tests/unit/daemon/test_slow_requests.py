@@ -113,8 +113,8 @@ def test_frames_of_a_stream_are_judged_where_the_time_is_the_brokers() -> None:
     traffic = Traffic()
     traffic.slow.limit_ms = 0.0
     with logged() as log:
-        traffic.answered("Append", "OK", 0.0, context=Context())
-        traffic.answered("Fetch", "OK", 0.0, context=Context(), waited=True)
+        traffic.answered("Append", "OK", 0.0, peer=PEER)
+        traffic.answered("Fetch", "OK", 0.0, peer=PEER, waited=True)
         traffic.answered("Transact", "OK", 0.0)
     assert traffic.slow.counts == {"Append": 1}
     assert len(events(log.getvalue())) == 1
