@@ -24,6 +24,7 @@ from broker.query.search.walks import (
     Walk,
     all_walk,
     any_walk,
+    in_order,
     listed_walk,
     location_walk,
     merged_walk,
@@ -268,7 +269,7 @@ def _any_of(plans: list[Plan]) -> Plan:
         return plans[0]
     known = [plan.ranks for plan in plans if plan.ranks is not None]
     walks = [plan.walk for plan in plans if plan.ranks is None]
-    ranks = np.unique(np.concatenate(known)) if known else None
+    ranks = in_order(np.concatenate(known)) if known else None
     if ranks is not None:
         walks.append(lambda: listed_walk(ranks))
     return Plan(

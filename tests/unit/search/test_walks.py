@@ -119,6 +119,12 @@ def test_walks_together_name_what_sets_together_hold(
     assert walked(all_walk(each())) == in_order(set.intersection(*sets), span)
 
 
+@given(st.lists(st.integers(-40, 40)), st.booleans())
+def test_ranks_are_put_in_order_each_once(ranks: list[int], in_runs: bool) -> None:
+    given_ranks = np.array(sorted(ranks, reverse=True) if in_runs else ranks, np.int64)
+    assert walks.in_order(given_ranks).tolist() == sorted(set(ranks))
+
+
 @given(st.lists(st.tuples(WORDS, st.integers(0, 1 << 50)), max_size=8))
 def test_keys_give_the_offsets_of_entries_without_values(found: list[tuple[bytes, int]]) -> None:
     keys = [HEAD + word + TERM_END + OFFSET.pack(offset) for word, offset in found]
