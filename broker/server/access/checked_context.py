@@ -41,7 +41,7 @@ class Checks(Protocol):
         ...
 
     def next_now(self, data: Buffer) -> Any:
-        """As next(), for messages that need not wait. Raises TroveError."""
+        """As next(); None, and nothing was done, if `may_wait`. Raises TroveError."""
         ...
 
     def again(self, message: Any, data: bytes) -> Any:
@@ -49,8 +49,8 @@ class Checks(Protocol):
         ...
 
     @property
-    def is_reply_checked(self) -> bool:
-        """Whether users and rules are those by which replies were checked."""
+    def may_reply(self) -> bool:
+        """Whether a reply need not wait, and users and rules are those by which replies were checked."""
         ...
 
     def check_reply(self) -> None:
@@ -106,6 +106,8 @@ class CheckedCallbacks(CheckedContext):
         super().__init__(context, checks)
         self._admitted: Any = None
         self._admitted_view = False
+        self.try_send: Final[Callable[[Any], bool]] = context.try_send
+        """To be called if `can_send`, or in the turn of a message that needed no wait."""
 
     async def read(self) -> Any:
         data = await self._context.read()
@@ -122,9 +124,9 @@ class CheckedCallbacks(CheckedContext):
         checks, creator = self._checks, self._checks.creator
 
         def receive(data: Buffer) -> bool:
-            if checks.may_wait:
-                return False
             message = checks.next_now(data)
+            if message is None:
+                return False
             token = set_creator(creator)
             try:
                 taken = receiver(message)
@@ -138,12 +140,7 @@ class CheckedCallbacks(CheckedContext):
 
     @property
     def can_send(self) -> bool:
-        checks = self._checks
-        return not checks.may_wait and checks.is_reply_checked and bool(self._context.can_send)
-
-    def try_send(self, reply: Any) -> bool:
-        """To be called if `can_send`, or in the turn of a message that needed no wait."""
-        return bool(self._context.try_send(reply))
+        return self._checks.may_reply and bool(self._context.can_send)
 
 
 def checked_context(context: Any, checks: Checks) -> CheckedContext:

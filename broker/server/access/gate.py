@@ -280,11 +280,11 @@ class Gate:
                     raise _denied(user, self._named(need))
         if row.creates is not None and self.has_quotas:
             self._check_creation(user, *row.creates(request))
-        self.check_producers(caller, row, request)
+        if row.producers is not None:
+            self.check_producers(caller, row.producers(request))
 
-    def check_producers(self, caller: Caller, row: Row, request: Any) -> None:
-        """Raises TroveError ACCESS_DENIED if the request has the producer id of another user."""
-        producers = row.producers(request) if row.producers is not None else ()
+    def check_producers(self, caller: Caller, producers: Iterable[str]) -> None:
+        """Raises TroveError ACCESS_DENIED if one of a request's producer ids is another user's."""
         if not producers or (user := self.user_of(caller)).is_super:
             return
         for producer in producers:

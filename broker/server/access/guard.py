@@ -177,6 +177,7 @@ class _Call:
 
     def __init__(self, method: _Guarded, context: Context) -> None:
         self.method = method
+        self._gate = method.gate
         self.context: Any = context
         self.peer = peer_of_call(context)
         self._outer = context
@@ -277,14 +278,14 @@ class _Call:
     def _admit(self, message: Any) -> None:
         """Admits a message. A stream's messages for the same topic are admitted once until users or rules
         change; reads of the audit records are noted, so each of them is checked. Raises TroveError."""
-        gate, row = self.method.gate, self.method.row
+        gate, row = self._gate, self.method.row
         if not row.by_topic:
             gate.admit(self.caller, row, message, self.method.path)
             return
         topic, generation = message.topic, gate.generation
         if generation is self._known_generation and topic == self._known_topic:
-            if row.producers is not None:
-                gate.check_producers(self.caller, row, message)
+            if row.producers is not None and (producers := row.producers(message)):
+                gate.check_producers(self.caller, producers)
             return
         gate.admit(self.caller, row, message, self.method.path)
         if topic != AUDIT_TOPIC:
@@ -320,7 +321,7 @@ class _Call:
     def may_wait(self) -> bool:
         """Whether a message may have to wait for a quota, or may be refused in a reply. False stays false
         until users, rules or quotas change."""
-        gate = self.method.gate
+        gate = self._gate
         if gate.generation is self._calm_generation:
             return False
         if self._quota is not None or self.method.is_rocketmq or gate.has_quotas:
@@ -329,7 +330,9 @@ class _Call:
         return False
 
     def next_now(self, data: Buffer) -> Any:
-        """As next() without a wait, if not may_wait. Raises TroveError."""
+        """As next() without a wait; None, and nothing was done, if may_wait. Raises TroveError."""
+        if self._gate.generation is not self._calm_generation and self.may_wait:
+            return None
         try:
             return self._admitted(data, None)
         except TroveError as error:
@@ -342,9 +345,13 @@ class _Call:
         return RefusedMessage(again, message.error) if isinstance(message, RefusedMessage) else again
 
     @property
-    def is_reply_checked(self) -> bool:
-        """Whether users and rules are those by which the caller of the stream was admitted."""
-        return self.method.gate.generation is self._reply_generation
+    def may_reply(self) -> bool:
+        """Whether a reply need not wait, and users and rules are those by which the caller of the stream was
+        admitted."""
+        generation = self._gate.generation
+        return generation is self._reply_generation and (
+            generation is self._calm_generation or not self.may_wait
+        )
 
     def reply_refusal(self) -> Any:
         """The reply of RocketMQ's protocol that ends the stream instead of the next reply; None: it may be
@@ -370,10 +377,10 @@ class _Call:
         changed, the caller and the first request (of Telemetry, the newest settings) are checked again. (A
         stream whose service answers refused messages checks each of them: `admit_again`.) TroveError
         AUTHENTICATION_FAILED, ACCESS_DENIED."""
-        if self.is_reply_checked:
-            return
-        gate, row = self.method.gate, self.method.row
+        gate, row = self._gate, self.method.row
         generation = gate.generation
+        if generation is self._reply_generation:
+            return
         gate.user_of(self.caller)
         if callable(row.needs) and not row.marks and self._opening is not None:
             gate.admit(self.caller, row, self._opening, self.method.path)

@@ -8,7 +8,7 @@ batch that cannot be read has none: its service refuses it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from broker.server.native.frames import AppendFrame
 from trovemq_proto.errors import TroveError
@@ -21,28 +21,19 @@ _PROPERTY: Final = PROPERTY_PRODUCER.encode()
 
 
 def of_frame(frame: AppendFrame) -> Iterable[str]:
-    """The producer ids of a frame. The received message is first searched for the property's name, because
-    few messages have it."""
-    if frame.fault or _PROPERTY not in _searchable(frame):
-        return ()
+    """The producer ids of a frame. It is first searched for the property's name, because few messages have
+    it: the whole message that has the records, which saves a copy, or a part of the receive buffer."""
     records = frame.records
+    whole: Any = records.obj if isinstance(records, memoryview) else records
+    if not frame.owned and not isinstance(whole, bytes):
+        whole = bytes(records)
+    if frame.fault or _PROPERTY not in whole:
+        return ()
     try:
         batch = RecordBatch.split(bytearray(records), topic=frame.topic)
     except TroveError:
         return ()
     return {each.producer.decode() for each in stored_numbers(batch)}
-
-
-def _searchable(frame: AppendFrame) -> bytes | bytearray:
-    """The records, or the message that has them: that saves a copy."""
-    records = frame.records
-    whole = records.obj if isinstance(records, memoryview) else records
-    if frame.owned or isinstance(whole, bytes):
-        assert isinstance(whole, bytes | bytearray), (
-            "frames are read of bytes, or of a message's own bytearray"
-        )
-        return whole
-    return bytes(records)  # of a part of the receive buffer
 
 
 def of_send(request: message_pb2.SendRequest) -> Iterable[str]:

@@ -207,7 +207,7 @@ class AppendStream:
         """Writes the frames that the transport takes without waiting; the task writes the rest."""
         self._write_scheduled = False
         stream = self._stream
-        while stream is not None and self._writer_waits and stream.writable and self._may_write():
+        while stream is not None and self._writer_waits and self._may_write() and stream.writable:
             frame, data = self._take_next()
             if data is None:
                 continue

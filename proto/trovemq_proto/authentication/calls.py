@@ -126,10 +126,11 @@ def message_checker(key: SigningKey, call: int) -> Callable[[Buffer], bool]:
     def check(message: Buffer) -> bool:
         nonlocal number, sound
         number += 1
-        end = len(message) - TRAILER_SIZE
-        begin = end + len(_TAG)
-        sound = sound and end >= 0 and message[end:begin] == _TAG
-        sound = sound and compare_digest(message[begin:], mac(number, memoryview(message)[:end]))
+        sound = (
+            sound
+            and message[-TRAILER_SIZE:-_FRAME_MAC_SIZE] == _TAG
+            and compare_digest(message[-_FRAME_MAC_SIZE:], mac(number, memoryview(message)[:-TRAILER_SIZE]))
+        )
         return sound
 
     return check

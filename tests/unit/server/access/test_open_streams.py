@@ -64,6 +64,9 @@ class SendingContext(Context):
 
     can_send = True
 
+    def try_send(self, _reply: Any) -> bool:
+        raise AssertionError("replies are written")
+
     def set_receiver(self, _receiver: Any) -> None:
         """None is used."""
 
