@@ -21,7 +21,7 @@ from broker.security.creators import set_creator
 from broker.server.access.audit import CANCELLED, OK, outcome_of, outcome_of_error
 from broker.server.access.callbacks import KnownCallers, guarded_begin
 from broker.server.access.checked_context import CheckedContext, checked_context, checked_requests
-from broker.server.access.gate import Caller, CallQuota, Gate
+from broker.server.access.gate import Caller, CallQuota, Credentials, Gate
 from broker.server.access.needs import ROWS, Level, Row
 from broker.server.access.open_methods import OpenMethod, count_unknown
 from broker.server.access.refusals import is_rocketmq, refused_reply
@@ -181,6 +181,7 @@ class _Call:
         self.context: Any = context
         self.peer = peer_of_call(context)
         self._outer = context
+        self._credentials: Credentials | None = None
         self._caller: Caller | None = None
         self.creator = NOBODY
         self._known_topic = ""
@@ -214,6 +215,7 @@ class _Call:
         except TroveError:
             await count_unknown(gate, self._outer, data)
             raise
+        self._credentials = credentials
         self.creator = gate.creator(caller)
         set_creator(self.creator)
         signed_by = credentials.session_call
@@ -381,6 +383,8 @@ class _Call:
         generation = gate.generation
         if generation is self._reply_generation:
             return
+        assert self._credentials is not None, "after begin()"
+        gate.caller(self._credentials, self.peer)  # the secret of a signature may have been dropped
         gate.user_of(self.caller)
         if callable(row.needs) and not row.marks and self._opening is not None:
             gate.admit(self.caller, row, self._opening, self.method.path)

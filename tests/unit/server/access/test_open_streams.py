@@ -109,7 +109,10 @@ def test_a_group_stream_brought_messages_to_a_user_who_was_disabled(
     assert outer.written == [b"first", b"second"]
 
 
-@pytest.mark.parametrize(("change", "code"), [(disable, v2.UNAUTHORIZED), (deny, v2.FORBIDDEN)])
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [(disable, v2.UNAUTHORIZED), (drop_secret, v2.UNAUTHORIZED), (deny, v2.FORBIDDEN)],
+)
 def test_a_waiting_receive_brought_messages_to_a_user_who_was_disabled(
     here: AccessHere, change: Any, code: int
 ) -> None:
@@ -216,7 +219,7 @@ def test_the_stream_of_a_user_who_was_disabled_ended_without_the_reason(here: Ac
     assert raised.value.symbol == "AUTHENTICATION_FAILED"
 
 
-@pytest.mark.parametrize("change", [disable, deny])
+@pytest.mark.parametrize("change", [disable, drop_secret, deny])
 def test_the_broker_asked_a_user_who_was_disabled_about_a_half_message(here: AccessHere, change: Any) -> None:
     """The question has the whole message."""
     settings = v2.Settings(subscription=v2.Subscription(group=v2.Resource(name="billing")))
