@@ -196,6 +196,8 @@ class ConnectionPool:
 
     def suspect(self, broker: BrokerInfo) -> bool:
         """Whether the broker could not be reached a moment ago."""
+        if not self._suspect_until:
+            return False
         until = self._suspect_until.get(self._address_of(broker))
         return until is not None and asyncio.get_running_loop().time() < until
 

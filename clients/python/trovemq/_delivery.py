@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 
 from trovemq._connections import ConnectionPool
 from trovemq._in_flight import InFlightLimiter
@@ -118,7 +117,7 @@ class Delivery:
             self._give_up(batch, _in_doubt(error))
         elif error.retriable:
             if in_doubt:  # a broker that deduplicates knows only its own messages: the batch stays there
-                batch.destination = replace(batch.destination, movable=False)
+                batch.destination = batch.destination._replace(movable=False)
             self._again(batch, error, move=not in_doubt)
         else:
             self._give_up(batch, error)

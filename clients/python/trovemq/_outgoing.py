@@ -11,7 +11,7 @@ import time
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from trovemq._arguments import check_text
 from trovemq._routes import Slot
@@ -45,8 +45,7 @@ ENCODERS_KNOWN = 1_024  # queues
 _UNIQUE_KEY_NAME = PROPERTY_UNIQ_KEY.encode()
 
 
-@dataclass(frozen=True, slots=True)
-class RecordForm:
+class RecordForm(NamedTuple):
     """The form of the records that a broker's settings require."""
 
     store_host_ipv6: bool
@@ -59,8 +58,7 @@ class RecordForm:
         return cls(broker.store_host_ipv6, broker.append_property_crc, address.startswith("["))
 
 
-@dataclass(frozen=True, slots=True)
-class Destination:
+class Destination(NamedTuple):
     """The destination of a batch.
 
     Attributes:

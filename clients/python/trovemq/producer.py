@@ -489,9 +489,10 @@ class Producer:
 
     def _close_to_more(self, batch: Batch) -> None:
         if isinstance(batch, SingleMessages):
-            key = next((key for key, open_batch in self._open.items() if open_batch is batch), None)
-            if key is not None:
-                del self._open[key]
+            for key, open_batch in self._open.items():
+                if open_batch is batch:
+                    del self._open[key]
+                    return
 
     def _closed_error(self) -> TroveError:
         closed = "client" if self._pool.closed else "producer"

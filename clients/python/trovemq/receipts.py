@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 NO_GAP: Final = range(0)
+NO_GAPS: Final[Mapping[int, range]] = {}
 
 
 class SendReceipt(NamedTuple):
@@ -81,8 +82,7 @@ class Duplicate:
     store_timestamp: int
 
 
-@dataclass(frozen=True, slots=True)
-class AppendOutcome:
+class AppendOutcome(NamedTuple):
     """A broker's acknowledgement of one frame: the records except the duplicates have first_queue_offset + 0,
     1, …"""
 
@@ -97,7 +97,7 @@ class AppendOutcome:
     store_host: bytes
     broker: str
     duplicates: tuple[Duplicate, ...] = ()
-    sequence_gaps: Mapping[int, range] = field(default_factory=dict)
+    sequence_gaps: Mapping[int, range] = NO_GAPS
     """Record of the frame -> the missing numbers just before its own."""
 
     @property
@@ -180,7 +180,7 @@ class FrameReceipt:
 
     def unique_key(self, index: int) -> str:
         """The UNIQ_KEY of record `index`."""
-        if isinstance(self.unique_keys, Sequence):
+        if isinstance(self.unique_keys, (list, Sequence)):  # a look at an abstract class takes longer
             return self.unique_keys[index]
         return bytes(self.unique_keys[index]).decode("ascii")
 

@@ -27,6 +27,8 @@ def varint(value: int) -> bytes:
     assert value >= 0, value
     if value < 0x80:
         return _SMALL_VARINTS[value]
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

@@ -8,7 +8,7 @@ from array import array
 from dataclasses import dataclass
 
 from trovemq.fetched import FetchedBatch
-from trovemq.receipts import AppendOutcome, Duplicate
+from trovemq.receipts import NO_GAPS, AppendOutcome, Duplicate
 from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import common_pb2, message_pb2
 
@@ -28,6 +28,7 @@ class FetchAnswer:
 def append_outcome(data: bytes) -> AppendOutcome:
     """Deserialises an AppendReply."""
     reply = message_pb2.AppendReply.FromString(data)
+    duplicates, gaps = reply.duplicates, reply.sequence_gaps
     return AppendOutcome(
         reply.frame_id,
         _STATUS_NAMES[reply.status],
@@ -43,9 +44,11 @@ def append_outcome(data: bytes) -> AppendOutcome:
             Duplicate(
                 each.index, each.queue_id, each.queue_offset, each.physical_offset, each.store_timestamp
             )
-            for each in reply.duplicates
-        ),
-        {each.index: range(each.first, each.last + 1) for each in reply.sequence_gaps},
+            for each in duplicates
+        )
+        if duplicates
+        else (),
+        {each.index: range(each.first, each.last + 1) for each in gaps} if gaps else NO_GAPS,
     )
 
 
