@@ -30,6 +30,7 @@ from trovemq_proto.audit import AUDIT_TOPIC, AuditRecord
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset
 from trovemq_proto.rocketmq.v2.definition_pb2 import Code
+from trovemq_proto.v1 import security_pb2
 
 OK: Final = "OK"
 CANCELLED: Final = "CANCELLED"
@@ -43,8 +44,11 @@ _REFUSALS: Final = {
 }
 _DENIALS: Final = (errors.ACCESS_DENIED, errors.AUTHENTICATION_FAILED)
 _AUTHENTICATE: Final = "/trovemq.v1.SecurityService/Authenticate"
-_NAMES: Final = ("access_key", "subject", "number", "actions", "resource")
-"""The fields that are shown of requests of super users."""
+_FIELDS: Final = (
+    *("access_key", "kind", "enabled", "drop_old"),
+    *("number", "allow", "actions", "resource", "sources", "subject", "quota"),
+)
+"""The fields that are shown of requests of super users: never a secret."""
 
 
 class AuditLog:
@@ -145,18 +149,27 @@ class AuditLog:
 
 
 def targets_of(row: Row, request: Any) -> str:
-    """The names of the resources that a request is about."""
+    """The names of the resources that a request is about; of users, rules and quotas what it changes."""
     if request is None:
         return ""
     if not callable(row.needs):
-        values = ((name, getattr(request, name, None)) for name in _NAMES)
-        return " ".join(f"{name}={str(value)[:TARGET_LENGTH_MAX]!a}" for name, value in values if value)
+        values = ((name, _text(getattr(request, name))) for name in _FIELDS if hasattr(request, name))
+        return " ".join(f"{name}={value[:TARGET_LENGTH_MAX]!a}" for name, value in values if value)
     try:
         needs = list(row.needs(request))
     except TroveError:
         return ""  # an illegal name
     names = dict.fromkeys(str(Resource(need.kind, need.name[:TARGET_LENGTH_MAX])) for need in needs)
     return " ".join(list(names)[:TARGETS_MAX]).encode("unicode_escape").decode()
+
+
+def _text(value: Any) -> str:
+    """The value of a field, in one line; empty for one that was not given."""
+    if isinstance(value, security_pb2.Quota):
+        return ",".join(f"{field.name}={limit}" for field, limit in value.ListFields()) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value or "") if isinstance(value, str | int) else ",".join(value)
 
 
 def outcome_of(reply: Any) -> str:

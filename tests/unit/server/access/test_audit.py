@@ -10,6 +10,7 @@ import grpc
 import pytest
 
 from broker.security.actions import Action
+from broker.server.access.audit import targets_of
 from broker.server.access.gate import Caller
 from broker.server.access.needs import ROWS, Audit, Level
 from tests.support.fake_loop import run
@@ -93,6 +94,55 @@ def test_each_act_is_logged_with_who_where_and_how_it_ended() -> None:
     assert {one["event"] for one in found} == {"audit.act"}
     assert {(one["user"], one["source"], one["method"]) for one in found} == {("alice", "127.0.0.1", CREATE)}
     assert {one["resources"] for one in found} == {"Topic:orders"}
+
+
+@pytest.mark.parametrize(
+    ("method", "request_", "shown"),
+    [
+        (
+            "CreateRule",
+            security_pb2.CreateRuleRequest(
+                access_key="bob", actions="Pub", resource="Topic:a*", sources=["10.0.0.0/8", "::1"]
+            ),
+            "access_key='bob' allow='no' actions='Pub' resource='Topic:a*' sources='10.0.0.0/8,::1'",
+        ),
+        (
+            "CreateRule",
+            security_pb2.CreateRuleRequest(access_key="bob", allow=True, actions="Pub", resource="*"),
+            "access_key='bob' allow='yes' actions='Pub' resource='*'",
+        ),
+        ("DeleteRule", security_pb2.DeleteRuleRequest(number=7), "number='7'"),
+        (
+            "CreateUser",
+            security_pb2.CreateUserRequest(access_key="bob", kind="Super", secret=CANARY),
+            "access_key='bob' kind='Super'",
+        ),
+        (
+            "AlterUser",
+            security_pb2.AlterUserRequest(access_key="bob"),
+            "access_key='bob' enabled='no'",
+        ),
+        (
+            "RotateSecret",
+            security_pb2.RotateSecretRequest(access_key="bob", secret=CANARY),
+            "access_key='bob' drop_old='no'",
+        ),
+        (
+            "SetQuota",
+            security_pb2.SetQuotaRequest(
+                subject="User:bob", quota=security_pb2.Quota(requests_per_s=5, topics_max=2)
+            ),
+            "subject='User:bob' quota='requests_per_s=5,topics_max=2'",
+        ),
+        (
+            "SetQuota",
+            security_pb2.SetQuotaRequest(subject="User:bob"),
+            "subject='User:bob' quota='none'",
+        ),
+    ],
+)
+def test_the_records_of_an_allow_and_of_a_deny_were_the_same(method: str, request_: Any, shown: str) -> None:
+    assert targets_of(ROWS[f"/trovemq.v1.SecurityService/{method}"], request_) == shown
 
 
 def test_denials_and_look_ups_are_counted_by_minute() -> None:
