@@ -12,7 +12,7 @@ from nameserver.access import NameserverAccess
 from nameserver.metrics import RegistryCollector
 from nameserver.service import RegistrationService, Registry, RouteService
 from nameserver.settings import NameserverSettings
-from trovemq_daemon.addresses import Address
+from trovemq_daemon.addresses import Address, warn_of_open
 from trovemq_daemon.grpc_server import GrpcServer
 from trovemq_daemon.lifecycle import Stop, run_daemon
 from trovemq_daemon.logging import get_logger
@@ -108,6 +108,8 @@ async def serve(settings: NameserverSettings, stop: Stop) -> None:
         get_logger().info(
             "nameserver.started", listen=address, tls=app.tls_address or "off", http=http or "off"
         )
+        services = {"listen": address, "tls_listen": app.tls_address}
+        warn_of_open(({} if settings.users_file else services) | {"http": http})
         await stop.wait()
         get_logger().info("nameserver.stopping", reason=stop.reason)
     finally:

@@ -105,7 +105,7 @@ class NameserverSettings(TlsSettings):
         """The contradictions, one sentence each."""
         try:
             asks = self.insecure or bool(self.users_file)
-            check_listen("listen", self.listen_address, insecure=asks)
+            check_listen("listen", self.listen_address, insecure=asks, authentication="users_file")
             if self.http_address is not None:
                 check_listen("http", self.http_address, insecure=self.insecure)
             yield from self.tls_problems(self.listen_address, insecure=asks)

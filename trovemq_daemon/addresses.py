@@ -8,9 +8,11 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trovemq_daemon.errors import SettingsError
+from trovemq_daemon.logging import get_logger
 
 _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 _PORT_MAX = 65_535
@@ -96,14 +98,28 @@ def parse_advertise(text: str, port: int) -> Address:
     return address if address.port else address.with_port(port)
 
 
-def check_listen(what: str, address: Address, *, insecure: bool) -> None:
-    """Accepts only loopback, unless `insecure` is set, because calls are not authenticated. Raises
-    SettingsError."""
+def check_listen(what: str, address: Address, *, insecure: bool, authentication: str = "") -> None:
+    """Accepts only loopback, unless `insecure` is set, because calls are not authenticated.
+    `authentication`: the setting by which they are. Raises SettingsError."""
     if not address.is_loopback and not insecure:
+        remedy = f"set {authentication} (docs/security.md), " if authentication else ""
         raise SettingsError(
             f"{what} {address} is open to other machines, whose calls are not authenticated: "
-            "listen on 127.0.0.1 or [::1], or give --insecure if the network is trusted"
+            f"{remedy}listen on 127.0.0.1 or [::1], or give --insecure if the network is trusted"
         )
+
+
+def warn_of_open(addresses: Mapping[str, Address | None]) -> None:
+    """Logs each of these addresses that other machines reach, by the name of its setting. Their calls are not
+    authenticated."""
+    for setting, address in addresses.items():
+        if address is not None and not address.is_loopback:
+            get_logger().warning(
+                "access.open",
+                setting=setting,
+                address=str(address),
+                message="everybody who reaches this address is served: callers are not authenticated",
+            )
 
 
 def check_advertise(listen: Address, advertise: str) -> None:

@@ -37,7 +37,7 @@ from broker.server.access.gate import Entries
 from broker.server.access.guard import AccessGuard
 from broker.server.monitoring.metrics import BrokerCollector
 from broker.server.monitoring.traffic import Traffic
-from trovemq_daemon.addresses import Address
+from trovemq_daemon.addresses import Address, warn_of_open
 from trovemq_daemon.grpc_server import GrpcServer
 from trovemq_daemon.lifecycle import Stop, run_daemon
 from trovemq_daemon.limits import raise_descriptor_limit
@@ -207,6 +207,8 @@ class BrokerApp:
             http=str(listening.http or "off"),
             name=self._settings.name,
         )
+        services = {"listen": listening.grpc, "tls_listen": listening.tls}
+        warn_of_open((services if self._gate is None else {}) | {"http": listening.http})
 
     async def _drain(self, services: BrokerServices, registrations: Registrations) -> None:
         self._problem = "stopping"

@@ -403,7 +403,12 @@ class NodeSettings(TlsSettings):
         return self.insecure or self.authentication_enable
 
     def _check_listen(self) -> None:
-        check_listen("listen", self.listen_address, insecure=self._may_listen_everywhere)
+        check_listen(
+            "listen",
+            self.listen_address,
+            insecure=self._may_listen_everywhere,
+            authentication="authentication_enable",
+        )
         check_advertise(self.listen_address, self.advertise)
 
     def _check_http(self) -> None:

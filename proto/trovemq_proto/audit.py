@@ -12,8 +12,8 @@ The topic has one queue. Body: a JSON object in UTF-8.
 | user      | the access key; "" if the caller has not proved it                                       |
 | source    | the caller's address                                                                     |
 | method    | the method that was called                                                               |
-| resources | names of the topics, groups and so on that the call was about; of users, rules and       |
-|           | quotas what it changed                                                                   |
+| resources | names of the topics, groups and so on that the call was about, and the changes of users, |
+|           | rules and quotas                                                                         |
 | outcome   | `OK`, or the error's name; "" when an act begins                                         |
 | count     | how many events of this kind the record stands for, within a minute                      |
 

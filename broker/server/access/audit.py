@@ -149,7 +149,7 @@ class AuditLog:
 
 
 def targets_of(row: Row, request: Any) -> str:
-    """The names of the resources that a request is about; of users, rules and quotas what it changes."""
+    """The names of the resources that a request is about, and its changes of users, rules and quotas."""
     if request is None:
         return ""
     if not callable(row.needs):

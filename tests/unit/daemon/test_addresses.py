@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.logs import logged
 from trovemq_daemon.addresses import (
     Address,
     advertised_address,
@@ -17,6 +18,7 @@ from trovemq_daemon.addresses import (
     parse_addresses,
     parse_advertise,
     resolve_ip,
+    warn_of_open,
 )
 from trovemq_daemon.errors import SettingsError
 
@@ -101,3 +103,18 @@ def test_a_host_name_becomes_an_ip_for_the_records() -> None:
     with pytest.raises(SettingsError, match="unknown here"):
         resolve_ip(Address("no-such-host.invalid", 5))
     assert parse_advertise("localhost", 7) == Address("localhost", 7)
+
+
+def test_nothing_was_logged_of_an_address_that_is_open_to_everybody() -> None:
+    with logged() as log:
+        warn_of_open({"listen": Address("10.0.0.7", 8081), "tls_listen": Address("::1", 8082), "http": None})
+    (line,) = log.getvalue().splitlines()
+    assert "access.open" in line
+    assert "10.0.0.7:8081" in line
+
+
+def test_the_refusal_of_an_open_address_named_no_authentication() -> None:
+    with pytest.raises(SettingsError, match=r"set authentication_enable .*listen on 127.0.0.1"):
+        check_listen(
+            "listen", Address("10.0.0.7", 8081), insecure=False, authentication="authentication_enable"
+        )
