@@ -22,7 +22,7 @@ from trovemq_rpc.listening import name_of
 from trovemq_rpc.loop_parts import LoopParts
 from trovemq_rpc.metrics import Metrics
 from trovemq_rpc.options import Options
-from trovemq_rpc.rest import Rest
+from trovemq_rpc.rest import Rest, Share
 from trovemq_rpc.tls import Tls
 from trovemq_rpc.upkeep import Upkeep
 
@@ -46,6 +46,7 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
     held = 0  # these three are the budget's counts for this connection
     output_held = 0
     admissions = 0
+    share: Share | None = None  # a server's; a channel's user asked for its messages
     counts_output = False  # a server does; a channel's user knows how much it sends
     _lingers: asyncio.TimerHandle | None = None
     quiet_until = 0.0  # the loop's time; no tick has anything to do before, unless bytes come or wait

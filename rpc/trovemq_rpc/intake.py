@@ -22,7 +22,7 @@ from trovemq_rpc.endpoint import Endpoint
 from trovemq_rpc.http2.constants import ErrorCode
 from trovemq_rpc.http2.streams import CLOSED, Buffer, Stream
 from trovemq_rpc.wire.compression import DecompressionError, decompress
-from trovemq_rpc.wire.framing import PREFIX_SIZE, FramingError, Message, MessageReader
+from trovemq_rpc.wire.framing import COUNT_UNLIMITED, PREFIX_SIZE, FramingError, Message, MessageReader
 from trovemq_rpc.wire.status import StatusCode
 
 NOTHING: Final = memoryview(b"")
@@ -61,6 +61,9 @@ class Intake:
     ended = False  # the peer sends no more
     message_compressed = False  # of the message that was read last
     reader: MessageReader | None = None
+    kept: deque[memoryview] | None = None
+    """Bytes of messages that were too many for a turn of the loop."""
+    kept_size = 0
     unread = 0
     window = 0  # of the stream, once it has grown
     charged = 0  # bytes that the budget counts, apart from `admitted`
@@ -103,8 +106,23 @@ class Intake:
         if reader is None:
             reader = self.reader = MessageReader(size_max)
         self._account(len(data), reader)
+        if self.kept_size:
+            self._keep(data)
+        else:
+            self._cut(reader, data, ended)
+
+    def _cut(self, reader: MessageReader, data: memoryview, ended: bool) -> None:
+        """Delivers the messages that are in the data, or as many as the connection may have in this turn."""
+        endpoint = self.endpoint
+        share, size_max = endpoint.share, endpoint.options.receive_size_max
         try:
-            complete = reader.feed(data)
+            complete, used = reader.feed(data, COUNT_UNLIMITED if share is None else share.left)
+            if share is not None and complete:
+                share.take(len(complete))
+            if used < len(data):
+                self._keep(data[used:])
+                endpoint.loop.call_soon(self._cut_more)
+                ended = False
             if ended and not reader.at_boundary:
                 raise FramingError("the stream ends inside of a message")
             messages = [(flag, self._plain(flag, message, size_max)) for flag, message in complete]
@@ -127,6 +145,25 @@ class Intake:
             self.deliver(messages, ended)
         else:
             self.open_window()
+
+    def _keep(self, data: memoryview) -> None:
+        if self.kept is None:
+            self.kept = deque()
+        if data:
+            is_ours = isinstance(data.obj, bytes)  # and not the receive buffer, which is used again
+            self.kept.append(data if is_ours else memoryview(bytes(data)))
+            self.kept_size += len(data)
+
+    def _cut_more(self) -> None:
+        """The next turn for the bytes that were kept."""
+        kept, self.kept, self.kept_size = self.kept, None, 0
+        while kept and self.reader is not None:  # the call is not over
+            data = kept.popleft()
+            self._cut(self.reader, data, self.ended and not kept)
+            if self.kept_size:
+                for later in kept:
+                    self._keep(later)
+                return
 
     def _account(self, size: int, reader: MessageReader) -> None:
         """Charges the bytes, and returns the connection's window at once, unless the budget is used up. Bytes
@@ -209,7 +246,7 @@ class Intake:
     # --- out --------------------------------------------------------------------------------------------
     def settle(self) -> None:
         """The messages so far leave the budget: all were delivered, and none waits to be read."""
-        self._give(self.charged)
+        self._give(self.charged - self.kept_size)
         self.open_window()
 
     def queue(self, messages: list[Received]) -> None:
@@ -240,7 +277,7 @@ class Intake:
         if not self.ended and self.stream.state != CLOSED and not self.admission_waits and not self.admitted:
             endpoint = self.endpoint
             window = self.window or endpoint.connection.limits.stream_window
-            left = window - self.unread
+            left = window - self.unread - self.kept_size
             if left > 0 and endpoint.connection.set_stream_window(self.stream, left):
                 endpoint.flush_soon()
                 if window < WINDOW_GROWN_MAX and endpoint.budget.held * 4 < endpoint.budget.total:
@@ -256,7 +293,8 @@ class Intake:
         """The call is over: nothing of it is held."""
         endpoint = self.endpoint
         endpoint.assembling.discard(self)
-        self.reader = None
+        self.reader = self.kept = None
+        self.kept_size = 0
         self._give(self.charged)
         if self.admission_waits:
             self.admission_waits = False

@@ -13,6 +13,8 @@ from trovemq_rpc.loop_parts import LoopParts
 
 WORK_A_TURN_MAX: Final = 1_024
 """As `Receiving.parse` counts it: 256 small calls, or about a millisecond of a flood."""
+MESSAGES_A_TURN_MAX: Final = 256
+"""Of streams: a frame of 64 KiB may have 13,000, and to handle one takes 10 to 100 us."""
 RESTS_SIZE_MAX: Final = 16 << 20
 """The most bytes that all connections of a loop leave for later. Beyond it they leave nothing, because
 bounded memory is more important than fairness.
@@ -55,3 +57,22 @@ class Rest:
     def _count(self, size: int) -> None:
         self._parts.rests_size += size - self._size
         self._size = size
+
+
+class Share:
+    """The messages of a connection's streams that may still be handled in this turn of the loop."""
+
+    __slots__ = ("_loop", "left")
+
+    def __init__(self, parts: LoopParts) -> None:
+        self.left = MESSAGES_A_TURN_MAX
+        self._loop = parts.loop
+
+    def take(self, count: int) -> None:
+        assert 0 < count <= self.left, "no more than are left"
+        if self.left == MESSAGES_A_TURN_MAX:
+            self._loop.call_soon(self._next_turn)
+        self.left -= count
+
+    def _next_turn(self) -> None:
+        self.left = MESSAGES_A_TURN_MAX

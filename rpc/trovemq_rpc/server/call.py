@@ -65,14 +65,19 @@ class ServerCall(Incoming, Outgoing):
     # --- reading ----------------------------------------------------------------------------------------
     async def read(self) -> Any:
         """The next request, or EOF. A call has one reader."""
-        while not self.messages:
-            if self.ended:
-                return EOF
-            if self.over:
-                raise asyncio.CancelledError
-            self.endpoint.flush_before_wait()
-            await self._wait_readable()
-        return self.take_message()
+        reads = self.endpoint.reads
+        while True:
+            while not self.messages:
+                if self.ended and not self.kept_size:
+                    return EOF
+                if self.over:
+                    raise asyncio.CancelledError
+                self.endpoint.flush_before_wait()
+                await self._wait_readable()
+            if reads.left:
+                reads.take(1)
+                return self.take_message()
+            await asyncio.sleep(0)
 
     async def _wait_readable(self) -> None:
         if self._readable is not None:

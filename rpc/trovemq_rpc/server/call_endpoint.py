@@ -9,6 +9,7 @@ from concurrent.futures import Executor
 from typing import Any, Final
 
 from trovemq_rpc.endpoint import Endpoint
+from trovemq_rpc.rest import Share
 
 FEW_STREAMS_MAX: Final = 8  # up to so many streams of a connection, hardly two are served in one turn
 
@@ -17,6 +18,8 @@ class CallEndpoint(Endpoint):
     """`call` is always a ServerCall of this connection."""
 
     compression: Any
+    reads: Share
+    """Messages that coroutines read."""
     thread_pool: Executor | None
     """For handlers that are not coroutines."""
 

@@ -20,6 +20,7 @@ from trovemq_rpc.intake import NOTHING, as_bytes
 from trovemq_rpc.loop_parts import LoopParts
 from trovemq_rpc.metrics import Metrics
 from trovemq_rpc.options import Options
+from trovemq_rpc.rest import Share
 from trovemq_rpc.server.call import ServerCall
 from trovemq_rpc.server.call_endpoint import CallEndpoint
 from trovemq_rpc.server.head import read_head
@@ -71,6 +72,7 @@ class ServerEndpoint(CallEndpoint):
             server.parts, Connection(False, options.limits), options, options.budget, server.metrics, tls
         )
         self.server = server
+        self.share, self.reads = Share(self.parts), Share(self.parts)
         self.compression = server.compression
         self.thread_pool = server.thread_pool
         self.calls: set[ServerCall] = set()

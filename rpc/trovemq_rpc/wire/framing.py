@@ -17,6 +17,7 @@ from typing import Final
 PREFIX_SIZE: Final = 5  # the first two rows of the table
 _PREFIX: Final = struct.Struct(">BI")
 pack_prefix = _PREFIX.pack
+COUNT_UNLIMITED: Final = 1 << 62  # more messages than come at once
 
 Message = memoryview | bytearray
 
@@ -60,11 +61,15 @@ class MessageReader:
         """No message is cut here."""
         return self._buffer is None and not self._prefix
 
-    def feed(self, data: memoryview) -> list[tuple[int, Message]]:
-        """Complete messages of `data`, each with its compressed flag."""
+    def feed(
+        self, data: memoryview, count_max: int = COUNT_UNLIMITED
+    ) -> tuple[list[tuple[int, Message]], int]:
+        """Up to `count_max` complete messages of `data`, each with its compressed flag, and how many bytes of
+        it they took: all, unless there are more messages.
+        """
         messages: list[tuple[int, Message]] = []
         at, size = 0, len(data)
-        while at < size:
+        while at < size and len(messages) < count_max:
             if self._buffer is not None:
                 at += self._fill(data[at:])
                 if len(self._buffer) == self._length:
@@ -90,7 +95,7 @@ class MessageReader:
                 self._compressed = compressed
                 self._buffer = bytearray()
                 self._length = length
-        return messages
+        return messages, at
 
     def _check(self, compressed: int, length: int) -> None:
         if compressed > 1:

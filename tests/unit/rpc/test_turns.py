@@ -17,7 +17,7 @@ from trovemq_rpc.http2 import frames
 from trovemq_rpc.http2.connection import Connection
 from trovemq_rpc.http2.constants import PREFACE, ErrorCode
 from trovemq_rpc.loop_parts import TICKS_A_TURN, LoopParts
-from trovemq_rpc.rest import RESTS_SIZE_MAX, WORK_A_TURN_MAX
+from trovemq_rpc.rest import MESSAGES_A_TURN_MAX, RESTS_SIZE_MAX, WORK_A_TURN_MAX
 from trovemq_rpc.server.head import read_head
 from trovemq_rpc.testing.loop import MemoryLoop
 
@@ -282,5 +282,65 @@ def test_a_tick_that_failed_was_the_last_one_of_all_connections() -> None:
         assert set(ticked) == set(two)
         for one in two:
             parts.discard(one)
+
+    run(program)
+
+
+@pytest.mark.parametrize("reads", ["receiver", "coroutine"])
+def test_the_messages_of_one_frame_held_up_everybody_for_a_second(reads: str) -> None:
+    """A frame of 64 KiB has 13,000 messages of no bytes, and a read of 512 KiB has eight such frames."""
+    count, streams = 2_000, (1, 3, 5)
+    seen: dict[bytes, list[int]] = {}
+    ended: list[bytes] = []
+
+    def take(message: bytes) -> bool:
+        seen.setdefault(message[:1], []).append(int(message[1:]))
+        return True
+
+    async def handler(requests: Any, context: Any) -> None:
+        if reads == "receiver":
+            context.set_receiver(take)
+        async for message in requests:
+            take(bytes(message))
+        ended.append(b"")
+
+    def messages(stream_id: int) -> bytes:
+        bodies = [b"%d%d" % (stream_id, number) for number in range(count)]
+        return b"".join(b"\0" + len(body).to_bytes(4, "big") + body for body in bodies)
+
+    async def program(loop: MemoryLoop) -> None:
+        budget = rpc.BytesBudget()
+        async with serving(loop, [("trovemq.budget", budget)]) as server:
+            handlers = {"Echo": rpc.stream_stream_rpc_method_handler(handler)}
+            server.add_registered_method_handlers("a.A", handlers)
+            call = ECHO.replace(b"/t.T/Echo", b"/a.A/Echo")
+            calls = b"".join(frame(1, 4, stream_id, call) for stream_id in streams)
+            await _written(loop, calls + b"".join(frame(0, 1, each, messages(each)) for each in streams))
+            steps = [0]
+            while len(ended) < len(streams):
+                before = sum(map(len, seen.values()))
+                await asyncio.sleep(0)
+                steps.append(sum(map(len, seen.values())) - before)
+            assert max(steps) <= MESSAGES_A_TURN_MAX
+            assert seen == {b"%d" % each: list(range(count)) for each in streams}
+            await asyncio.sleep(1)
+            assert budget.held == 0
+
+    run(program)
+
+
+def test_messages_that_wait_for_a_turn_leave_the_budget_with_their_call() -> None:
+    async def program(loop: MemoryLoop) -> None:
+        budget = rpc.BytesBudget()
+        async with serving(loop, [("trovemq.budget", budget)]) as server:
+            call = ECHO.replace(b"/Echo", b"/Chat")
+            peer = await _written(loop, frame(1, 4, 1, call) + frame(0, 0, 1, bytes(60_000)))
+            while not (kept := sum(call.kept_size for each in server.endpoints for call in each.calls)):
+                await asyncio.sleep(0)
+            assert budget.held >= kept
+            peer.transport.write(frames.rst_stream(1, ErrorCode.CANCEL))
+            await asyncio.sleep(1)
+            assert budget.held == 0
+            assert server.metrics.calls_ended == {"CANCELLED": 1}
 
     run(program)

@@ -31,9 +31,15 @@ def test_any_cut_of_a_stream_gives_the_same_messages(bodies: list[bytes], data: 
     stream = b"".join(pack_prefix(0, len(body)) + body for body in bodies)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
     reader = MessageReader(1_000)
+    count_max = data.draw(st.integers(1, 8))
     found: list[bytes] = []
     for begin, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
-        found += [bytes(message) for _, message in reader.feed(memoryview(stream[begin:end]))]
+        piece = memoryview(stream[begin:end])
+        while piece:
+            messages, used = reader.feed(piece, count_max)
+            assert len(messages) <= count_max
+            found += [bytes(message) for _, message in messages]
+            piece = piece[used:]
     assert found == bodies
     assert reader.at_boundary
 
