@@ -556,14 +556,20 @@ class MessageStore(StoreReading):
         self.files.sync_directory("")
 
     def _queue_ends(self, log_end: PhysicalOffset) -> QueueEnds:
-        """The max offset of each queue, of its records below log_end. May run beside appends in another
-        thread."""
-        queues, all_of_them = self.consume_queues, self.visible_offset <= log_end
+        """The max offset of each queue, of its records below log_end, or of records that are on disk, too.
+        May run beside appends in another thread."""
+        queues = self.consume_queues
+        ends = {
+            topic: {queue.queue_id: queue.max_offset for queue in queues.queues(topic)}
+            for topic in queues.topics()
+        }
+        # The log's end is read after the queues': messages may have come meanwhile.
+        if self.settings.flush_mode == "sync" or self._log.end <= log_end:
+            return ends
         with closing(OpenFiles(self.files, _QUEUE_ENDS_OPEN_FILES)) as open_files:
             return {
                 topic: {
-                    queue.queue_id: queue.max_offset if all_of_them else queue.end_below(log_end, open_files)
-                    for queue in queues.queues(topic)
+                    queue.queue_id: queue.end_below(log_end, open_files) for queue in queues.queues(topic)
                 }
                 for topic in queues.topics()
             }

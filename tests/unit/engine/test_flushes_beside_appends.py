@@ -96,3 +96,28 @@ def test_an_end_is_known_without_a_file_where_all_messages_are_synced(
     saved = state.load(files)
     assert saved is not None
     assert {ends[FIRST] for ends in saved.queue_ends.values() if FIRST in ends} == {6}
+
+
+def test_messages_during_a_flush_made_a_start_read_the_whole_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Their queues' ends were saved, and a power cut took them: the queues counted as not whole."""
+    memory = MemoryFileSystem()
+    store = open_store(memory)
+    for _ in range(4):
+        send(store, b"synced", queue_id=FIRST)
+    flush(store)
+    topics = store.consume_queues.topics
+
+    def meanwhile() -> list[str]:
+        monkeypatch.undo()
+        send(store, b"not synced", queue_id=FIRST)
+        return topics()
+
+    monkeypatch.setattr(store.consume_queues, "topics", meanwhile)
+    store.flush_projections()
+    saved = state.load(memory)
+    assert saved is not None
+    assert saved.queue_ends["orders"] == {FIRST: 4}
+    cut = memory.after_power_cut()
+    assert open_store(cut).recovery.scan_begin == saved.log_end > 0
