@@ -99,7 +99,8 @@ def check_property(name: str, value: str, writer: Writer = Writer.USER) -> None:
     _utf8(value, errors.PROPERTY_ILLEGAL, f"properties: the value of {name!r}")
     if is_reserved(name, writer):
         raise TroveError(errors.PROPERTY_ILLEGAL, f"the property name {name!r} is reserved", name=name)
-    if not name or not value or any(c in name + value for c in "\x01\x02"):
+    text = name + value
+    if not name or not value or "\x01" in text or "\x02" in text:
         raise TroveError(
             errors.PROPERTY_ILLEGAL, f"the property {name!r} is empty or has 0x01 or 0x02", name=name
         )
@@ -114,11 +115,11 @@ def message_properties(
 ) -> dict[str, str]:
     """The properties of one message in the encoder's order, each checked. writer: who writes `properties`."""
     found = {}
-    if not isinstance(properties, Mapping | None):
+    if properties is not None and not isinstance(properties, Mapping):
         raise TroveError(errors.PROPERTY_ILLEGAL, f"properties is a mapping of texts, {not_of(properties)}")
     if unique_key is not None:
         found[PROPERTY_UNIQ_KEY] = check_unique_key(unique_key)
-    if not isinstance(keys, str | Iterable | None):
+    if keys is not None and not isinstance(keys, str | Iterable):
         raise TroveError(errors.KEY_ILLEGAL, f"keys is one text or several, {not_of(keys)}")
     if keys:
         found[PROPERTY_KEYS] = " ".join(map(check_key, [keys] if isinstance(keys, str) else keys))
