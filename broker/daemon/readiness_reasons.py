@@ -41,6 +41,8 @@ def retention_warning(services: StoreServices) -> str:
     texts = [str(removed)] if removed else []
     if counters.disk_full:
         texts.append(f"{counters.disk_used_percent:.1f} % of the disk is used: new messages are refused")
+    elif services.store.reserve.is_full():
+        texts.append("the disk has no space for a new segment: new messages are refused")
     return "; ".join(texts)
 
 

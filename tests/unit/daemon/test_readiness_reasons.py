@@ -17,7 +17,10 @@ def services() -> Any:
     damage = SimpleNamespace(ranges=Counter[str](), bytes=Counter[str]())
     trees = SimpleNamespace(report=SimpleNamespace(quarantined=""), lag_bytes=0)
     removal, index = SimpleNamespace(removed=""), SimpleNamespace(create_failures=0, name="index")
-    store = SimpleNamespace(damage=damage, trees=trees, early_removal=removal, key_index=index, lagging=[])
+    reserve = SimpleNamespace(is_full=lambda: False)
+    store = SimpleNamespace(
+        damage=damage, trees=trees, early_removal=removal, key_index=index, lagging=[], reserve=reserve
+    )
     counters = SimpleNamespace(disk_full=False, disk_used_percent=97.0)
     return SimpleNamespace(
         store=store,
@@ -61,6 +64,15 @@ def test_other_trouble_only_warns(name: str) -> None:
         "trees": "the search trees are rebuilt (another log); searches scan 4096 bytes",
     }
     assert (readiness.ready, readiness.warnings()) == (True, {name: words[name]})
+
+
+def test_a_disk_that_refused_new_messages_below_the_limit_had_no_warning() -> None:
+    """A small disk has no space for a segment long before the percentage from which messages are refused."""
+    parts = services()
+    parts.store.reserve.is_full = lambda: True
+    readiness = readiness_of(parts)
+    warning = "the disk has no space for a new segment: new messages are refused"
+    assert (readiness.ready, readiness.warnings()) == (True, {"retention": warning})
 
 
 def test_trees_that_have_caught_up_or_are_switched_off_warn_of_nothing() -> None:
