@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from trovemq.broker_model import BrokerCondition, SettingDescription
+from trovemq.cli.doctor import counted
 from trovemq.cli.doctor_checks import CHECKS, BrokerEvidence, Evidence, Finding, GroupEvidence, findings
 from trovemq.model import BrokerInfo
 from trovemq_proto import errors
@@ -157,3 +158,7 @@ def test_what_is_no_fault_is_not_found(evidence: Evidence) -> None:
 def test_problems_come_before_notes() -> None:
     evidence = of(broker(drain="drained", disk_full=True, open_files_max=1_024))
     assert [finding.note for finding in found(evidence)] == [False, True, True]
+
+
+def test_one_finding_is_no_plural() -> None:
+    assert [counted(number, "note") for number in (0, 1, 2)] == ["0 notes", "1 note", "2 notes"]

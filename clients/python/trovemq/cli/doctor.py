@@ -59,7 +59,8 @@ async def doctor(
         )
     problems = sum(not finding.note for finding in found)
     session.output.note(checks=len(CHECKS), problems=problems, notes=len(found) - problems)
-    session.output.remark(f"{len(CHECKS)} checks: {problems} problems, {len(found) - problems} notes")
+    counts = f"{counted(problems, 'problem')}, {counted(len(found) - problems, 'note')}"
+    session.output.remark(f"{len(CHECKS)} checks: {counts}")
     if found and not session.output.objects:
         from rich.text import Text
 
@@ -67,6 +68,11 @@ async def doctor(
 
         lines = (f"{_kind(one)} ({one.check}) {one.where}: {one.what} → {one.to_do}" for one in found)
         session.output.show(Text("\n".join(printable(line) for line in lines)))
+
+
+def counted(number: int, what: str) -> str:
+    """So many, in words."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _kind(finding: Finding) -> str:
