@@ -11,10 +11,18 @@ Point = tuple[float, float]
 PADDING: Final = 2.0
 
 
-def spark(points: Sequence[Point], label: str, width: int = 120, height: int = 28) -> Markup:
-    """A line over time with the area below it; a flat line at the bottom if all values are zero."""
+def spark(
+    points: Sequence[Point],
+    label: str,
+    width: int = 120,
+    height: int = 28,
+    *,
+    before: str = "from the second look on",
+) -> Markup:
+    """A line over time with the area below it; a flat line at the bottom if all values are zero. before: the
+    text until there are two points."""
     if len(points) < 2:
-        return Markup('<span class="muted">from the second look on</span>')
+        return Markup('<span class="muted">{}</span>').format(before)
     line = coordinates(points, width, height)
     text = " ".join(f"{x:.1f},{y:.1f}" for x, y in line)
     area = f"{line[0][0]:.1f},{height} {text} {line[-1][0]:.1f},{height}"

@@ -12,6 +12,7 @@ from starlette.responses import HTMLResponse, Response
 from trovemq import Client, TroveError, errors
 from trovemq_console.cluster import Cluster
 from trovemq_console.guard import session_of
+from trovemq_console.pages.forms import whole_number
 from trovemq_console.sampling import Sampler
 from trovemq_console.sessions import Sessions
 from trovemq_console.settings import ConsoleSettings
@@ -27,7 +28,6 @@ NAVIGATION: Final = (
     ("/access", "Access"),
 )
 PAGE_ROWS: Final = 50
-NUMBER_DIGITS_MAX: Final = 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +112,4 @@ def required(request: Request, name: str) -> str:
 def number(request: Request, name: str) -> int | None:
     """A whole number; None if it is not given. Raises TroveError REQUEST_ILLEGAL for anything else."""
     value = text(request, name)
-    if not value:
-        return None
-    if not (value.isascii() and value.isdigit() and len(value) <= NUMBER_DIGITS_MAX):
-        raise TroveError(errors.REQUEST_ILLEGAL, f"{name}={value[:40]} is not a whole number", field=name)
-    return int(value)
+    return whole_number(value, name) if value else None

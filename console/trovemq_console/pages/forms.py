@@ -63,7 +63,8 @@ class Form:
 def whole_number(value: str, name: str) -> int:
     """Raises TroveError REQUEST_ILLEGAL."""
     if not (value.isascii() and value.isdigit() and len(value) <= _OFFSET_DIGITS_MAX):
-        raise TroveError(errors.REQUEST_ILLEGAL, f"{name}={value[:40]} is not a whole number", field=name)
+        text = f"{name}={value[:40]} is no whole number from 0 on"
+        raise TroveError(errors.REQUEST_ILLEGAL, text, field=name)
     return int(value)
 
 

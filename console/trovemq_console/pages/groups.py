@@ -76,7 +76,7 @@ async def group(console: Console, request: Request) -> Response:
         oldest=max((lag.lag_ms for lag in lags), default=0),
         topics=sorted({lag.topic for lag in lags} | {topic for one in described for topic in one.topics}),
         chart=spark(history.points(("lag", name)), "lag", 420, 64),
-        queue_chart=lambda lag: spark(history.points(_queue_key(name, lag)), "lag", 96, 22),
+        queue_chart=lambda lag: spark(history.points(_queue_key(name, lag)), "lag", 96, 22, before="—"),
         command=console.settings.command("group", "lag", name),
     )
 

@@ -35,7 +35,7 @@ def _message_type(form: Form) -> str | None:
 def _words(form: Form) -> list[str]:
     """The options of the command line that say the same."""
     words = []
-    if queues := _queue_count(form):
+    if (queues := _queue_count(form)) is not None:
         words += ["--queues", str(queues)]
     if kind := _message_type(form):
         words += ["--type", kind]
@@ -50,7 +50,7 @@ def _words(form: Form) -> list[str]:
 def _values(form: Form) -> dict[str, str]:
     """The form's values by the names that the page shows."""
     given = {"queues": _queue_count(form), "type": _message_type(form)}
-    return {name: str(value) for name, value in given.items() if value} | _options(form)
+    return {name: str(value) for name, value in given.items() if value is not None} | _options(form)
 
 
 async def _preview_create(_client: Client, form: Form, settings: ConsoleSettings) -> Preview:

@@ -83,6 +83,14 @@ if (again) {
   document.addEventListener("visibilitychange", lookAgain);
 }
 
+// --- what does not fit: the page that is shown among all pages, the text of a cell that is cut off ------------------
+document.querySelector("body > nav [aria-current]")?.scrollIntoView({ inline: "center", block: "nearest" });
+
+document.addEventListener("mouseover", ({ target }) => {
+  const cell = target.closest?.(".rows td");
+  if (cell && cell.scrollWidth > cell.clientWidth) cell.title = cell.innerText;
+});
+
 // --- the live tail ------------------------------------------------------------------------------------------------
 const tail = document.getElementById("tail");
 if (tail) {

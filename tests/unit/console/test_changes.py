@@ -227,3 +227,14 @@ def test_every_change_is_offered_by_a_page() -> None:
         shown = "".join(browser.get(path) for path in pages)
     elsewhere = {"resend", "recall"}  # where there are dead letters, and delayed messages
     assert [name for name in ACTS if f'action="/acts/{name}"' not in shown and name not in elsewhere] == []
+
+
+def test_no_queues_are_not_shown_as_the_usual_eight() -> None:
+    """The question has what was typed, and the cluster says what is wrong with it."""
+    with console(cluster(), allow_changes=True) as browser:
+        fields = {"token": browser.form_token(), "topic": "bills", "queues": "0"}
+        _, page = browser.post("/acts/create-topic", fields)
+        assert "topic create bills --queues 0" in page
+        assert '<bdi>queues</bdi></td><td class="wrap"><bdi>0</bdi>' in page
+        fields = {"token": browser.form_token(), "topic": "bills", "queues": "-5"}
+        assert "queues=-5 is no whole number from 0 on" in browser.post("/acts/create-topic", fields)[1]
