@@ -30,7 +30,8 @@ def _extended(value: int, text: str) -> int:
 
 
 @lru_cache(maxsize=65_536)
-def _prefix_hash(topic: str) -> int:
+def prefix_hash(topic: str) -> int:
+    """The hash (as u32) of `topic#`."""
     return _extended(0, f"{topic}#")
 
 
@@ -47,7 +48,7 @@ def java_hash_bytes(utf8: bytes) -> int:
 
 def index_hash(topic: str, key: str) -> int:
     """The key index's hash of `topic#key`: 0..2**31-1 (Math.abs, whose one negative result becomes 0)."""
-    value = _extended(_prefix_hash(topic), key)
+    value = _extended(prefix_hash(topic), key)
     return fold_hash(value - (1 << 32) if value >> 31 else value)
 
 
@@ -55,7 +56,7 @@ def index_hashes(topics: Iterable[str], key: str) -> list[int]:
     """index_hash of the key in each of the topics: the key itself is hashed once."""
     units = len(key) if key.isascii() else len(utf16_units(key))
     power, own = pow(MULTIPLIER, units, 1 << 32), _extended(0, key)
-    values = ((_prefix_hash(topic) * power + own) & _MASK for topic in topics)
+    values = ((prefix_hash(topic) * power + own) & _MASK for topic in topics)
     return [fold_hash(value - (1 << 32) if value >> 31 else value) for value in values]
 
 

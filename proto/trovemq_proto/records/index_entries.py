@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from trovemq_proto.records.columns import RecordColumns
 from trovemq_proto.records.fields import SMALL_BATCH_MAX, RecordFields, store_timestamp
 from trovemq_proto.records.hash_columns import POWERS, fold_hashes, row_hashes
-from trovemq_proto.records.hashes import index_hash, java_hash, utf16_units
+from trovemq_proto.records.hashes import index_hash, java_hash, prefix_hash, utf16_units
 from trovemq_proto.records.layout import (
     DELAY_LEVELS_SECONDS,
     NAME_END,
@@ -39,6 +39,7 @@ Prefixes = np.uint32 | NDArray[np.uint32]
 _UNIQ_KEY: Final = PROPERTY_UNIQ_KEY.encode()
 _KEYS: Final = PROPERTY_KEYS.encode()
 _TAGS: Final = PROPERTY_TAGS.encode()
+_TAG_MARK: Final = "T#"  # before a tag, where a key has nothing
 _TAGS_BEGIN: Final = _TAGS + bytes([NAME_END])
 _VALUE_END: Final = bytes([VALUE_END])
 TAGS_KNOWN: Final = 1_024  # tags whose hashes are kept
@@ -117,7 +118,7 @@ def _uniform_hashes(
             return None
         spans += [(word, "#") for word in words]
     if tags and _TAGS in uniform.values:
-        spans.append((uniform.values[_TAGS], "#T#"))
+        spans.append((uniform.values[_TAGS], f"#{_TAG_MARK}"))
     if not all(uniform.is_ascii(span) for span, _ in spans):
         return None
     if batch.sys_flags[0] & SYS_FLAG_TRANSACTION_MASK == SYS_FLAG_TRANSACTION_ROLLBACK:
@@ -134,8 +135,8 @@ def _column_hashes(uniform: UniformProperties, span: Span) -> NDArray[np.uint32]
 
 
 def _scanned_entries(batch: RecordColumns, tags: bool) -> IndexEntries:
-    key_prefixes = _prefixes(batch, "#")
-    tag_prefixes = _prefixes(batch, "#T#") if tags else key_prefixes
+    key_prefixes = np.fromiter(map(prefix_hash, batch.topics), np.uint32, len(batch))
+    tag_prefixes = key_prefixes * POWERS[len(_TAG_MARK)] + np.uint32(java_hash(_TAG_MARK))
     parts = [_scan_entries(scan, key_prefixes, tag_prefixes, tags) for scan in batch.property_scans]
     records = np.concatenate([part.record_index for part in parts])
     hashes = np.concatenate([part.hashes for part in parts])
@@ -187,16 +188,6 @@ def _hash_wide(
         text = scan.joined[int(slices.starts[i]) : int(slices.ends[i])].decode("utf-8", "replace")
         hashes[i] = java_hash(text) & 0xFFFFFFFF
         sizes[i] = len(utf16_units(text))
-
-
-def _prefixes(batch: RecordColumns, separator: str) -> Prefixes:
-    groups = batch.topic_groups()
-    if len(groups) == 1:
-        return np.uint32(java_hash(groups[0][0] + separator) & 0xFFFFFFFF)
-    prefixes = np.zeros(len(batch), np.uint32)
-    for topic, records in groups:
-        prefixes[records] = java_hash(topic + separator) & 0xFFFFFFFF
-    return prefixes
 
 
 def plain_topic(batch: RecordColumns, row: RecordFields) -> str:
@@ -258,7 +249,7 @@ def plain_index_hashes(batch: RecordColumns, row: RecordFields, tags: bool) -> l
     keys = [properties[PROPERTY_UNIQ_KEY]] if PROPERTY_UNIQ_KEY in properties else []
     keys += [key for key in properties.get(PROPERTY_KEYS, "").split(" ") if key]
     if tags and PROPERTY_TAGS in properties:
-        keys.append("T#" + properties[PROPERTY_TAGS])
+        keys.append(_TAG_MARK + properties[PROPERTY_TAGS])
     return [index_hash(topic, key) for key in keys]
 
 
