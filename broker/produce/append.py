@@ -6,26 +6,35 @@ A batch is checked completely before the log is written; it is stored whole or n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final, Literal, Protocol
+
+import numpy as np
 
 from broker.produce.group_commit import GroupCommit, Grown
 from broker.security.creators import present_creator
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
-from trovemq_proto.positions import EpochMs, QueueId
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId
 from trovemq_proto.records import BLANK_SIZE, RecordBatch, pack_host, validate_batch
+from trovemq_proto.records.columns import QueuePart
 from trovemq_proto.records.priority_columns import check_priorities
+from trovemq_proto.records.validate import validate_parts
 from trovemq_store.engine.deduplication import Deduplication
-from trovemq_store.engine.message_store import AppendResult, MessageStore
+from trovemq_store.engine.joined_batches import JoinedBatches
+from trovemq_store.engine.message_store import AppendResult, AppendStatus, MessageStore
+from trovemq_store.engine.transaction_run import RunResult
 from trovemq_store.files.files import Buffer
 from trovemq_store.settings import StoreSettings
-from trovemq_store.topics.message_kinds import check_kinds
+from trovemq_store.topics.message_kinds import NORMAL, check_kinds, has_marks
 from trovemq_store.topics.names import check_topic_name
 from trovemq_store.topics.topics import TopicConfig
 
 Durability = Literal["disk", "memory"]
+_FIRST: Final = np.zeros(1, np.int64)
+_FIRST.flags.writeable = False
 
 # RocketMQ's PutMessageStatus of each refusal (docs/store-format.md, "Put status"); a refusal that is not
 # listed is the message's own fault.
@@ -194,6 +203,39 @@ class Appender:
             self._end_when_acknowledged(trace, result)
         return result
 
+    def joins(self, topic: str) -> bool:
+        """Whether append_joined() takes batches of the topic."""
+        return self._tracer is None and not self._store.topics.options(topic).deduplicate_ms
+
+    def append_joined(self, parts: Sequence[QueuePart], data: bytearray) -> list[AppendResult]:
+        """As append() of a batch to each of these queues, all in one run; `data` belongs to the store from
+        then on. If it raises TroveError, none of them was written."""
+        self.check_accepting()
+        configs = [self.topic_for_write(topic, QueueId(queue_id)) for topic, queue_id, _ in parts]
+        self._check_size(data)
+        settings = self._store.settings
+        batch = validate_parts(
+            data,
+            parts,
+            body_size_max=settings.body_size_max,
+            store_host_ipv6=self._store_host_ipv6,
+            append_property_crc=settings.append_property_crc,
+        )
+        ends = list(accumulate(part.size for part in parts))
+        marked = has_marks(batch)
+        for config, part, end in zip(configs, parts, ends, strict=True):
+            if marked or config.by_priority or config.message_type != NORMAL:
+                own = slice(end - part.size, end)
+                _check_kinds(config, RecordBatch(data, batch.positions[own], batch.sizes[own], part.topic))
+        try:
+            run = self._store.append_run(JoinedBatches(data, batch, parts), self._clock_ms())
+        except TroveError as error:
+            if error.spec is errors.STORE_FAILED:
+                self._group_commit.fail(error)
+            raise
+        self.appended()
+        return _results_of(run, batch, ends)
+
     def _end_when_acknowledged(self, trace: AppendTrace, result: AppendResult) -> None:
         if self._sync:
             self._group_commit.when_durable(result.end, trace.ended)
@@ -217,12 +259,7 @@ class Appender:
         self.check_accepting(of_open_transaction=of_open_transaction)
         config = self.topic_for_write(topic, queue_id)
         settings = self._store.settings
-        if len(records) > self._batch_size_limit:
-            raise TroveError(
-                errors.BATCH_SIZE_EXCEEDED,
-                f"the batch has {len(records)} bytes, the limit is {self._batch_size_limit}",
-                batch_size_max=self._batch_size_limit,
-            )
+        self._check_size(records)
         data = records if owned else bytearray(records)
         batch = validate_batch(
             data,
@@ -232,10 +269,16 @@ class Appender:
             store_host_ipv6=self._store_host_ipv6,
             append_property_crc=settings.append_property_crc,
         )
-        check_kinds(config, batch)
-        if config.by_priority:
-            check_priorities(batch)
+        _check_kinds(config, batch)
         return data, batch
+
+    def _check_size(self, records: Buffer) -> None:
+        if len(records) > self._batch_size_limit:
+            raise TroveError(
+                errors.BATCH_SIZE_EXCEEDED,
+                f"the batch has {len(records)} bytes, the limit is {self._batch_size_limit}",
+                batch_size_max=self._batch_size_limit,
+            )
 
     def appended(self) -> None:
         """The log grew, by append() or by the broker's own records: it needs a sync and a dispatch."""
@@ -290,3 +333,31 @@ class Appender:
                 queue_count=config.write_queue_count,
             )
         return config
+
+
+def _check_kinds(config: TopicConfig, batch: RecordBatch) -> None:
+    check_kinds(config, batch)
+    if config.by_priority:
+        check_priorities(batch)
+
+
+def _results_of(run: RunResult, batch: RecordBatch, ends: Sequence[int]) -> list[AppendResult]:
+    """The result of each part of the batch; `ends`: one past the last record of each."""
+    positions = [*batch.positions.tolist(), batch.nbytes]
+    results, first = [], 0
+    for end, queue_offset in zip(ends, run.first_queue_offsets.values(), strict=True):
+        begin = positions[first]
+        results.append(
+            AppendResult(
+                AppendStatus.PUT_OK,
+                PhysicalOffset(run.physical_offset + begin),
+                positions[end] - begin,
+                run.store_timestamp,
+                queue_offset,
+                end - first,
+                run.store_host,
+                _FIRST if end - first == 1 else batch.positions[first:end] - begin,
+            )
+        )
+        first = end
+    return results

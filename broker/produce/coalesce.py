@@ -1,4 +1,4 @@
-"""Joins sends that arrive together into one append per (topic, queue).
+"""Joins sends that arrive together into one append, of a part for each (topic, queue).
 
 Sends are appended when a few turns of the event loop have brought no further one: the server accepts calls
 one after the other, so concurrent sends arrive a few turns apart, and one append for all of them costs little
@@ -6,10 +6,13 @@ more than an append for one. A turn with nothing to do takes microseconds. While
 sends are appended just before the next sync begins, or earlier if this one takes long: their acknowledgements
 wait for the next sync anyway.
 
+A topic that is deduplicated has appends of its own; so have sends that are more than one batch. Where the
+append of all is refused, each queue's sends are appended by themselves, and only those at fault are refused.
+
 Invariants
 - A send waits for a bounded number of turns, and for the running sync at most gather_max_ms.
-- Within a group the records lie in the order in which the sends came.
-- Every send is answered exactly once, with its own part of the group's append, with the group's error, or
+- Within a queue the records lie in the order in which the sends came.
+- Every send is answered exactly once, with its own part of the append, with its queue's error, or
   with the error of its own messages.
 """
 
@@ -31,6 +34,7 @@ from trovemq_daemon.callback_handlers import answer_into
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
+from trovemq_proto.records.columns import QueuePart
 from trovemq_store.engine.message_store import AppendResult
 
 GATHER_TURNS_MAX: Final = 64  # of the event loop
@@ -66,6 +70,9 @@ class _Send:
     done: Done
 
 
+_Groups: TypeAlias = dict[tuple[str, QueueId], list[_Send]]
+
+
 class Coalescer:
     def __init__(
         self, appender: Appender, encoder: OutgoingEncoder, batch_size_max: int, commit: GroupCommit
@@ -75,7 +82,7 @@ class Coalescer:
         self._encoder = encoder
         self._batch_size_max = batch_size_max
         self._chooser = QueueChooser()
-        self._groups: dict[tuple[str, QueueId], list[_Send]] = {}
+        self._groups: _Groups = {}
         self._chosen: dict[str, QueueId] = {}
         self._waiting_bytes = 0
         self._gathering = self._waits_for_sync = False
@@ -200,9 +207,37 @@ class Coalescer:
         groups, self._groups = self._groups, {}
         self._chosen.clear()
         self._waiting_bytes = 0
+        if len(groups) > 1:
+            groups = self._append_joined(groups)
         for (topic, queue_id), sends in groups.items():
             for part in self._parts(sends):
                 self._append(topic, queue_id, part)
+
+    def _append_joined(self, groups: _Groups) -> _Groups:
+        """Appends to several queues in one run. Returns what is left, to be appended queue by queue."""
+        joined: _Groups = {}
+        size = 0
+        for queue, sends in groups.items():
+            own_size = sum(len(send.records) for send in sends)
+            if size + own_size <= self._batch_size_max and self._appender.joins(queue[0]):
+                joined[queue] = sends
+                size += own_size
+        if not joined:
+            return groups
+        parts = [QueuePart(*queue, sum(send.count for send in sends)) for queue, sends in joined.items()]
+        data = bytearray().join(send.records for sends in joined.values() for send in sends)
+        try:
+            results = self._appender.append_joined(parts, data)
+        except TroveError:
+            return groups  # nothing was written: each queue gets its own error, or none
+        except Exception as error:  # each sender gets it; none may wait for ever
+            for sends in joined.values():
+                for send in sends:
+                    send.done(error)
+        else:
+            for (queue, sends), result in zip(joined.items(), results, strict=True):
+                self._share(sends, queue[1], result)
+        return {queue: sends for queue, sends in groups.items() if queue not in joined}
 
     def _parts(self, sends: list[_Send]) -> list[list[_Send]]:
         """Splits the sends, in order, so that no part is larger than one batch may be."""
@@ -232,6 +267,9 @@ class Coalescer:
 
     def _share(self, sends: list[_Send], queue_id: QueueId, result: AppendResult) -> None:
         first, begin = 0, 0
+        if len(sends) == 1:
+            sends[0].done(SendOutcome(queue_id, result))
+            return
         if result.duplicates or result.gaps:
             self._share_parts(sends, queue_id, result)
             return

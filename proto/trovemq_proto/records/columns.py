@@ -6,9 +6,9 @@ are computed once, at their first use, from the buffer as it then is (patch_batc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from struct import Struct
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,14 +49,25 @@ _ORIGIN: Final = np.zeros(1, np.int64)
 _ORIGIN.flags.writeable = False
 
 
+class QueuePart(NamedTuple):
+    """Records of a batch that lie one after the other and have one topic and queue."""
+
+    topic: str
+    queue_id: int
+    size: int  # records
+
+
 class RecordColumns:
     """Records of one buffer, in the order of `positions`.
 
     data: the buffer; positions, sizes: int64[n], record i is data[positions[i]:positions[i] + sizes[i]];
-    topic: given when it is known to be the topic of all of them. The columns are int32[n] or int64[n].
+    topic: given when it is known to be the topic of all of them; parts: given when the records are known to
+    lie together by queue. The columns are int32[n] or int64[n].
     Raises TroveError BATCH_ILLEGAL from the constructor when a record does not lie within the buffer, and
     from a column when a record is not well formed (never after split, validate_batch or scan_run).
     """
+
+    parts: Sequence[QueuePart] | None = None
 
     def __init__(self, data: Buffer, positions: Int64s, sizes: Int64s, topic: str | None = None) -> None:
         self.data: Final = data if isinstance(data, memoryview) else memoryview(data)
@@ -140,13 +151,14 @@ class RecordColumns:
         """The bytes of the records of these indexes, in their order."""
         chosen = np.asarray(indexes if isinstance(indexes, np.ndarray) else list(indexes), np.int64)
         starts = self.positions[chosen]
-        return self._slices(starts, starts + self.sizes[chosen])
+        return self.slices(starts, starts + self.sizes[chosen])
 
     def stored_bodies(self) -> list[memoryview]:
         """The bodies as they lie in the records (compressed, perhaps); views of the buffer."""
-        return self._slices(self.body_positions, self.body_positions + self.body_sizes)
+        return self.slices(self.body_positions, self.body_positions + self.body_sizes)
 
-    def _slices(self, starts: Int64s, ends: Int64s) -> list[memoryview]:
+    def slices(self, starts: Int64s, ends: Int64s) -> list[memoryview]:
+        """The bytes from `starts` to `ends` of each record."""
         data = self.data
         return [data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
@@ -297,7 +309,7 @@ class RecordColumns:
             return [self.only_topic] * len(self)
         names: dict[bytes, str] = {}
         topics = []
-        for raw in self._slices(self.topic_positions, self.topic_positions + self.topic_sizes):
+        for raw in self.slices(self.topic_positions, self.topic_positions + self.topic_sizes):
             name = bytes(raw)
             if name not in names:
                 names[name] = name.decode("utf-8", "replace")
@@ -337,7 +349,7 @@ class RecordColumns:
             batch = self._of_few(view, self.positions, rows, self.topic)
         else:
             batch = type(self)(data, self.positions, self.sizes, self.topic)
-        for name in ("rows", "geometry"):
+        for name in ("rows", "geometry", "parts"):
             if name in self.__dict__:
                 batch.__dict__[name] = self.__dict__[name]
         return batch
@@ -372,7 +384,7 @@ class RecordColumns:
             return b"".join([self.data[start:end] for start, end in spans])
         if self.uniform:
             return self.bytes_at(self.property_positions, int(self.property_sizes[0])).tobytes()
-        return b"".join(self._slices(self.property_positions, self.property_positions + self.property_sizes))
+        return b"".join(self.slices(self.property_positions, self.property_positions + self.property_sizes))
 
     @cached_property
     def property_scans(self) -> list[PropertyScan]:

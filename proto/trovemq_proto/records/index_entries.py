@@ -58,9 +58,12 @@ def tags_codes(batch: RecordColumns) -> NDArray[np.int64]:
     """int64[n]."""
     if len(batch) <= SMALL_BATCH_MAX:
         return np.array([plain_tags_code(batch, row) for row in batch.rows], np.int64)
-    uniform = batch.uniform_properties
     codes = np.zeros(len(batch), np.int64)
-    if uniform is not None and batch.only_topic not in (None, SCHEDULE_TOPIC):
+    unscheduled = _is_unscheduled(batch)
+    if unscheduled and _TAGS_BEGIN not in batch.property_bytes:
+        return codes
+    uniform = batch.uniform_properties
+    if uniform is not None and unscheduled:
         span = uniform.values.get(_TAGS)
         if span is None or uniform.is_ascii(span):
             if span is not None:
@@ -76,6 +79,12 @@ def tags_codes(batch: RecordColumns) -> NDArray[np.int64]:
             rows = [batch.row(index) for index in records.tolist()]
             codes[records] = [plain_tags_code(batch, row) for row in rows]
     return codes
+
+
+def _is_unscheduled(batch: RecordColumns) -> bool:
+    """Whether it is known, without a look at each topic, that no record is in the schedule topic."""
+    topics = {batch.only_topic} if batch.parts is None else {part.topic for part in batch.parts}
+    return topics.isdisjoint((None, SCHEDULE_TOPIC))
 
 
 def index_entries(batch: RecordColumns, tags: bool) -> IndexEntries:

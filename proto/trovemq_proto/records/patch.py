@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from struct import Struct
 from typing import Final
 
@@ -45,15 +46,17 @@ def patch_batch(
     born_host: bytes | None,
     append_property_crc: bool,
     seal: int | None = None,
+    queue_offsets: Sequence[int] | None = None,
 ) -> RecordBatch:
     """Fills in a validated batch in place; `buffer` holds the batch's bytes at the batch's positions.
 
-    Record i gets the queue offset first_queue_offset + i and the physical offset physical_offset +
-    positions[i]; the store host's form must be the records' own; born_host is written into those records that
-    have its form, others keep the client's; append_property_crc: the records that end with a reserved CRC
-    property get their CRC (validate_batch refuses a client's records without one). seal: the
-    PREPAREDTRANSACTIONOFFSET of the records of an atomic transaction (run_mark.py); in all others a negative
-    value, which only a seal has, becomes 0. Returns the batch over the patched buffer.
+    Record i gets the queue offset first_queue_offset + i (queue_offsets[i], if that is given: records of
+    several queues) and the physical offset physical_offset + positions[i]; the store host's form must be the
+    records' own; born_host is written into those records that have its form, others keep the client's;
+    append_property_crc: the records that end with a reserved CRC property get their CRC (validate_batch
+    refuses a client's records without one). seal: the PREPAREDTRANSACTIONOFFSET of the records of an atomic
+    transaction (run_mark.py); in all others a negative value, which only a seal has, becomes 0.
+    Returns the batch over the patched buffer.
     """
     assert len(buffer) == len(batch.data), f"buffer of {len(buffer)} bytes for a batch over {len(batch.data)}"
     assert first_queue_offset >= 0, "queue offsets count from 0"
@@ -62,12 +65,17 @@ def patch_batch(
     if len(batch) <= SMALL_BATCH_MAX:
         for index, row in enumerate(batch.rows):
             at = physical_offset + row.position
-            _patch_record(view, row, first_queue_offset + index, at, store_timestamp, store_host, born_host)
+            offset = first_queue_offset + index if queue_offsets is None else queue_offsets[index]
+            _patch_record(view, row, offset, at, store_timestamp, store_host, born_host)
             if append_property_crc and has_record_crc(view, row):
                 end = row.position + row.size
                 view[end - CRC_PROPERTY_SIZE : end] = record_crc_property(view, row.position, end)
     else:
-        _patch_all(view, batch, first_queue_offset, physical_offset, store_timestamp, store_host, born_host)
+        if queue_offsets is None:
+            offsets = np.arange(first_queue_offset, first_queue_offset + len(batch))
+        else:
+            offsets = np.array(queue_offsets, np.int64)
+        _patch_all(view, batch, offsets, physical_offset, store_timestamp, store_host, born_host)
         if append_property_crc:
             fill_record_crcs(view, batch)
     return batch.over(view)
@@ -91,7 +99,7 @@ def _patch_seals(view: memoryview, batch: RecordBatch, seal: int | None) -> None
 def _patch_all(
     view: memoryview,
     batch: RecordBatch,
-    first_queue_offset: QueueOffset,
+    queue_offsets: NDArray[np.int64],
     physical_offset: PhysicalOffset,
     store_timestamp: EpochMs,
     store_host: bytes,
@@ -99,7 +107,7 @@ def _patch_all(
 ) -> None:
     positions, sys_flags = batch.positions, batch.sys_flags
     longs = sliding(view, ">i8")
-    longs[positions + QUEUE_OFFSET_AT] = np.arange(first_queue_offset, first_queue_offset + len(batch))
+    longs[positions + QUEUE_OFFSET_AT] = queue_offsets
     longs[positions + PHYSICAL_OFFSET_AT] = physical_offset + positions
     if born_host is not None:
         has_form = (sys_flags & SYS_FLAG_BORN_HOST_IPV6 != 0) == (len(born_host) == HOST_SIZE_IPV6)

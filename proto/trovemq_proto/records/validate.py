@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -12,9 +14,9 @@ from zlib_ng.zlib_ng import crc32
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.batch import RecordBatch
-from trovemq_proto.records.columns import Buffer
+from trovemq_proto.records.columns import Buffer, QueuePart
 from trovemq_proto.records.compression import STREAM_HEAD_SIZE, begins_stream
-from trovemq_proto.records.fields import SMALL_BATCH_MAX, RecordFields, magic_bytes, read_fields
+from trovemq_proto.records.fields import SMALL_BATCH_MAX, RecordFields, read_fields
 from trovemq_proto.records.internal_columns import forbidden_names
 from trovemq_proto.records.internal_properties import INTERNAL_PROPERTIES, forbidden_name
 from trovemq_proto.records.layout import (
@@ -87,6 +89,47 @@ def validate_batch(
     return batch
 
 
+def validate_parts(
+    data: Buffer,
+    parts: Sequence[QueuePart],
+    *,
+    body_size_max: int,
+    store_host_ipv6: bool,
+    append_property_crc: bool,
+) -> RecordBatch:
+    """As validate_batch, for records of several queues: those of each part, one part after the other."""
+    batch = _split(data, None)
+    batch.parts = parts
+    if len(batch) != sum(part.size for part in parts):
+        raise TroveError(errors.BATCH_ILLEGAL, f"the parts have another number of records than {len(batch)}")
+    common = Expected("", 0, body_size_max, store_host_ipv6, append_property_crc)
+    if len(batch) > SMALL_BATCH_MAX and not _unfit_parts(batch, parts, common).any():
+        return batch
+    indexes = iter(range(len(batch)))
+    for topic, queue_id, count in parts:
+        expected = _expected(topic, queue_id, body_size_max, store_host_ipv6, append_property_crc)
+        for index in islice(indexes, count):
+            expected.check(batch.data, index, batch.row(index))
+    return batch
+
+
+def _unfit_parts(batch: RecordBatch, parts: Sequence[QueuePart], common: Expected) -> NDArray[np.bool_]:
+    """bool[n]: the records that are unfit for their part. `common`: what all parts expect alike."""
+    counts = [count for _, _, count in parts]
+    queue_ids = np.array([queue_id for _, queue_id, _ in parts], np.int32)
+    magics = np.array([_magic(topic) for topic, _, _ in parts], np.int32)
+    unfit: NDArray[np.bool_] = batch.queue_ids != np.repeat(queue_ids, counts)
+    unfit |= batch.magic != np.repeat(magics, counts)
+    unfit |= common.unfit_headers(batch)
+    if unfit.any():
+        return unfit
+    starts = batch.topic_positions
+    found = iter(batch.slices(starts, starts + batch.topic_sizes))
+    names = ((topic.encode(), count) for topic, _, count in parts)
+    unfit |= [own != name for name, count in names for own in islice(found, count)]
+    return unfit | common.unfit_contents(batch)
+
+
 @lru_cache(maxsize=4)
 def _same_bytes(bits: int) -> NDArray[np.uint8]:
     """uint8[size of the header, host_bits() of which are `bits`]: 255 where all_fit() compares, else 0."""
@@ -106,7 +149,12 @@ def _expected(
     return Expected(topic, queue_id, body_size_max, store_host_ipv6, append_property_crc)
 
 
-def _split(data: Buffer, topic: str) -> RecordBatch:
+def _magic(topic: str) -> int:
+    """The signed magic of the topic's records."""
+    return magic_of_topic(topic) - (1 << 32)
+
+
+def _split(data: Buffer, topic: str | None) -> RecordBatch:
     """RecordBatch.split, with an error of its own for properties that are too long for their i16."""
     try:
         return RecordBatch.split(data, topic=topic)
@@ -134,7 +182,7 @@ class Expected:
         append_property_crc: bool,
     ) -> None:
         self.topic: Final = topic.encode()
-        self.magic: Final = int.from_bytes(magic_bytes(magic_of_topic(topic)), signed=True)
+        self.magic: Final = _magic(topic)
         self.queue_id: Final = queue_id
         self.body_size_max: Final = body_size_max
         self.store_host_flag: Final = SYS_FLAG_STORE_HOST_IPV6 if store_host_ipv6 else 0
@@ -142,21 +190,30 @@ class Expected:
 
     def unfit(self, batch: RecordBatch) -> NDArray[np.bool_]:
         """bool[n]: the records for which check() raises."""
-        unfit: NDArray[np.bool_] = (batch.body_sizes > self.body_size_max) | (
-            batch.topic_sizes != len(self.topic)
-        )
+        unfit: NDArray[np.bool_] = batch.topic_sizes != len(self.topic)
         unfit |= batch.magic != self.magic
         unfit |= batch.queue_ids != self.queue_id
+        unfit |= self.unfit_headers(batch)
+        if unfit.any():
+            return unfit  # the following reads need topics of this width
+        topics = batch.bytes_at(batch.topic_positions, len(self.topic))
+        unfit |= (topics != np.frombuffer(self.topic, np.uint8)).any(axis=1)
+        unfit |= self.unfit_contents(batch)
+        return unfit
+
+    def unfit_headers(self, batch: RecordBatch) -> NDArray[np.bool_]:
+        """bool[n]: the records with header fields that have no record of whatever topic and queue."""
+        unfit: NDArray[np.bool_] = batch.body_sizes > self.body_size_max
         own_flags = batch.sys_flags & ~(SYS_FLAGS_ALLOWED & ~SYS_FLAG_STORE_HOST_IPV6)
         unfit |= own_flags != self.store_host_flag
         unfit |= (batch.reconsume_times != 0) | (batch.prepared_transaction_offsets != 0)
         unfit |= (batch.born_timestamps < 0) | (batch.born_timestamps > BORN_TIMESTAMP_MAX)
         unfit |= (batch.born_ports < 0) | (batch.born_ports > PORT_MAX)
-        if unfit.any():
-            return unfit  # the following reads need topics of this width
-        topics = batch.bytes_at(batch.topic_positions, len(self.topic))
-        unfit |= (topics != np.frombuffer(self.topic, np.uint8)).any(axis=1)
-        unfit |= self._unfit_properties(batch)
+        return unfit
+
+    def unfit_contents(self, batch: RecordBatch) -> NDArray[np.bool_]:
+        """bool[n]: the records with properties or a body that have no record of whatever topic."""
+        unfit = self._unfit_properties(batch)
         unfit |= forbidden_names(batch)
         for index in np.flatnonzero(batch.sys_flags & SYS_FLAG_COMPRESSED).tolist():
             unfit[index] |= not _has_stream(batch.data, batch.row(index))

@@ -25,6 +25,7 @@ from trovemq_proto.records.patch import patch_batch
 from trovemq_store.engine.append_result import AppendResult
 from trovemq_store.engine.disk_reserve import DiskReserve
 from trovemq_store.engine.early_removal import NOTHING, EarlyRemoval
+from trovemq_store.engine.joined_batches import JoinedBatches
 from trovemq_store.engine.opening import (
     ABORT_PATH,
     LOCK_PATH,
@@ -206,8 +207,8 @@ class MessageStore(StoreReading):
             patched.positions,
         )
 
-    def append_run(self, run: TransactionRun, now_ms: EpochMs) -> RunResult:
-        """Appends an atomic transaction's records as one run within one segment. Never syncs.
+    def append_run(self, run: TransactionRun | JoinedBatches, now_ms: EpochMs) -> RunResult:
+        """Appends records of several queues as one run within one segment. Never syncs.
 
         The caller has checked topics and queues, as for append(). The run belongs to the store from then on.
         TroveError as append(); then nothing was written and no queue offset used up.
@@ -215,7 +216,7 @@ class MessageStore(StoreReading):
         self._check_writable()
         with storage_errors("the append failed", errors.UNKNOWN_ERROR):
             physical_offset = self._place(len(run.data), internal=False)
-            firsts = {queue: self._next_queue_offset(*queue) for queue in run.queues}
+            firsts = {queue: self._next_queue_offset(*queue) for queue in run.counts}
         timestamp = self._next_timestamp(now_ms)
         patched = run.patch(
             physical_offset,
@@ -224,9 +225,7 @@ class MessageStore(StoreReading):
             store_host=self._store_host,
             append_property_crc=self.settings.append_property_crc,
         )
-        next_offsets = {
-            queue: QueueOffset(first + len(run.indexes(queue))) for queue, first in firsts.items()
-        }
+        next_offsets = {queue: QueueOffset(firsts[queue] + count) for queue, count in run.counts.items()}
         self._write(run.data, patched, physical_offset, timestamp, next_offsets)
         return RunResult(physical_offset, self._log.end, timestamp, self._store_host, firsts)
 

@@ -76,6 +76,11 @@ class TransactionRun:
         """(topic, queue id) of all records, in the order of first appearance."""
         return list(self._indexes)
 
+    @property
+    def counts(self) -> dict[QueueKey, int]:
+        """The number of records of each of the `queues`, in their order."""
+        return {queue: len(indexes) for queue, indexes in self._indexes.items()}
+
     def add(self, batch: RecordBatch, topic: str, queue_id: QueueId, born_host: bytes | None = None) -> None:
         """Adds messages: a validated batch (validate_batch's result) of that topic and queue.
 

@@ -524,15 +524,15 @@ class ConsumeQueue:
         while data:
             base, position = self._place(offset)
             piece = data[: self._file_size - position]
+            path = self._path(base)
             fault_point("queues.before_write")
-            self._file_for_writing(base).write(position, piece)
-            self._dirty.mark(self._path(base))
+            self._file_for_writing(base, path).write(position, piece)
+            self._dirty.mark(path)
             fault_point("queues.after_write")
             data = data[len(piece) :]
             offset = QueueOffset(offset + len(piece) // UNIT_SIZE)
 
-    def _file_for_writing(self, base: int) -> File:
-        path = self._path(base)
+    def _file_for_writing(self, base: int, path: str) -> File:
         if self._bases and base <= self._bases[-1]:
             return self._open_files.get(path)
         assert base % self._file_size == 0, "files are named by multiples of their size"

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import LOG_ORIGIN, QUEUE_ORIGIN, PhysicalOffset, QueueId, QueueOffset
+from trovemq_proto.records.columns import QueuePart
 from trovemq_proto.records.fields import SMALL_BATCH_MAX
 from trovemq_proto.records.index_entries import plain_tags_code
 from trovemq_proto.records.layout import (
@@ -188,7 +189,10 @@ class ConsumeQueues:
         """See Projection. Raises QueueGapError; nothing is then written."""
         if batch.end <= self._position:
             return
-        runs = self._runs_of_few(batch) if len(batch.records) <= SMALL_BATCH_MAX else None
+        if len(batch.records) <= SMALL_BATCH_MAX:
+            runs = self._runs_of_few(batch)
+        else:
+            runs = self._runs_of_parts(batch)
         if runs is None:
             runs = list(self._runs_of_one(batch) if len(batch.records) == 1 else self._runs(batch))
         # A batch may be a transaction: none of its queues shows it before all of them have it.
@@ -320,24 +324,52 @@ class ConsumeQueues:
                 yield from self._new_units(self._queue(topic, queue_id), offsets[members], units[members])
 
     def _runs_of_few(self, batch: DispatchBatch) -> list[_Run] | None:
-        """_runs of a few records without columns; None unless they simply continue one queue."""
+        """_runs of a few records without columns; None unless they simply continue their queues."""
         records, at = batch.records, batch.physical_offset
-        topic, rows, data = records.topic, records.rows, records.data
-        if topic is None or not rows or batch.alive is not None or at + rows[0].position < self._position:
+        rows, data = records.rows, records.data
+        if not rows or batch.alive is not None or at + rows[0].position < self._position:
             return None
-        (queue_id,) = _QUEUE_ID.unpack_from(data, rows[0].position + QUEUE_ID_AT)
-        queue = self.get(topic, queue_id)
-        if queue is None or not queue.has_units:
-            return None
-        begin = queue.max_offset
-        units = bytearray()
-        for offset, row in enumerate(rows, begin):
-            (own_id,) = _QUEUE_ID.unpack_from(data, row.position + QUEUE_ID_AT)
-            (own_offset,) = _QUEUE_OFFSET.unpack_from(data, row.position + QUEUE_OFFSET_AT)
-            if (own_id, own_offset) != (queue_id, offset) or row.sys_flag & SYS_FLAG_TRANSACTION_MASK:
+        parts = records.parts
+        if parts is None:
+            if records.topic is None:
                 return None
-            units += _UNIT.pack(at + row.position, row.size, plain_tags_code(records, row))
-        return [(queue, begin, np.frombuffer(units, UNIT_DTYPE))]
+            (queue_id,) = _QUEUE_ID.unpack_from(data, rows[0].position + QUEUE_ID_AT)
+            parts = (QueuePart(records.topic, queue_id, len(rows)),)
+        found: list[_Run] = []
+        left = iter(rows)
+        for topic, queue_id, count in parts:
+            queue = self.get(topic, QueueId(queue_id))
+            if queue is None or not queue.has_units:
+                return None
+            begin = queue.max_offset
+            units = bytearray()
+            for offset, row in zip(range(begin, begin + count), left, strict=False):
+                (own_id,) = _QUEUE_ID.unpack_from(data, row.position + QUEUE_ID_AT)
+                (own_offset,) = _QUEUE_OFFSET.unpack_from(data, row.position + QUEUE_OFFSET_AT)
+                if (own_id, own_offset) != (queue_id, offset) or row.sys_flag & SYS_FLAG_TRANSACTION_MASK:
+                    return None
+                units += _UNIT.pack(at + row.position, row.size, plain_tags_code(records, row))
+            found.append((queue, begin, np.frombuffer(units, UNIT_DTYPE)))
+        return found
+
+    def _runs_of_parts(self, batch: DispatchBatch) -> list[_Run] | None:
+        """_runs of records whose queues are known; None unless all of them are new and visible."""
+        records = batch.records
+        if records.parts is None or batch.alive is not None or batch.offset_of(0) < self._position:
+            return None
+        assert not (records.sys_flags & SYS_FLAG_TRANSACTION_MASK).any(), "they are plain messages"
+        units, offsets = _units(batch), records.queue_offsets.tolist()
+        found: list[_Run] = []
+        begin = 0
+        for topic, queue_id, count in records.parts:
+            queue, end = self._queue(topic, QueueId(queue_id)), begin + count
+            if queue.has_units and offsets[begin] == queue.max_offset:
+                found.append((queue, offsets[begin], units[begin:end]))
+            else:
+                found += self._new_units(queue, np.array(offsets[begin:end]), units[begin:end])
+            begin = end
+        assert begin == len(records), "each record has its part"
+        return found
 
     def _runs_of_one(self, batch: DispatchBatch) -> Iterator[_Run]:
         """_runs of a batch of one record, without columns: a single send should not pay for them."""

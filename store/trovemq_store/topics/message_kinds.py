@@ -76,9 +76,7 @@ def check_kind(config: TopicConfig, kind: str) -> None:
 
 def check_kinds(config: TopicConfig, batch: RecordBatch) -> None:
     """check_kind() for each record of a batch; the error is that of the first refused kind."""
-    blocks = batch.property_bytes
-    marked = _MARKS[0] in blocks or _MARKS[1] in blocks or _MARKS[2] in blocks
-    if not marked and config.message_type in _TAKES_NORMAL:
+    if not has_marks(batch) and config.message_type in _TAKES_NORMAL:
         return
     accepted = accepted_kinds(config)
     for kind in dict.fromkeys(_kinds(batch)):
@@ -87,6 +85,12 @@ def check_kinds(config: TopicConfig, batch: RecordBatch) -> None:
         if kind == NORMAL and config.by_priority:
             continue  # without a priority it has the default one
         check_kind(config, kind)
+
+
+def has_marks(batch: RecordBatch) -> bool:
+    """Whether a record may be of another kind than NORMAL."""
+    blocks = batch.property_bytes
+    return _MARKS[0] in blocks or _MARKS[1] in blocks or _MARKS[2] in blocks
 
 
 def _kinds(batch: RecordBatch) -> list[str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count
 
 import pytest
@@ -19,6 +20,7 @@ from tests.support.engine import NOW_MS, SMALL, open_store, read_queue
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId
+from trovemq_proto.records.columns import QueuePart
 from trovemq_proto.records.layout import PROPERTY_PRODUCER, PROPERTY_SEQUENCE
 from trovemq_store.engine.message_store import AppendResult, FlushWork, MessageStore
 from trovemq_store.files.files import Buffer
@@ -72,7 +74,9 @@ class Bench:
         encoder = OutgoingEncoder(SMALL, False, lambda: f"U{next(keys)}")
         self.coalescer = Coalescer(self.appender, encoder, batch_size_limit(SMALL), commit)
         self.appends: list[tuple[str, int]] = []
-        plain = self.appender.append
+        """(topic, queue id) of each append, and of each part of a joined one."""
+        self.joined_count = 0
+        plain, plain_joined = self.appender.append, self.appender.append_joined
 
         def counted(
             topic: str,
@@ -85,7 +89,14 @@ class Bench:
             self.appends.append((topic, queue_id))
             return plain(topic, queue_id, records, born_host, owned=owned)
 
+        def counted_joined(parts: Sequence[QueuePart], data: bytearray) -> list[AppendResult]:
+            results = plain_joined(parts, data)
+            self.appends += [(part.topic, part.queue_id) for part in parts]
+            self.joined_count += 1
+            return results
+
         self.appender.append = counted  # type: ignore[method-assign]
+        self.appender.append_joined = counted_joined  # type: ignore[method-assign]
 
     async def syncing(self) -> bool:
         """Returns when the first sync runs."""
@@ -127,6 +138,73 @@ async def test_sends_of_one_turn_are_one_append_per_queue() -> None:
         for text in outcome.result.offset_msg_ids()
     ]
     assert ids == [message.offset_msg_id for message in messages]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("count", [1, 5])
+async def test_sends_of_one_turn_to_many_queues_are_one_append(count: int) -> None:
+    bench = Bench()
+    queues = [(topic, QueueId(queue)) for topic in ("orders", "others") for queue in range(4)]
+    sends = [(queue, b"%d" % number) for number in range(count) for queue in queues]
+    outcomes = await asyncio.gather(
+        *(bench.send(body, topic=topic, queue_id=queue_id) for (topic, queue_id), body in sends)
+    )
+    assert (bench.appends, bench.joined_count) == (queues, 1)
+    assert [outcome.result.record_count for outcome in outcomes] == [1] * len(sends)
+    bench.store.dispatch()
+    for topic, queue_id in queues:
+        messages = read_queue(bench.store, topic, queue_id)
+        own = [one.result for one, (queue, _) in zip(outcomes, sends, strict=True) if queue[0] == topic]
+        assert [message.body for message in messages] == [b"%d" % number for number in range(count)]
+        assert [message.queue_offset for message in messages] == list(range(count))
+        assert {message.offset_msg_id for message in messages} <= {
+            text for result in own for text in result.offset_msg_ids()
+        }
+    assert (await bench.send(b"later", topic="others")).result.first_queue_offset == count
+
+
+@pytest.mark.asyncio
+async def test_a_topic_deleted_meanwhile_refuses_no_other_topics_sends() -> None:
+    bench = Bench()
+    outcomes: dict[str, SendOutcome | Exception] = {}
+    with bench.coalescer.together():
+        for topic in ("others", "orders"):
+            message = OutgoingMessage(topic.encode())
+            done = partial(outcomes.__setitem__, topic)
+            bench.coalescer.begin(topic, QueueId(0), [message], done, born_host=None, now_ms=NOW_MS)
+        bench.store.topics.delete("others")
+    refused, stored = outcomes["others"], outcomes["orders"]
+    assert isinstance(refused, TroveError)
+    assert refused.symbol == "TOPIC_NOT_FOUND"
+    assert isinstance(stored, SendOutcome)
+    assert stored.result.first_queue_offset == 0
+    bench.store.dispatch()
+    assert [message.body for message in read_queue(bench.store)] == [b"orders"]
+
+
+@pytest.mark.asyncio
+async def test_sends_to_a_deduplicated_topic_are_deduplicated_beside_others() -> None:
+    bench = Bench()
+    bench.store.topics.create("numbered", 1, options={"deduplicate": "1d"})
+    outcomes = await asyncio.gather(
+        bench.send_numbered(0), bench.send(b"a"), bench.send_numbered(0), bench.send(b"b", topic="others")
+    )
+    assert [outcome.result.record_count for outcome in outcomes] == [1, 1, 0, 1]
+    assert bench.joined_count == 1
+
+
+@pytest.mark.asyncio
+async def test_a_store_that_fails_in_a_joined_append_answers_every_send(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench()
+
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(bench.store, "append_run", fail)
+    results = await asyncio.gather(bench.send(b"a"), bench.send(b"b", topic="others"), return_exceptions=True)
+    assert [type(result) for result in results] == [MemoryError] * 2
 
 
 @pytest.mark.asyncio
