@@ -41,7 +41,7 @@ ABOUT: Final = (
     "- Look-ups by the SDK, one at a time, and for the goal when the trees have caught up. The clients that\n"
     "  long-poll have a connection each, an open Telemetry stream and a ReceiveMessage of 20 s.\n"
     "- Topics: every one has a queue; calls go to one topic, to 64, and then to all in turn. With 64 in\n"
-    "  flight, sends to one queue that come together are one append; those to 64 topics are 64 appends.\n"
+    "  flight, sends that come together are one append; 64 topics have 64 consume queues to write.\n"
     "- Official clients: 64 sends in flight; 8 receivers of 32 messages, an acknowledgement a message.\n"
     "  One process goes through all servers in turns of 1 s; the stub is a grpc-go server that gives\n"
     "  the replies that our broker once gave.\n\n"
