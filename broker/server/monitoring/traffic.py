@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,9 +94,10 @@ class Traffic:
             self.slow.note(method, response, elapsed_ms, peer)
 
     @contextmanager
-    def answering(self, method: str, peer: str | None = None) -> Iterator[None]:
+    def answering(self, method: str, context: Any = None) -> Iterator[None]:
         """Counts the answer of a stream of pages, which is made in this block, by its result."""
         started, response = time.perf_counter(), "CANCELLED"
+        peer = None if context is None else context.peer()
         try:
             yield
             response = "OK"

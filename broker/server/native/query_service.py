@@ -80,7 +80,7 @@ class QueryService(query_pb2_grpc.QueryServiceServicer):
     async def QueryByKey(  # noqa: N802
         self, request: query_pb2.QueryByKeyRequest, context: Context
     ) -> AsyncIterator[query_pb2.QueryPage]:
-        with self._traffic.answering("QueryByKey", context.peer()):
+        with self._traffic.answering("QueryByKey", context):
             async with aclosing(self._pages(request)) as pages:
                 async for page in pages:
                     yield page

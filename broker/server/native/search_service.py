@@ -71,7 +71,7 @@ class SearchService(search_pb2_grpc.SearchServiceServicer):
     async def Search(  # noqa: N802
         self, request: search_pb2.SearchRequest, context: Context
     ) -> AsyncIterator[search_pb2.SearchPage]:
-        with self._traffic.answering("Search", context.peer()):
+        with self._traffic.answering("Search", context):
             async with aclosing(self._pages(request)) as pages:
                 async for page in pages:
                     yield page
