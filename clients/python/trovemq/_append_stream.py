@@ -6,9 +6,9 @@ that are sent in the same turn, or while earlier frames are being written, share
 breaks, frames that were not written to it are certainly not stored; those that wait for an acknowledgement
 are in doubt. The submitter gets both back and decides whether and where to retry.
 
-A frame that may still grow waits while GROWING_FRAMES_MAX of its queue are unanswered; frames of other queues
-overtake it. So single messages that are sent faster than the broker answers share frames, instead of filling
-the broker with frames of one message. This costs a message at most that part of the broker's answer time.
+A frame that may still grow waits while GROWING_FRAMES_MAX of its queue are unanswered, for GROWING_WAIT_S at
+most; frames of other queues overtake it. So single messages that are sent faster than the broker answers
+share frames, instead of filling the broker with frames of one message.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ _log = logging.getLogger(__name__)
 
 FRAMES_IN_FLIGHT_MAX = 256
 GROWING_FRAMES_MAX = 8  # of one queue
+GROWING_WAIT_S = 0.005  # a distant broker answers late, and is not busy
 EXPIRY_CHECK_SECONDS = 0.25
 
 
@@ -73,6 +74,8 @@ class AppendStream:
         self._pending: deque[Frame] = deque()
         self._in_flight: dict[int, Frame] = {}
         self._unanswered: Counter[Hashable] = Counter()  # frames in flight, by their queue
+        self._held_timer: asyncio.TimerHandle | None = None
+        self._held_long: set[Hashable] = set()  # queues of which the next frame need not wait
         self._next_frame_id = 1
         self._broken: TroveError | None = None
         self._wake: asyncio.Future[None] | None = None
@@ -98,8 +101,9 @@ class AppendStream:
     async def close(self) -> None:
         """Fails the frames that are queued or in flight."""
         self._closed = True
-        if self._expiry is not None:
-            self._expiry.cancel()
+        for timer in (self._expiry, self._held_timer):
+            if timer is not None:
+                timer.cancel()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -128,6 +132,7 @@ class AppendStream:
             while self._broken is None:
                 await self._write_pending(stream)
                 if not self._must_go_on():
+                    self._watch_held()
                     await self._wait()
             raise self._broken
         finally:
@@ -147,10 +152,23 @@ class AppendStream:
             queue = frame.queue
             if queue in held:
                 continue
-            if not frame.growing or self._unanswered[queue] < GROWING_FRAMES_MAX:
+            few = self._unanswered[queue] < GROWING_FRAMES_MAX
+            if not frame.growing or few or queue in self._held_long:
                 return index
             held.add(queue)
         return -1
+
+    def _watch_held(self) -> None:
+        """Frames that are held now are written in GROWING_WAIT_S."""
+        capacity = len(self._in_flight) < FRAMES_IN_FLIGHT_MAX
+        if self._pending and capacity and self._held_timer is None:
+            loop = asyncio.get_running_loop()
+            self._held_timer = loop.call_later(GROWING_WAIT_S, self._let_held_go)
+
+    def _let_held_go(self) -> None:
+        self._held_timer = None
+        self._held_long = {frame.queue for frame in self._pending}
+        self._write_soon()
 
     def _take_next(self) -> tuple[Frame, bytes | None]:
         index = self._next()
@@ -188,6 +206,7 @@ class AppendStream:
             if not frame.one_way:
                 self._in_flight[frame_id] = frame
                 self._unanswered[frame.queue] += 1
+                self._held_long.discard(frame.queue)
         return data
 
     @property
@@ -222,6 +241,8 @@ class AppendStream:
                 frame.written()
         if self._must_go_on():
             self._wake_writer()
+        else:
+            self._watch_held()
 
     async def _wait(self) -> None:
         self._wake = asyncio.get_running_loop().create_future()
@@ -267,6 +288,7 @@ class AppendStream:
         doubtful, unsent = list(self._in_flight.values()), list(self._pending)
         self._in_flight.clear()
         self._unanswered.clear()
+        self._held_long.clear()
         self._pending.clear()
         for frame in doubtful:
             frame.failed(error, in_doubt=True)
