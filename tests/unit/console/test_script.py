@@ -19,6 +19,7 @@ const page = {
     hidden: false,
     documentElement: nothing,
     getElementById: (id) => (id === "tail" ? null : nothing),
+    querySelector: () => null,
     querySelectorAll: () => [],
   },
   location: { href: "/search?q=x", reload() {} },
