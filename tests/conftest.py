@@ -84,6 +84,10 @@ if _TRANSPORT := os.environ.get("TROVEMQ_GRPC_TRANSPORT"):
     for _daemon in ("BROKER", "NAMESERVER"):
         os.environ[f"TROVEMQ_{_daemon}_GRPC_TRANSPORT"] = _TRANSPORT
 
+# How full the machine's own disk is decides nothing: a run failed where 92 % of it was used.
+for _setting in ("DISK_WARNING_PERCENT", "DISK_FORCIBLE_PERCENT", "DISK_USED_PERCENT_MAX"):
+    os.environ[f"TROVEMQ_BROKER_{_setting}"] = "100"
+
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """pytest-asyncio's hook: every async test runs on uvloop, as the daemons do."""

@@ -59,7 +59,8 @@ def doctor_finds_what_is_broken(
     broker.store.chmod(0o755)
     printed.readouterr()
     assert command_line(["--server", nameserver.address, "--json", "doctor", "--seconds", "0"]) == 1
-    (finding, note) = [json.loads(line) for line in printed.readouterr().out.splitlines()]
+    found = [json.loads(line) for line in printed.readouterr().out.splitlines()]
+    (finding, note) = [one for one in found if one["check"] != "disks"]  # the machine's own may be full
     assert (finding["kind"], finding["check"], finding["where"]) == ("problem", "store_mode", "broker-a")
     assert (note["check"], note["where"]) == ("kept_settings", "broker-b"), "it was not restarted"
     broker.store.chmod(0o700)

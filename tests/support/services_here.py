@@ -443,6 +443,7 @@ def small_broker_settings(path: Path = Path("/nowhere"), **values: Any) -> Broke
         "event_interval_ms": 1_000,
         "long_poll_wait_max_ms": 1_000,
         "disk_warning_percent": 100,  # the machine's own disk decides nothing
+        "disk_forcible_percent": 100,
         "disk_used_percent_max": 100,
         "store": str(path),
     }

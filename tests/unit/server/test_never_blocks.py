@@ -59,6 +59,7 @@ async def services(path: Path, flush_mode: FlushMode) -> AsyncIterator[StoreServ
         index_slot_count=100,
         index_item_count=10_000,
         clean_forcibly_enable=True,
+        disk_warning_percent=100,  # the machine's own disk decides nothing
     )
     store_settings = settings.store_settings(parse_address("127.0.0.1:8081"))
     store = MessageStore.open(RealFileSystem(path), store_settings, NOW_MS)
