@@ -31,7 +31,7 @@ def broker(store: Path) -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def admin(store: Path, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
-    """The first user, alone: what other tests left is removed."""
+    """The first user, alone: others, left by other tests, are removed."""
     monkeypatch.setenv("TROVEMQ_CREDENTIALS", str(store.with_name("store.admin-credentials")))
     admin = CommandLine(broker.address)
     for quota in admin.answer("quota", "list"):
