@@ -230,7 +230,7 @@ def test_every_change_is_offered_by_a_page() -> None:
 
 
 def test_no_queues_are_not_shown_as_the_usual_eight() -> None:
-    """The question has what was typed, and the cluster says what is wrong with it."""
+    """The question has the text that was typed, and the cluster names its fault."""
     with console(cluster(), allow_changes=True) as browser:
         fields = {"token": browser.form_token(), "topic": "bills", "queues": "0"}
         _, page = browser.post("/acts/create-topic", fields)
