@@ -214,7 +214,7 @@ class Coalescer:
                 self._append(topic, queue_id, part)
 
     def _append_joined(self, groups: _Groups) -> _Groups:
-        """Appends to several queues in one run. Returns what is left, to be appended queue by queue."""
+        """Appends to several queues in one run. Returns the sends left, to be appended queue by queue."""
         joined: _Groups = {}
         size = 0
         for queue, sends in groups.items():

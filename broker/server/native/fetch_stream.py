@@ -55,7 +55,7 @@ class FetchWait:
 
     @property
     def request(self) -> PullRequest:
-        """What it asks for now."""
+        """The request that it is to answer."""
         return self._request
 
     def attempt(self, *, last: bool) -> bytes | None:
