@@ -168,7 +168,8 @@ imports: setup ## import-linter: imports point inwards, the engine knows no even
 
 .PHONY: generated
 generated: setup ## Generated code and pages are what their sources give; the rules of the tree
-	@$(RUN) -m pytest -q tests/unit/project/test_generated.py tests/unit/project/test_tidy.py
+	@$(RUN) -m pytest -q -m "not slow" tests/unit/project/test_generated.py tests/unit/project/test_tidy.py \
+	  tests/unit/project/test_words.py tests/durability/test_planted_bugs.py tests/durability/test_track_record.py
 
 # --- generated files ---------------------------------------------------------------------------
 # Of RocketMQ's protocol the messages only: broker and SDK name its methods themselves.

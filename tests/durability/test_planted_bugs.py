@@ -265,6 +265,11 @@ BUGS = (
 )
 
 
+def test_each_bug_has_its_place_in_the_code() -> None:
+    for bug in BUGS:
+        bug.source()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "_"))
 def test_the_tests_find_it(bug: Planted, trials: Trials, planting: Planting) -> None:
