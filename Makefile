@@ -167,7 +167,7 @@ imports: setup ## import-linter: imports point inwards, the engine knows no even
 	@$(VENV)/bin/lint-imports
 
 .PHONY: generated
-generated: setup ## Generated code and pages are what their sources give; the rules of the tree
+generated: setup ## Generated code and pages are as their sources give them; planted bugs fit; the rules of the tree and its words
 	@$(RUN) -m pytest -q -m "not slow" tests/unit/project/test_generated.py tests/unit/project/test_tidy.py \
 	  tests/unit/project/test_words.py tests/durability/test_planted_bugs.py tests/durability/test_track_record.py
 

@@ -537,7 +537,7 @@ class MessageStore(StoreReading):
         self.dispatch()
         if self.key_index is not None:
             self.key_index.files_by_work = False
-        self.index_left()
+        self._dispatcher.index_at_stop()
         self.flush_projections(index=True)
         self.offsets.persist()
         self.topics.write_file()

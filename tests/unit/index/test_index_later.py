@@ -170,6 +170,24 @@ def test_to_make_an_index_file_held_up_everybody() -> None:
     assert [*index_of(by_work).values()] == [*index_of(at_once).values()]
 
 
+@pytest.mark.parametrize("count", [1, SMALL.index_item_count + 50])
+def test_a_stop_while_an_index_file_was_wanted_left_its_keys_out(count: int) -> None:
+    """And RocketMQ, which reads the stopped store, never adds them."""
+    by_work, at_once = MemoryFileSystem(), MemoryFileSystem()
+    store, now = open_store(by_work), open_store(at_once)
+    store.index_later()
+    store.index_files_by_work()
+    for number in range(count):
+        for one in (store, now):
+            send(one, b"x", unique_key=f"u{number}")
+    while store.catch_up(1 << 20):
+        pass
+    assert store.lagging == ["key_index"]
+    for one in (store, now):
+        one.close(NOW_MS)
+    assert [*index_of(by_work).values()] == [*index_of(at_once).values()] != []
+
+
 def test_messages_without_keys_took_the_space_of_an_index_file() -> None:
     files = MemoryFileSystem()
     store = open_store(files)
