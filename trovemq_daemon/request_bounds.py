@@ -14,9 +14,9 @@ from typing import Any, Final, TypeVar
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from trovemq_daemon.varints import read_varint
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.varints import read_varint
 
 SIZE_ALWAYS_FINE: Final = 262_144
 """Requests up to this size are not examined: they cannot have too many parts."""

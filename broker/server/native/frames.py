@@ -22,9 +22,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from trovemq_daemon.varints import read_varint, write_varint
 from trovemq_proto.positions import QueueId
 from trovemq_proto.v1 import consumer_pb2, message_pb2
+from trovemq_proto.varints import read_varint, write_varint
 from trovemq_store.files.files import Buffer
 
 RECORDS_TAG: Final = b"\x1a"

@@ -13,11 +13,11 @@ from broker.server.rocketmq.parts import RocketmqParts
 from broker.server.rocketmq.resources import group_name, topic_to_read
 from broker.server.rocketmq.status import OK_SIZED, OK_STATUS, Context, status_of
 from trovemq_daemon.callback_handlers import Answer
-from trovemq_daemon.varints import write_varint
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
+from trovemq_proto.varints import write_varint
 from trovemq_store.engine.steps import Steps, finished
 
 ENTRIES_MAX: Final = 4_096  # of one AckMessage

@@ -26,11 +26,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from broker.server.rocketmq.status import OK_SIZED, OK_STATUS, status_of
-from trovemq_daemon.varints import write_varint
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueOffset
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
+from trovemq_proto.varints import write_varint
 from trovemq_store.engine.message_store import AppendResult
 
 

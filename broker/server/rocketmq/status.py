@@ -30,10 +30,10 @@ from google.protobuf.message import DecodeError, Message
 from trovemq_daemon.callback_handlers import Answer, Begin
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.request_bounds import check_parts
-from trovemq_daemon.varints import write_varint
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2.definition_pb2 import Code, Status
+from trovemq_proto.varints import write_varint
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Request = TypeVar("Request", bound=Message)

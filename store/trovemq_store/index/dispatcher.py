@@ -135,7 +135,6 @@ class Dispatcher:
     def index_at_stop(self) -> None:
         """As index_left(), and the projections that lag for another reason read on, AT_STOP_BYTES_MAX of the
         log at most. The next start continues with a longer lag; RocketMQ's would not."""
-        self._left_bytes = 0
         with suppress(StorageError):
             for _ in range(0, AT_STOP_BYTES_MAX, LEFT_BYTES_MAX):
                 if not self.catch_up(LEFT_BYTES_MAX):

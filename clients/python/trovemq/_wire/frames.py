@@ -17,24 +17,9 @@ field: varint tag = number << 3 | type, then by type):
 from __future__ import annotations
 
 from trovemq.fetched import Buffer
+from trovemq_proto.varints import write_varint
 
 _RECORDS_FIELD = 3
-_SMALL_VARINTS = [bytes([value]) for value in range(0x80)]
-
-
-def varint(value: int) -> bytes:
-    """A non-negative number as protobuf writes it."""
-    assert value >= 0, value
-    if value < 0x80:
-        return _SMALL_VARINTS[value]
-    if value < 0x4000:
-        return bytes((value & 0x7F | 0x80, value >> 7))
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
@@ -53,8 +38,8 @@ def append_frame(*, frame_id: int, topic: bytes, queue_id: int, records: Buffer,
     """A serialised AppendFrame; `topic` in UTF-8. Makes one copy of the records."""
     head = b"".join(
         (
-            b"\x08", varint(frame_id), b"\x12", varint(len(topic)), topic,
-            b"\x18", varint(queue_id), b"\x22", varint(len(records)),
+            b"\x08", write_varint(frame_id), b"\x12", write_varint(len(topic)), topic,
+            b"\x18", write_varint(queue_id), b"\x22", write_varint(len(records)),
         )
     )  # fmt: skip
     return b"".join((head, records, b"\x28\x01" if one_way else b""))

@@ -3,6 +3,10 @@ follow."""
 
 from __future__ import annotations
 
+from typing import Final
+
+_SMALL: Final = [bytes([value]) for value in range(0x80)]
+
 
 def read_varint(data: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
     """(the number, 0..2**64-1; the position after it). Raises IndexError for a cut number, ValueError for
@@ -25,7 +29,9 @@ def write_varint(value: int) -> bytes:
     """The bytes of a number, which is not negative."""
     assert value >= 0, "negative numbers have another form"
     if value < 0x80:
-        return bytes((value,))
+        return _SMALL[value]
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
     written = bytearray()
     while value >= 0x80:
         written.append(value & 0x7F | 0x80)
