@@ -21,7 +21,7 @@ from tests.support.bytecode import import_share
 from tests.support.durations import ProcessorClock, Recorder, recorded
 from tests.support.event_loop import EventLoop
 from tests.support.fork_server import popen
-from tests.support.hang_guard import HangGuard
+from tests.support.hang_guard import HangGuard, description
 from tests.support.tracing import Tracing, is_traced
 from tests.support.trials import pytest_terminal_summary, trials
 from trovemq.testing import DaemonProcess
@@ -123,6 +123,12 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Settings) -> bool:
 def pytest_timeout_cancel_timer() -> bool:
     _HANG_GUARD.done()
     return True
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_handlecrashitem(crashitem: str, report: pytest.TestReport) -> None:
+    """xdist's hook: a worker died in this test."""
+    report.longrepr = "\n".join(filter(None, [str(report.longrepr), description(crashitem)]))
 
 
 @pytest.hookimpl(wrapper=True)

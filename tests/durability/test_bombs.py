@@ -67,7 +67,6 @@ REFUSALS = {
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_bombs_are_refused_within_16_mib_and_a_tenth_of_a_second(trials: Trials) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.durability.bombs"],

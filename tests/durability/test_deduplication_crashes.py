@@ -20,7 +20,7 @@ from trovemq.receipts import SendReceipt
 from trovemq.testing import BrokerProcess
 from trovemq_proto.errors import TroveError
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900 if SOAK else 180)]
+pytestmark = pytest.mark.slow
 
 DAEMONS: Final = 5
 USUAL_DAEMONS: Final = 1

@@ -359,7 +359,6 @@ DECODERS: Final[dict[str, Case]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", DECODERS)
 def test_hostile_bytes(trials: Trials, name: str) -> None:
     samples, decode, documented = DECODERS[name]
@@ -367,7 +366,6 @@ def test_hostile_bytes(trials: Trials, name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_hostile_backup_manifests(trials: Trials, directory: Path) -> None:
     def decode(data: bytes) -> None:
         (directory / "manifest.json").write_bytes(data)
@@ -377,7 +375,6 @@ def test_hostile_backup_manifests(trials: Trials, directory: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_hostile_ledgers(trials: Trials, directory: Path) -> None:
     def decode(data: bytes) -> None:
         (directory / "ledger").write_bytes(data)

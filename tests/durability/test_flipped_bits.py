@@ -40,7 +40,7 @@ from trovemq_proto.records.fields import read_fields
 from trovemq_proto.records.layout import BODY_CRC_AT, PHYSICAL_OFFSET_AT, QUEUE_ID_AT
 from trovemq_store.engine.message_store import MessageStore
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 
 PARTS: Final = 2
 SIZE_MAX: Final = 65_536

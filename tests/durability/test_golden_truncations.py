@@ -23,7 +23,7 @@ from trovemq_proto.positions import EpochMs
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.settings import StoreSettings
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 
 NOW_MS: Final = EpochMs(1_800_000_000_000)
 UNREAD: Final = ("timerwheel", "timerlog/")

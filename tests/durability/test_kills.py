@@ -21,7 +21,7 @@ from tests.support.trials import SOAK, Trials
 from trovemq._verify.ledger import ACKNOWLEDGED, LedgerReader
 from trovemq.testing import BrokerProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900 if SOAK else 120)]
+pytestmark = pytest.mark.slow
 
 STORES: Final = 9
 USUAL_STORES: Final = 3
@@ -37,6 +37,7 @@ DAEMON_KILLS: Final = 5 if SOAK else 3
 NEW_LINES: Final = (100, 400)
 """So many acknowledgements lie between two kills."""
 LOOK_UPS: Final = 20
+LOOK_UPS_S_MAX: Final = 90.0
 
 
 def life_of(directory: Path, number: int, life: int, *, steps: int = 0) -> Life:
@@ -76,7 +77,7 @@ async def look_up(broker: BrokerProcess, ledger: Path, source: random.Random) ->
     with LedgerReader(ledger) as reader:
         acknowledged = [entry for entry in reader.entries() if entry.outcome == ACKNOWLEDGED]
     chosen = acknowledged[-LOOK_UPS:] + source.sample(acknowledged, LOOK_UPS)
-    async with trovemq.connect(broker.address) as client:
+    async with asyncio.timeout(LOOK_UPS_S_MAX), trovemq.connect(broker.address) as client:
         for entry in chosen:
             message = await client.get_at("orders", entry.queue_id, entry.queue_offset)
             assert message.unique_key == entry.unique_key

@@ -36,7 +36,7 @@ from tests.durability.nomemory_child import (
 )
 from tests.durability.script_check import check_queues, scan
 from tests.support.engine import NOW_MS, flush, open_store, read_queue, send
-from tests.support.trials import SOAK, Trials, strata
+from tests.support.trials import Trials, strata
 from trovemq_proto.errors import TroveError
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
@@ -72,7 +72,6 @@ def usual_trials() -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600 if SOAK else 300)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_an_allocation_that_fails_loses_nothing(
     part: int, trials: Trials, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -197,7 +196,6 @@ def test_an_append_that_has_no_memory_when_it_is_written_ends_the_store(
 
 # --- a small memory -----------------------------------------------------------------------------------
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_store_of_384_mib_is_written_and_read_within_256_mib(trials: Trials, tmp_path: Path) -> None:
     """The limit is on the data that the process makes (RLIMIT_DATA): pages of mapped files are the kernel's
     to take back."""

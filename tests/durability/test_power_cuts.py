@@ -31,7 +31,7 @@ from tests.support.trials import SOAK, Trials
 from trovemq.testing import BrokerProcess
 from trovemq_store.settings import FlushMode
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900 if SOAK else 120)]
+pytestmark = pytest.mark.slow
 
 WHAT: Final = "power cuts of a mounted file system"
 STORES: Final = 10

@@ -18,7 +18,7 @@ from tests.support.trials import Trials
 from trovemq import Client
 from trovemq.testing import BrokerProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 
 JOBS: Final = 1_000
 USUAL_JOBS: Final = 60

@@ -22,7 +22,7 @@ from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.fields import read_fields
 from trovemq_store.engine.message_store import MessageStore
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 
 RECORDS_CUT: Final = 4
 USUAL_LOG_CUTS: Final = 100

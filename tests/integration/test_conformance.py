@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "conformance"
 SIDE_BY_SIDE = 2  # suites at a time: most of their time is waiting
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from trovemq import Client, TroveError, errors
 from trovemq.testing import BrokerProcess
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 
-pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
 FRAME = 2_000 if SOAK else 500
 FLIGHTS = FLIGHT_COUNT if SOAK else 20_000

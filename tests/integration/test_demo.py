@@ -30,7 +30,7 @@ from tests.support.fork_server import run
 from tests.support.trials import SOAK
 from trovemq.testing import BrokerProcess, free_port
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.slow
 
 STEP_TIMEOUT_S = 120.0
 MODULE = "deploy.demo" if SOAK else "tests.integration.small_demo"

@@ -18,7 +18,7 @@ from trovemq.testing import BrokerProcess, free_port
 from trovemq_proto.records import Message, parse_properties
 from trovemq_proto.v1 import message_pb2, message_pb2_grpc
 
-pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
 QUEUES = 2
 

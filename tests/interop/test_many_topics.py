@@ -22,7 +22,7 @@ from trovemq_proto.positions import QueueId
 from trovemq_store.files.real import RealFileSystem
 from trovemq_store.topics.topics import NewTopic
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.slow
 
 TOPICS, QUEUES = 1_000, 8
 

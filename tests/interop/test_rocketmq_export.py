@@ -38,7 +38,7 @@ from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.files.real import RealFileSystem
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.slow
 
 TOPICS: Final = ("bills", "deals", "entries", "orders", "sizes")
 CONFIG: Final = {

@@ -18,23 +18,16 @@ from tests.pipeline.warm_python import warm_python
 from tests.support.golden import unpack
 from trovemq_spark.session import make_session
 
-TIME_MAX_S: Final = 600
 SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 for _name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
     os.environ.setdefault(_name, SHORT_LIVED)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """`--dist loadgroup` runs all tests of the session on one worker, which alone starts Spark.
-
-    A time-out within a call to the JVM leaves its answer to the next call, and every later test fails: any of
-    them may be first and has the time to start Spark on a busy machine.
-    """
+    """`--dist loadgroup` runs all tests of the session on one worker, which alone starts Spark."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("spark"))
-            if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(TIME_MAX_S))
 
 
 @pytest.fixture(scope="session")

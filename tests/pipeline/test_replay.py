@@ -190,7 +190,6 @@ def test_an_archive_and_a_live_topic_are_sources_too_and_filters_choose(
 
 
 @pytest.mark.skipif(not PIPELINE_LONG, reason="a driver of its own: PIPELINE_LONG=1")
-@pytest.mark.timeout(600)
 def test_killed_at_random_moments_and_resumed_every_message_is_there_once(
     spark: SparkSession, broker: BrokerProcess, store: Path, tmp_path: Path
 ) -> None:

@@ -65,7 +65,6 @@ def test_every_block_is_of_a_kind_that_is_run_or_compared() -> None:
         assert below != "text" or above == "python"
 
 
-@pytest.mark.timeout(400)
 def test_the_blocks_run_in_order_and_print_what_the_page_says(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

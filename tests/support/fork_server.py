@@ -14,6 +14,7 @@ standard streams, reached by signals and ended by its exit code.
 | 3    | the intermediate process forks the child and exits                                                  |
 | 4    | the kernel gives the orphan to the nearest "subreaper", which the test's process is for that moment |
 | 5    | the server answers with the child's process id                                                      |
+| 6    | the child asks the kernel to be killed when the test's process ends, and continues as MODULE        |
 
 Commands other than those of PRELOADED start as usual.
 """
@@ -33,6 +34,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -41,6 +43,9 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 REQUEST_SIZE_MAX: Final = 1 << 17
 PID_SIZE: Final = 8
+ANSWER_S_MAX: Final = 180.0
+"""The first answer waits for a module's imports."""
+PR_SET_PDEATHSIG: Final = 1
 PR_SET_CHILD_SUBREAPER: Final = 36
 DAEMON: Final = ("trovemq_daemon.cli", "uvicorn.protocols.http.h11_impl", "uvloop")
 PRELOADED: Final[Mapping[str, tuple[str, ...]]] = {
@@ -85,6 +90,7 @@ class ForkedProcess(subprocess.Popen[Any]):
             "arguments": command[2:],
             "environment": dict(os.environ if given["env"] is None else given["env"]),
             "directory": str(given["cwd"] or Path.cwd()),
+            "parent": os.getpid(),
         }
         self.pid = _server().fork(request, descriptors)
         self._child_created = True
@@ -137,6 +143,7 @@ class _Server:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.settimeout(ANSWER_S_MAX)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.support.fork_server", str(theirs.fileno())],
@@ -155,11 +162,16 @@ class _Server:
             try:
                 socket.send_fds(self._socket, [json.dumps(request).encode()], descriptors)
                 answer = self._socket.recv(PID_SIZE)
+            except TimeoutError as error:
+                self._process.kill()  # a late answer would be taken for that of the next request
+                raise RuntimeError(f"no answer of the fork server in {ANSWER_S_MAX:g} s") from error
             finally:
                 _set_subreaper(False)
         if not answer:
             raise RuntimeError(f"the fork server ended with {self._process.wait()}")
-        return int.from_bytes(answer)
+        if not (pid := int.from_bytes(answer)):
+            raise RuntimeError("the fork server could not fork")
+        return pid
 
     def close(self) -> None:
         self._socket.close()
@@ -178,8 +190,12 @@ def _server() -> _Server:
 
 
 def _set_subreaper(on: bool) -> None:
-    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+    _prctl(PR_SET_CHILD_SUBREAPER, int(on))
+
+
+def _prctl(option: int, value: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option}, {value})")
 
 
 # --- the server's side --------------------------------------------------------------------------------
@@ -203,10 +219,15 @@ def serve(requests: socket.socket) -> dict[str, Any]:
         reported, tell = os.pipe()
         intermediate = os.fork()
         if intermediate == 0:
-            child = os.fork()
+            intermediate = os.getpid()
+            try:
+                child = os.fork()
+            except OSError:
+                os._exit(1)
             if child != 0:
                 os.write(tell, child.to_bytes(PID_SIZE))
                 os._exit(0)
+            _end_with(request["parent"], intermediate)
             for number, descriptor in enumerate(descriptors):
                 os.dup2(descriptor, number)
             os.closerange(3, 1 << 16)
@@ -218,6 +239,15 @@ def serve(requests: socket.socket) -> dict[str, Any]:
         for descriptor in (reported, *descriptors):
             os.close(descriptor)
         requests.send(child.to_bytes(PID_SIZE))
+
+
+def _end_with(parent: int, first: int) -> None:
+    """When the parent ends, this process is killed. Until `first` has ended, that is its parent."""
+    while os.getppid() == first:
+        time.sleep(0)
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)  # it has ended before
 
 
 def become(request: Mapping[str, Any]) -> None:

@@ -95,3 +95,39 @@ def test_two_threads_that_start_daemons_first_share_a_server(monkeypatch: pytest
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(lambda _: fork_server._server(), range(2))
     assert first is second
+
+
+STARTS_AND_IS_KILLED = """
+import os, signal, sys
+from tests.support.fork_server import popen
+ports = ["--listen", "127.0.0.1:0", "--http", "off"]
+daemon = popen([sys.executable, "-m", "broker", "--store", sys.argv[1], *ports])
+print(daemon.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_worker_that_was_killed_left_its_daemons(tmp_path: Path) -> None:
+    """As the guard against hangs ends it. Its output ends with the last process that has it."""
+    command = [sys.executable, "-c", STARTS_AND_IS_KILLED, str(tmp_path)]
+    with subprocess.Popen(command, cwd=fork_server.ROOT, stdout=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout is not None
+        daemon = int(worker.stdout.readline())
+        try:
+            worker.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            os.kill(daemon, signal.SIGKILL)
+            pytest.fail("the daemon lives")
+    assert worker.returncode == -signal.SIGKILL
+
+
+def test_a_silent_server_is_an_error_and_its_end_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fork_server, "ANSWER_S_MAX", 0.01)
+    server = fork_server._Server()
+    os.kill(server._process.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(RuntimeError, match=r"no answer of the fork server in 0\.01 s"):
+            server.fork({}, [])
+    finally:
+        server.close()
+    assert server._process.returncode == -signal.SIGKILL
