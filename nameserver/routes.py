@@ -57,6 +57,7 @@ class Broker:
     version: str = ""
     tls_address: str = ""
     draining: bool = False
+    drained: bool = False
 
 
 @dataclass(frozen=True, slots=True)

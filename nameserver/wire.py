@@ -21,6 +21,7 @@ def broker_from_wire(info: common_pb2.BrokerInfo) -> Broker:
         version=info.version,
         tls_address=info.tls_address,
         draining=info.draining,
+        drained=info.drained,
     )
 
 
@@ -43,6 +44,7 @@ def route_to_wire(route: BrokerRoute) -> common_pb2.BrokerRoute:
         version=broker.version,
         tls_address=broker.tls_address,
         draining=broker.draining,
+        drained=broker.drained,
     )
     topics = [
         common_pb2.TopicRoute(

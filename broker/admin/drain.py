@@ -40,7 +40,7 @@ class DrainState(Enum):
 class Drain:
     """The state of one broker. Used on its event loop, where `run()` must run as a task.
 
-    withdraw: takes the broker out of the routes for writing (True), or puts it back (False).
+    withdraw: sets whether routes leave the broker out for writing, and whether they call it drained.
     open_transactions: counts the open atomic transactions.
     request_stop: asks the daemon to stop, with a reason.
     """
@@ -49,7 +49,7 @@ class Drain:
         self,
         broker: str,
         appender: Appender,
-        withdraw: Callable[[bool], None],
+        withdraw: Callable[[bool, bool], None],
         open_transactions: Callable[[], int],
         request_stop: Callable[[str], None],
     ) -> None:
@@ -89,7 +89,7 @@ class Drain:
         ends = asyncio.get_running_loop().time() + grace_ms / 1000
         if self.state is DrainState.SERVING:
             self.state, self._grace_ends = DrainState.DRAINING, ends
-            self._withdraw(True)
+            self._withdraw(True, False)
             get_logger().info("broker.draining", grace_ms=grace_ms)
         self._grace_ends = min(self._grace_ends, ends)
         self._stop_wait_s = None if stop_wait_max_ms is None else stop_wait_max_ms / 1000
@@ -103,7 +103,7 @@ class Drain:
             return
         self.state, self._stop_wait_s = DrainState.SERVING, None
         self._appender.drain(None)
-        self._withdraw(False)
+        self._withdraw(False, False)
         get_logger().info("broker.serving_again")
         self._changed.set()
 
@@ -126,6 +126,7 @@ class Drain:
                 return self._grace_ends - now
             self.state = DrainState.DRAINED
             self._appender.drain(TroveError(errors.SERVICE_NOT_AVAILABLE, self._refusal))
+            self._withdraw(True, True)
             get_logger().info("broker.drained")
         if self.state is DrainState.DRAINED and self._stop_wait_s is not None:
             if self._open_transactions() and now < self._stop_by:

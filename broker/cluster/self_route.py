@@ -16,7 +16,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import route_pb2, route_pb2_grpc
 
-_Fields = tuple[bool, list[tuple[str, int, str]]]
+_Fields = tuple[tuple[bool, bool], list[tuple[str, int, str]]]
 
 WATCHERS_MAX: Final = 10_000
 TOPICS_ASKED_MAX: Final = 1_024
@@ -108,7 +108,8 @@ class SelfRouteService(route_pb2_grpc.RouteServiceServicer):
     def _fields(self, topics: Sequence[TopicSummary]) -> _Fields:
         """The parts of a route that can change."""
         fields = [(topic.name, topic.queue_count, topic.message_type) for topic in topics]
-        return self._view.description().draining, fields
+        description = self._view.description()
+        return (description.draining, description.drained), fields
 
     async def _reply(self, topics: Sequence[TopicSummary], *, always: bool = False) -> route_pb2.ClusterReply:
         """This broker with the present state of these topics; an empty reply if there are none, unless

@@ -28,6 +28,7 @@ class BrokerDescription:
     version: str
     tls_address: str = ""
     draining: bool = False
+    drained: bool = False
 
 
 class TopicSummary(Protocol):
@@ -108,10 +109,11 @@ class LocalBroker:
     def description(self) -> BrokerDescription:
         return self._description
 
-    def withdraw(self, draining: bool) -> None:
-        """Sets whether the description asks writers to use other brokers."""
-        if draining != self._description.draining:
-            self._description = replace(self._description, draining=draining)
+    def withdraw(self, draining: bool, drained: bool) -> None:
+        """Sets whether the description asks writers to use other brokers, and whether it refuses them."""
+        changed = replace(self._description, draining=draining, drained=drained)
+        if changed != self._description:
+            self._description = changed
             self._changes += 1
             for listener in self._listeners:
                 listener()
@@ -154,6 +156,7 @@ def broker_info(view: BrokerView) -> common_pb2.BrokerInfo:
         version=description.version,
         tls_address=description.tls_address,
         draining=description.draining,
+        drained=description.drained,
     )
 
 

@@ -128,6 +128,7 @@ class FakeCluster(FakeClient):
     counters: dict[str, dict[str, int]] = field(default_factory=dict)
     down: set[str] = field(default_factory=set)
     draining: set[str] = field(default_factory=set)
+    drained: set[str] = field(default_factory=set)
     tracks: dict[str, MessageTrack] = field(default_factory=dict)
     users: Listed = field(default_factory=Listed)
     rules: Listed = field(default_factory=Listed)
@@ -146,7 +147,12 @@ class FakeCluster(FakeClient):
         )
         infos = [
             BrokerInfo(
-                "DefaultCluster", name, f"{name}:8081", flush_mode="sync", draining=name in self.draining
+                "DefaultCluster",
+                name,
+                f"{name}:8081",
+                flush_mode="sync",
+                draining=name in self.draining | self.drained,
+                drained=name in self.drained,
             )
             for name in self.brokers
         ]

@@ -26,6 +26,7 @@ class BrokerInfo:
         version: The broker's version.
         tls_address: HOST:PORT of the TLS port; empty if it has none.
         draining: Whether it is drained or is about to be, so that messages are sent to other brokers.
+        drained: Whether it refuses new messages. (Of an older server: False.)
     """
 
     cluster: str
@@ -40,6 +41,7 @@ class BrokerInfo:
     version: str = ""
     tls_address: str = ""
     draining: bool = False
+    drained: bool = False
 
 
 @dataclass(frozen=True, slots=True)

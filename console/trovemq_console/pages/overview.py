@@ -103,8 +103,9 @@ def remarks_of(answer: BrokerAnswer) -> tuple[Remark, ...]:
         return (Remark("warn", f"its counters are not shown: {answer.problem}"),)
     if answer.counters is None:
         return (Remark("bad", f"did not answer: {answer.problem}"),)
+    state = "drained" if answer.info.drained else "draining"
     drained = (
-        [Remark("warn", "it is drained: new messages go to other brokers")] if answer.info.draining else []
+        [Remark("warn", f"it is {state}: new messages go to other brokers")] if answer.info.draining else []
     )
     return (
         *drained,

@@ -67,7 +67,7 @@ class TopicRoute(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queue_count: _Optional[int] = ..., message_type: _Optional[str] = ...) -> None: ...
 
 class BrokerInfo(_message.Message):
-    __slots__ = ("cluster", "name", "address", "store_host_ipv6", "append_property_crc", "body_size_max", "batch_size_max", "data_version", "flush_mode", "version", "tls_address", "draining")
+    __slots__ = ("cluster", "name", "address", "store_host_ipv6", "append_property_crc", "body_size_max", "batch_size_max", "data_version", "flush_mode", "version", "tls_address", "draining", "drained")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -80,6 +80,7 @@ class BrokerInfo(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TLS_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
+    DRAINED_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     name: str
     address: str
@@ -92,7 +93,8 @@ class BrokerInfo(_message.Message):
     version: str
     tls_address: str
     draining: bool
-    def __init__(self, cluster: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., store_host_ipv6: _Optional[bool] = ..., append_property_crc: _Optional[bool] = ..., body_size_max: _Optional[int] = ..., batch_size_max: _Optional[int] = ..., data_version: _Optional[int] = ..., flush_mode: _Optional[str] = ..., version: _Optional[str] = ..., tls_address: _Optional[str] = ..., draining: _Optional[bool] = ...) -> None: ...
+    drained: bool
+    def __init__(self, cluster: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., store_host_ipv6: _Optional[bool] = ..., append_property_crc: _Optional[bool] = ..., body_size_max: _Optional[int] = ..., batch_size_max: _Optional[int] = ..., data_version: _Optional[int] = ..., flush_mode: _Optional[str] = ..., version: _Optional[str] = ..., tls_address: _Optional[str] = ..., draining: _Optional[bool] = ..., drained: _Optional[bool] = ...) -> None: ...
 
 class BrokerRoute(_message.Message):
     __slots__ = ("broker", "topics", "removed_topics")

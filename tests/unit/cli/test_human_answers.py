@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.cli.conftest import FakeClient
-from trovemq import TopicHold
+from trovemq import BrokerInfo, BrokerRoute, ClusterState, TopicHold
 from trovemq.cli.render import body_preview, humane_size, printable
 
 
@@ -43,6 +43,23 @@ def test_every_verb_says_something_to_people(run: Any) -> None:
     assert b"billing" in run("group", "offset", "get", "billing", "orders", "0").out
     assert b"before" in run("group", "offset", "reset", "billing", "orders", "--to-min").out
     assert b"orders/0@0 [paid]" in run("tail", "orders", "--from-start", "--max", "1").out
+
+
+@pytest.mark.parametrize(
+    ("draining", "drained", "state"),
+    [(False, False, b"serving"), (True, False, b"draining"), (True, True, b"drained")],
+)
+def test_a_drained_broker_is_not_called_draining(
+    run: Any, monkeypatch: pytest.MonkeyPatch, draining: bool, drained: bool, state: bytes
+) -> None:
+    info = BrokerInfo("c", "broker-a", "127.0.0.1:8081", draining=draining, drained=drained)
+
+    async def cluster(_: FakeClient) -> ClusterState:
+        return ClusterState((BrokerRoute(info, ()),))
+
+    monkeypatch.setattr(FakeClient, "cluster", cluster)
+    assert state in run("cluster").out
+    assert run("--json", "cluster").objects[0]["state"] == state.decode()
 
 
 def test_describe_says_for_whom_a_topic_keeps_the_log(run: Any, client: FakeClient) -> None:

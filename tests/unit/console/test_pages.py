@@ -62,10 +62,11 @@ def tile(page: str, label: str) -> str:
     return match[1]
 
 
-def test_a_drained_broker_says_that_it_takes_no_new_messages() -> None:
-    with console(FakeCluster(draining={"broker-a"})) as browser:
+@pytest.mark.parametrize("state", ["draining", "drained"])
+def test_a_drained_broker_says_that_it_takes_no_new_messages(state: str) -> None:
+    with console(FakeCluster(**{state: {"broker-a"}})) as browser:  # type: ignore[arg-type]
         page = browser.get("/")
-    assert "it is drained: new messages go to other brokers" in page
+    assert f"it is {state}: new messages go to other brokers" in page
     assert ">fine<" not in page
 
 

@@ -348,7 +348,7 @@ async def test_who_asks_for_changes_gets_no_topic_twice() -> None:
             ["t1", "t2", "t3"],
         )
         topics.changes_known = True
-        broker.withdraw(True)
+        broker.withdraw(True, False)
         last = await watch.read()
         assert (last.changes, last.brokers[0].broker.draining, len(last.brokers[0].topics)) == (True, True, 0)
         service.close()

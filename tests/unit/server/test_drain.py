@@ -133,8 +133,10 @@ def test_watchers_of_routes_learn_of_it(asked: dict[str, Any]) -> None:
     async def steps(bench: Bench) -> None:
         watch = bench.calls.all._route.WatchRoutes(route_pb2.WatchRoutesRequest(**asked), None)
         assert not (await anext(watch)).brokers[0].broker.draining
-        await bench.drain()
-        assert (await anext(watch)).brokers[0].broker.draining
+        await bench.drain(grace_ms=1_000)
+        first, second = [(await anext(watch)).brokers[0].broker for _ in range(2)]
+        assert (first.draining, first.drained) == (True, False)
+        assert (second.draining, second.drained) == (True, True)
 
     scene(steps)
 
@@ -165,7 +167,7 @@ class Alone:
     def __init__(self) -> None:
         self.open, self.stopped_at, self.appender = 0, -1.0, FakeAppender()
         appender: Any = self.appender
-        self.drain = Drain("b", appender, lambda _draining: None, lambda: self.open, self._stop)
+        self.drain = Drain("b", appender, lambda _draining, _drained: None, lambda: self.open, self._stop)
         self.task = asyncio.create_task(self.drain.run())
 
     def _stop(self, _reason: str) -> None:

@@ -60,6 +60,7 @@ def broker_info(info: common_pb2.BrokerInfo) -> BrokerInfo:
         version=info.version,
         tls_address=info.tls_address,
         draining=info.draining,
+        drained=info.drained,
     )
 
 

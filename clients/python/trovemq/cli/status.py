@@ -13,7 +13,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
 
 if TYPE_CHECKING:
-    from trovemq import BrokerRoute
+    from trovemq import BrokerInfo, BrokerRoute
 
 
 def register(app: typer.Typer) -> None:
@@ -42,11 +42,17 @@ async def cluster(session: Session) -> None:
             len(route.topics),
             route.broker.flush_mode,
             route.broker.version,
-            "draining" if route.broker.draining else "serving",
+            _state(route.broker),
         )
         for route in state.brokers
     ]
     session.output.show(table(columns, rows, numbers=("topics",)))
+
+
+def _state(broker: BrokerInfo) -> str:
+    if broker.drained:
+        return "drained"
+    return "draining" if broker.draining else "serving"
 
 
 def broker_fields(route: BrokerRoute) -> dict[str, object]:
@@ -60,6 +66,7 @@ def broker_fields(route: BrokerRoute) -> dict[str, object]:
         "bodySizeMax": broker.body_size_max,
         "batchSizeMax": broker.batch_size_max,
         "draining": broker.draining,
+        "state": _state(broker),
         "dataVersion": broker.data_version,
         "version": broker.version,
         "topics": sorted(topic.topic for topic in route.topics),
