@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from trovemq_daemon.errors import SettingsError
+from trovemq_daemon.private_files import warn_of_mode
 from trovemq_daemon.users import Secret, User, UserKind, check_access_key
 from trovemq_proto.authentication.scram import SALT_SIZE
 from trovemq_proto.errors import TroveError
@@ -62,17 +63,18 @@ class KnownUsers:
 def read_users(path: Path, salt_key: bytes, before: KnownUsers) -> KnownUsers:
     """Reads the file; blocks. Salts are derived from `salt_key`. Raises SettingsError, which names the file
     and its fault."""
+    warn_of_mode(path)
     try:
         with path.open("rb") as file:
             content = file.read(FILE_SIZE_MAX + 1)
     except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror}") from None
+        raise SettingsError(f"users_file {path} cannot be read: {error.strerror}") from None
     if len(content) > FILE_SIZE_MAX:
-        raise SettingsError(f"{path} has more than {FILE_SIZE_MAX} bytes")
+        raise SettingsError(f"users_file {path} has more than {FILE_SIZE_MAX} bytes")
     try:
         return parse_users(content, salt_key, before)
     except ValueError as error:
-        raise SettingsError(f"{path}: {error}") from None
+        raise SettingsError(f"users_file {path}: {error}") from None
 
 
 def parse_users(content: bytes, salt_key: bytes, before: KnownUsers) -> KnownUsers:

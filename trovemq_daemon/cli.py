@@ -14,6 +14,7 @@ import typer
 from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.lifecycle import ExitCode
 from trovemq_daemon.logging import configure_logging, get_logger
+from trovemq_daemon.private_files import warn_of_mode
 from trovemq_daemon.setting_report import format_config
 from trovemq_daemon.settings import Loaded, load_settings
 
@@ -95,4 +96,6 @@ def run_cli(
     configure_logging(settings.log_level, settings.log_format)
     for warning in loaded.warnings:
         get_logger().warning("settings.ignored", message=warning)
+    if loaded.secret_file is not None:
+        warn_of_mode(loaded.secret_file)
     return run(loaded)

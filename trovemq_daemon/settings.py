@@ -122,11 +122,13 @@ class _Checked(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Loaded(Generic[S]):
-    """The settings, the source of each (by our name), and warnings, of which each is to be logged."""
+    """The settings, the source of each (by our name), and warnings, of which each is to be logged.
+    `secret_file`: the settings file, if it has a secret."""
 
     settings: S
     sources: dict[str, str]
     warnings: tuple[str, ...]
+    secret_file: Path | None = None
 
     @property
     def written(self) -> frozenset[str]:
@@ -231,4 +233,8 @@ def load_settings(
     loader.apply(read_environment(environment, environment_prefix), fold_case=True)
     loader.apply(read_assignments(assignments))
     loader.apply(read_flags(flags or {}))
-    return loader.result()
+    loaded = loader.result()
+    in_file = any(
+        one.secret and loaded.sources[name].startswith("file ") for name, one in settings_of(cls).items()
+    )
+    return dataclasses.replace(loaded, secret_file=path) if in_file else loaded

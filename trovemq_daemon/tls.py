@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.logging import get_logger
+from trovemq_daemon.private_files import warn_of_mode
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -50,7 +51,8 @@ def read_identity(certificate_path: Path, key_path: Path) -> TlsIdentity:
     """Reads both files. Raises SettingsError that names the file and its fault."""
     from cryptography import x509
 
-    certificate_pem, key_pem = _read(certificate_path), _read(key_path)
+    certificate_pem, key_pem = _read(certificate_path, "tls_certificate"), _read(key_path, "tls_key")
+    warn_of_mode(key_path)
     try:
         certificate = x509.load_pem_x509_certificates(certificate_pem)[0]
     except ValueError:
@@ -116,21 +118,21 @@ def log_identity(identity: TlsIdentity) -> None:
         log.info("tls.certificate")
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, setting: str) -> bytes:
     try:
         with path.open("rb") as file:
             content = file.read(PEM_SIZE_MAX + 1)
     except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror}") from None
+        raise SettingsError(f"{setting} {path} cannot be read: {error.strerror}") from None
     if len(content) > PEM_SIZE_MAX:
-        raise SettingsError(f"{path} has more than {PEM_SIZE_MAX} bytes")
+        raise SettingsError(f"{setting} {path} has more than {PEM_SIZE_MAX} bytes")
     return content
 
 
 def _read_certificates(path: Path) -> bytes:
     from cryptography import x509
 
-    pem = _read(path)
+    pem = _read(path, "tls_client_ca")
     try:
         x509.load_pem_x509_certificates(pem)
     except ValueError:
@@ -142,7 +144,7 @@ def _read_revocations(path: Path, authorities: bytes) -> bytes:
     """Reads revocation lists: at least one for each authority."""
     from cryptography import x509
 
-    pem = _read(path)
+    pem = _read(path, "tls_client_crl")
     blocks = re.findall(rb"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", pem, re.DOTALL)
     try:
         lists = [x509.load_pem_x509_crl(block) for block in blocks]

@@ -505,8 +505,8 @@ class BrokerSettings(RetentionSettings):
         if not self.nameserver_credentials_file:
             return None
         path = Path(self.nameserver_credentials_file)
-        read_credentials(path)
-        return lambda: read_credentials(path)
+        read_credentials(path, "nameserver_credentials_file")
+        return lambda: read_credentials(path, "nameserver_credentials_file")
 
     def registration_settings(self) -> RegistrationSettings:
         """How this broker registers at nameservers."""

@@ -20,6 +20,7 @@ import trovemq
 from trovemq import Client, ClientOptions, TroveError
 from trovemq_console.app import make_app
 from trovemq_console.settings import ConsoleSettings, is_loopback
+from trovemq_proto.file_modes import warn_of_mode
 
 SERVER_DEFAULT: Final = "127.0.0.1:8081"
 CONNECTIONS_MAX: Final = 128
@@ -128,6 +129,8 @@ def _run(settings: ConsoleSettings) -> int:
         return _failed(f"cannot listen on {settings.host}:{settings.port}: {reason}", ADDRESS_IN_USE)
     settings = settings.with_port(bound.getsockname()[1])
     certificate, key = settings.tls or (None, None)
+    if key is not None:
+        warn_of_mode(key)
     config = uvicorn.Config(
         make_app(settings, lambda: _connect(settings.server)),
         log_config=None,

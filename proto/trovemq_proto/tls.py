@@ -24,6 +24,7 @@ from typing import Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.file_modes import warn_of_mode
 
 PEM_SIZE_MAX: Final = 1 << 20
 VARIABLE: Final = "TROVEMQ_TLS"
@@ -120,7 +121,9 @@ def read_tls(options: TlsOptions) -> ClientTls:
 
 
 def _read_ca(path: Path) -> bytes:
-    pem = b"".join(_CERTIFICATE.findall(_read(path)))  # comments may have characters that ssl does not read
+    pem = b"".join(
+        _CERTIFICATE.findall(_read(path, "CA"))
+    )  # comments may have characters that ssl does not read
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=pem.decode("ascii"))
     except (ssl.SSLError, ValueError):
@@ -130,7 +133,8 @@ def _read_ca(path: Path) -> bytes:
 
 
 def _read_pair(path: Path, key_path: Path) -> tuple[bytes, bytes]:
-    certificate, key = _read(path), _read(key_path)
+    certificate, key = _read(path, "CERT"), _read(key_path, "KEY")
+    warn_of_mode(key_path)
     if b"-----BEGIN CERTIFICATE-----" not in certificate:
         raise _fault(path, "holds no certificate in PEM form")
     if b"ENCRYPTED" in key:
@@ -147,14 +151,15 @@ def _read_pair(path: Path, key_path: Path) -> tuple[bytes, bytes]:
     return certificate, key
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, what: str) -> bytes:
+    named_by = f"--tls-{what.lower()}, {VARIABLE}_{what}"
     try:
         with path.open("rb") as file:
             content = file.read(PEM_SIZE_MAX + 1)
     except OSError as error:
-        raise _fault(path, f"cannot be read: {error.strerror}") from None
+        raise _fault(path, f"cannot be read: {error.strerror} ({named_by})") from None
     if len(content) > PEM_SIZE_MAX:
-        raise _fault(path, f"has more than {PEM_SIZE_MAX} bytes")
+        raise _fault(path, f"has more than {PEM_SIZE_MAX} bytes ({named_by})")
     return content
 
 

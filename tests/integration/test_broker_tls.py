@@ -64,4 +64,6 @@ async def test_a_broker_without_its_certificate_does_not_start(tmp_path: Path) -
         tmp_path / "store", arguments=[*TLS, "--tls-certificate", str(missing), "--tls-key", str(missing)]
     )
     assert broker.wait() == 2
-    assert broker.lines[-1]["reason"] == f"{missing} cannot be read: No such file or directory"
+    assert (
+        broker.lines[-1]["reason"] == f"tls_certificate {missing} cannot be read: No such file or directory"
+    )

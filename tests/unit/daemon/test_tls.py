@@ -46,6 +46,7 @@ def files(tmp_path: Path, identity: TlsIdentity) -> tuple[Path, Path]:
     certificate, key = tmp_path / "broker.crt", tmp_path / "broker.key"
     certificate.write_bytes(identity.certificate)
     key.write_bytes(identity.key)
+    key.chmod(0o600)
     return certificate, key
 
 

@@ -197,7 +197,7 @@ async def test_a_secret_that_is_changed_ends_the_old_ones_registration(
     broker, _ = local_broker()
     async with served(users_file) as (app, address):
         registrations = Registrations(
-            [address], broker, FAST, lambda: 0.5, None, lambda: read_credentials(own)
+            [address], broker, FAST, lambda: 0.5, None, lambda: read_credentials(own, "x")
         )
         (registration,) = registrations.registrations
         registrations.start()
@@ -232,11 +232,11 @@ async def test_files_that_do_not_work_stop_the_start(tmp_path: Path) -> None:
         async with served(tmp_path / "none.toml"):
             pass
     with pytest.raises(SettingsError, match="no such file"):
-        read_credentials(tmp_path / "none")
+        read_credentials(tmp_path / "none", "x")
     own = tmp_path / "own"
     own.write_bytes(b"secret_key=\xffcanary")
     with pytest.raises(SettingsError, match="not UTF-8") as raised:
-        read_credentials(own)
+        read_credentials(own, "x")
     assert "canary" not in str(raised.value)
 
 

@@ -17,6 +17,7 @@ CANARY = "canary-secret-4"
 def file(tmp_path: Path) -> str:
     path = tmp_path / "credentials"
     path.write_text(f"# of the file\naccess_key = file\nsecret_key={CANARY}=\n", encoding="utf-8")
+    path.chmod(0o600)
     return str(path)
 
 
@@ -68,8 +69,20 @@ def test_a_file_that_is_wrong_is_not_shown(text: str, tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TroveError, match="nowhere cannot be read"):
+    with pytest.raises(TroveError, match=r"nowhere \(credentials_file\) cannot be read"):
         trovemq.ClientOptions(credentials_file=str(tmp_path / "nowhere")).credentials()
+
+
+@pytest.mark.parametrize(("text", "fault"), [(None, "cannot be read: No such file"), ("a", "line 1 is not")])
+def test_an_error_of_the_environments_file_did_not_name_the_variable(
+    text: str | None, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "of-a-profile-of-last-year"
+    if text is not None:
+        path.write_text(text, encoding="utf-8")
+    monkeypatch.setenv("TROVEMQ_CREDENTIALS", str(path))
+    with pytest.raises(TroveError, match=rf"year \(TROVEMQ_CREDENTIALS\):? {fault}"):
+        trovemq.ClientOptions().credentials()
 
 
 def test_a_file_is_read_as_it_is_written() -> None:

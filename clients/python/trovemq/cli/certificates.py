@@ -13,6 +13,7 @@ import typer
 from trovemq.cli.session import Session, verb
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.file_modes import warn_of_mode
 
 if TYPE_CHECKING:
     from trovemq._certificates import KeyPair
@@ -203,6 +204,7 @@ def _authority(directory: Path) -> tuple[bytes, bytes]:
             ) from None
         except OSError as error:
             raise _illegal(f"{path} cannot be read: {error.strerror}") from None
+    warn_of_mode(path)  # the key
     certificate, key = contents
     return certificate, key
 

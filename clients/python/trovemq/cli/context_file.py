@@ -17,6 +17,7 @@ from typing import Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.file_modes import warn_of_mode
 
 VARIABLE: Final = "TROVEMQ_CONFIG"
 CONTEXTS_MAX: Final = 1_000
@@ -78,8 +79,8 @@ def check_name(name: str) -> None:
 
 
 def load_contexts() -> Contexts:
-    """The contexts of the file; none if it is missing. Raises TroveError REQUEST_ILLEGAL if it cannot be
-    read."""
+    """The contexts of the file; none if it is missing. Logs a warning if it has a secret that others may
+    read. Raises TroveError REQUEST_ILLEGAL if it cannot be read."""
     path = contexts_path()
     try:
         with path.open("rb") as file:
@@ -95,6 +96,8 @@ def load_contexts() -> Contexts:
     except (ValueError, KeyError, TypeError, AttributeError):
         text = f"{path} is not a file of contexts; correct or delete it"
         raise TroveError(errors.REQUEST_ILLEGAL, text) from None
+    if any("@" in server for server in servers.values()):
+        warn_of_mode(path)
     return Contexts(path, servers, current if current in servers else None)
 
 
