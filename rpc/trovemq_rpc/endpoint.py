@@ -22,14 +22,12 @@ from trovemq_rpc.listening import name_of
 from trovemq_rpc.loop_parts import LoopParts
 from trovemq_rpc.metrics import Metrics
 from trovemq_rpc.options import Options
-from trovemq_rpc.rest import Rest, Share
+from trovemq_rpc.rest import READ_SIZE_SHORT, RESTS_SIZE_MAX, WORK_A_TURN_MAX, Rest, Share
 from trovemq_rpc.tls import Tls
 from trovemq_rpc.upkeep import Upkeep
 
 JOIN_TOTAL_MAX: Final = 64 << 10
 """Output up to this is joined into one buffer, which is cheaper for the kernel than many."""
-OUTPUT_UNCOUNTED: Final = 64 << 10
-"""The output that a connection may hold without the budget: small answers are not worth the counting."""
 LINGER_S: Final = 1.0  # how long the peer may take to read a GOAWAY before its connection is closed
 WRITE_HIGH: Final = 1 << 20
 """The transport's buffer: above it streams wait, and are written in turns. A turn of the loop takes as much
@@ -37,7 +35,6 @@ from streams that waited, however far a peer opens their windows at once.
 """
 WRITE_LOW: Final = 256 << 10  # they continue while the kernel still has something to send
 DRAIN_PAYLOAD: Final = b"draining"
-_NOTHING: Final = memoryview(b"")
 
 
 class Endpoint(Upkeep, asyncio.BufferedProtocol):
@@ -128,7 +125,10 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
         self.on_lost(exc)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        view = self._view = self.parts.receive_buffer.view()
+        view = self.parts.receive_buffer.view()
+        if self.parts.rests_size >= RESTS_SIZE_MAX:
+            view = view[: len(self._tail) + READ_SIZE_SHORT]
+        self._view = view
         tail = self._tail
         if tail and self.tls is None:
             view[: len(tail)] = tail
@@ -140,15 +140,19 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
         assert view is not None
         self._view = None
         self._active = True
+        size = nbytes
         if self.tls is None:
-            size = nbytes + len(self._tail)
+            size += len(self._tail)
             self.parts.receive_buffer.position += size
             if self._rest.data is None:
-                self._receive(view[:size])
+                self._receive(view[:size], WORK_A_TURN_MAX)
             else:
                 self._rest.add(view[:size])
         else:
-            self._receive_sealed(view[:nbytes])
+            self.tls.feed(view[:nbytes])
+            self._receive_sealed(WORK_A_TURN_MAX)
+        if size == len(view) and self._rest.data is None and not self.closing:
+            self._leave(memoryview(self._tail))  # else uvloop reads up to 32 times in a turn
 
     def eof_received(self) -> bool:
         return False
@@ -162,12 +166,12 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
         self.flush()
 
     # --- reading ----------------------------------------------------------------------------------------
-    def _receive(self, data: memoryview) -> None:
+    def _receive(self, data: memoryview, work_max: int) -> None:
         if not self.may_write and not self.on_first_bytes(data):
             return
         self.gathering = True
         connection = self.connection
-        used = connection.parse(data, self._rest.work_max)
+        used = connection.parse(data, work_max)
         self.consumed += used
         if connection.stopped:
             self._leave(data[used:])
@@ -182,24 +186,27 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
             self.flush()
 
     def _leave(self, rest: memoryview) -> None:
-        """The rest of a read waits for the next turn."""
+        """The rest of a read waits for the next turn, and so does all that follows it."""
         self._tail = b""
         if self._rest.data is None and self.transport is not None:
             self.transport.pause_reading()
-        self._rest.keep(rest)
+        self._rest.keep(rest, 0 if self.tls is None else self.tls.sealed_size)
         self.loop.call_soon(self._continue)
 
     def _continue(self) -> None:
         rest = self._rest
         if self.transport is None or rest.data is None:
             return
-        self._receive(rest.data)
-        if self.connection.stopped and not self.closing:
-            return
+        work_left = WORK_A_TURN_MAX
+        if rest.data:
+            self._receive(rest.data, work_left)
+            if self.connection.stopped and not self.closing:
+                return
+            work_left = self.connection.work_left
         rest.end()
         self.transport.resume_reading()
         if self.tls is not None:
-            self._receive_sealed(_NOTHING)
+            self._receive_sealed(work_left)
 
     def _handle_events(self) -> None:
         connection = self.connection
@@ -210,10 +217,10 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
             connection.acknowledge(self.to_acknowledge)
             self.to_acknowledge = 0
 
-    def _receive_sealed(self, data: memoryview) -> None:
+    def _receive_sealed(self, work_left: int) -> None:
+        """Handles the records that have come. `work_left`: of this turn."""
         tls = self.tls
         assert tls is not None
-        tls.feed(data)
         try:
             if not tls.established:
                 done = tls.handshake()
@@ -229,6 +236,9 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
                 self.on_secured()
                 self.flush()
             while tls.has_input and not self.closing and self._rest.data is None:
+                if work_left <= 0:
+                    self._leave(memoryview(self._tail))
+                    break
                 view = self.parts.plain_buffer.view()
                 tail = self._tail
                 view[: len(tail)] = tail
@@ -239,7 +249,8 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
                     break
                 size += len(tail)
                 self.parts.plain_buffer.position += size
-                self._receive(view[:size])
+                self._receive(view[:size], work_left)
+                work_left = self.connection.work_left
         except ssl.SSLError as error:
             self._write(tls.take_output())
             self.refuse(f"TLS: {error.reason or error}")
@@ -294,17 +305,6 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
         self._drain_scheduled = False
         if self.connection.can_write:
             self.resume_writing()
-
-    def count_output(self) -> None:
-        """Reports to the budget how many bytes wait until the peer takes them."""
-        connection = self.connection
-        size = connection.held_back + connection.output_size
-        if not connection.can_write and self.transport is not None:
-            size += self.transport.get_write_buffer_size()
-        if size <= OUTPUT_UNCOUNTED:
-            size = 0
-        if size != self.output_held and self.counts_output:
-            self.budget.set_output(self, size)
 
     def _write(self, data: bytes) -> None:
         if data and self.transport is not None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from trovemq_rpc.http2.receiving import WORK_UNLIMITED
 from trovemq_rpc.loop_parts import LoopParts
 
 WORK_A_TURN_MAX: Final = 1_024
@@ -16,9 +15,8 @@ WORK_A_TURN_MAX: Final = 1_024
 MESSAGES_A_TURN_MAX: Final = 256
 """Of streams: a frame of 64 KiB may have 13,000, and to handle one takes 10 to 100 us."""
 RESTS_SIZE_MAX: Final = 16 << 20
-"""The most bytes that all connections of a loop leave for later. Beyond it they leave nothing, because
-bounded memory is more important than fairness.
-"""
+"""When all connections of a loop leave so many bytes for later, each reads READ_SIZE_SHORT at a time."""
+READ_SIZE_SHORT: Final = 4 << 10  # about a turn's work, if it is frames of a flood
 
 
 class Rest:
@@ -29,17 +27,14 @@ class Rest:
     def __init__(self, parts: LoopParts) -> None:
         self.data: memoryview | None = None
         self._parts = parts
-        self._size = 0  # of the copy whose end `data` is; counted in `rests_size`
+        self._size = 0  # of the copy whose end `data` is, and of the records; counted in `rests_size`
 
-    @property
-    def work_max(self) -> int:
-        """How much work the connection may do now, as `Receiving.parse` counts it."""
-        return WORK_A_TURN_MAX if self._parts.rests_size < RESTS_SIZE_MAX else WORK_UNLIMITED
-
-    def keep(self, data: memoryview) -> None:
-        """`data` is left over: the end of the rest before it, or of the receive buffer (which is copied)."""
+    def keep(self, data: memoryview, sealed_size: int) -> None:
+        """`data` is left over: the end of the rest before it, or of the receive buffer (which is copied).
+        `sealed_size`: bytes of TLS records that wait with it.
+        """
         if self.data is None:
-            self._count(len(data))
+            self._count(len(data) + sealed_size)
             data = memoryview(bytes(data))
         self.data = data
 

@@ -43,6 +43,11 @@ class Tls:
         return self._object.selected_alpn_protocol()
 
     @property
+    def sealed_size(self) -> int:
+        """Received bytes that are not decrypted."""
+        return self._incoming.pending
+
+    @property
     def has_input(self) -> bool:
         return bool(self._incoming.pending or self._object.pending())
 

@@ -15,6 +15,8 @@ FRAME_PROGRESS_MIN: Final = 512
 """Bytes by which an incomplete frame has to grow within `stall_timeout_s`: no network carries less at once.
 """
 KEEPALIVE_PAYLOAD: Final = b"keepaliv"
+OUTPUT_UNCOUNTED: Final = 64 << 10
+"""The output that a connection may hold without the budget: small answers are not worth the counting."""
 UNREAD_SIZE_MAX: Final = 1 << 20
 """Of headers and control frames for a client that takes nothing. Honest ones wait for the answers to 1,000
 calls at most, which are a tenth of it.
@@ -90,6 +92,17 @@ class Upkeep:
             if owner is not None:
                 owner.on_reset()
         self.flush()
+
+    def count_output(self: Any) -> None:
+        """Reports to the budget how many bytes wait until the peer takes them."""
+        connection = self.connection
+        size = connection.held_back + connection.output_size
+        if not connection.can_write and self.transport is not None:
+            size += self.transport.get_write_buffer_size()
+        if size <= OUTPUT_UNCOUNTED:
+            size = 0
+        if size != self.output_held and self.counts_output:
+            self.budget.set_output(self, size)
 
     def look_for_unread(self: Any) -> None:
         """Ends a server's connection whose client asks and asks, and takes no answer. (A GOAWAY would be the

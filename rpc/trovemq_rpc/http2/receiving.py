@@ -61,6 +61,7 @@ class Receiving(HeaderBlocks):
         self.got_settings = False
         self._tail = b""
         self.stopped = False  # the last `parse` had done its work, though more frames may follow
+        self.work_left = 0  # of the last `parse`
         # A DATA frame of which a part is still to come
         self._data_left = 0
         self._data_stream_id = 0
@@ -83,11 +84,13 @@ class Receiving(HeaderBlocks):
         """Reads the complete frames and returns how many bytes they are. The caller passes the other bytes
         again, with those that follow.
 
-        It stops after `work_max` units of work (`stopped`): two a frame, and more for a header block that is
-        not cached (`Decoder.work`) and for SETTINGS that change the windows of many streams. A violation of
-        the protocol becomes the event FAULT, and GOAWAY is among the output. All bytes after it are ignored.
+        It stops after `work_max` units of work (`stopped`, `work_left`): two a frame, and more for a header
+        block that is not cached (`Decoder.work`) and for SETTINGS that change the windows of many streams. A
+        violation of the protocol becomes the event FAULT, and GOAWAY is among the output. All bytes after it
+        are ignored.
         """
         self.stopped = False
+        self.work_left = work_max
         if self.failed:
             return len(data)
         try:
@@ -189,6 +192,7 @@ class Receiving(HeaderBlocks):
                 work_left -= self.work_beside
                 self.work_beside = 0
             position = end
+        self.work_left = work_left
         return position
 
     # --- DATA (section 6.1) -----------------------------------------------------------------------------

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from trovemq_rpc.endpoint import OUTPUT_UNCOUNTED
 from trovemq_rpc.http2.connection import Connection
 from trovemq_rpc.http2.headers import Field, list_size
 from trovemq_rpc.http2.streams import Buffer, Stream
 from trovemq_rpc.server.call_endpoint import CallEndpoint
 from trovemq_rpc.server.head import CallHead
 from trovemq_rpc.server.method import Method
+from trovemq_rpc.upkeep import OUTPUT_UNCOUNTED
 from trovemq_rpc.wire.compression import compress, encoding_of
 from trovemq_rpc.wire.framing import PREFIX_SIZE, pack_prefix
 from trovemq_rpc.wire.metadata import MetadataLike, encode_metadata, too_large_metadata

@@ -81,3 +81,9 @@ class Pipe:
         data = b"".join(taken)
         self.size -= len(data)
         return data
+
+    def put_back(self, data: memoryview) -> None:
+        """The end of the last piece, which the receiver left."""
+        if data:
+            self._pieces.appendleft(data)
+            self.size += len(data)

@@ -162,7 +162,7 @@ class MemoryTransport(asyncio.Transport):
         if not peer._reading:
             return  # resume_reading delivers
         if self._pipe.size:
-            peer._receive(self._pipe.take())
+            self._pipe.put_back(peer._receive(self._pipe.take()))
             if self._paused_writer and self._pipe.size <= self._low and self._protocol is not None:
                 self._paused_writer = False
                 cast(asyncio.Protocol, self._protocol).resume_writing()
@@ -173,21 +173,23 @@ class MemoryTransport(asyncio.Transport):
         if self._closing and not self._pipe.size:
             self._lose(None)
 
-    def _receive(self, data: bytes) -> None:
+    def _receive(self, data: bytes) -> memoryview:
+        """Returns what the protocol does not want to read now."""
+        rest = memoryview(data)
         if self._closing:
-            return
+            return rest[:0]
         protocol = self._protocol
         if not isinstance(protocol, asyncio.BufferedProtocol):
             cast(asyncio.Protocol, protocol).data_received(data)
-            return
-        rest = memoryview(data)
-        while rest and not self._closing:
+            return rest[:0]
+        while rest and self.is_reading():
             buffer = memoryview(cast(bytearray, protocol.get_buffer(len(rest)))).cast("B")
             size = min(len(buffer), len(rest))
             buffer[:size] = rest[:size]
             del buffer
             protocol.buffer_updated(size)
             rest = rest[size:]
+        return rest[:0] if self._reading else rest
 
     def _receive_end(self) -> None:
         if not self._closing and not cast(asyncio.Protocol, self._protocol).eof_received():

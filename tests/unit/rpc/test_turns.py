@@ -4,7 +4,9 @@ import asyncio
 import gc
 import weakref
 from collections.abc import Callable
+from datetime import UTC, datetime
 from itertools import accumulate
+from random import Random
 from typing import Any
 
 import pytest
@@ -12,14 +14,18 @@ import pytest
 import trovemq_rpc as rpc
 from tests.unit.rpc.memory_rpc import ADDRESS, TARGET, run, serving
 from tests.unit.rpc.test_hostile_bytes import BLOCK, frame
+from tests.unit.rpc.test_slow_peers import SealedPeer
+from trovemq_daemon.tls import development_identity
 from trovemq_rpc.endpoint import WRITE_HIGH
 from trovemq_rpc.http2 import frames
 from trovemq_rpc.http2.connection import Connection
 from trovemq_rpc.http2.constants import PREFACE, ErrorCode
+from trovemq_rpc.http2.receiving import FRAME_WORK
 from trovemq_rpc.loop_parts import TICKS_A_TURN, LoopParts
 from trovemq_rpc.rest import MESSAGES_A_TURN_MAX, RESTS_SIZE_MAX, WORK_A_TURN_MAX
 from trovemq_rpc.server.head import read_head
 from trovemq_rpc.testing.loop import MemoryLoop
+from trovemq_rpc.testing.pipe import Faults
 
 OPENING = PREFACE + frames.settings(()) + frames.SETTINGS_ACK
 ECHO = Connection.encode(
@@ -33,6 +39,7 @@ ECHO = Connection.encode(
     ]
 )
 STREAMS = 5_000
+REQUESTS_A_TURN_MAX = WORK_A_TURN_MAX // FRAME_WORK  # a request's header block alone, if it is cached
 RESETS = b"".join(
     frame(1, 5, stream_id, BLOCK) + frames.rst_stream(stream_id, ErrorCode.CANCEL)
     for stream_id in range(1, 2 * STREAMS, 2)
@@ -100,6 +107,67 @@ def test_what_a_turn_leaves_of_a_read_is_handled_in_order_and_whole() -> None:
 
 def loop_rests(server: Any) -> int:
     return int(server.parts.rests_size)
+
+
+async def _opened_in_a_turn(server: Any) -> int:
+    """The most requests that the longest turn begins, until all STREAMS have begun."""
+    before, most = _opened(server), 0
+    for _ in range(10_000):
+        await asyncio.sleep(0)
+        most = max(most, _opened(server) - before)
+        before = _opened(server)
+        if before == STREAMS:
+            break
+    assert before == STREAMS
+    return most
+
+
+class _Whole(Faults):
+    """What was written together is read together."""
+
+    def piece_size(self, random: Random) -> int:
+        return self.piece_size_max
+
+
+def test_with_many_rests_the_next_flood_was_handled_in_one_turn() -> None:
+    async def program(loop: MemoryLoop) -> None:
+        async with serving(loop) as server:
+            server.parts.rests_size += RESTS_SIZE_MAX
+            await _written(loop, RESETS)
+            assert await _opened_in_a_turn(server) <= REQUESTS_A_TURN_MAX
+            await asyncio.sleep(1)
+            assert loop_rests(server) == RESTS_SIZE_MAX
+
+    run(program, faults=_Whole())
+
+
+@pytest.mark.parametrize("rests", [0, RESTS_SIZE_MAX], ids=["no others", "many rests"])
+def test_each_record_of_tls_had_a_turns_work_of_its_own(rests: int) -> None:
+    identity = development_identity((), datetime.now(UTC))
+    credentials = rpc.ssl_server_credentials(((identity.key, identity.certificate),))
+    step = len(RESETS) // 100
+
+    async def program(loop: MemoryLoop) -> None:
+        async with serving(loop, credentials=credentials) as server:
+            transport, peer = await loop.create_connection(SealedPeer, *ADDRESS)
+            for _ in range(2):
+                transport.write(peer.step())
+                await asyncio.sleep(1)
+            transport.write(peer.tls.seal((OPENING,)))
+            await asyncio.sleep(1)
+            server.parts.rests_size += rests
+            records = [peer.tls.seal((RESETS[at : at + step],)) for at in range(0, len(RESETS), step)]
+            transport.write(b"".join(records))
+            turn = asyncio.ensure_future(_opened_in_a_turn(server))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            if not rests:
+                assert loop_rests(server) > len(RESETS) // 2, "records that wait are counted"
+            assert await turn <= REQUESTS_A_TURN_MAX
+            await asyncio.sleep(1)
+            assert loop_rests(server) == rests
+
+    run(program, faults=_Whole())
 
 
 def test_a_lost_connection_leaves_nothing_for_the_next_turn() -> None:
