@@ -101,8 +101,8 @@ def _wrong_body_crcs(batch: RecordColumns) -> Bools:
 
 
 def _crcs(data: memoryview, begins: Int64s, ends: Int64s) -> Int64s:
-    slices = [data[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
-    return np.fromiter(map(crc32, slices), np.int64, len(slices)) & CRC_MASK
+    crcs = [crc32(data[begin:end]) for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
+    return np.array(crcs, np.int64) & CRC_MASK
 
 
 def _digits(crcs: Int64s) -> tuple[NDArray[np.uint32], NDArray[np.uint32], NDArray[np.uint16]]:
