@@ -142,7 +142,10 @@ class ManyResponses(Call):
         if self.over and not self.messages:
             self.release_all()
         deserialize = self.method.deserialize
-        return message if deserialize is None else deserialize(as_bytes(message))
+        if deserialize is None:
+            return message
+        data: Any = message if getattr(deserialize, "takes_view", False) else as_bytes(message)
+        return deserialize(data)
 
     def __aiter__(self) -> ManyResponses:
         return self

@@ -236,12 +236,17 @@ def test_a_call_whose_window_is_closed_is_not_writable() -> None:
 
 def test_a_deserializer_that_takes_views_gets_messages_without_a_copy() -> None:
     kinds: list[type] = []
+    answers: list[type] = []
 
     def read(data: bytes | bytearray | memoryview) -> bytes:
         kinds.append(type(data))
         return bytes(data)
 
-    read.takes_view = True  # type: ignore[attr-defined]
+    def read_answer(data: bytes | bytearray | memoryview) -> bytes:
+        answers.append(type(data))
+        return bytes(data)
+
+    read.takes_view = read_answer.takes_view = True  # type: ignore[attr-defined]
 
     async def talk(_requests: Any, context: Any) -> None:
         context.set_receiver(context.try_send)
@@ -255,7 +260,7 @@ def test_a_deserializer_that_takes_views_gets_messages_without_a_copy() -> None:
         await server.start()
         await loop.create_server(lambda: server.accept(None), *ADDRESS)
         async with rpc.insecure_channel(TARGET) as channel:
-            call = channel.stream_stream("/t.T/Talk")()
+            call = channel.stream_stream("/t.T/Talk", response_deserializer=read_answer)()
             for message in (b"first", b"small", bytes(MESSAGE_SIZE)):
                 await call.write(message)
                 assert await call.read() == message
@@ -264,6 +269,7 @@ def test_a_deserializer_that_takes_views_gets_messages_without_a_copy() -> None:
 
     run(program)
     assert kinds == [bytes, memoryview, bytearray], "the first one waited for the coroutine to read"
+    assert answers == [bytes, bytes, bytearray], "a small one waits as a copy, apart from the receive buffer"
 
 
 def test_calls_with_equal_headers_share_a_note_on_one_connection_alone() -> None:
