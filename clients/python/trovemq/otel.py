@@ -360,9 +360,10 @@ class TracedSettlement:
         """As the inner one, in a span."""
         return self._settle("ack", message, lambda: self._inner.acknowledge(message, urgent=urgent))
 
-    def consumed(self, message: ReceivedMessage) -> None:
+    def consumed(self, message: ReceivedMessage) -> bool:
         """As the inner one, in a span."""
         self._tracing.consumed(message, self._inner)
+        return self._inner.at_capacity
 
     def consumed_all(self, messages: Sequence[ReceivedMessage]) -> None:
         """The same for several messages."""

@@ -39,8 +39,9 @@ class Settlement(Protocol):
     def acknowledge(self, message: ReceivedMessage, *, urgent: bool) -> asyncio.Future[None]:
         """Acknowledges the message; `urgent`: a caller waits for the answer."""
 
-    def consumed(self, message: ReceivedMessage) -> None:
-        """As `acknowledge`, for a caller that does not wait for the result."""
+    def consumed(self, message: ReceivedMessage) -> bool:
+        """As `acknowledge`, for a caller that does not wait for the result. Returns whether too many
+        settlements have no result yet: `wait_for_capacity`."""
 
     def consumed_all(self, messages: Sequence[ReceivedMessage]) -> None:
         """The same for several messages."""
@@ -209,14 +210,18 @@ class ReceivedMessage(ReceivedFields):
         wait for the broker."""
         if not self.settled:
             self.settled = True
-            self.settlement.consumed(self)
-            if self.settlement.at_capacity:
+            if self.settlement.consumed(self):
                 await self.settlement.wait_for_capacity()
 
     @property
     def place(self) -> tuple[object, ...]:
         """Identifies its record among those of all brokers."""
         return self.broker, self.queue_id, self.queue_offset, self.message_id
+
+    @property
+    def receipt(self) -> str | None:
+        """The receipt under which it is settled together with others; None: it has its own handle."""
+        return None
 
     @property
     def nbytes(self) -> int:
@@ -291,8 +296,8 @@ class _NoSettlement:
     def acknowledge(self, message: ReceivedMessage, *, urgent: bool) -> asyncio.Future[None]:
         return _done()
 
-    def consumed(self, message: ReceivedMessage) -> None:
-        return
+    def consumed(self, message: ReceivedMessage) -> bool:
+        return False
 
     def consumed_all(self, messages: Sequence[ReceivedMessage]) -> None:
         return

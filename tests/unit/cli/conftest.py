@@ -388,8 +388,9 @@ class FakeSubscription:
     async def extend(self, message: ReceivedMessage, duration_ms: int) -> None:
         return
 
-    def consumed(self, message: ReceivedMessage) -> None:
+    def consumed(self, message: ReceivedMessage) -> bool:
         self._settle("acknowledged", message)
+        return False
 
     def consumed_all(self, messages: Sequence[ReceivedMessage]) -> None:
         for message in messages:

@@ -151,7 +151,7 @@ def test_messages_that_are_acknowledged_together_are_one_settlement() -> None:
     async def scene() -> None:
         here = Scene()
         messages = await here.opened(8)
-        here.stream.settle_all([messages[index] for index in (5, 0, 1, 2, 7)])
+        here.stream.settle_all(RECEIPT, [messages[index] for index in (5, 0, 1, 2, 7)])
         await turns(10)
         (settlement,) = here.now.settlements()
         assert (settlement.kind, settlement.receipt) == (consumer_pb2.ACKNOWLEDGE, RECEIPT)
@@ -159,7 +159,7 @@ def test_messages_that_are_acknowledged_together_are_one_settlement() -> None:
         await here.now.settled()
         await here.stream.consumed(until=asyncio.get_running_loop().time() + 1)
         await here.over()
-        here.stream.settle_all([messages[3], messages[4]])
+        here.stream.settle_all(RECEIPT, [messages[3], messages[4]])
         assert here.reported == [(3, False, "CLIENT_CLOSED"), (4, False, "CLIENT_CLOSED")]
 
     run(scene())

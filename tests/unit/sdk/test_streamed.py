@@ -51,7 +51,7 @@ def stored(number: int, body: bytes, properties: dict[str, str], **header: Any) 
 
 def messages(records: list[bytes]) -> list[tuple[StreamedMessage, TroveError | None]]:
     runs = [Run(3, 10, len(records), 2, RECEIPT)]
-    made = streamed_messages(
+    made, unreadable = streamed_messages(
         runs,
         memoryview(b"".join(records)),
         topic="orders",
@@ -60,7 +60,7 @@ def messages(records: list[bytes]) -> list[tuple[StreamedMessage, TroveError | N
         lease_end=None,
         settlement=NO_SETTLEMENT,
     )
-    return list(made)
+    return [(message, unreadable.get(number)) for number, message in enumerate(made)]
 
 
 def content(message: ReceivedFields) -> dict[str, object]:
@@ -127,17 +127,16 @@ def test_without_numpy_records_are_read_one_by_one(monkeypatch: pytest.MonkeyPat
 
 
 def test_records_that_are_not_those_of_the_runs_are_refused() -> None:
-    made = streamed_messages(
-        [Run(3, 10, 2, 1, RECEIPT)],
-        memoryview(stored(0, b"one", {})),
-        topic="orders",
-        broker="broker-a",
-        poll=1,
-        lease_end=None,
-        settlement=NO_SETTLEMENT,
-    )
     with pytest.raises(TroveError, match="BATCH_ILLEGAL"):
-        list(made)
+        streamed_messages(
+            [Run(3, 10, 2, 1, RECEIPT)],
+            memoryview(stored(0, b"one", {})),
+            topic="orders",
+            broker="broker-a",
+            poll=1,
+            lease_end=None,
+            settlement=NO_SETTLEMENT,
+        )
     with pytest.raises(TroveError, match="BATCH_ILLEGAL"):
         messages([b"no record"])
 

@@ -30,6 +30,7 @@ LEFT_OUT = {"biography", "next", "next_batch", "return_after"}
 # What a message is to the connection that it came by.
 OF_THE_CONNECTION = {
     *("receipt_handle", "lease_end", "poll", "settlement", "place", "nbytes", "take_over", "tracing"),
+    "receipt",
 }
 
 

@@ -79,9 +79,10 @@ class FaultyConsumer(GroupConsumer):
             return self.return_message(message, 0, tried=True)
         return super().acknowledge(message, urgent=urgent)
 
-    def consumed(self, message: ReceivedMessage) -> None:
+    def consumed(self, message: ReceivedMessage) -> bool:
         """As `acknowledge`, for a caller that does not wait for the result."""
         self.acknowledge(message, urgent=False)
+        return self.at_capacity
 
     def consumed_all(self, messages: Sequence[ReceivedMessage]) -> None:
         """The same for several messages."""

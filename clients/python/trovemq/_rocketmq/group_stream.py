@@ -19,11 +19,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count, groupby
-from operator import attrgetter
+from itertools import count
 from typing import Final, Protocol
 
 from trovemq._connections import ConnectionPool
@@ -53,8 +52,6 @@ ANSWERED_KEPT_S: Final = 2.0
 """Acknowledgements are kept until the result of one that came so much later: a broker writes them to disk at
 least ten times a second."""
 CREDIT_SHARE: Final = 4  # credit is sent when it is this part of the whole
-
-_receipt: Final = attrgetter("receipt")
 
 Change = tuple[int, bool]
 """The invisible time in ms and `suspend`, for messages that are returned."""
@@ -235,17 +232,15 @@ class GroupStream:
         self._unsettled += 1
         self._unacknowledged += change is None
 
-    def settle_all(self, messages: Iterable[StreamedMessage]) -> None:
-        """Acknowledges the messages, as `settle` does."""
-        for receipt, ones in groupby(messages, _receipt):
-            together = list(ones)
-            if self._closed:
-                for message in together:
-                    self._owner.answered(message, done=False, failure=_closed())
-                continue
-            self._gathered(receipt, None).extend(together)
-            self._unsettled += len(together)
-            self._unacknowledged += len(together)
+    def settle_all(self, receipt: str, messages: list[StreamedMessage]) -> None:
+        """Acknowledges the messages, which have this receipt, as `settle` does."""
+        if self._closed:
+            for message in messages:
+                self._owner.answered(message, done=False, failure=_closed())
+            return
+        self._gathered(receipt, None).extend(messages)
+        self._unsettled += len(messages)
+        self._unacknowledged += len(messages)
 
     def _gathered(self, receipt: str, change: Change | None) -> list[StreamedMessage]:
         """The messages of this receipt that are settled so, for another one."""
@@ -406,8 +401,7 @@ class GroupStream:
             lease_end = self._now() + lease_ms / 1000
         self._credit_messages -= sum(run.count for run in answer.runs)
         self._credit_bytes -= len(answer.records)
-        arrived = []
-        for message, error in streamed_messages(
+        messages, unreadable = streamed_messages(
             answer.runs,
             answer.records,
             topic=self._settings.topic,
@@ -415,14 +409,15 @@ class GroupStream:
             poll=next(self._polls),
             lease_end=lease_end,
             settlement=self._owner,
-        ):
-            if error is None:
-                if tracing is not None:
-                    tracing.take(message, message.trace_context)
-                arrived.append(message)
-            else:
-                self._owner.unreadable(message, error)
-        self._owner.put_all(arrived)
+        )
+        for number, error in unreadable.items():
+            self._owner.unreadable(messages[number], error)
+        if unreadable:
+            messages = [message for number, message in enumerate(messages) if number not in unreadable]
+        if tracing is not None:
+            for message in messages:
+                tracing.take(message, message.trace_context)
+        self._owner.put_all(messages)
 
     def _on_result(self, result: Result) -> None:
         settling = self._sent.pop(result.settlement_id, None)

@@ -21,12 +21,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, groupby
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, cast
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
 from trovemq._connections import ConnectionPool
 from trovemq._rocketmq.identity import new_client_id
@@ -54,6 +55,7 @@ POLL_MS_DEFAULT: Final = 20_000
 ATTEMPTS_MAX_DEFAULT: Final = 17  # RocketMQ's default, if a broker names none
 BACKOFF_MS_DEFAULT: Final = 1_000
 CLOSE_SECONDS: Final = 5.0
+_broker_and_receipt: Final = attrgetter("broker", "receipt")
 
 
 class MessageFilter(NamedTuple):
@@ -325,22 +327,27 @@ class GroupConsumer:
             return self._acknowledge_by_call(message, urgent=urgent)
         return stream.settle_with_result(cast("StreamedMessage", message), None)
 
-    def consumed(self, message: ReceivedMessage) -> None:
-        """As `acknowledge`, for a caller that does not wait for the result."""
+    def consumed(self, message: ReceivedMessage) -> bool:
+        """As `acknowledge`, for a caller that does not wait for the result. Returns whether too many
+        settlements have no result yet."""
         stream = self._stream_of(message)
         if stream is None:
             self._acknowledge_by_call(message, urgent=False)
-        else:
-            stream.settle(cast("StreamedMessage", message), None)
+            return self.at_capacity
+        streamed: Any = message
+        stream.settle(streamed, None)
+        return stream.at_capacity
 
     def consumed_all(self, messages: Sequence[ReceivedMessage]) -> None:
         """The same for several messages."""
-        for stream, ones in groupby(messages, self._stream_of):
+        for (broker, receipt), ones in groupby(messages, _broker_and_receipt):
+            stream = None if receipt is None else self._homes[broker].stream
             if stream is None:
                 for message in ones:
                     self._acknowledge_by_call(message, urgent=False)
             else:
-                stream.settle_all(cast("Iterator[StreamedMessage]", ones))
+                streamed: Any = list(ones)
+                stream.settle_all(receipt, streamed)
 
     def _acknowledge_by_call(self, message: ReceivedMessage, *, urgent: bool) -> asyncio.Future[None]:
         answer = self._settler(message).acknowledge(message, urgent=urgent or self._inbox.ordered)
@@ -349,7 +356,7 @@ class GroupConsumer:
 
     def _stream_of(self, message: ReceivedMessage) -> GroupStream | None:
         """The stream by which the message is settled; None: by a call."""
-        if getattr(message, "receipt", None) is None:
+        if message.receipt is None:
             return None
         return self._homes[message.broker].stream
 

@@ -169,7 +169,9 @@ class Inbox:
         because they are delivered again. `now` None: the present time."""
         while self._ready:
             message = self._ready.popleft()
-            self._forget((message,))
+            del self._waiting[message.place]
+            self.size -= message.nbytes
+            self._note_space()
             if message.lease_end is None:
                 return message
             if message.lease_end > (asyncio.get_running_loop().time() if now is None else now):
@@ -222,9 +224,14 @@ class Inbox:
         return left
 
     def _forget(self, messages: Iterable[ReceivedMessage]) -> None:
+        waiting, size = self._waiting, self.size
         for message in messages:
-            del self._waiting[message.place]
-            self.size -= message.nbytes
+            del waiting[message.place]
+            size -= message.nbytes
+        self.size = size
+        self._note_space()
+
+    def _note_space(self) -> None:
         assert self.size >= 0, self.size
         if self._putters.waiting and self.free >= self.ask_min:
             self._putters.wake_all()

@@ -10,7 +10,8 @@ Invariant: the record of each message that the program gets has the right CRC an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import partial
 from struct import Struct
 from typing import Any, Final
 
@@ -51,36 +52,45 @@ PROPERTY_ORIGIN_ID: Final = "ORIGIN_MESSAGE_ID"
 PROPERTY_TRACE_CONTEXT: Final = "TRACE_CONTEXT"
 _TRACE_CONTEXT: Final = PROPERTY_TRACE_CONTEXT.encode()
 
-_SIZE_AND_PHYSICAL_OFFSET: Final = Struct(f">i{PHYSICAL_OFFSET_AT - 4}xq")
-_OF_RECORD: Final = frozenset(
-    {
-        "message_id",
-        "keys",
-        "tags",
-        "properties",
-        "message_group",
-        "priority",
-        "born_timestamp",
-        "store_timestamp",
-        "deliver_timestamp",
-        "dead_letter_of",
-    }
+_PHYSICAL_OFFSET: Final = Struct(">q")
+_OF_RECORD: Final = (
+    "message_id",
+    "keys",
+    "tags",
+    "properties",
+    "message_group",
+    "priority",
+    "born_timestamp",
+    "store_timestamp",
+    "deliver_timestamp",
+    "dead_letter_of",
 )
 
 Place = tuple[str, int]
 
 
 class RecordSpans:
-    """Where the records of a batch lie in its bytes, and which of them are damaged."""
+    """Where the records of a batch lie in its bytes and in the log, and which of them are damaged."""
 
-    __slots__ = ("bodies", "compressed", "damaged", "data", "ends", "starts")
+    __slots__ = (
+        "body_ends",
+        "body_starts",
+        "compressed",
+        "damaged",
+        "data",
+        "ends",
+        "physical_offsets",
+        "starts",
+    )
 
     def __init__(self, data: memoryview) -> None:
         """Raises TroveError BATCH_ILLEGAL if the bytes are not records."""
         self.data = data
         self.starts: list[int] = []
         self.ends: list[int] = []
-        self.bodies: list[tuple[int, int]] = []
+        self.body_starts: list[int] = []
+        self.body_ends: list[int] = []
+        self.physical_offsets: list[int] = []
         self.damaged: set[int] = set()
         self.compressed: set[int] = set()
         if len(data) < COLUMNS_SIZE_MIN or not has_numpy() or not self._read_columns():
@@ -97,14 +107,17 @@ class RecordSpans:
                 raise TroveError(errors.BATCH_ILLEGAL, f"no record at byte {at} of {len(data)}")
             self.starts.append(at)
             self.ends.append(at + size)
+            self.physical_offsets += _PHYSICAL_OFFSET.unpack_from(data, at + PHYSICAL_OFFSET_AT)
             fields = read_fields(data, at, at + size)
+            begin = end = at
             if fields is None or not crc_matches(data, fields):
                 self.damaged.add(number)
-                self.bodies.append((at, at))
             else:
-                self.bodies.append((fields.body_position, fields.body_position + fields.body_size))
+                begin, end = fields.body_position, fields.body_position + fields.body_size
                 if fields.sys_flag & SYS_FLAG_COMPRESSED:
                     self.compressed.add(number)
+            self.body_starts.append(begin)
+            self.body_ends.append(end)
             at += size
 
     def _read_columns(self) -> bool:
@@ -120,7 +133,9 @@ class RecordSpans:
         begins = geometry.body_positions
         self.starts = batch.positions.tolist()
         self.ends = (batch.positions + batch.sizes).tolist()
-        self.bodies = list(zip(begins.tolist(), (begins + geometry.body_sizes).tolist(), strict=True))
+        self.body_starts = begins.tolist()
+        self.body_ends = (begins + geometry.body_sizes).tolist()
+        self.physical_offsets = batch.physical_offsets.tolist()
         self.damaged = set(damaged_records(batch).nonzero()[0].tolist())
         self.compressed = set((batch.sys_flags & SYS_FLAG_COMPRESSED).nonzero()[0].tolist())
         return True
@@ -144,21 +159,6 @@ class StreamedMessage(ReceivedMessage):
     _spans: RecordSpans
     _number: int
 
-    def __getattr__(self, name: str) -> Any:
-        """Reads a field that was not asked for before."""
-        if name == "body":
-            begin, end = self._spans.bodies[self._number]
-            self.body = bytes(self._spans.data[begin:end])
-        elif name == "receipt_handle" and self.receipt is not None:
-            self.receipt_handle = handle_of(self.receipt, self.queue_offset)
-        elif name == "body_error":
-            self.body_error = ""
-        elif name in _OF_RECORD:
-            self._read_record()
-        else:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return object.__getattribute__(self, name)
-
     def take_over(self, newer: ReceivedMessage) -> None:
         """Takes over the receipt of a newer delivery of the same message, because the older one is void."""
         super().take_over(newer)
@@ -173,6 +173,14 @@ class StreamedMessage(ReceivedMessage):
         assert fields is not None, "a batch has well-formed records only"
         block = record[fields.property_position :]
         return parse_properties(block).get(PROPERTY_TRACE_CONTEXT, "") if _TRACE_CONTEXT in block else ""
+
+    def _read_body(self) -> None:
+        spans, number = self._spans, self._number
+        self.body = bytes(spans.data[spans.body_starts[number] : spans.body_ends[number]])
+
+    def _make_handle(self) -> None:
+        assert self.receipt is not None, "a message without a receipt has its handle"
+        self.receipt_handle = handle_of(self.receipt, self.queue_offset)
 
     def _read_record(self) -> None:
         spans, number = self._spans, self._number
@@ -204,6 +212,38 @@ class StreamedMessage(ReceivedMessage):
         self.dead_letter_of = (dead_topic, get(PROPERTY_DEAD_ID, "")) if dead_topic else None
 
 
+class _OnDemand:
+    """A field that is read when it is asked for, and kept then in its slot of the base class. `__getattr__`
+    would do the same, but slows down the reading of each attribute that is there."""
+
+    __slots__ = ("_kept", "_read")
+
+    def __init__(self, name: str, read: Callable[[StreamedMessage], None]) -> None:
+        self._kept = getattr(ReceivedMessage, name)
+        self._read = read
+
+    def __get__(self, message: StreamedMessage, owner: type) -> Any:
+        try:
+            return self._kept.__get__(message, owner)
+        except AttributeError:
+            self._read(message)
+            return self._kept.__get__(message, owner)
+
+    def __set__(self, message: StreamedMessage, value: object) -> None:
+        self._kept.__set__(message, value)
+
+
+def _read_on_demand() -> None:
+    setattr_ = partial(setattr, StreamedMessage)
+    for name in _OF_RECORD:
+        setattr_(name, _OnDemand(name, StreamedMessage._read_record))
+    setattr_("body", _OnDemand("body", StreamedMessage._read_body))
+    setattr_("receipt_handle", _OnDemand("receipt_handle", StreamedMessage._make_handle))
+
+
+_read_on_demand()
+
+
 def _number_in(text: str | None) -> int | None:
     """A stored number of ms; None if the text is anything else."""
     return int(text) if text and len(text) <= 15 and text.isascii() and text.isdigit() else None
@@ -218,8 +258,8 @@ def streamed_messages(
     poll: int,
     lease_end: float | None,
     settlement: Settlement,
-) -> Iterator[tuple[StreamedMessage, TroveError | None]]:
-    """The messages of a batch. A damaged one comes with its error, and its body is empty.
+) -> tuple[list[StreamedMessage], dict[int, TroveError]]:
+    """The messages of a batch, and the errors of damaged ones, by their number. The body of those is empty.
 
     Raises:
         TroveError: BATCH_ILLEGAL, RECORD_DAMAGED: the runs and the records do not match.
@@ -228,8 +268,9 @@ def streamed_messages(
     count = sum(run.count for run in runs)
     if count != len(spans):
         raise TroveError(errors.BATCH_ILLEGAL, f"the batch has {len(spans)} records, and its runs {count}")
-    new, unpack, starts = StreamedMessage.__new__, _SIZE_AND_PHYSICAL_OFFSET.unpack_from, spans.starts
-    special = spans.damaged | spans.compressed
+    messages: list[StreamedMessage] = []
+    new, add = StreamedMessage.__new__, messages.append
+    starts, ends, physical_offsets = spans.starts, spans.ends, spans.physical_offsets
     number = 0
     for run in runs:
         for offset in range(run.first_offset, run.first_offset + run.count):
@@ -241,16 +282,23 @@ def streamed_messages(
             message.queue_offset = offset
             message.attempt = run.attempt
             message.broker = broker
+            message.body_error = ""
             message.receipt = run.receipt
             message.settled = False
             message.lease_end = lease_end
             message.poll = poll
             message.settlement = settlement
             message.tracing = None
-            message.nbytes, physical_offset = unpack(records, starts[number])
-            message.place = (broker, physical_offset)
-            yield message, _prepared(message) if number in special else None
+            message.nbytes = ends[number] - starts[number]
+            message.place = (broker, physical_offsets[number])
+            add(message)
             number += 1
+    unreadable: dict[int, TroveError] = {}
+    for number in sorted(spans.damaged | spans.compressed):
+        error = _prepared(messages[number])
+        if error is not None:
+            unreadable[number] = error
+    return messages, unreadable
 
 
 def _fill_nothing(message: StreamedMessage) -> None:
@@ -267,7 +315,7 @@ def _prepared(message: StreamedMessage) -> TroveError | None:
     if number in spans.damaged:
         _fill_nothing(message)
         return TroveError(errors.RECORD_DAMAGED, "the record is not as it was stored: its CRC is wrong")
-    begin, end = spans.bodies[number]
+    begin, end = spans.body_starts[number], spans.body_ends[number]
     fields = read_fields(spans.data, spans.starts[number], spans.ends[number])
     assert fields is not None, "a batch has well-formed records only"
     try:

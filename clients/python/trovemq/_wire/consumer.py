@@ -53,7 +53,7 @@ def open_consume(connection: Connection, metadata: Metadata) -> Stream:
     return connection.open(_METHOD, consume_answer, metadata=metadata)
 
 
-def consume_answer(data: bytes) -> ConsumeAnswer:
+def consume_answer(data: bytes | bytearray) -> ConsumeAnswer:
     """Deserialises a ConsumeReply without copying its records."""
     records, rest = split_records(data)
     reply = consumer_pb2.ConsumeReply.FromString(rest)
@@ -67,6 +67,9 @@ def consume_answer(data: bytes) -> ConsumeAnswer:
         for one in reply.results
     ]
     return ConsumeAnswer(reply.batch, runs, records, results, reply.stopped)
+
+
+consume_answer.takes_view = True  # type: ignore[attr-defined]  # trovemq_rpc need not copy the message
 
 
 def start_of(filter_type: str, filter_: str, invisible_ms: int | None) -> consumer_pb2.ConsumeStart:

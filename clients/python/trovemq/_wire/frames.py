@@ -22,7 +22,7 @@ from trovemq_proto.varints import write_varint
 _RECORDS_FIELD = 3
 
 
-def read_varint(data: bytes, position: int) -> tuple[int, int]:
+def read_varint(data: bytes | bytearray, position: int) -> tuple[int, int]:
     """The number at `position`, and its end. Raises IndexError if the data ends within it."""
     value = shift = 0
     while True:
@@ -45,7 +45,7 @@ def append_frame(*, frame_id: int, topic: bytes, queue_id: int, records: Buffer,
     return b"".join((head, records, b"\x28\x01" if one_way else b""))
 
 
-def split_records(data: bytes) -> tuple[memoryview, bytes]:
+def split_records(data: bytes | bytearray) -> tuple[memoryview, bytes]:
     """The records of a serialised FetchReply or ConsumeReply (a view of `data`) and the message without them.
 
     Raises:
@@ -68,7 +68,7 @@ def split_records(data: bytes) -> tuple[memoryview, bytes]:
     return records, b"".join(rest)
 
 
-def _skip_field(data: bytes, position: int) -> tuple[int, int]:
+def _skip_field(data: bytes | bytearray, position: int) -> tuple[int, int]:
     """The end of the field at `position`, and the beginning of its content."""
     tag, position = read_varint(data, position)
     kind = tag & 7
