@@ -111,6 +111,7 @@ async def run_load(store: Any) -> load.Loaded:
     return await load.load_flights(store, lambda count: None, ROWS)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 30), st.floats(0, 1)), max_size=4))
 def test_interrupted_loads_complete_without_duplicate_or_gap(interruptions: list[tuple[int, float]]) -> None:

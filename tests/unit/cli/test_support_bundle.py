@@ -130,6 +130,7 @@ def test_the_end_of_a_long_log_begins_with_a_whole_line(
     assert set(found.splitlines()) == {"a line of the log"}
 
 
+@pytest.mark.slow
 def test_settings_are_shown_without_secrets(run: Any, tmp_path: Path) -> None:
     config, path = tmp_path / "broker.toml", tmp_path / "bundle.zip"
     user = json.dumps({"username": "root", "password": SECRET})

@@ -40,6 +40,7 @@ def engine_of(count: int = COUNT, *, key: str = "", size: int = 1, **group: obje
     return engine
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("orderly", [False, True])
 def test_one_receive_made_dead_letters_of_thousands_of_messages(orderly: bool) -> None:
     """Eighty thousand in one step, where consumers had died on each message as often as allowed."""

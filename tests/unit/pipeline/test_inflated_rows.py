@@ -77,6 +77,7 @@ def bombs(store: Path) -> LogDirectory:
     return LogDirectory.open(str(store))
 
 
+@pytest.mark.slow
 def test_a_row_group_is_bounded_by_what_its_bodies_inflate_to(tmp_path: Path) -> None:
     """It was bounded by their stored size: gigabytes in a task, of a few megabytes of log."""
     log = bombs(tmp_path / "store")
@@ -115,6 +116,7 @@ def test_a_row_group_is_bounded_by_what_its_bodies_inflate_to(tmp_path: Path) ->
     assert not list((tmp_path / "failed" / FILES).iterdir())
 
 
+@pytest.mark.slow
 def test_a_search_looks_at_few_inflated_bodies_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -101,6 +102,7 @@ def _rebuild(store: Path, out: Path, core_count: int) -> Report:
         )
 
 
+@pytest.mark.slow
 @given(_logs(), _CORE_COUNTS)
 @settings(max_examples=EXAMPLES, deadline=None)
 def test_rebuilt_queues_are_those_of_the_broker_that_reads_the_whole_log(
@@ -143,6 +145,7 @@ def _has_twice_or_late_begin(records: list[dict[str, object]]) -> bool:
     return False
 
 
+@pytest.mark.slow
 @given(_logs(), _CORE_COUNTS)
 @settings(max_examples=EXAMPLES, deadline=None)
 def test_rebuilt_index_files_are_those_of_putting_one_record_after_another(

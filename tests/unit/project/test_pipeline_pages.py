@@ -49,12 +49,14 @@ def test_the_table_of_columns_has_each_column_once() -> None:
     assert named == list(schema.ALL_COLUMNS)
 
 
+@pytest.mark.slow
 def test_the_pages_of_reference_are_made_without_spark() -> None:
     code = "import runpy; sys.argv = ['x', '--check']; runpy.run_path('docs/generate.py', None, '__main__')"
     done = run_without("pyspark", code)
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_the_daemons_and_the_sdk_run_without_the_pipeline() -> None:
     done = run_without(
         "trovemq_spark pyspark pyarrow pandas",

@@ -78,6 +78,7 @@ sys.exit(", ".join(SEEN) or 0)
 """
 
 
+@pytest.mark.slow
 def test_imports_reach_no_network_and_start_no_process() -> None:
     done = subprocess.run(
         [sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=False, cwd=ROOT
@@ -85,6 +86,7 @@ def test_imports_reach_no_network_and_start_no_process() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_no_daemon_runs_a_shell_evaluates_text_or_reads_pickles() -> None:
     found: dict[str, set[str]] = {}
     for package in PACKAGES:

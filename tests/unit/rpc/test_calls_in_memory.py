@@ -132,6 +132,7 @@ def test_every_answer_is_whole_and_in_order_or_an_error_with_a_reason(faults: Fa
     trials.count("rpc", "random calls between channel and server, by seed", SEEDS)
 
 
+@pytest.mark.slow
 def test_random_cancels_of_real_clients_end_without_a_goaway(trials: Trials) -> None:
     """Cancels at any time: before, while and after the answer comes. One connection serves them all."""
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -81,6 +82,7 @@ def seen(core: Connection, pieces: list[bytes]) -> tuple[list[Any], bytes]:
     return events, b"".join(core.take_output())
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.booleans(), st.sampled_from([b"", b"x"]), WIRES, st.data())
 def test_any_cut_gives_the_same_events(client: bool, damage: bytes, wire: bytes, data: st.DataObject) -> None:

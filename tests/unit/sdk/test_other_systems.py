@@ -8,6 +8,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 MISSING_MODULES = ("fcntl", "grp", "pty", "pwd", "readline", "resource", "syslog", "termios", "tty", "uvloop")
 MISSING_NAMES = {
     "os": (
@@ -70,6 +72,7 @@ print("all is here")
 """
 
 
+@pytest.mark.slow
 def test_sdk_and_command_line_import_without_the_names_of_linux() -> None:
     ran = subprocess.run(
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120, check=False

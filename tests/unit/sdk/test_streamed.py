@@ -73,6 +73,7 @@ def by_rocketmqs_protocol(number: int, record: bytes) -> ReceivedFields:
     return received_message(response.message, "broker-a")
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(
     st.lists(st.tuples(st.binary(max_size=40), PROPERTIES, st.integers(0, 2)), min_size=1, max_size=6),

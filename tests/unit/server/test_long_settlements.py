@@ -66,6 +66,7 @@ async def results_of(client: ConsumeClient) -> list[consumer_pb2.SettlementResul
     return [result for reply in replies for result in reply.results]
 
 
+@pytest.mark.slow
 def test_dead_letters_of_one_frame_stopped_everybody() -> None:
     """Four thousand of 10 bytes took 435 ms, larger ones longer."""
 

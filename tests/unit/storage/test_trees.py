@@ -163,6 +163,7 @@ def test_what_was_committed_is_there_after_it_was_opened_again(files: FileSystem
     again.close()
 
 
+@pytest.mark.slow
 def test_the_trees_grow_beyond_their_first_mapping_and_wait_for_readers(tmp_path: Path) -> None:
     trees = RealFileSystem(tmp_path).open_trees("trees", NAMES)
     value = bytes(1 << 20)

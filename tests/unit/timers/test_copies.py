@@ -50,6 +50,7 @@ def copied(record: memoryview, to: Target, *, annotated: bool = True) -> tuple[i
     return copy
 
 
+@pytest.mark.slow
 @given(
     before=pieces,
     after=pieces,

@@ -238,6 +238,7 @@ def test_delete_markers_in_the_timer_log_are_taken_over() -> None:
     assert [timer.queue_offset for timer in again.timers.pending("orders")] == [1]
 
 
+@pytest.mark.slow
 def test_rocketmq_deliveries_are_not_repeated_even_with_our_snapshot_lost() -> None:
     broker = Broker(with_small_log(MemoryFileSystem()))
     for number in range(6):

@@ -396,6 +396,7 @@ def test_readable_lines(small: Path) -> None:
     assert "commitLogMaxOffset 338576" in result.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_as_a_process(small: Path) -> None:
     command = [sys.executable, "-m", "broker.tools", "export", "--store", str(small)]
     done = subprocess.run(command, capture_output=True, check=True)

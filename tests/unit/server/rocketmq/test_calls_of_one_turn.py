@@ -197,6 +197,7 @@ def consumed(door: Door) -> Counter[tuple[Any, ...]]:
     )
 
 
+@pytest.mark.slow
 @given(drawn=CALLS)
 @settings(max_examples=40, deadline=None)
 def test_calls_of_one_turn_are_answered_as_one_after_the_other(drawn: Any) -> None:
@@ -268,6 +269,7 @@ RECEIVES = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(drawn=RECEIVES, size=st.sampled_from([5, 4_000]))
 @settings(max_examples=15, deadline=None)
 def test_receives_of_one_turn_get_what_they_get_by_themselves(drawn: Any, size: int) -> None:
