@@ -31,7 +31,7 @@ def store_problem(services: StoreServices) -> str:
         return f"failed: {services.group_commit.failure}"
     index = store.key_index
     if index is not None and index.create_failures and index.name in store.lagging:
-        return f"no index file can be made ({index.create_failures} failures)"
+        return f"no index file can be made ({index.create_failures} failures): {index.create_failure}"
     return ""
 
 

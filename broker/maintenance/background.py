@@ -71,8 +71,11 @@ async def catch_up(store: MessageStore) -> None:
         more = store.catch_up(CATCH_UP_BYTES) or (made and store.index_file_work() is not None)
         stuck = bool(store.lagging) and not more
         if stuck and not logged:
+            failure = store.key_index and store.key_index.create_failure
             get_logger().warning(
-                "store.index_behind", reason="no index file can be made: queries scan the log"
+                "store.index_behind",
+                reason=f"no index file can be made: {failure}",
+                effect="queries scan the log",
             )
         logged = stuck
         await asyncio.sleep(CATCH_UP_PAUSE_S if more else LAG_POLL_S if stuck else LEFT_POLL_S)

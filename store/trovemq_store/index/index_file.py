@@ -404,14 +404,16 @@ class IndexFileWork:
         self._attempts = attempts
         self.ready = False
         self.failures = 0
+        self.failure: StorageError | None = None
 
     def run(self) -> None:
         """Raises the last attempt's StorageError; `ready` is then False."""
         while True:
             try:
                 make_index_file(self._files, self._temporary, self._size)
-            except StorageError:
+            except StorageError as error:
                 self.failures += 1
+                self.failure = error
                 if self.failures == self._attempts:
                     raise
             else:

@@ -74,6 +74,8 @@ class KeyIndex:
         self._loaded = False
         self.tags_from = LOG_ORIGIN
         self.create_failures = 0
+        self.create_failure: StorageError | None = None
+        """The last one."""
         self.files_by_work = False
         """New files come from file_work() only, because their creation waits for the disk."""
         self._wanted = False  # an entry waits for a file of file_work()
@@ -424,8 +426,9 @@ class KeyIndex:
                 raise FileWantedError(DIRECTORY)
             try:
                 return self._create()
-            except StorageError:
+            except StorageError as error:
                 self.create_failures += 1
+                self.create_failure = error
                 if attempt == CREATE_ATTEMPTS:
                     raise
                 attempt += 1
@@ -441,6 +444,7 @@ class KeyIndex:
         """Call this after run(), also if it failed."""
         self._made = self._made or work.ready
         self.create_failures += work.failures
+        self.create_failure = work.failure or self.create_failure
 
     def _create(self) -> IndexFile:
         path = f"{DIRECTORY}/{self._next_name()}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any
@@ -10,13 +11,17 @@ import pytest
 
 from broker.daemon.readiness_reasons import add_store_reasons
 from trovemq_daemon.ops_http import Readiness
+from trovemq_store.files.files import StorageError
 
 
 def services() -> Any:
     """The parts that the reasons look at, all of them well."""
     damage = SimpleNamespace(ranges=Counter[str](), bytes=Counter[str]())
     trees = SimpleNamespace(report=SimpleNamespace(quarantined=""), lag_bytes=0)
-    removal, index = SimpleNamespace(removed=""), SimpleNamespace(create_failures=0, name="index")
+    removal, index = (
+        SimpleNamespace(removed=""),
+        SimpleNamespace(create_failures=0, create_failure=None, name="index"),
+    )
     reserve = SimpleNamespace(is_full=lambda: False)
     store = SimpleNamespace(
         damage=damage, trees=trees, early_removal=removal, key_index=index, lagging=[], reserve=reserve
@@ -43,7 +48,9 @@ def test_a_store_that_is_well_has_neither_reasons_nor_warnings() -> None:
 def test_a_failed_sync_and_a_missing_index_file_make_it_unready() -> None:
     parts = services()
     parts.store.key_index.create_failures, parts.store.lagging = 3, ["index"]
-    assert readiness_of(parts).problems() == {"store": "no index file can be made (3 failures)"}
+    parts.store.key_index.create_failure = StorageError("create", "index/.new", errno.EMFILE)
+    problem = "no index file can be made (3 failures): create index/.new: EMFILE"
+    assert readiness_of(parts).problems() == {"store": problem}
     parts.group_commit.failure = "EIO"
     assert readiness_of(parts).problems() == {"store": "failed: EIO"}
 
