@@ -8,6 +8,9 @@ Invariants
 - `version` is raised by one with every change that a client can see, and only then.
 - Times are milliseconds of one monotonic clock and never go back.
 
+A broker that did not leave by itself is *lost*: it is known for LOST_KEPT_MS more, or until a broker of its
+name registers. At most `brokers_max` are, with `topic_routes_max` topics together; the newest count.
+
 States of a name:  absent -register-> live -stream_broken-> broken -register (same address)-> live;
 live -leave, silent-> absent;  broken -broken_ms later-> absent.
 """
@@ -31,6 +34,7 @@ QUEUE_COUNT_MAX: Final = 65_536
 BROKERS_MAX: Final = 256
 TOPICS_PER_BROKER_MAX: Final = 65_536
 TOPIC_ROUTES_MAX: Final = 262_144
+LOST_KEPT_MS: Final = 24 * 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,15 @@ class BrokerRoute:
         return replace(self, topics={name: self.topics[name] for name in names if name in self.topics})
 
 
+@dataclass(frozen=True, slots=True)
+class LostBroker:
+    """A broker that did not leave by itself, and its topics then. `lost_at`: a time of the table's clock."""
+
+    broker: Broker
+    topics: frozenset[str]
+    lost_at: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteLimits:
     """Times in milliseconds; the table refuses entries beyond the counts with LIMIT_EXCEEDED."""
@@ -102,6 +115,7 @@ class RouteTable:
         self._limits = limits
         self._by_name: dict[str, _Registration] = {}
         self._name_by_session: dict[int, str] = {}
+        self._lost: dict[str, LostBroker] = {}  # the newest last
         self.version = 0
 
     # --- for brokers -------------------------------------------------------------------------------------
@@ -131,6 +145,7 @@ class RouteTable:
             del self._name_by_session[before.session]
         self._by_name[broker.name] = _Registration(session, route, heard_at=now)
         self._name_by_session[session] = broker.name
+        self._lost.pop(broker.name, None)
         if before is None or before.route != route:
             self.version += 1
 
@@ -192,8 +207,22 @@ class RouteTable:
         """Removes the brokers that are overdue at `now`; returns their names."""
         overdue = [found for found in self._by_name.values() if found.ends_at(self._limits) <= now]
         for found in overdue:
-            self.leave(found.session)
+            self.lose(found.session, now)
         return [found.route.broker.name for found in overdue]
+
+    def lose(self, session: int, now: int) -> None:
+        """As leave(), for a broker that did not say so."""
+        found = self._registration(session)
+        if found is None:
+            return
+        self.leave(session)
+        self._lost[found.route.broker.name] = LostBroker(
+            found.route.broker, frozenset(found.route.topics), now
+        )
+        while len(self._lost) > self._limits.brokers_max or (
+            sum(len(one.topics) for one in self._lost.values()) > self._limits.topic_routes_max
+        ):
+            del self._lost[next(iter(self._lost))]
 
     def next_expiry(self) -> int | None:
         """When `expire` will next have something to do, if no message arrives before."""
@@ -210,6 +239,11 @@ class RouteTable:
             return everything
         wanted = list(dict.fromkeys(topics))
         return [route for route in (route.only(wanted) for route in everything) if route.topics]
+
+    def lost(self, now: int) -> list[LostBroker]:
+        """Lost brokers by name."""
+        self._lost = {name: one for name, one in self._lost.items() if now - one.lost_at < LOST_KEPT_MS}
+        return [self._lost[name] for name in sorted(self._lost)]
 
     @property
     def broker_count(self) -> int:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from grpc.aio import ServicerContext
 
 from nameserver.routes import RouteLimits, RouteTable
-from nameserver.wire import broker_from_wire, route_to_wire, topics_from_wire
+from nameserver.wire import broker_from_wire, lost_to_wire, route_to_wire, topics_from_wire
 from trovemq_daemon.handler_guard import error_to_wire
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.watchers import Watchers
@@ -71,7 +71,13 @@ class Registry:
 
     def reply(self, topics: Sequence[str] = ()) -> route_pb2.ClusterReply:
         brokers = [route_to_wire(route) for route in self.table.routes(topics)]
-        return route_pb2.ClusterReply(brokers=brokers, version=self.table.version)
+        reply = route_pb2.ClusterReply(brokers=brokers, version=self.table.version)
+        if not topics:
+            now = self.clock()
+            lost = self.table.lost(now)
+            live = self.table.topic_names if lost else set()
+            reply.lost.extend(lost_to_wire(one, live, now) for one in lost)
+        return reply
 
 
 class RouteService(route_pb2_grpc.RouteServiceServicer):
@@ -168,7 +174,7 @@ class RegistrationService(route_pb2_grpc.RegistrationServiceServicer):
                 return await anext(heartbeats, None)
         except TimeoutError:
             self._registry.expire()
-            self._registry.table.leave(session)
+            self._registry.table.lose(session, self._registry.clock())
             raise TroveError(errors.SERVICE_NOT_AVAILABLE, f"nothing was heard for {silent_ms} ms") from None
 
     def _register(self, session: int, heartbeat: route_pb2.Heartbeat) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nameserver.routes import Broker, BrokerRoute, TopicRoute
-from trovemq_proto.v1 import common_pb2
+from nameserver.routes import Broker, BrokerRoute, LostBroker, TopicRoute
+from trovemq_proto.v1 import common_pb2, route_pb2
 
 
 def broker_from_wire(info: common_pb2.BrokerInfo) -> Broker:
@@ -53,3 +53,14 @@ def route_to_wire(route: BrokerRoute) -> common_pb2.BrokerRoute:
         for topic in route.topics.values()
     ]
     return common_pb2.BrokerRoute(broker=info, topics=topics)
+
+
+def lost_to_wire(lost: LostBroker, live_topics: set[str], now: int) -> route_pb2.LostBroker:
+    return route_pb2.LostBroker(
+        name=lost.broker.name,
+        cluster=lost.broker.cluster,
+        address=lost.broker.address,
+        lost_ms=now - lost.lost_at,
+        topics=len(lost.topics),
+        topics_alone=len(lost.topics - live_topics),
+    )

@@ -20,6 +20,7 @@ from trovemq import (
     BrokerStatistics,
     ClusterState,
     GroupDescription,
+    LostBroker,
     MessageTrack,
     SearchAnswer,
     SettingDescription,
@@ -129,6 +130,7 @@ class FakeCluster(FakeClient):
     down: set[str] = field(default_factory=set)
     draining: set[str] = field(default_factory=set)
     drained: set[str] = field(default_factory=set)
+    lost: tuple[LostBroker, ...] = ()
     tracks: dict[str, MessageTrack] = field(default_factory=dict)
     users: Listed = field(default_factory=Listed)
     rules: Listed = field(default_factory=Listed)
@@ -156,7 +158,7 @@ class FakeCluster(FakeClient):
             )
             for name in self.brokers
         ]
-        return ClusterState(tuple(BrokerRoute(info, topics) for info in infos))
+        return ClusterState(tuple(BrokerRoute(info, topics) for info in infos), lost=self.lost)
 
     async def statistics(self, **asked: object) -> list[BrokerStatistics]:
         broker = str(asked.get("broker"))

@@ -4,6 +4,7 @@ Nameservers know nothing of each other, and each may lack something: it may have
 cannot reach it. So the client merges their views.
 
 - A broker is in the routes while any valid view has it: no server can hide a live broker.
+- A broker is lost if any valid view says so, and none has it in the routes.
 - If views differ on a broker, the higher data version counts (the broker's own count of its topics' changes),
   then the newest report: an old view never removes a topic.
 - The view of a disconnected server stays valid for KEPT_SECONDS, or until another server reports. If no
@@ -79,8 +80,11 @@ class Views:
             for name, one in view.reported.items():
                 if name not in best or _rank(one) > _rank(best[name]):
                     best[name] = one
+        lost = {one.name: one for view in views for one in view.state.lost if one.name not in best}
         return ClusterState(
-            tuple(best[name][0] for name in sorted(best)), max((v.state.version for v in views), default=0)
+            tuple(best[name][0] for name in sorted(best)),
+            max((v.state.version for v in views), default=0),
+            tuple(lost[name] for name in sorted(lost)),
         )
 
     def address_of(self, broker: str) -> str | None:

@@ -66,11 +66,34 @@ class BrokerRoute:
 
 
 @dataclass(frozen=True, slots=True)
+class LostBroker:
+    """A broker that a nameserver no longer hears, and that did not stop by itself.
+
+    Attributes:
+        name: Its name.
+        cluster: The name of its cluster.
+        address: Its last HOST:PORT.
+        lost_ms: For how long it was out of the routes when the nameserver answered.
+        topics: How many topics it had.
+        topics_alone: How many of them no live broker has.
+    """
+
+    name: str
+    cluster: str
+    address: str
+    lost_ms: int
+    topics: int
+    topics_alone: int
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterState:
-    """The routes of every live broker, as one server knew them; `version` rises with each change."""
+    """The routes of every live broker, as one server knew them; `version` rises with each change. `lost`:
+    brokers that nameservers lost in the last 24 hours and since their own start."""
 
     brokers: tuple[BrokerRoute, ...]
     version: int = 0
+    lost: tuple[LostBroker, ...] = ()
 
     def broker(self, name: str) -> BrokerRoute | None:
         """The broker of that name; None if it is not in the routes."""

@@ -77,12 +77,13 @@ async def overview(console: Console, request: Request) -> Response:
         if answer.counters is not None:
             console.sampler.add_counters(answer.info.name, answer.counters)
     rows = [_row(answer, history) for answer in answers]
-    topics = await console.cluster.topics()
+    topics, state = await console.cluster.topics(), await console.cluster.state()
     totals = {name: _sum(row.rates.get(name) for row in rows) for name in RATED}
     return console.respond(
         request,
         "overview.html",
         rows=rows,
+        lost=state.lost,
         nameservers=nameservers,
         totals=totals,
         stored=sum(stored_bytes(answer.counters) for answer in answers),

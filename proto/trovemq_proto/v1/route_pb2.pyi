@@ -48,14 +48,32 @@ class GetClusterRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ClusterReply(_message.Message):
-    __slots__ = ("brokers", "version", "changes")
+    __slots__ = ("brokers", "version", "changes", "lost")
     BROKERS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CHANGES_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
     brokers: _containers.RepeatedCompositeFieldContainer[_common_pb2.BrokerRoute]
     version: int
     changes: bool
-    def __init__(self, brokers: _Optional[_Iterable[_Union[_common_pb2.BrokerRoute, _Mapping]]] = ..., version: _Optional[int] = ..., changes: _Optional[bool] = ...) -> None: ...
+    lost: _containers.RepeatedCompositeFieldContainer[LostBroker]
+    def __init__(self, brokers: _Optional[_Iterable[_Union[_common_pb2.BrokerRoute, _Mapping]]] = ..., version: _Optional[int] = ..., changes: _Optional[bool] = ..., lost: _Optional[_Iterable[_Union[LostBroker, _Mapping]]] = ...) -> None: ...
+
+class LostBroker(_message.Message):
+    __slots__ = ("name", "cluster", "address", "lost_ms", "topics", "topics_alone")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    LOST_MS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_ALONE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    cluster: str
+    address: str
+    lost_ms: int
+    topics: int
+    topics_alone: int
+    def __init__(self, name: _Optional[str] = ..., cluster: _Optional[str] = ..., address: _Optional[str] = ..., lost_ms: _Optional[int] = ..., topics: _Optional[int] = ..., topics_alone: _Optional[int] = ...) -> None: ...
 
 class WatchRoutesRequest(_message.Message):
     __slots__ = ("topics", "changes")

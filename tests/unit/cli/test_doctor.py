@@ -10,7 +10,7 @@ import pytest
 from trovemq.broker_model import BrokerCondition, SettingDescription
 from trovemq.cli.doctor import counted
 from trovemq.cli.doctor_checks import CHECKS, BrokerEvidence, Evidence, Finding, GroupEvidence, findings
-from trovemq.model import BrokerInfo
+from trovemq.model import BrokerInfo, LostBroker
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -89,6 +89,12 @@ BROKEN: dict[str, tuple[Evidence, str, bool, str]] = {
         "reachable",
         False,
         "no answer",
+    ),
+    "a broker was killed": (
+        of(lost=(LostBroker("b", "c", "10.0.0.2:8081", 90_000, 3, 2),)),
+        "lost",
+        False,
+        "left the routes 90 s ago and did not stop by itself; 2 of its 3 topics are on no other broker",
     ),
     "no right": (of(replace(broker(), condition=None, failure=DENIED)), "reachable", False, "may not Get"),
     "older": (of(replace(broker(), condition=None, failure=OLD)), "reachable", True, "the broker is older"),

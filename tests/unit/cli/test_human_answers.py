@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.cli.conftest import FakeClient
-from trovemq import BrokerInfo, BrokerRoute, ClusterState, TopicHold
+from trovemq import BrokerInfo, BrokerRoute, ClusterState, LostBroker, TopicHold
 from trovemq.cli.render import body_preview, humane_size, printable
 
 
@@ -60,6 +60,16 @@ def test_a_drained_broker_is_not_called_draining(
     monkeypatch.setattr(FakeClient, "cluster", cluster)
     assert state in run("cluster").out
     assert run("--json", "cluster").objects[0]["state"] == state.decode()
+
+
+def test_a_killed_broker_was_not_shown_at_all(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def cluster(_: FakeClient) -> ClusterState:
+        return ClusterState((), 0, (LostBroker("broker-b", "c", "127.0.0.1:8082", 7_200_000, 3, 2),))
+
+    monkeypatch.setattr(FakeClient, "cluster", cluster)
+    assert "lost 2 h ago" in run("cluster").out.decode()
+    (shown,) = run("--json", "cluster").objects
+    assert (shown["broker"], shown["state"], shown["topicsAlone"]) == ("broker-b", "lost", 2)
 
 
 def test_describe_says_for_whom_a_topic_keeps_the_log(run: Any, client: FakeClient) -> None:

@@ -13,7 +13,7 @@ from tests.support.fake_groups import dead_letter
 from tests.unit.cli.conftest import FIRST_TIMESTAMP
 from trovemq import TroveError, errors
 from trovemq.group_model import GroupSettings, QueueLag
-from trovemq.model import TopicHold
+from trovemq.model import LostBroker, TopicHold
 from trovemq.track_model import ConsumptionStatus, MessageTrack, TrackEvent
 from trovemq_console.pages import topics
 
@@ -60,6 +60,13 @@ def tile(page: str, label: str) -> str:
     match = re.search(rf'>{label}</div><div class="value">([^<]*)<', page)
     assert match is not None
     return match[1]
+
+
+def test_a_killed_broker_was_not_shown_at_all() -> None:
+    with console(FakeCluster(lost=(LostBroker("broker-b", "c", "10.0.0.2:8081", 90_000, 3, 2),))) as browser:
+        page = browser.get("/")
+    assert "broker-b at 10.0.0.2:8081 left the routes 90 s ago and did not stop by itself" in page
+    assert "2 of its 3 topics are on no other broker" in page
 
 
 @pytest.mark.parametrize("state", ["draining", "drained"])

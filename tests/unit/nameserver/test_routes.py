@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from nameserver.routes import Broker, RouteLimits, RouteTable, TopicRoute
+from nameserver.routes import LOST_KEPT_MS, Broker, RouteLimits, RouteTable, TopicRoute
 from trovemq_proto.errors import TroveError
 
 LIMITS = RouteLimits(
@@ -157,6 +157,36 @@ def test_a_broker_is_gone_at_ten_silent_seconds_and_not_before() -> None:
     table.register(1, broker(), [], 0, 100)
     assert table.expire(10_099) == []
     assert table.expire(10_100) == ["a"]
+
+
+def test_a_lost_broker_is_known_until_it_returns_and_one_that_left_is_not() -> None:
+    table = RouteTable(LIMITS)
+    table.register(1, broker(), [TopicRoute("t1", 8)], 0, 0)
+    table.expire(10_000)
+    (lost,) = table.lost(11_000)
+    assert (lost.broker.name, lost.topics, lost.lost_at) == ("a", frozenset({"t1"}), 10_000)
+    assert table.lost(10_000 + LOST_KEPT_MS) == []
+    table.register(2, broker(), [], 0, 12_000)
+    table.expire(30_000)
+    assert [one.topics for one in table.lost(30_000)] == [frozenset()]
+    table.register(3, broker(), [], 0, 31_000)
+    assert table.lost(31_000) == []
+    table.leave(3)
+    assert table.lost(31_000) == []
+
+
+def test_lost_brokers_are_limited_by_number_and_topics() -> None:
+    table = RouteTable(replace(LIMITS, brokers_max=2, topic_routes_max=4))
+    for number, topics in enumerate((1, 1, 2, 3)):
+        routes = [TopicRoute(f"t{topic}", 1) for topic in range(topics)]
+        table.register(number, broker(f"b{number}"), routes, 0, number)
+        table.lose(number, number)
+        assert [one.broker.name for one in table.lost(number)] == [
+            ["b0"],
+            ["b0", "b1"],
+            ["b1", "b2"],
+            ["b3"],
+        ][number]
 
 
 def test_a_broken_stream_has_two_seconds_for_the_same_address_only() -> None:

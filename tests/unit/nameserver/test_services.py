@@ -89,8 +89,29 @@ async def test_a_broken_stream_leaves_the_routes_after_its_grace() -> None:
         watch = route_pb2_grpc.RouteServiceStub(channel).WatchRoutes(route_pb2.WatchRoutesRequest())
         assert len((await watch.read()).brokers) == 1
         call.cancel()
-        assert len((await watch.read()).brokers) == 0
+        last = await watch.read()
+        assert len(last.brokers) == 0
         assert app.registry.expirations == 1
+        assert [(one.name, one.topics, one.topics_alone) for one in last.lost] == [("a", 0, 0)]
+
+
+async def test_a_killed_broker_was_forgotten() -> None:
+    async with nameserver(broker_broken_ms=100) as (app, channel):
+        killed = await register(channel, heartbeat("a", "orders", "bills"))
+        stopped = await register(channel, heartbeat("b", "orders", port=8082))
+        await register(channel, heartbeat("c", "orders", port=8083))
+        await stopped.write(route_pb2.Heartbeat(leaving=True))
+        await read_all(stopped)
+        killed.cancel()
+        async with asyncio.timeout(30):
+            while app.registry.expirations == 0:
+                await asyncio.sleep(0.05)
+        routes = route_pb2_grpc.RouteServiceStub(channel)
+        reply = await routes.GetCluster(route_pb2.GetClusterRequest())
+        (lost,) = reply.lost
+        assert (lost.name, lost.cluster, lost.address) == ("a", "C", "127.0.0.1:8081")
+        assert (lost.topics, lost.topics_alone) == (2, 1)
+        assert 0 <= lost.lost_ms < 30_000
 
 
 async def test_a_silent_broker_leaves_and_its_stream_ends_with_the_reason() -> None:

@@ -11,6 +11,7 @@ from trovemq.model import (
     BrokerRoute,
     BrokerStatistics,
     ClusterState,
+    LostBroker,
     OffsetReset,
     QueueOffsets,
     ServerInfo,
@@ -70,7 +71,11 @@ def broker_route(route: common_pb2.BrokerRoute) -> BrokerRoute:
 
 
 def cluster_state(reply: route_pb2.ClusterReply) -> ClusterState:
-    return ClusterState(tuple(broker_route(route) for route in reply.brokers), reply.version)
+    lost = (
+        LostBroker(one.name, one.cluster, one.address, one.lost_ms, one.topics, one.topics_alone)
+        for one in reply.lost
+    )
+    return ClusterState(tuple(broker_route(route) for route in reply.brokers), reply.version, tuple(lost))
 
 
 def changed_state(before: ClusterState, reply: route_pb2.ClusterReply) -> ClusterState:

@@ -87,7 +87,7 @@ async def gathered(session: Session, watch_s: float) -> Evidence:
             state = await session.call(client.admin.cluster())
             brokers = await asyncio.gather(*(_broker(session, client, one.broker) for one in state.brokers))
             groups = await _groups(session, client, watch_s) if _all_answer(brokers) else ()
-            return Evidence(session.server, own, brokers, groups)
+            return Evidence(session.server, own, brokers, groups, state.lost)
     except TroveError as failure:
         if failure.spec not in EVIDENT:
             raise

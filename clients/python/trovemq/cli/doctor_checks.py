@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from trovemq.broker_model import BrokerCondition, SettingDescription
-from trovemq.model import BrokerInfo
+from trovemq.cli.times import duration_text
+from trovemq.model import BrokerInfo, LostBroker
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -64,6 +65,7 @@ class Evidence:
     version: str
     brokers: Sequence[BrokerEvidence] = ()
     groups: Sequence[GroupEvidence] = ()
+    lost: Sequence[LostBroker] = ()
     failure: TroveError | None = None
 
 
@@ -78,6 +80,16 @@ def reachable(evidence: Evidence) -> Iterator[Finding]:
         if broker.failure is not None:
             where = f"{broker.info.name} at {broker.info.address}"
             yield _of_failure("reachable", where, broker.failure)
+
+
+def lost(evidence: Evidence) -> Iterator[Finding]:
+    """No broker left the routes without a stop."""
+    for one in evidence.lost:
+        what = f"it left the routes {duration_text(one.lost_ms)} ago and did not stop by itself"
+        if one.topics_alone:
+            what += f"; {one.topics_alone} of its {one.topics} topics are on no other broker"
+        to_do = "start it again; if it runs, look in its log for nameserver.unreachable"
+        yield Finding("lost", f"{one.name} at {one.address}", what, to_do)
 
 
 def _of_failure(check: str, where: str, failure: TroveError) -> Finding:
@@ -214,6 +226,7 @@ CHECKS: Final[Mapping[str, Callable[[Evidence], Iterator[Finding]]]] = {
     check.__name__: check
     for check in (
         reachable,
+        lost,
         ready,
         drained,
         clocks,

@@ -9,11 +9,12 @@ import typer
 
 from trovemq.cli.arguments import EveryBrokerOption
 from trovemq.cli.session import Session, verb
+from trovemq.cli.times import duration_text
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
 
 if TYPE_CHECKING:
-    from trovemq import BrokerInfo, BrokerRoute
+    from trovemq import BrokerInfo, BrokerRoute, LostBroker
 
 
 def register(app: typer.Typer) -> None:
@@ -29,6 +30,8 @@ async def cluster(session: Session) -> None:
         state = await session.call(client.admin.cluster())
     for route in state.brokers:
         session.output.item(broker_fields(route))
+    for lost in state.lost:
+        session.output.item(lost_fields(lost))
     if session.output.objects:
         return
     from trovemq.cli.render import table
@@ -45,6 +48,9 @@ async def cluster(session: Session) -> None:
             _state(route.broker),
         )
         for route in state.brokers
+    ] + [
+        (one.name, one.cluster, one.address, one.topics, "", "", f"lost {duration_text(one.lost_ms)} ago")
+        for one in state.lost
     ]
     session.output.show(table(columns, rows, numbers=("topics",)))
 
@@ -70,6 +76,19 @@ def broker_fields(route: BrokerRoute) -> dict[str, object]:
         "dataVersion": broker.data_version,
         "version": broker.version,
         "topics": sorted(topic.topic for topic in route.topics),
+    }
+
+
+def lost_fields(lost: LostBroker) -> dict[str, object]:
+    """The JSON object of a broker that nameservers have lost."""
+    return {
+        "broker": lost.name,
+        "cluster": lost.cluster,
+        "address": lost.address,
+        "state": "lost",
+        "lostMs": lost.lost_ms,
+        "topicCount": lost.topics,
+        "topicsAlone": lost.topics_alone,
     }
 
 

@@ -133,3 +133,11 @@ def format_time(milliseconds: int) -> str:
     except (OverflowError, ValueError, OSError):
         return str(milliseconds)
     return f"{moment:%Y-%m-%d %H:%M:%S}.{milliseconds % 1000:03}Z"
+
+
+def duration_text(milliseconds: int) -> str:
+    """For people, in the largest unit of which there are two."""
+    for unit, size_ms in (("h", 3_600_000), ("min", 60_000)):
+        if milliseconds >= 2 * size_ms:
+            return f"{milliseconds // size_ms} {unit}"
+    return f"{milliseconds // 1_000} s"
