@@ -106,8 +106,13 @@ class Intake:
         if reader is None:
             reader = self.reader = MessageReader(size_max)
         self._account(len(data), reader)
+        share = endpoint.share
         if self.kept_size:
             self._keep(data)
+        elif reader.is_one(data) and (share is None or share.left):
+            if share is not None:
+                share.take(1)
+            self.deliver([(0, data[PREFIX_SIZE:])], ended)
         else:
             self._cut(reader, data, ended)
 

@@ -61,6 +61,15 @@ class MessageReader:
         """No message is cut here."""
         return self._buffer is None and not self._prefix
 
+    def is_one(self, data: memoryview) -> bool:
+        """Whether these bytes are one message, neither compressed nor too large: most are, and need no
+        `feed`.
+        """
+        size = len(data) - PREFIX_SIZE
+        if self._buffer is not None or self._prefix or not 0 <= size <= self.size_max:
+            return False
+        return _PREFIX.unpack_from(data) == (0, size)
+
     def feed(
         self, data: memoryview, count_max: int = COUNT_UNLIMITED
     ) -> tuple[list[tuple[int, Message]], int]:

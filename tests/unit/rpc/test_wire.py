@@ -44,6 +44,26 @@ def test_any_cut_of_a_stream_gives_the_same_messages(bodies: list[bytes], data: 
     assert reader.at_boundary
 
 
+@given(st.binary(max_size=12), st.integers(0, 2), st.integers(0, 12), st.binary(max_size=3))
+def test_bytes_are_one_message_if_nothing_else_is_read_from_them(
+    body: bytes, flag: int, announced: int, before: bytes
+) -> None:
+    data = pack_prefix(flag, announced) + body
+    reader, other = MessageReader(10), MessageReader(10)
+    for each in (reader, other):
+        each.feed(memoryview(before), 1)
+    expected = False
+    if not before:
+        try:
+            messages, used = other.feed(memoryview(data))
+            expected = len(messages) == 1 and used == len(data) and other.at_boundary and not flag
+        except FramingError:
+            expected = False
+    assert reader.is_one(memoryview(data)) == expected
+    if expected:
+        assert bytes(messages[0][1]) == body
+
+
 def test_a_message_above_the_limit_is_refused_by_its_prefix() -> None:
     reader = MessageReader(10)
     with pytest.raises(FramingError) as refused:
