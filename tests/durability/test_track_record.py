@@ -28,7 +28,7 @@ FAULTS = (
     Planted(
         "Behind a damaged record all messages of the queue moved to other queue offsets",
         "store/trovemq_store/index/consume_queue.py",
-        "            self._write(self._end, np.repeat(BLANK_UNIT, offset - self._end))",
+        "            self._write(self._end, _BLANK * (offset - self._end))",
         "            offset = self._end",
         (
             f"{DAMAGE}test_a_damaged_record_and_lost_queues_leave_other_messages_offsets",

@@ -48,6 +48,7 @@ UNIT_DTYPE: Final = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tag
 assert UNIT_DTYPE.itemsize == UNIT_SIZE
 BLANK_SIZE: Final = 0x7FFFFFFF
 BLANK_UNIT: Final = np.array([(0, BLANK_SIZE, 0)], UNIT_DTYPE)
+_BLANK: Final = BLANK_UNIT.tobytes()
 ROOT_DIRECTORY: Final = "consumequeue"
 
 _UNIT: Final = Struct(">qiq")
@@ -214,20 +215,22 @@ class ConsumeQueue:
 
         Raises StorageError, and then the queue is as before: the same run may be appended again.
         """
-        self.write(offset, units)
+        self.write(offset, units.tobytes())
         self.publish(offset, len(units))
 
-    def write(self, offset: QueueOffset, units: NDArray[np.void]) -> None:
-        """append(), but the units are invisible before publish(). Raises as append()."""
-        assert len(units) > 0, "a run has units"
+    def write(self, offset: QueueOffset, units: bytes) -> None:
+        """append() of the bytes of whole units, which are invisible before publish(). Raises as append()."""
+        count = len(units) // UNIT_SIZE
+        assert count > 0, "a run has units"
+        assert len(units) == count * UNIT_SIZE, "units are whole"
         if not self.has_units:
             self._begin_at(offset)
         assert offset >= self._end, "units follow each other"
         if offset > self._end:
-            self._write(self._end, np.repeat(BLANK_UNIT, offset - self._end))
+            self._write(self._end, _BLANK * (offset - self._end))
         self._write(offset, units)
         # A reader at the end asks for the last one next.
-        self._known = (QueueOffset(offset + len(units) - 1), units[-1].item())
+        self._known = (QueueOffset(offset + count - 1), _UNIT.unpack_from(units, len(units) - UNIT_SIZE))
 
     def publish(self, offset: QueueOffset, count: int) -> None:
         """Makes the units visible that write() wrote at `offset`."""
@@ -519,8 +522,8 @@ class ConsumeQueue:
         last = min(first + end - offset, self._file_size // UNIT_SIZE)
         return self._read_units(base, first, last)
 
-    def _write(self, offset: QueueOffset, units: NDArray[np.void]) -> None:
-        data = memoryview(units.tobytes())
+    def _write(self, offset: QueueOffset, units: bytes) -> None:
+        data = memoryview(units)
         while data:
             base, position = self._place(offset)
             piece = data[: self._file_size - position]
@@ -552,7 +555,7 @@ class ConsumeQueue:
             while self._bases:
                 self._remove_file(self._bases.pop())
         if position:
-            self._write(_offset_at(base), np.repeat(BLANK_UNIT, position // UNIT_SIZE))
+            self._write(_offset_at(base), _BLANK * (position // UNIT_SIZE))
         self._end = self._first_unit = self._min = offset
         self._forget_known()
 

@@ -34,7 +34,7 @@ from trovemq_proto.records.layout import (
 )
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem
-from trovemq_store.index.consume_queue import ROOT_DIRECTORY, UNIT_DTYPE, ConsumeQueue, QueueTrim
+from trovemq_store.index.consume_queue import ROOT_DIRECTORY, UNIT_DTYPE, UNIT_SIZE, ConsumeQueue, QueueTrim
 from trovemq_store.index.dirty_files import DirtyFiles
 from trovemq_store.index.open_files import OpenFiles
 from trovemq_store.log.projection import DispatchBatch
@@ -43,7 +43,8 @@ from trovemq_store.settings import StoreSettings
 _QUEUE_ID = Struct(">i")
 _QUEUE_OFFSET = Struct(">q")
 _UNIT = Struct(">qiq")  # UNIT_DTYPE
-_Run = tuple[ConsumeQueue, QueueOffset, NDArray[np.void]]
+_Run = tuple[ConsumeQueue, QueueOffset, bytes]
+"""A queue, the offset of the first unit, the bytes of all units."""
 
 GAP_UNITS_MAX: Final = 1 << 20
 """A longer gap is not believed: then it is the record's own queue offset that is damaged."""
@@ -202,12 +203,12 @@ class ConsumeQueues:
                 self._note_gap(queue, offset)
             queue.write(offset, units)
             if not together:
-                queue.publish(offset, len(units))
+                queue.publish(offset, len(units) // UNIT_SIZE)
             fault_point("queues.after_run")
         fault_point("queues.before_showing")
         for queue, offset, units in runs:
             if together:
-                queue.publish(offset, len(units))
+                queue.publish(offset, len(units) // UNIT_SIZE)
             self._grown[queue.topic, queue.queue_id] = None
         self._position = batch.end
 
@@ -349,7 +350,7 @@ class ConsumeQueues:
                 if (own_id, own_offset) != (queue_id, offset) or row.sys_flag & SYS_FLAG_TRANSACTION_MASK:
                     return None
                 units += _UNIT.pack(at + row.position, row.size, plain_tags_code(records, row))
-            found.append((queue, begin, np.frombuffer(units, UNIT_DTYPE)))
+            found.append((queue, begin, bytes(units)))
         return found
 
     def _runs_of_parts(self, batch: DispatchBatch) -> list[_Run] | None:
@@ -364,7 +365,7 @@ class ConsumeQueues:
         for topic, queue_id, count in records.parts:
             queue, end = self._queue(topic, QueueId(queue_id)), begin + count
             if queue.has_units and offsets[begin] == queue.max_offset:
-                found.append((queue, offsets[begin], units[begin:end]))
+                found.append((queue, offsets[begin], units[begin:end].tobytes()))
             else:
                 found += self._new_units(queue, np.array(offsets[begin:end]), units[begin:end])
             begin = end
@@ -389,10 +390,11 @@ class ConsumeQueues:
         queue = self._queue(topic, queue_id)
         if offset >= queue.max_offset or not queue.has_units:
             tags_code = plain_tags_code(batch.records, row)
-            units = np.frombuffer(_UNIT.pack(physical_offset, row.size, tags_code), UNIT_DTYPE)
+            unit = _UNIT.pack(physical_offset, row.size, tags_code)
             if offset == queue.max_offset and queue.has_units:
-                yield queue, QueueOffset(offset), units
+                yield queue, QueueOffset(offset), unit
             else:
+                units = np.frombuffer(unit, UNIT_DTYPE)
                 yield from self._new_units(queue, np.array([offset]), units)
 
     def _chosen(self, batch: DispatchBatch) -> NDArray[np.bool_] | None:
@@ -420,7 +422,7 @@ class ConsumeQueues:
         if not dense or first < 0 or (queue.has_units and first > queue.max_offset):
             yield from self._new_units_one_by_one(queue, offsets, units)
         elif known < len(offsets):
-            yield queue, QueueOffset(first + known), units[known:]
+            yield queue, QueueOffset(first + known), units[known:].tobytes()
 
     def _new_units_one_by_one(
         self, queue: ConsumeQueue, offsets: NDArray[np.int64], units: NDArray[np.void]
@@ -436,12 +438,12 @@ class ConsumeQueues:
                     self._note_misplaced(units[index])
                     continue
                 if taken:
-                    yield queue, first, units[taken]
+                    yield queue, first, units[taken].tobytes()
                 first, taken = offset, []
             taken.append(index)
             end = QueueOffset(offset + 1)
         if taken:
-            yield queue, first, units[taken]
+            yield queue, first, units[taken].tobytes()
 
     def _may_leave_gap(
         self, queue: ConsumeQueue, end: QueueOffset, offset: QueueOffset, later: NDArray[np.int64]
