@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -12,10 +14,17 @@ from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffse
 from trovemq_proto.records.check import crc_matches
 from trovemq_proto.records.compression import inflate_body
 from trovemq_proto.records.fields import RecordFields, read_fields
+from trovemq_proto.records.fields import queue_offset as stored_queue_offset
 from trovemq_proto.records.hosts import format_host
 from trovemq_proto.records.ids import encode_offset_msg_id
-from trovemq_proto.records.internal_properties import is_internal, is_reserved, without_internal
+from trovemq_proto.records.internal_properties import (
+    INTERNAL_PREFIX,
+    is_internal,
+    is_reserved,
+    without_internal,
+)
 from trovemq_proto.records.layout import (
+    BODY_AT,
     BODY_SIZE_MAX_DEFAULT,
     BORN_HOST_AT,
     HEADERS,
@@ -33,13 +42,23 @@ from trovemq_proto.records.layout import (
 from trovemq_proto.records.properties import parse_properties
 
 
+class _Parts:
+    """Where the parts of a record lie, beside the fields of its message."""
+
+    __slots__ = ("_fields",)
+    _fields: RecordFields
+
+
 @dataclass(frozen=True, slots=True)
-class Message:
+class Message(_Parts):
     """A record's fields. Timestamps are epoch ms, offsets and sizes as stored, magic_code is signed.
 
     `body` is as the application gave it, `stored_body` as it lies in the record (compressed, perhaps);
     `record` has the bytes of the whole record. `body_error` says why `body` is empty if `stored_body` cannot
     be inflated; "" otherwise.
+
+    A message that build_message() made has few of these values: the others are read from the record when they
+    are asked for.
     """
 
     topic: str
@@ -62,6 +81,18 @@ class Message:
     stored_body: bytes
     record: bytes
     body_error: str = ""
+
+    if not TYPE_CHECKING:  # else every misspelt name would be right
+
+        def __getattr__(self, name: str) -> Any:
+            """Reads a field that has no value yet."""
+            if (read := _READERS.get(name)) is not None:
+                _set(self, name, read(self))
+            elif name in _HEADER_FIELDS:
+                _read_header(self)
+            else:
+                raise AttributeError(f"a message has no {name!r}", name=name, obj=self)
+            return getattr(self, name)
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -142,6 +173,24 @@ class Message:
         return manifest | {"recordSha256": sha256(self.record).hexdigest()}
 
 
+_set: Final = object.__setattr__
+_INTERNAL: Final = INTERNAL_PREFIX.encode()
+_HEADER_FIELDS: Final = frozenset(
+    {
+        "queue_id",
+        "physical_offset",
+        "store_size",
+        "flag",
+        "born_timestamp",
+        "store_timestamp",
+        "reconsume_times",
+        "prepared_transaction_offset",
+        "body_crc",
+        "magic_code",
+    }
+)
+
+
 def decode_message(
     record: bytes | bytearray | memoryview,
     *,
@@ -169,7 +218,8 @@ def received(stored: Message) -> Message:
     """The form for a program of a message that was decoded with its stored body: inflated if that is
     possible, otherwise with `body_error`; without TroveMQ's own properties."""
     message = stored
-    if any(map(is_internal, stored.properties)):
+    after_body = BODY_AT + len(stored.body)  # or before its end: the properties lie beyond
+    if stored.record.find(_INTERNAL, after_body) >= 0 and any(map(is_internal, stored.properties)):
         message = replace(message, properties=without_internal(stored.properties))
     if stored.sys_flag & SYS_FLAG_COMPRESSED:
         body, error = b"", ""
@@ -206,44 +256,69 @@ def build_message(
     inflate: bool = True,
 ) -> Message:
     """The message of a well-formed record whose CRC has been checked; `fields` are positions in `data`."""
-    _, _, sys_flag, body_at, body_size, topic_at, topic_size, properties_at, _ = fields
+    sys_flag, body_at = fields.sys_flag, fields.body_position
+    body = data[body_at : body_at + fields.body_size]
+    if inflate and sys_flag & SYS_FLAG_COMPRESSED:
+        body = inflate_body(body, sys_flag, body_size_max)
+    message = Message.__new__(Message)
+    _set(message, "_fields", fields)
+    _set(message, "record", data)
+    _set(message, "body", body)
+    _set(message, "sys_flag", sys_flag)
+    _set(message, "queue_offset", stored_queue_offset(data, 0) if queue_offset is None else queue_offset)
+    return message
+
+
+def _read_topic(message: Message) -> str:
+    at, size = message._fields.topic_position, message._fields.topic_size
+    return message.record[at : at + size].decode("utf-8", "replace")
+
+
+def _read_properties(message: Message) -> dict[str, str]:
+    return parse_properties(message.record[message._fields.property_position :])
+
+
+def _read_stored_body(message: Message) -> bytes:
+    at, size = message._fields.body_position, message._fields.body_size
+    return message.record[at : at + size]
+
+
+def _read_header(message: Message) -> None:
+    """Sets the numbers of the header."""
     (
         size,
         magic,
         body_crc,
         queue_id,
         flag,
-        stored_queue_offset,
+        _,
         physical_offset,
         _,
         born_timestamp,
-        born_host,
+        _,
         store_timestamp,
-        store_host,
+        _,
         reconsume_times,
         prepared_offset,
         _,
-    ) = HEADERS[host_bits(sys_flag)].unpack_from(data)
-    stored_body = data[body_at : body_at + body_size]
-    compressed = inflate and sys_flag & SYS_FLAG_COMPRESSED
-    return Message(
-        data[topic_at : topic_at + topic_size].decode("utf-8", "replace"),
-        queue_id,
-        stored_queue_offset if queue_offset is None else queue_offset,
-        physical_offset,
-        size,
-        flag,
-        sys_flag,
-        born_timestamp,
-        format_host(born_host),
-        store_timestamp,
-        format_host(store_host),
-        reconsume_times,
-        prepared_offset,
-        body_crc,
-        magic,
-        parse_properties(data[properties_at:]),
-        inflate_body(stored_body, sys_flag, body_size_max) if compressed else stored_body,
-        stored_body,
-        data,
-    )
+    ) = HEADERS[host_bits(message.sys_flag)].unpack_from(message.record)
+    _set(message, "queue_id", queue_id)
+    _set(message, "physical_offset", physical_offset)
+    _set(message, "store_size", size)
+    _set(message, "flag", flag)
+    _set(message, "born_timestamp", born_timestamp)
+    _set(message, "store_timestamp", store_timestamp)
+    _set(message, "reconsume_times", reconsume_times)
+    _set(message, "prepared_transaction_offset", prepared_offset)
+    _set(message, "body_crc", body_crc)
+    _set(message, "magic_code", magic)
+
+
+_READERS: Final[dict[str, Callable[[Message], object]]] = {
+    "topic": _read_topic,
+    "properties": _read_properties,
+    "stored_body": _read_stored_body,
+    "born_host": lambda message: format_host(message.packed_born_host),
+    "store_host": lambda message: format_host(message.packed_store_host),
+    "body_error": lambda _message: "",
+}
