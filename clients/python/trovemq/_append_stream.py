@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Protocol
 
@@ -73,7 +73,7 @@ class AppendStream:
         self._reached = reached
         self._pending: deque[Frame] = deque()
         self._in_flight: dict[int, Frame] = {}
-        self._unanswered: Counter[Hashable] = Counter()  # frames in flight, by their queue
+        self._unanswered: dict[Hashable, int] = {}  # frames in flight, by their queue
         self._held_timer: asyncio.TimerHandle | None = None
         self._held_long: set[Hashable] = set()  # queues of which the next frame need not wait
         self._next_frame_id = 1
@@ -142,17 +142,18 @@ class AppendStream:
             await asyncio.gather(reader, return_exceptions=True)
 
     def _may_write(self) -> bool:
-        capacity = len(self._in_flight) < FRAMES_IN_FLIGHT_MAX
-        return capacity and self._broken is None and self._next() >= 0
+        return self._next() >= 0
 
     def _next(self) -> int:
-        """The index of the frame to write next; -1 if there is none. No frame overtakes one of its queue."""
+        """The index of the frame to write now; -1 if there is none. No frame overtakes one of its queue."""
+        if len(self._in_flight) >= FRAMES_IN_FLIGHT_MAX or self._broken is not None:
+            return -1
         held: set[Hashable] = set()
         for index, frame in enumerate(self._pending):
             queue = frame.queue
             if queue in held:
                 continue
-            few = self._unanswered[queue] < GROWING_FRAMES_MAX
+            few = self._unanswered.get(queue, 0) < GROWING_FRAMES_MAX
             if not frame.growing or few or queue in self._held_long:
                 return index
             held.add(queue)
@@ -170,8 +171,7 @@ class AppendStream:
         self._held_long = {frame.queue for frame in self._pending}
         self._write_soon()
 
-    def _take_next(self) -> tuple[Frame, bytes | None]:
-        index = self._next()
+    def _take(self, index: int) -> tuple[Frame, bytes | None]:
         frame = self._pending[index]
         del self._pending[index]
         return frame, self._taken(frame)
@@ -180,8 +180,8 @@ class AppendStream:
         return self._may_write() or self._broken is not None
 
     async def _write_pending(self, stream: Stream) -> None:
-        while self._may_write():
-            frame, data = self._take_next()
+        while (index := self._next()) >= 0:
+            frame, data = self._take(index)
             if data is None:
                 continue
             try:
@@ -205,8 +205,9 @@ class AppendStream:
             self._next_frame_id += 1
             if not frame.one_way:
                 self._in_flight[frame_id] = frame
-                self._unanswered[frame.queue] += 1
-                self._held_long.discard(frame.queue)
+                queue = frame.queue
+                self._unanswered[queue] = self._unanswered.get(queue, 0) + 1
+                self._held_long.discard(queue)
         return data
 
     @property
@@ -226,8 +227,8 @@ class AppendStream:
         """Writes the frames that the transport takes without waiting; the task writes the rest."""
         self._write_scheduled = False
         stream = self._stream
-        while stream is not None and self._writer_waits and self._may_write() and stream.writable:
-            frame, data = self._take_next()
+        while stream is not None and self._writer_waits and stream.writable and (index := self._next()) >= 0:
+            frame, data = self._take(index)
             if data is None:
                 continue
             try:
@@ -278,9 +279,9 @@ class AppendStream:
         return True
 
     def _answered_one(self, queue: Hashable) -> None:
-        self._unanswered[queue] -= 1
-        if not self._unanswered[queue]:
-            del self._unanswered[queue]
+        left = self._unanswered.pop(queue) - 1
+        if left:
+            self._unanswered[queue] = left
 
     # --- ends -----------------------------------------------------------------------------------------
 
