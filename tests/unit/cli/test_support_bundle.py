@@ -153,6 +153,10 @@ def test_settings_are_shown_without_secrets(run: Any, tmp_path: Path) -> None:
         f"connecting to trovemq://alice:{SECRET}@ns1:9876",
         f"Authorization: {SECRET}",
         f"TROVEMQ_SECRET_KEY = {SECRET}",
+        f"Authorization: Bearer {SECRET}",
+        f'password = "with \\" in it {SECRET}"',
+        f'password = """\n{SECRET}"""',
+        f"password = '''{SECRET}'''",
     ],
 )
 def test_a_secret_that_a_log_would_have_is_left_out(text: str) -> None:

@@ -47,7 +47,9 @@ UNREACHABLE: Final = (errors.BROKER_UNREACHABLE, errors.REQUEST_TIMEOUT, errors.
 
 _SECRET: Final = re.compile(
     r"""(?ix) (?P<name> [\w-]* (?:secret|password|passwd|token|credential|authorization|private_key) [\w-]*)
-        (?P<between> ["']? \s* [=:] \s* ) (?P<value> "[^"]*" | '[^']*' | [^\s,;}]+ )"""
+        (?P<between> ["']? \s* [=:] \s* )
+        (?P<value> ""\"(?s:.*?)""\" | '''(?s:.*?)''' | "(?:[^"\\]|\\.)*" | '[^']*'
+        | (?:Basic|Bearer|Digest)\ +[^\s,;}]+ | [^\s,;}]+ )"""
 )
 _OF_URL: Final = re.compile(r"(://)[^\s/@\"']+@")
 
