@@ -85,12 +85,15 @@ class FakeServer:
         self.messaging = FakeMessaging(name)
         self._changed: list[asyncio.Event] = []
         self._server: Any = None
+        self._stopping: asyncio.Future[None] | None = None
         self._tls = tls
 
     # --- life -----------------------------------------------------------------------------------------
 
     async def start(self) -> Self:
-        """Listens; on the address it had before, if it had one."""
+        """Listens; on the address it had before, if it had one. The server before has given it back."""
+        if self._stopping is not None:
+            await self._stopping
         self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
         route_pb2_grpc.add_RouteServiceServicer_to_server(_Routes(self), self._server)
         message_pb2_grpc.add_MessageServiceServicer_to_server(_Messages(self), self._server)
@@ -109,7 +112,8 @@ class FakeServer:
         """Breaks every connection off."""
         if self._server is not None:
             server, self._server = self._server, None
-            await server.stop(None)
+            self._stopping = asyncio.ensure_future(server.stop(None))
+            await asyncio.shield(self._stopping)  # it may be a call of this server that stops it
 
     async def __aenter__(self) -> Self:
         return await self.start()

@@ -55,13 +55,11 @@ async def test_what_is_sent_again_keeps_its_number(
     broker: FakeServer, connect: Connect, columns: bool
 ) -> None:
     client = await connect(broker, send_attempts_max=10_000)
-    broken = False
+    stopping: list[asyncio.Task[None]] = []
 
     async def hook(frame: message_pb2.AppendFrame) -> message_pb2.AppendReply | None:
-        nonlocal broken
-        if len(broker.frames) == 2 and not broken:
-            broken = True
-            asyncio.get_running_loop().create_task(broker.stop())
+        if len(broker.frames) == 2 and not stopping:
+            stopping.append(asyncio.create_task(broker.stop()))
             return None
         if len(broker.frames) == 3:
             return broker.refusal(frame, TroveError(errors.OS_PAGE_CACHE_BUSY))
@@ -72,8 +70,9 @@ async def test_what_is_sent_again_keeps_its_number(
         await producer.send(b"first")
         send = producer.send_batch([b"x", b"y"]) if columns else producer.send(b"x")
         waiting = asyncio.ensure_future(send)
-        while not broken or broker._server is not None:
+        while not stopping:
             await asyncio.sleep(0.001)
+        await stopping[0]
         await broker.start()
         await waiting
         await producer.send(b"last")
