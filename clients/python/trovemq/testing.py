@@ -64,16 +64,31 @@ BROKER_TEST_SETTINGS: Mapping[str, object] = {
 def free_port() -> int:
     """A loopback TCP port that was free a moment ago. Linux does not use it for outgoing connections, so it
     stays free while its daemon restarts."""
+    with _kept_port() as kept:
+        return _number(kept)
+
+
+def _kept_port() -> socket.socket:
+    """A UDP socket with the number of a free TCP port. While it is open nobody gets that number here, in any
+    process of the machine: not even while the TCP port is free because its daemon restarts."""
     while True:
         port = secrets.choice(PORTS)
-        with socket.socket() as probe:
-            try:
+        kept = socket.socket(type=socket.SOCK_DGRAM)
+        try:
+            kept.bind((LOOPBACK, port))
+            with socket.socket() as probe:
                 probe.bind((LOOPBACK, port))
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE:
-                    raise
-            else:
-                return port
+        except OSError as error:
+            kept.close()
+            if error.errno != errno.EADDRINUSE:
+                raise
+        else:
+            return kept
+
+
+def _number(kept: socket.socket) -> int:
+    port: int = kept.getsockname()[1]
+    return port
 
 
 class DaemonProcess:
@@ -104,12 +119,17 @@ class DaemonProcess:
         self.module = module
         self.arguments = list(arguments)
         self.environment = dict(environment or {})
-        self.port = port or free_port()
-        self.http_port = http_port or free_port()
+        self._kept: list[socket.socket] = []
+        self.port = port or self._keep_port()
+        self.http_port = http_port or self._keep_port()
         self.ready_timeout = ready_timeout
         self.process: subprocess.Popen[bytes] | None = None
         self._directory = tempfile.TemporaryDirectory(prefix=f"trovemq-{module}-")
         self.log_path = Path(self._directory.name) / "log"
+
+    def _keep_port(self) -> int:
+        self._kept.append(_kept_port())
+        return _number(self._kept[-1])
 
     @property
     def address(self) -> str:
@@ -233,6 +253,8 @@ class DaemonProcess:
                 self.stop()
         finally:
             self._directory.cleanup()
+            for kept in self._kept:
+                kept.close()
 
     def __enter__(self) -> Self:
         try:
