@@ -56,6 +56,7 @@ async def topics(console: Console, request: Request) -> Response:
         rows=rows,
         page=page,
         total=len(everything),
+        has_brokers=bool((await console.cluster.state()).brokers),
         wanted=text(request, "filter"),
         system=system,
         message_types=MESSAGE_TYPES,

@@ -77,6 +77,13 @@ def test_a_drained_broker_says_that_it_takes_no_new_messages(state: str) -> None
     assert ">fine<" not in page
 
 
+def test_topics_of_brokers_that_are_gone_were_called_none_yet() -> None:
+    with console(FakeCluster(brokers=())) as browser:
+        assert "No broker is in the routes, so no topic is known" in browser.get("/topics")
+    with console(FakeCluster()) as browser:
+        assert "There is no topic yet" in browser.get("/topics")
+
+
 def test_a_brokers_topics_are_counted_without_system_topics_as_the_sum_is() -> None:
     cluster = FakeCluster(topics={"orders": 2, "%DLQ%billing": 1, "rmq_sys_wheel_timer": 1})
     with console(cluster) as browser:
