@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from trovemq_proto.numpy_extra import COLUMNS_SIZE_MIN, has_numpy
 from trovemq_proto.positions import QueueOffset
+from trovemq_proto.records.cached import cached_property
 from trovemq_proto.records.compression import inflate_body
 from trovemq_proto.records.fields import RecordFields, queue_offset, split_fields
 from trovemq_proto.records.layout import BODY_SIZE_MAX_DEFAULT, SYS_FLAG_COMPRESSED
