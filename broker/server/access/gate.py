@@ -44,6 +44,9 @@ from trovemq_proto.positions import EpochMs
 from trovemq_store.topics.creators import Creator
 
 HOLD_S: Final = 1.0
+HOLD_GROWTH_MAX: Final = 4
+HELD_FEW: Final = 8  # so many calls of one caller are delayed at a time before delays grow
+DEADLINE_MARGIN_S: Final = 1.0  # a longer delay ends so long before the caller's deadline
 HELD_MAX: Final = 512  # of one caller: each is one of the open calls, whose number is limited
 _GOLDEN: Final = 0.6180339887498949  # its multiples, less their whole parts, lie evenly between 0 and 1
 AUTHORIZATION_KEY: Final = "authorization"
@@ -374,16 +377,23 @@ class Gate:
             self.quotas.set(self._table.state.quotas)
         return self.quotas
 
-    async def hold(self, error: BaseException, who: str) -> None:
+    async def hold(self, error: BaseException, who: str, time_remaining: Callable[[], float | None]) -> None:
         """Delays the refusal of a call above a quota, so that a caller who tries again at once is slowed: by
-        HOLD_S to twice as long, because refusals that end together would take the loop from others. Returns
-        at once for other errors, and if too many calls of `who` are already delayed."""
+        HOLD_S to twice as long, because refusals that end together would take the loop from others; by up to
+        HOLD_GROWTH_MAX times as long if many calls of `who` are delayed, as long as the caller waits
+        (`time_remaining()`, in s; None: for ever). Returns at once for other errors, and if too many calls of `who` are
+        already delayed."""
         if not isinstance(error, TroveError) or "quota" not in error.fields or self._held[who] >= HELD_MAX:
             return
         self._held[who] += 1
         self._holds += 1
         try:
-            await asyncio.sleep(HOLD_S * (1 + self._holds * _GOLDEN % 1))
+            hold_s = HOLD_S * (1 + self._holds * _GOLDEN % 1)
+            grown_s = hold_s * min(HOLD_GROWTH_MAX, self._held[who] / HELD_FEW)
+            remaining_s = time_remaining()
+            if remaining_s is not None:
+                grown_s = min(grown_s, remaining_s - DEADLINE_MARGIN_S)
+            await asyncio.sleep(max(hold_s, grown_s))
         finally:
             self._held[who] -= 1
             if not self._held[who]:

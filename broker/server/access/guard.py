@@ -317,7 +317,8 @@ class _Call:
 
     async def hold(self, error: BaseException) -> None:
         """Delays a refusal because of a quota."""
-        await self.method.gate.hold(error, self.access_key or self.peer.source)
+        who = self.access_key or self.peer.source
+        await self.method.gate.hold(error, who, self._outer.time_remaining)
 
     @property
     def may_wait(self) -> bool:

@@ -66,7 +66,7 @@ class OpenMethod:
         if refusal is not None:
             source = peer_of_call(context).source
             self._gate.refused(self._path, refusal, source)
-            await self._gate.hold(refusal, source)
+            await self._gate.hold(refusal, source, context.time_remaining)
             quota.end()
             raise refusal
         return quota

@@ -83,10 +83,14 @@ class Context:
         self.metadata = metadata
         self.messages = list(messages)
         self.written: list[Any] = []
+        self.remaining_s: float | None = None
         self.head = SimpleNamespace(note=None)
 
     def invocation_metadata(self) -> Sequence[tuple[str, Any]]:
         return self.metadata
+
+    def time_remaining(self) -> float | None:
+        return self.remaining_s
 
     def peer(self) -> str:
         return "ipv4:127.0.0.1:5000"

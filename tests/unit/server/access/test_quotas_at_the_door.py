@@ -14,7 +14,7 @@ import pytest
 from broker.security import changes
 from broker.security.creators import present_creator
 from broker.security.quotas import Quota
-from broker.server.access.gate import HELD_MAX, HOLD_S, Gate
+from broker.server.access.gate import HELD_FEW, HELD_MAX, HOLD_GROWTH_MAX, HOLD_S, Gate
 from broker.server.access.guard import AccessGuard
 from broker.server.refused_message import RefusedMessage
 from broker.server.rocketmq.status import reader
@@ -23,6 +23,7 @@ from tests.support.fake_loop import run, turns
 from tests.unit.server.access.access_here import CLUSTER, AccessHere, Context, rocketmq_metadata, signed
 from tests.unit.server.access.test_guard import FETCH, RECEIVE, SEND, TELEMETRY
 from trovemq_daemon.grpc_transport import is_end
+from trovemq_proto import errors
 from trovemq_proto.authentication.calls import message_signer
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
@@ -126,10 +127,43 @@ def test_who_tries_again_at_once_comes_round_slowly() -> None:
         ].take_request(0)
         await asyncio.gather(*(storm() for _ in range(HELD_MAX + 10)))
         assert times[:10] == [begun] * 10, "more of them would occupy all calls"
-        late = Counter(int((time - begun) / HOLD_S * 8) for time in times[10:])
-        assert sorted(late) == list(range(8, 16)), "over a second, after one"
-        assert max(late.values()) - min(late.values()) <= 4, "evenly: together they would take the loop"
+        late = Counter(int(time - begun - HOLD_S * HOLD_GROWTH_MAX) for time in times[10:])
+        longest = [late[second] for second in range(HOLD_GROWTH_MAX)]
+        assert sum(longest) > HELD_MAX * 0.9, "over four seconds, after four"
+        assert max(longest) - min(longest) <= 2 * HELD_FEW, "evenly: together they would take the loop"
         assert not door.gate._held
+
+    run(program())
+
+
+def test_refusals_of_one_caller_with_many_calls_took_the_loop_from_others() -> None:
+    async def program() -> None:
+        door, handler, times = Door(), sender(answered), list[float]()
+        door.quota("User:alice", requests_per_s=1)
+        await asyncio.gather(*(door.send(handler) for _ in range(3)))
+        end = now_s() + 30
+
+        async def storm() -> None:
+            while now_s() < end:
+                times.extend([now_s()] * (await door.send(handler) == "LIMIT_EXCEEDED"))
+
+        for calls, few in ((HELD_FEW // 2, True), (64, False)):
+            times.clear()
+            end = now_s() + 30
+            await asyncio.gather(*(storm() for _ in range(calls)))
+            assert len(times) / 30 <= (calls / HOLD_S if few else 64 / HOLD_GROWTH_MAX), "refusals a second"
+
+    run(program())
+
+
+@pytest.mark.parametrize(("remaining_s", "at_most_s"), [(3.0, 2.0), (5.0, 4.0), (None, 8.0)])
+def test_a_refusal_comes_before_its_caller_gives_up(remaining_s: float | None, at_most_s: float) -> None:
+    error = TroveError(errors.LIMIT_EXCEEDED, "too many", quota="User:alice")
+
+    async def program() -> None:
+        gate = Door().gate
+        await asyncio.gather(*(gate.hold(error, "alice", lambda: remaining_s) for _ in range(HELD_MAX)))
+        assert at_most_s - 0.1 < now_s() <= at_most_s
 
     run(program())
 
