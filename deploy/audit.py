@@ -70,7 +70,9 @@ def main() -> int:
     except ValueError:
         code, lines = 2, [done.stderr.strip().rpartition("\n")[2] or "pip-audit gave no report"]
     if code == 2:
-        lines.append("not audited: run `make audit` where the package index can be reached")
+        lines.append(
+            "not audited: run `make audit` where a package index with data on vulnerabilities is in reach"
+        )
     else:
         lines.append(subject(datetime.now(UTC).date()))
     print("\n".join(f"audit: {line}" for line in lines))

@@ -23,6 +23,7 @@ SIGNED_HEADERS: Final = "x-mq-date-time"
 HEADER_SIZE_MAX: Final = 1_024
 DATE_SIZE_MAX: Final = 64
 REMEMBERED_MAX: Final = 1_024
+FORM: Final = f"{ALGORITHM} Credential=ACCESS_KEY, SignedHeaders={SIGNED_HEADERS}, Signature=40 hex digits"
 
 _SIGNATURE: Final = re.compile(r"[0-9a-fA-F]{40}")
 _NO_SECRET: Final = b"\0" * 32
@@ -55,28 +56,34 @@ class SignatureChecker:
         self._right: dict[tuple[str, str], User] = {}
 
     def user_of(self, header: str, date: str) -> User:
-        """The user who signed. Raises TroveError AUTHENTICATION_FAILED, with the same text for each
-        reason."""
+        """The user who signed. Raises TroveError AUTHENTICATION_FAILED. Its text depends on the form of the
+        two headers alone: it is the same for an unknown user, a disabled one and a wrong secret."""
         known = self._right.get((header, date))
         if known is not None and self._table.user(known.access_key) is known:
             return known  # a changed user is another User object
         user = self._check(header, date)
-        if user is None:
-            raise TroveError(
-                errors.AUTHENTICATION_FAILED, "the access key or the signature is wrong, or there is none"
-            )
         if len(self._right) >= REMEMBERED_MAX:
             self._right.clear()
         self._right[header, date] = user
         return user
 
-    def _check(self, header: str, date: str) -> User | None:
+    def _check(self, header: str, date: str) -> User:
+        if not header:
+            raise _failed("the call has no credentials: give the client an access key and a secret")
         parsed = parse_header(header)
-        if parsed is None or not date or len(date) > DATE_SIZE_MAX:
-            return None
+        if parsed is None:
+            raise _failed(f"the authorization header is not of the form {FORM}")
+        if not date or len(date) > DATE_SIZE_MAX:
+            raise _failed(f"{SIGNED_HEADERS} is missing, or has more than {DATE_SIZE_MAX} characters")
         access_key, signature = parsed
         user = self._table.user(access_key)
         secrets = [secret.value for secret in user.secrets] if user is not None else [_NO_SECRET]
         signed = date.encode()
         right = [hmac.compare_digest(hmac.digest(one, signed, "sha1"), signature) for one in secrets]
-        return user if user is not None and user.enabled and any(right) else None
+        if user is None or not user.enabled or not any(right):
+            raise _failed("the access key or the signature is wrong")
+        return user
+
+
+def _failed(message: str) -> TroveError:
+    return TroveError(errors.AUTHENTICATION_FAILED, message)

@@ -381,8 +381,8 @@ class Gate:
         """Delays the refusal of a call above a quota, so that a caller who tries again at once is slowed: by
         HOLD_S to twice as long, because refusals that end together would take the loop from others; by up to
         HOLD_GROWTH_MAX times as long if many calls of `who` are delayed, as long as the caller waits
-        (`time_remaining()`, in s; None: for ever). Returns at once for other errors, and if too many calls of `who` are
-        already delayed."""
+        (`time_remaining()`, in s; None: for ever). Returns at once for other errors, and if too many calls of
+        `who` are already delayed."""
         if not isinstance(error, TroveError) or "quota" not in error.fields or self._held[who] >= HELD_MAX:
             return
         self._held[who] += 1
