@@ -159,6 +159,11 @@ class StreamedMessage(ReceivedMessage):
     _spans: RecordSpans
     _number: int
 
+    def __init__(self, *arguments: Any, **fields: Any) -> None:
+        """A copy with other values (`dataclasses.replace`): it is settled by its own handle."""
+        super().__init__(*arguments, **fields)
+        self.receipt = None
+
     def take_over(self, newer: ReceivedMessage) -> None:
         """Takes over the receipt of a newer delivery of the same message, because the older one is void."""
         super().take_over(newer)
