@@ -47,6 +47,7 @@ DAEMON_CUTS: Final = 3 if SOAK else 2
 NEW_LINES: Final = (100, 400)
 """So many outcomes lie between two cuts of the daemon."""
 STOP_S_MAX: Final = 30.0
+UNMOUNT_S_MAX: Final = 90.0
 IMAGE_SIZE: Final = 64 << 20
 SHUTDOWN: Final = 0x8004587D  # EXT4_IOC_SHUTDOWN
 FLUSH_JOURNAL: Final = 1  # a commit of the journal in memory reaches the device
@@ -71,8 +72,14 @@ class Disk:
         self._mounted = True
 
     def unmount(self) -> None:
+        """Waits until the file system is gone. A process that has the mounts for itself (`unshare -m`, in
+        another test) keeps it alive: mounted again meanwhile, it would be the one that was shut down."""
         _run("umount", str(self.path))
         self._mounted = False
+        deadline = time.monotonic() + UNMOUNT_S_MAX
+        while Path("/sys/fs/ext4", Path(self._device).name).exists():
+            assert time.monotonic() < deadline, f"somebody else still uses {self._device}"
+            time.sleep(0.01)
 
     def cut(self, flag: int, pid: int) -> None:
         """Nothing more reaches the device; every call on the file system fails until it is mounted again. The
