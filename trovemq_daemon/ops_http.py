@@ -28,6 +28,7 @@ from starlette.routing import BaseRoute, Route
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.errors import AddressInUseError
 from trovemq_daemon.exposition import text_in_turns
+from trovemq_daemon.https import tls_context
 from trovemq_daemon.tls import read_identity
 
 CONNECTIONS_MAX: Final = 128
@@ -123,8 +124,7 @@ class OpsHttp:
             server_header=False,
             limit_concurrency=CONNECTIONS_MAX,
             timeout_graceful_shutdown=STOP_TIME_MAX_S,
-            ssl_certfile=None if tls is None else tls[0],
-            ssl_keyfile=None if tls is None else tls[1],
+            ssl_context_factory=None if tls is None else lambda _config, _default: tls_context(*tls),
         )
         self._server = _Server(config)
         self._replace_tls = _reloadable(config) if tls is not None else None
@@ -178,9 +178,7 @@ def _reloadable(config: uvicorn.Config) -> Callable[[Path, Path], None]:
 
     def replace(certificate: Path, key: Path) -> None:
         nonlocal newest
-        made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        made.load_cert_chain(certificate, key)
-        newest = made
+        newest = tls_context(certificate, key)
 
     def choose(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
         connection.context = newest

@@ -17,6 +17,7 @@ from nameserver.settings import NameserverSettings
 from tests.support.certificates import Certificates
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.errors import AddressInUseError, SettingsError
+from trovemq_daemon.https import PLAIN_HTTP_ANSWER
 from trovemq_daemon.metrics import new_registry
 from trovemq_daemon.ops_http import OpsHttp, Readiness
 
@@ -166,12 +167,57 @@ async def test_it_serves_by_tls_alone_where_that_is_set(tmp_path: Path) -> None:
         trusting = ssl.create_default_context(cafile=str(certificates.ca))
         async with httpx.AsyncClient(verify=trusting, trust_env=False) as client:
             assert (await client.get(f"https://{address}/healthz")).status_code == 200
-            with pytest.raises(httpx.HTTPError):
-                await client.get(f"http://{address}/healthz")
     finally:
         await http.stop()
     with pytest.raises(SettingsError, match=r"client\.key is not the key of the certificate"):
         await http.start(Address("127.0.0.1", 0), (certificates.pem("server"), certificates.key("client")))
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
+async def test_a_plain_client_at_the_https_port_got_an_empty_answer(tmp_path: Path, method: str) -> None:
+    certificates = Certificates.made(tmp_path)
+    http = OpsHttp(new_registry("1"), Readiness())
+    files = certificates.pem("server"), certificates.key("server")
+    address = await http.start(Address("127.0.0.1", 0), files)
+    try:
+        for _ in range(2):
+            async with httpx.AsyncClient(verify=False, trust_env=False) as client:
+                answer = await client.request(method, f"http://{address}/healthz")
+            assert answer.status_code == 400
+            assert method == "HEAD" or answer.text == "This port speaks HTTPS: use https:// in the address.\n"
+            http.replace_tls(*files)
+    finally:
+        await http.stop()
+
+
+@pytest.mark.parametrize("garbage", [b"\0" * 40, b"SSH-2.0-x\r\n", PLAIN_HTTP_ANSWER])
+async def test_other_bytes_at_the_https_port_end_the_connection(tmp_path: Path, garbage: bytes) -> None:
+    certificates = Certificates.made(tmp_path)
+    http = OpsHttp(new_registry("1"), Readiness())
+    address = await http.start(
+        Address("127.0.0.1", 0), (certificates.pem("server"), certificates.key("server"))
+    )
+    try:
+        assert await asked(address, garbage) == (0, b"")
+    finally:
+        await http.stop()
+
+
+async def test_bytes_after_a_plain_request_at_the_https_port_end_the_connection(tmp_path: Path) -> None:
+    certificates = Certificates.made(tmp_path)
+    http = OpsHttp(new_registry("1"), Readiness())
+    address = await http.start(
+        Address("127.0.0.1", 0), (certificates.pem("server"), certificates.key("server"))
+    )
+    try:
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+        writer.write(get(b"/healthz"))
+        assert await reader.readexactly(len(PLAIN_HTTP_ANSWER)) == PLAIN_HTTP_ANSWER
+        writer.write(get(b"/healthz"))
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        writer.close()
+    finally:
+        await http.stop()
 
 
 async def test_a_certificate_that_is_replaced_is_shown_to_the_next_connection(tmp_path: Path) -> None:
