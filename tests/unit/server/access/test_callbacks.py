@@ -19,6 +19,7 @@ from broker.server.access.needs import ROWS
 from broker.server.rocketmq.status import reader
 from tests.unit.server.access.access_here import CLUSTER, AccessHere, Context, rocketmq_metadata, signed
 from trovemq_daemon.callback_handlers import CallbackHandler
+from trovemq_daemon.users import UserKind, new_user
 from trovemq_proto.audit import AUDIT_TOPIC
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
@@ -128,6 +129,53 @@ def test_names_that_were_admitted_are_not_others(here: AccessHere) -> None:
             assert not begins(*others), others
     here.rule("alice", "Sub", "Topic:orders", allow=False)
     assert not begins("g", "orders")
+
+
+def disabled(here: AccessHere) -> None:
+    here.apply(changes.set_enabled(here.table.state, "alice", enabled=False))
+
+
+def deleted(here: AccessHere) -> None:
+    here.apply(changes.delete_user(here.table.state, "alice"))
+
+
+def made_again_with_another_secret(here: AccessHere) -> None:
+    deleted(here)
+    other = new_user("alice", UserKind.NORMAL, b"another-secret-1", salt=bytes(16), now_ms=0)
+    here.apply(changes.add_user(here.table.state, other))
+    here.rule("alice", "Sub", "*")
+
+
+def without_its_secret(here: AccessHere) -> None:
+    here.apply(changes.rotate_secret(here.table.state, "alice", b"another-secret-1", EpochMs(0)))
+    here.apply(changes.drop_old_secret(here.table.state, "alice"))
+
+
+def denied(here: AccessHere) -> None:
+    here.rule("alice", "Sub", "Topic:orders", allow=False)
+
+
+def without_rules(here: AccessHere) -> None:
+    here.without_rules("alice")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [disabled, deleted, made_again_with_another_secret, without_its_secret, denied, without_rules],
+)
+def test_nothing_that_was_remembered_outlives_a_change(here: AccessHere, change: Any) -> None:
+    """Neither on the headers of an open connection nor for another connection's equal headers."""
+    here.rule("alice", "Sub", "*")
+    plain = unary(service_pb2.AckMessageRequest)
+    begin = AccessGuard(here.gate).handler(ACKNOWLEDGE, CallbackHandler(lambda *_: True, plain)).begin
+    request = service_pb2.AckMessageRequest(group=v2.Resource(name="g"), topic=v2.Resource(name="orders"))
+    data = request.SerializeToString()
+    contexts = [Context(rocketmq_metadata("alice")) for _ in range(2)]
+    for context in (*contexts, *contexts):
+        assert begin(data, context, lambda _outcome: None)
+    change(here)
+    for context in (*contexts, Context(rocketmq_metadata("alice"))):
+        assert not begin(data, context, lambda _outcome: None)
 
 
 def test_a_batch_for_two_topics_is_no_topic_in_a_namespace(here: AccessHere) -> None:
