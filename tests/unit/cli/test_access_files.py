@@ -9,11 +9,16 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
+from broker.security.rules import make_rule
 from tests.support.fake_users import FakeUsers
 from tests.unit.cli.conftest import FakeClient
-from trovemq.cli.apply_users_file import action_names
+from trovemq.cli.apply_users_file import action_names, parse_user
+from trovemq_daemon.users import check_access_key
 from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
 
 SAMPLE = """
 users:
@@ -114,7 +119,7 @@ def test_a_rule_that_means_the_same_is_not_added_again(
         client.users.add("alice", broker)
         client.rules.add(True, "alice", "Sub,Pub", "Topic:orders", ["10.0.0.0/8"], broker)
         client.rules.add(True, "alice", "Get", "Topic:more", [], broker)
-    rules = '[{allow: "pub, sub", resource: "topic:orders", from: [10.1.2.3/8]}]'
+    rules = '[{allow: "pub, sub", resource: "topic:orders", from: [10.0.0.0/255.0.0.0]}]'
     ran = applied(f"users: [{{name: alice, rules: {rules}}}]")
     assert {one["change"] for one in ran.objects} == {"unchanged"}
     assert ran.objects[0]["details"] == ["keeps 1 rules that are not in the file"]
@@ -183,6 +188,13 @@ def test_a_directory_that_cannot_be_written_makes_no_user(
         ("[{name: a, rules: [{allow: All, resource: '*', from: here}]}]", "from must be a list"),
         ("[{name: a, rules: [{allow: All, resource: '*', from: [here]}]}]", "'here' is neither an address"),
         ("[{name: a, rules: [{allow: All, resource: '*', 1: 2}]}]", "unknown member '1'"),
+        ("[{name: a}, {name: a b}]", "users[1] (a b): a user's name has 1 to 64"),
+        ("[{name: a}, {name: b, rules: [{allow: All, resource: 'Topic:a b'}]}]", "resource must be '*'"),
+        ("[{name: a, rules: [{allow: All, resource: '*', from: [10.1.2.3/8]}]}]", "is neither an address"),
+        ("[{name: a, rules: [{allow: All, resource: '*', from: [5]}]}]", "'5' is neither an address"),
+        (f"[{{name: a, rules: [{{allow: All, resource: '*', from: {['::1'] * 65}}}]}}]", "more than 64"),
+        ("[{name: a, rules: [{deny: Sub, deny: Pub, resource: '*'}]}]", "line 2, column 27: a member is"),
+        ("[{name: a, name: b}]", "line 2, column 9: a member is there twice"),
     ],
 )
 def test_a_wrong_user_says_what_is_wrong(
@@ -192,6 +204,44 @@ def test_a_wrong_user_says_what_is_wrong(
     assert (ran.code, ran.note["error"]) == (1, "REQUEST_ILLEGAL")
     assert message in ran.note["message"]
     assert "new" not in client.topics
+
+
+def test_a_secret_that_cannot_be_used_was_found_after_the_users_before_it(
+    applied: Callable[..., Any], client: FakeClient, tmp_path: Path
+) -> None:
+    folder = tmp_path / "secrets"
+    folder.mkdir()
+    for text, message in (
+        ("x y", "line 1 is not access_key"),
+        ("access_key=b\nsecret_key=the-secret-of-b", "access key of another user"),
+        ("access_key=bob\nsecret_key=short", "a secret has 8 to 256"),
+    ):
+        (folder / "bob.credentials").write_text(text)
+        (folder / "bob.credentials").chmod(0o600)
+        ran = applied(f"topics: [{{name: new}}]\n{SAMPLE}")
+        assert (ran.code, ran.note["error"]) == (1, "REQUEST_ILLEGAL")
+        assert message in ran.note["message"]
+        assert client.users.by_place == {}
+        assert "new" not in client.topics
+
+
+@given(
+    st.text("aZ0_.@- :%", min_size=1, max_size=66),
+    st.text("aZ%|.+-_ *:/", max_size=6),
+    st.lists(st.sampled_from(["10.0.0.1", "10.0.0.0/8", "::/0", "10.0.0.0/255.0.0.0", "1.2.3.4/8", "x"])),
+)
+def test_the_file_takes_no_name_or_rule_that_the_broker_refuses(
+    name: str, resource: str, sources: list[str]
+) -> None:
+    """It would have refused it after it had made the users before it."""
+    rule = {"allow": "pub, GET", "resource": f"topic:{resource}", "from": sources}
+    try:
+        user = parse_user("", {"name": name, "rules": [rule]})
+    except TroveError:
+        return
+    check_access_key(user.name)
+    (only,) = user.rules
+    make_rule(1, name, allow=True, actions=only.actions, resource=only.resource, sources=only.sources)
 
 
 def test_who_may_not_list_users_exports_the_rest(run: Any, client: FakeClient) -> None:

@@ -7,11 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from trovemq.cli.apply_file import WantedGroup, parse_file
+from trovemq.cli.apply import check_new_names
+from trovemq.cli.apply_file import Wanted, WantedGroup, WantedTopic, parse_file
 from trovemq.group_model import GroupSettings
 from trovemq_proto import errors as trove_errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.topics.names import check_topic_name, check_user_group_name
 
 SAMPLE = {
     "topics": [
@@ -137,6 +141,9 @@ def test_a_failure_on_the_way_says_what_was_done(
         (b'{"groups": [{"name": "a", "maxRetries": -1}]}', "maxRetries must be a number"),
         (b'{"groups": [{"name": "a", "backoffMillis": [1.5]}]}', "must be a list of milliseconds"),
         (b'{"groups": [{"name": "a", "backoffMillis": 5}]}', "must be a list of milliseconds"),
+        (b'{"topics": [{"name": "a", "queues": 1, "queues": 2}]}', "'queues' is there twice in one object"),
+        (b'{"topics": [], "topics": []}', "'topics' is there twice in one object"),
+        (b"topics: []\ntopics: []", "line 1, column 1: a member is there twice"),
     ],
 )
 def test_a_wrong_file_is_refused_before_anything_is_asked(
@@ -148,6 +155,39 @@ def test_a_wrong_file_is_refused_before_anything_is_asked(
     assert (ran.code, ran.out, ran.note["error"]) == (1, b"", "REQUEST_ILLEGAL")
     assert message in ran.note["message"]
     assert run.servers == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "message"),
+    [
+        ("topics", "t two", "topic 't two': a name has 1 to 127 letters"),
+        ("topics", "t" * 128, "a name has 1 to 127 letters"),
+        ("topics", "%RETRY%g", "topic %RETRY%g is reserved"),
+        ("groups", "g two", "group 'g two': a name has 1 to 120 letters"),
+        ("groups", "g" * 121, "a name has 1 to 120 letters"),
+    ],
+)
+def test_an_illegal_name_was_found_after_the_topics_before_it_were_made(
+    run: Any, tmp_path: Path, kind: str, name: str, message: str
+) -> None:
+    path = tmp_path / "wrong.json"
+    wanted: dict[str, list[dict[str, str]]] = {"topics": [{"name": "made-first"}], "groups": []}
+    wanted[kind].append({"name": name})
+    path.write_text(json.dumps(wanted))
+    ran = run("--json", "apply", str(path))
+    assert (ran.code, ran.out, ran.note["error"]) == (1, b"", "REQUEST_ILLEGAL")
+    assert message in ran.note["message"]
+    assert "made-first" not in run.client.topics
+
+
+@given(st.text("aZ0_-%| .+", max_size=130))
+def test_a_name_that_apply_takes_is_one_that_the_broker_takes(name: str) -> None:
+    try:
+        check_new_names(Wanted((WantedTopic(name, None, None),), (WantedGroup(name[:120]),)), (), ())
+    except TroveError:
+        return
+    check_topic_name(name)
+    check_user_group_name(name[:120])
 
 
 def test_a_file_that_is_not_there_is_one_clear_error(run: Any, tmp_path: Path) -> None:

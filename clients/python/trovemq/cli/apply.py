@@ -7,7 +7,8 @@ existing topic or user keeps its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -17,15 +18,20 @@ from trovemq.cli.apply_file import Wanted, WantedGroup, WantedTopic, parse_file,
 from trovemq.cli.apply_steps import Step
 from trovemq.cli.apply_users import SecretFiles, user_steps
 from trovemq.cli.arguments import EveryBrokerOption
+from trovemq.cli.file_checks import illegal
 from trovemq.cli.session import Session, verb
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.system_topics import is_system_topic
 
 if TYPE_CHECKING:
     from trovemq import Client, GroupDescription, GroupSettings, TopicDescription
 
 QUEUE_COUNT_DEFAULT: Final = 8
 OPTION_DEFAULTS: Final = {"order": "log", "retention": "time"}
+TOPIC_NAME_LENGTH_MAX: Final = 127
+GROUP_NAME_LENGTH_MAX: Final = 120
+_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _OFF: Final = "off"
 
 
@@ -93,6 +99,7 @@ async def planned(
         )
     topics = await session.call(client.admin.list_topics(include_system=True, broker=broker))
     groups = await session.call(client.admin.groups.list_all(broker=broker))
+    check_new_names(wanted, {topic.topic for topic in topics}, {group.group for group in groups})
     topic_at = {(topic.topic, topic.broker): topic for topic in topics}
     group_at = {(group.group, group.broker): group for group in groups if group.created}
     steps = [
@@ -106,6 +113,18 @@ async def planned(
         for name in names
     ]
     return steps + (await user_steps(session, client, wanted.users, names, secrets) if wanted.users else [])
+
+
+def check_new_names(wanted: Wanted, topics: Container[str], groups: Container[str]) -> None:
+    """Raises TroveError REQUEST_ILLEGAL before anything is changed. Names that exist are legal."""
+    names = [("topic", one.name, TOPIC_NAME_LENGTH_MAX) for one in wanted.topics if one.name not in topics]
+    names += [("group", one.name, GROUP_NAME_LENGTH_MAX) for one in wanted.groups if one.name not in groups]
+    for noun, name, length_max in names:
+        if len(name) > length_max or not _NAME.fullmatch(name):
+            text = f"1 to {length_max} letters, digits, %, |, - and _"
+            raise illegal(f"{noun} {name[:160]!a}: a name has {text}")
+        if noun == "topic" and is_system_topic(name):
+            raise illegal(f"topic {name} is reserved for the broker itself")
 
 
 def _topic_step(client: Client, wanted: WantedTopic, broker: str, found: TopicDescription | None) -> Step:

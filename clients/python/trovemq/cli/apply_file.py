@@ -108,7 +108,7 @@ def _document(content: bytes) -> object:
     try:
         text = content.decode("utf-8-sig")
         if text.lstrip()[:1] in ("{", "["):
-            return json.loads(text)
+            return json.loads(text, object_pairs_hook=_object)
         return _yaml(text)
     except json.JSONDecodeError as error:
         raise illegal(
@@ -118,14 +118,31 @@ def _document(content: bytes) -> object:
         raise illegal("the file must be YAML or JSON in UTF-8") from None
 
 
+def _object(members: list[tuple[str, object]]) -> dict[str, object]:
+    """Of two equal members JSON and YAML keep the last one: half of a rule would be lost."""
+    found = dict(members)
+    if len(found) < len(members):
+        names = [name for name, _ in members]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise illegal(f"{twice[:100]!r} is there twice in one object")
+    return found
+
+
 def _yaml(text: str) -> object:
     import yaml
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            found = super().construct_mapping(node, deep)
+            if len(found) < len(node.value):
+                raise illegal(f"{_where(node.start_mark)}a member is there twice in one object")
+            return found
 
     try:
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             if isinstance(event, yaml.AliasEvent):  # a few lines of them can stand for a million entries
                 raise illegal(f"{_where(event.start_mark)}apply does not read aliases (*)")
-        found: object = yaml.safe_load(text)
+        found: object = yaml.load(text, Loader=Loader)  # noqa: S506  it is a SafeLoader
     except yaml.MarkedYAMLError as error:
         raise illegal(f"the file is not YAML: {_where(error.problem_mark)}{error.problem}") from None
     except (yaml.YAMLError, ValueError):

@@ -8,6 +8,7 @@ secrets. Rules are only added, never removed; denials are added first.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from trovemq.cli.session import Session
 
 _SUFFIX: Final = ".credentials"
+_SECRET: Final = re.compile(r"[!-~]{8,256}")
 
 
 class SecretFiles:
@@ -30,13 +32,15 @@ class SecretFiles:
         self._directory = directory
 
     def check(self, users: Sequence[str], existing: Sequence[str]) -> None:
-        """Raises TroveError REQUEST_ILLEGAL if a new user has no place for its secret, or would get another
-        secret than it has on a broker that knows it."""
+        """Raises TroveError REQUEST_ILLEGAL if a new user has no place for its secret, has one that cannot be
+        used, or would get another secret than it has on a broker that knows it."""
         if users and self._directory is None:
             text = f"new users: {', '.join(users[:10])}; name a directory for their secrets: --secrets DIR"
             raise illegal(text)
         for user in users:
-            if user in existing and not self._path(user).exists():
+            if self._path(user).exists():
+                self.secret(user)
+            elif user in existing:
                 raise illegal(f"only some brokers know user {user}: put its secret into {self._path(user)}")
 
     def secret(self, user: str) -> str:
@@ -51,6 +55,8 @@ class SecretFiles:
         credentials = read_credentials(str(path))
         if credentials.access_key != user:
             raise illegal(f"{path} has the access key of another user")
+        if not _SECRET.fullmatch(credentials.secret_key):
+            raise illegal(f"{path}: a secret has 8 to 256 printable ASCII characters, no spaces")
         return credentials.secret_key
 
     @staticmethod

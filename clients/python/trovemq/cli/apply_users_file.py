@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import ip_network
@@ -16,6 +17,9 @@ ACTIONS: Final = (
     *("Read", "Command", "Backup", "Audit"),
 )
 KINDS: Final = ("Cluster", "Namespace", "Topic", "Group")
+SOURCES_MAX: Final = 64  # of one rule
+_ACCESS_KEY: Final = re.compile(r"[a-zA-Z0-9_.@-]{1,64}")
+_RESOURCE_NAME: Final = re.compile(r"\*|[%|.+a-zA-Z0-9_-]{1,255}\*?")
 _RULE_MEMBERS: Final = ("allow", "deny", "resource", "from")
 _ALL: Final = frozenset(name.lower() for name in ACTIONS)
 _EVERY_ACTION: Final = ("all", "*")
@@ -33,7 +37,7 @@ class WantedRule:
     @property
     def key(self) -> tuple[bool, frozenset[str], str, frozenset[str]]:
         kind, separator, name = self.resource.partition(":")
-        sources = frozenset(str(ip_network(source, strict=False)) for source in self.sources)
+        sources = frozenset(str(ip_network(source)) for source in self.sources)
         return self.allow, action_names(self.actions), f"{kind.lower()}{separator}{name}", sources
 
     def __str__(self) -> str:
@@ -59,6 +63,8 @@ def action_names(text: str) -> frozenset[str]:
 
 def parse_user(where: str, entry: dict[str, Any]) -> WantedUser:
     """An entry with a name and known members. Raises TroveError REQUEST_ILLEGAL."""
+    if not _ACCESS_KEY.fullmatch(entry["name"]):
+        raise illegal(f"{where}: a user's name has 1 to 64 letters, digits, '_', '.', '@' and '-'")
     for member in ("super", "enabled"):
         if not isinstance(entry.get(member, False), bool):
             raise illegal(f"{where}: {member} must be true or false")
@@ -81,7 +87,9 @@ def _rule(where: str, rule: object) -> WantedRule:
         raise illegal(f"{where}: actions are All or {', '.join(ACTIONS)}, with commas between")
     resource = rule.get("resource")
     if not isinstance(resource, str) or not _is_resource(resource):
-        raise illegal(f"{where}: resource must be '*', or one of {', '.join(KINDS)}, a colon and a name")
+        raise illegal(
+            f"{where}: resource must be '*', or one of {', '.join(KINDS)}, a colon and a name or '*'"
+        )
     return WantedRule(allow, actions, resource, _sources(where, rule.get("from", [])))
 
 
@@ -91,15 +99,20 @@ def _is_action(name: str) -> bool:
 
 def _is_resource(text: str) -> bool:
     kind, separator, name = text.partition(":")
-    return text == "*" or bool(separator and name and kind.capitalize() in KINDS)
+    is_name = _RESOURCE_NAME.fullmatch(name) is not None
+    return text == "*" or (is_name and bool(separator) and kind.capitalize() in KINDS)
 
 
 def _sources(where: str, sources: object) -> tuple[str, ...]:
     if not isinstance(sources, Sequence) or isinstance(sources, str):
         raise illegal(f"{where}: from must be a list of addresses and networks")
+    if len(sources) > SOURCES_MAX:
+        raise illegal(f"{where}: from has {len(sources)} entries, more than {SOURCES_MAX}")
     for source in sources:
         try:
-            ip_network(source, strict=False)
+            if not isinstance(source, str):
+                raise TypeError
+            ip_network(source)
         except (TypeError, ValueError):
             raise illegal(f"{where}: {str(source)[:60]!r} is neither an address nor a network") from None
-    return tuple(map(str, sources))
+    return tuple(sources)
