@@ -38,6 +38,7 @@ class TlsIdentity:
     certificate: bytes
     key: bytes
     fingerprint: str  # SHA-256 of the certificate, as hexadecimal digits
+    begins: datetime
     expires: datetime
     development: bool = False
     client_ca: bytes | None = None
@@ -108,12 +109,15 @@ def identity_for(
 
 
 def log_identity(identity: TlsIdentity) -> None:
-    """Logs the certificate in one line; a warning for a development certificate."""
+    """Logs the certificate in one line; a warning for a development certificate, and for one that clients
+    refuse now."""
     log = get_logger(sha256=identity.fingerprint, expires=identity.expires.isoformat())
     if identity.development:
         log.warning("tls.development_certificate", reason="no tls_certificate was given")
     elif identity.expires <= datetime.now(UTC):
         log.warning("tls.certificate_expired")
+    elif identity.begins > datetime.now(UTC):
+        log.warning("tls.certificate_not_valid_yet", begins=identity.begins.isoformat())
     else:
         log.info("tls.certificate")
 
@@ -199,7 +203,12 @@ def _identity(
 
     fingerprint = certificate.fingerprint(hashes.SHA256()).hex()
     return TlsIdentity(
-        certificate_pem, key_pem, fingerprint, certificate.not_valid_after_utc, development=development
+        certificate_pem,
+        key_pem,
+        fingerprint,
+        certificate.not_valid_before_utc,
+        certificate.not_valid_after_utc,
+        development=development,
     )
 
 

@@ -216,6 +216,16 @@ def test_a_directory_is_not_a_file(files: tuple[Path, Path], tmp_path: Path) -> 
         read_identity(tmp_path, files[1])
 
 
+def test_a_certificate_that_is_not_valid_yet_was_logged_as_a_good_one(files: tuple[Path, Path]) -> None:
+    later = development_identity([], datetime(2999, 1, 1, tzinfo=UTC))
+    files[0].write_bytes(later.certificate)
+    files[1].write_bytes(later.key)
+    with logged() as stream:
+        log_identity(read_identity(*files))
+    assert "warning tls.certificate_not_valid_yet" in stream.getvalue()
+    assert "begins=2998-12-31T00:00:00+00:00" in stream.getvalue()
+
+
 def test_the_log_says_which_certificate_it_is(identity: TlsIdentity, files: tuple[Path, Path]) -> None:
     expired = development_identity([], datetime(2020, 1, 1, tzinfo=UTC))
     with logged() as stream:
