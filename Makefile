@@ -26,9 +26,9 @@ STAMP_AUDIT := $(VENV)/.setup-audit-done
 # A trial is made from its number alone: the order of sets is the same in each run, too. Bytecode is kept, also where
 # PYTHONDONTWRITEBYTECODE is set: compiling all tests takes longer than collecting them.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE PYTHONHASHSEED=$(SEED) $(RUN) -m pytest --numprocesses $(WORKERS) --dist worksteal
-# Tests keep their files in memory, where there are four gigabytes for them: a removal from a disk takes longer than
+# `make quick` keeps its files in memory, where there are two gigabytes for them: a removal from a disk takes longer than
 # many a test.
-IN_MEMORY := $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 4000000 ] 2>/dev/null && echo TMPDIR=/dev/shm)
+IN_MEMORY := $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 2000000 ] 2>/dev/null && echo TMPDIR=/dev/shm)
 # `make check` has these, and `make quick` has not.
 CHECKED := tests/unit/project/test_generated.py tests/unit/project/test_tidy.py tests/unit/project/test_words.py \
   tests/durability/test_planted_bugs.py tests/durability/test_track_record.py
@@ -112,7 +112,7 @@ bench-pipeline: setup ## Measure the pipeline beside plain Python and Spark's ow
 .PHONY: test
 test: setup ## Every test (ARGS="-k name" chooses)
 ifeq ($(ARGS),)
-	@$(IN_MEMORY) WHOLE=1 $(PYTEST) --cov --cov-report=
+	@WHOLE=1 $(PYTEST) --cov --cov-report=
 	@$(RUN) -m tests.support.engine_coverage
 else
 	@$(PYTEST) $(ARGS)
@@ -121,7 +121,7 @@ endif
 # Order is chance's: modules, and tests within them. `make repeat` is 20 such runs, every second beside two busy loops.
 .PHONY: test-random
 test-random: setup ## Every test in random order (SEED=n)
-	@$(IN_MEMORY) WHOLE=1 $(PYTEST) -p randomly --randomly-seed=$(SEED) --randomly-dont-reset-seed
+	@WHOLE=1 $(PYTEST) -p randomly --randomly-seed=$(SEED) --randomly-dont-reset-seed
 
 .PHONY: repeat
 repeat: setup ## 20 runs in random order, continues where it stopped (ARGS="--runs 5"); writes docs/repeat.md
