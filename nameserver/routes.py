@@ -116,6 +116,7 @@ class RouteTable:
         self._by_name: dict[str, _Registration] = {}
         self._name_by_session: dict[int, str] = {}
         self._lost: dict[str, LostBroker] = {}  # the newest last
+        self._lost_topics = 0  # of all of them together
         self.version = 0
 
     # --- for brokers -------------------------------------------------------------------------------------
@@ -145,7 +146,7 @@ class RouteTable:
             del self._name_by_session[before.session]
         self._by_name[broker.name] = _Registration(session, route, heard_at=now)
         self._name_by_session[session] = broker.name
-        self._lost.pop(broker.name, None)
+        self._forget(broker.name)
         if before is None or before.route != route:
             self.version += 1
 
@@ -216,13 +217,16 @@ class RouteTable:
         if found is None:
             return
         self.leave(session)
-        self._lost[found.route.broker.name] = LostBroker(
-            found.route.broker, frozenset(found.route.topics), now
-        )
-        while len(self._lost) > self._limits.brokers_max or (
-            sum(len(one.topics) for one in self._lost.values()) > self._limits.topic_routes_max
-        ):
-            del self._lost[next(iter(self._lost))]
+        lost = LostBroker(found.route.broker, frozenset(found.route.topics), now)
+        self._lost[lost.broker.name] = lost
+        self._lost_topics += len(lost.topics)
+        while len(self._lost) > self._limits.brokers_max or self._lost_topics > self._limits.topic_routes_max:
+            self._forget(next(iter(self._lost)))
+
+    def _forget(self, name: str) -> None:
+        lost = self._lost.pop(name, None)
+        if lost is not None:
+            self._lost_topics -= len(lost.topics)
 
     def next_expiry(self) -> int | None:
         """When `expire` will next have something to do, if no message arrives before."""
@@ -242,7 +246,8 @@ class RouteTable:
 
     def lost(self, now: int) -> list[LostBroker]:
         """Lost brokers by name."""
-        self._lost = {name: one for name, one in self._lost.items() if now - one.lost_at < LOST_KEPT_MS}
+        for name in [name for name, one in self._lost.items() if now - one.lost_at >= LOST_KEPT_MS]:
+            self._forget(name)
         return [self._lost[name] for name in sorted(self._lost)]
 
     @property

@@ -189,6 +189,21 @@ def test_lost_brokers_are_limited_by_number_and_topics() -> None:
         ][number]
 
 
+def test_topics_of_lost_brokers_that_returned_or_were_forgotten_count_no_longer() -> None:
+    table = RouteTable(replace(LIMITS, topic_routes_max=4))
+    three = [TopicRoute(f"t{topic}", 1) for topic in range(3)]
+    table.register(1, broker("a"), three, 0, 0)
+    table.lose(1, 0)
+    table.register(2, broker("a"), three, 0, 1)
+    table.lose(2, 1)
+    assert table.lost(1 + LOST_KEPT_MS) == []
+    table.register(3, broker("b"), three, 0, 1 + LOST_KEPT_MS)
+    table.lose(3, 1 + LOST_KEPT_MS)
+    table.register(4, broker("c"), three[:1], 0, 1 + LOST_KEPT_MS)
+    table.lose(4, 1 + LOST_KEPT_MS)
+    assert [one.broker.name for one in table.lost(1 + LOST_KEPT_MS)] == ["b", "c"]
+
+
 def test_a_broken_stream_has_two_seconds_for_the_same_address_only() -> None:
     table = RouteTable(LIMITS)
     table.register(1, broker(), [], 0, 0)
