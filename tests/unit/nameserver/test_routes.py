@@ -189,7 +189,7 @@ def test_lost_brokers_are_limited_by_number_and_topics() -> None:
         ][number]
 
 
-def test_topics_of_lost_brokers_that_returned_or_were_forgotten_count_no_longer() -> None:
+def test_topics_of_brokers_that_are_lost_no_longer_do_not_count() -> None:
     table = RouteTable(replace(LIMITS, topic_routes_max=4))
     three = [TopicRoute(f"t{topic}", 1) for topic in range(3)]
     table.register(1, broker("a"), three, 0, 0)
