@@ -244,11 +244,12 @@ class RouteTable:
         wanted = list(dict.fromkeys(topics))
         return [route for route in (route.only(wanted) for route in everything) if route.topics]
 
-    def lost(self, now: int) -> list[LostBroker]:
-        """Lost brokers by name."""
+    def lost(self, now: int, topic: str | None = None) -> list[LostBroker]:
+        """Lost brokers by name; with `topic`, those that had it."""
         for name in [name for name, one in self._lost.items() if now - one.lost_at >= LOST_KEPT_MS]:
             self._forget(name)
-        return [self._lost[name] for name in sorted(self._lost)]
+        everything = [self._lost[name] for name in sorted(self._lost)]
+        return [one for one in everything if topic is None or topic in one.topics]
 
     @property
     def broker_count(self) -> int:

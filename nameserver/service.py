@@ -73,11 +73,15 @@ class Registry:
         brokers = [route_to_wire(route) for route in self.table.routes(topics)]
         reply = route_pb2.ClusterReply(brokers=brokers, version=self.table.version)
         if not topics:
-            now = self.clock()
-            lost = self.table.lost(now)
-            live = self.table.topic_names if lost else set()
-            reply.lost.extend(lost_to_wire(one, live, now) for one in lost)
+            reply.lost.extend(self.lost())
         return reply
+
+    def lost(self, topic: str | None = None) -> list[route_pb2.LostBroker]:
+        """The lost brokers; with `topic`, those that had it."""
+        now = self.clock()
+        lost = self.table.lost(now, topic)
+        live = self.table.topic_names if lost else set()
+        return [lost_to_wire(one, live, now) for one in lost]
 
 
 class RouteService(route_pb2_grpc.RouteServiceServicer):
@@ -98,7 +102,9 @@ class RouteService(route_pb2_grpc.RouteServiceServicer):
     ) -> route_pb2.RouteReply:
         if not request.topic:
             raise TroveError(errors.REQUEST_ILLEGAL, "topic is missing")
-        return route_pb2.RouteReply(brokers=self._registry.reply([request.topic]).brokers)
+        brokers = self._registry.reply([request.topic]).brokers
+        lost = () if brokers else self._registry.lost(request.topic)
+        return route_pb2.RouteReply(brokers=brokers, lost=lost)
 
     async def GetCluster(
         self, request: route_pb2.GetClusterRequest, context: ServicerContext[Any, Any]

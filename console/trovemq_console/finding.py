@@ -79,6 +79,8 @@ class Finder:
         client = await self._cluster.client()
         if self._text:
             await asyncio.gather(self._names(client), self._messages(client))
+            for lost in (await self._cluster.state()).lost:
+                self._note_gap(f"{lost.name} is lost: its messages were not searched")
         return self.found
 
     async def _messages(self, client: Client) -> None:
@@ -167,10 +169,7 @@ class Finder:
             return [self._topic]
         topics = await self._cluster.topics()
         if len(topics) > TOPICS_MAX:
-            note = f"{TOPICS_MAX} of {len(topics):,} topics were searched by key and time: name one"
-            if note not in self.found.notes:
-                self.found.notes.append(note)
-            self.found.complete = False
+            self._note_gap(f"{TOPICS_MAX} of {len(topics):,} topics were searched by key and time: name one")
         return [topic.name for topic in topics[:TOPICS_MAX]]
 
     async def _names(self, client: Client) -> None:
@@ -189,19 +188,17 @@ class Finder:
         self.found.groups = names[:NAMES_MAX]
 
     def _note(self, error: TroveError) -> None:
-        if error.spec in (errors.TOPIC_NOT_FOUND, errors.KEY_ILLEGAL):
-            return
-        text = str(error)
-        if text not in self.found.notes:
-            self.found.notes.append(text)
-        self.found.complete = False
+        if error.spec not in (errors.TOPIC_NOT_FOUND, errors.KEY_ILLEGAL):
+            self._note_gap(str(error))
 
     def _note_unreachable(self, brokers: tuple[str, ...]) -> None:
         for broker in brokers:
-            note = f"{broker} did not answer: it may have more"
-            if note not in self.found.notes:
-                self.found.notes.append(note)
-            self.found.complete = False
+            self._note_gap(f"{broker} did not answer: it may have more")
+
+    def _note_gap(self, text: str) -> None:
+        if text not in self.found.notes:
+            self.found.notes.append(text)
+        self.found.complete = False
 
 
 def moment_of(text: str) -> int | None:

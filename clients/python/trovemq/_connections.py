@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from trovemq._append_stream import AppendStream
@@ -156,6 +159,36 @@ class ConnectionPool:
                 self._apply(address, state)
 
         await first_of([self._task(ask(server)) for server in self.servers])
+
+    @asynccontextmanager
+    async def explaining(self) -> AsyncIterator[None]:
+        """Raises the errors of its block as `explained` returns them."""
+        try:
+            yield
+        except TroveError as error:
+            raise await self.explained(error) from error.__cause__
+
+    async def explained(self, error: TroveError) -> TroveError:
+        """The error; TOPIC_NOT_FOUND says so if the topic was last seen on a lost broker, as the nameservers
+        know it: every caller of theirs may read all routes."""
+        topic = error.fields.get("topic")
+        if error.spec is not errors.TOPIC_NOT_FOUND or not topic or self.closed:
+            return error
+        asked = [self._task(self._connection(server).lost_brokers_of(topic)) for server in self.servers]
+        try:
+            await first_of(asked)
+        except TroveError:
+            return error
+        answers = [one.result() for one in asked if one.done() and one.exception() is None]
+        lost = min((one for answer in answers for one in answer), key=lambda one: one.lost_ms, default=None)
+        if lost is None:
+            return error
+        since = datetime.fromtimestamp(time.time() - lost.lost_ms / 1000, UTC).isoformat(" ", "seconds")
+        text = (
+            f"{error.message}; it was last seen on broker {lost.name} at {lost.address}, which is lost since"
+            f" {since}: start that broker again (trovemq doctor says more)"
+        )
+        return TroveError(error.spec, text, **{**error.fields, "lost_broker": lost.name})
 
     def _task(self, asking: Coroutine[Any, Any, _Answer]) -> asyncio.Task[_Answer]:
         """A task that ends with the client."""

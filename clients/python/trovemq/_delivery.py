@@ -6,6 +6,7 @@
 | refused, retriable                               | again after a delay, on another queue if movable       |
 | BATCH_ILLEGAL, and the broker's settings changed | once more, encoded for the new settings                |
 | its number is too old for the broker to decide   | again with a new one: it is not stored                 |
+| refused: TOPIC_NOT_FOUND                         | the error, with the lost broker that had the topic     |
 | refused otherwise                                | the error                                              |
 | never left this client                           | again after a delay, on another queue if movable       |
 | left, and no answer came: in doubt               | error, in_doubt=true (or again: retry_in_doubt)        |
@@ -18,7 +19,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from trovemq._connections import ConnectionPool
 from trovemq._in_flight import InFlightLimiter
@@ -60,7 +62,7 @@ class Delivery:
         self._outstanding: set[Batch] = set()
         self._lanes: dict[Slot, deque[Batch]] = {}  # ordered batches: the first of a lane is in flight
         self._drained: list[tuple[set[Batch], asyncio.Future[None]]] = []
-        self._refreshes: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._asking: dict[str, list[Batch]] = {}  # batches that wait for the producer's last number
         self.one_way_dropped = 0  # one-way batches that could not be written
 
@@ -98,14 +100,14 @@ class Delivery:
         )
         if error.spec is errors.BATCH_ILLEGAL and not batch.refreshed:
             batch.refreshed = True
-            task = asyncio.get_running_loop().create_task(self._refresh(batch, error))
-            self._refreshes.add(task)
-            task.add_done_callback(self._refreshes.discard)
+            self._begin(self._refresh(batch, error))
         elif error.spec is errors.PRODUCER_SEQUENCE_TOO_OLD and batch.sequence_assigner is not None:
             batch.numbered_for = ""  # while it waited, thousands of numbers may have been used
             self._again(batch, error, move=False)
         elif error.retriable:
             self._again(batch, error)
+        elif error.spec is errors.TOPIC_NOT_FOUND:
+            self._begin(self._explain(batch, error))
         else:
             self._give_up(batch, error)
 
@@ -177,9 +179,16 @@ class Delivery:
             waiting.append(batch)
             return
         self._asking[broker.name] = [batch]
-        task = asyncio.get_running_loop().create_task(self._ask(broker, sequence_assigner))
-        self._refreshes.add(task)
-        task.add_done_callback(self._refreshes.discard)
+        self._begin(self._ask(broker, sequence_assigner))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Begins work that ends with the deliveries."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _explain(self, batch: Batch, error: TroveError) -> None:
+        self._give_up(batch, await self._pool.explained(error))
 
     async def _ask(self, broker: BrokerInfo, sequence_assigner: SequenceAssigner) -> None:
         failure: TroveError | None = None
@@ -190,7 +199,7 @@ class Delivery:
                 await connection.next_sequence(self._chooser.topic, sequence_assigner.producer_id),
             )
         except TroveError as error:
-            failure = error
+            failure = await self._pool.explained(error)
         for batch in self._asking.pop(broker.name):
             if batch not in self._outstanding:
                 continue
@@ -234,9 +243,9 @@ class Delivery:
 
     async def close(self, error: TroveError) -> None:
         """Fails the remaining batches."""
-        for task in list(self._refreshes):
+        for task in list(self._tasks):
             task.cancel()
-        await asyncio.gather(*self._refreshes, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         self._lanes.clear()
         for batch in list(self._outstanding):
             self._give_up(batch, error)

@@ -127,7 +127,8 @@ class Groups:
 
         Raises TroveError GROUP_NOT_FOUND, TOPIC_NOT_FOUND."""
         check_text("group", group, errors.GROUP_ILLEGAL)
-        lists = await present([calls.lag(group, topic or "") for calls in self._all(broker)], _ABSENT)
+        asked = [calls.lag(group, topic or "") for calls in self._all(broker)]
+        lists = await present(asked, _ABSENT, self._pool)
         return [queue for queues in lists for queue in queues]
 
     async def reset(
@@ -173,7 +174,7 @@ class Groups:
         calls = [
             self._calls(info).reset(group, topic, queue_id, target, preview, only_new) for info in brokers
         ]
-        lists = await present(calls, (errors.TOPIC_NOT_FOUND, errors.GROUP_NOT_FOUND))
+        lists = await present(calls, (errors.TOPIC_NOT_FOUND, errors.GROUP_NOT_FOUND), self._pool)
         return [entry for entries in lists for entry in entries]
 
     async def start(self, group: str, topic: str, start: Start) -> list[GroupReset]:
@@ -339,9 +340,8 @@ class Groups:
             TroveError: TOPIC_NOT_FOUND, INDEX_DISABLED.
         """
         brokers = self._pool.routes.brokers_of(topic, broker)
-        answers = await present(
-            [self._calls(info).find_delayed(topic, key) for info in brokers], (errors.TOPIC_NOT_FOUND,)
-        )
+        asked = [self._calls(info).find_delayed(topic, key) for info in brokers]
+        answers = await present(asked, (errors.TOPIC_NOT_FOUND,), self._pool)
         found = [message for messages, _ in answers for message in messages]
         return sorted(found, key=lambda one: one.delivery_timestamp), all(whole for _, whole in answers)
 

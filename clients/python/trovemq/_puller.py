@@ -93,7 +93,7 @@ class Puller:
         """Waits before the next stream; raises if another try is useless."""
         loop, options = asyncio.get_running_loop(), self._pool.options
         if not error.retriable or self._pool.closed:
-            raise error
+            raise await self._pool.explained(error)
         if not self._failures:
             self._failing_since = loop.time()
         self._failures += 1

@@ -57,7 +57,8 @@ class Queries:
         found = await self._ask_for(identifier, topic, first)
         if not found.by_offset_msg_id:
             found.add(await self._ask_for(identifier, topic, [b for b in brokers if b not in first]))
-        return found.answer(identifier)
+        async with self._pool.explaining():
+            return found.answer(identifier)
 
     async def _ask_for(self, identifier: str, topic: str, brokers: Sequence[BrokerInfo]) -> _Found:
         calls = [self._pool.connection(broker).get_message(identifier, topic) for broker in brokers]
@@ -71,7 +72,8 @@ class Queries:
 
     async def get_at(self, topic: str, queue_id: int, queue_offset: int, broker: str | None) -> Message:
         server = self._pool.routes.broker_of_queue(topic, queue_id, broker)
-        found = await self._pool.connection(server).get_message_at(topic, queue_id, queue_offset)
+        async with self._pool.explaining():
+            found = await self._pool.connection(server).get_message_at(topic, queue_id, queue_offset)
         messages = decoded(found.records, found.queue_offsets)
         if not messages:
             raise TroveError(errors.MESSAGE_NOT_FOUND, f"{topic}, queue {queue_id}, offset {queue_offset}")
@@ -120,7 +122,8 @@ class Queries:
         self, topic: str, queue_id: int, timestamp: int, upper: bool, broker: str | None
     ) -> int:
         server = self._pool.routes.broker_of_queue(topic, queue_id, broker)
-        return await self._pool.connection(server).search_offset(topic, queue_id, timestamp, upper)
+        async with self._pool.explaining():
+            return await self._pool.connection(server).search_offset(topic, queue_id, timestamp, upper)
 
     async def queue_offsets(
         self, topic: str, queue_ids: Sequence[int] | None, broker: str | None
@@ -128,7 +131,7 @@ class Queries:
         brokers = self._pool.routes.brokers_of(topic, broker)
         wanted = tuple(queue_ids or ())
         calls = [self._pool.connection(b).queue_offsets(topic, wanted, b.name) for b in brokers]
-        lists = await present(calls, (errors.TOPIC_NOT_FOUND, errors.QUEUE_NOT_FOUND))
+        lists = await present(calls, (errors.TOPIC_NOT_FOUND, errors.QUEUE_NOT_FOUND), self._pool)
         return [queue for queues in lists for queue in queues]
 
 
@@ -191,14 +194,19 @@ async def outcomes_of(calls: Iterable[Awaitable[_Result]]) -> list[_Result | Tro
     return outcomes
 
 
-async def present(calls: Iterable[Awaitable[_Result]], absent: Sequence[errors.ErrorSpec]) -> list[_Result]:
-    """The results of the brokers that have it; raises if none has, and for every other error."""
+async def present(
+    calls: Iterable[Awaitable[_Result]],
+    absent: Sequence[errors.ErrorSpec],
+    pool: ConnectionPool | None = None,
+) -> list[_Result]:
+    """The results of the brokers that have it; raises if none has, and for every other error. With a pool,
+    errors are as `ConnectionPool.explained` returns them."""
     outcomes = await outcomes_of(calls)
     failures = [outcome for outcome in outcomes if isinstance(outcome, TroveError)]
     results = [outcome for outcome in outcomes if not isinstance(outcome, TroveError)]
     for failure in failures:
         if failure.spec not in absent or not results:
-            raise failure
+            raise failure if pool is None else await pool.explained(failure)
     return results
 
 

@@ -180,7 +180,7 @@ async def merged_answer(
     messages = await _merged(sources, count_max, query.newest_first)
     missing = [source.missing for source in sources]
     if all(missing) and missing[0] is not None:
-        raise missing[0]
+        raise await pool.explained(missing[0])
     done = all(source.place.done for source in sources)
     notes = [f"{source.name}: {note}" for source in sources for page in source.answers for note in page.notes]
     return MergedAnswer(

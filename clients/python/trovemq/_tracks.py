@@ -45,7 +45,7 @@ async def ask_all(
             errors.BROKER_UNREACHABLE, f"{identifier}: not found, but no answer from {names}", brokers=names
         )
     not_found = [error for error in refusals if error.spec is errors.MESSAGE_NOT_FOUND]
-    raise (not_found or refusals)[0]
+    raise await pool.explained((not_found or refusals)[0])
 
 
 def _merged(answers: Sequence[MessageTrack], unreachable: Sequence[str]) -> MessageTrack:

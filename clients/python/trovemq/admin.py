@@ -116,7 +116,7 @@ class Admin:
         calls = [
             c.alter_topic(name, queue_count or 0, message_type or "", options or {}) for c in connections
         ]
-        altered = await present(calls, (errors.TOPIC_NOT_FOUND,))
+        altered = await present(calls, (errors.TOPIC_NOT_FOUND,), self._pool)
         await self._seen(lambda: all(self._has_queues(topic) for topic in altered))
         return altered
 
@@ -137,7 +137,7 @@ class Admin:
         check_text("name", name, errors.TOPIC_ILLEGAL)
         connections = [self._pool.connection(info) for info in self._pool.routes.brokers_of(name, broker)]
         calls = [one.describe_topic(name, with_sizes) for one in connections]
-        return await present(calls, (errors.TOPIC_NOT_FOUND,))
+        return await present(calls, (errors.TOPIC_NOT_FOUND,), self._pool)
 
     async def next_sequences(self, topic: str, producer_id: str, broker: str | None = None) -> dict[str, int]:
         """The number of the next message of a producer, by broker; 0 if the broker does not know the producer
@@ -154,7 +154,7 @@ class Admin:
         """
         brokers = self._pool.routes.brokers_of(topic, broker)
         calls = [self._pool.connection(info).next_sequence(topic, producer_id) for info in brokers]
-        found = await present(calls, ())
+        found = await present(calls, (), self._pool)
         return {info.name: number for info, number in zip(brokers, found, strict=True)}
 
     async def list_topics(
@@ -177,7 +177,7 @@ class Admin:
         check_text("name", name, errors.TOPIC_ILLEGAL)
         brokers = self._pool.routes.brokers_of(name, broker)
         calls = [self._delete_on(info, name) for info in brokers]
-        deleted = dict(await present(calls, (errors.TOPIC_NOT_FOUND,)))
+        deleted = dict(await present(calls, (errors.TOPIC_NOT_FOUND,), self._pool))
         await self._seen(lambda: not any(self._pool.routes.has_topic(name, info) for info in deleted))
         return deleted
 
@@ -202,7 +202,8 @@ class Admin:
         check_text("group", group, errors.GROUP_ILLEGAL)
         check_numbers(queue_id=queue_id, offset=offset)
         info = self._pool.routes.broker_of_queue(topic, queue_id, broker)
-        await self._pool.connection(info).commit_offset(group, topic, queue_id, offset)
+        async with self._pool.explaining():
+            await self._pool.connection(info).commit_offset(group, topic, queue_id, offset)
 
     async def get_offset(
         self, group: str, topic: str, queue_id: int, broker: str | None = None
@@ -210,7 +211,8 @@ class Admin:
         """The next offset that the group will consume in a queue; None if it has none."""
         check_text("group", group, errors.GROUP_ILLEGAL)
         info = self._pool.routes.broker_of_queue(topic, queue_id, broker)
-        return await self._pool.connection(info).get_offset(group, topic, queue_id)
+        async with self._pool.explaining():
+            return await self._pool.connection(info).get_offset(group, topic, queue_id)
 
     async def reset_offset(
         self,
@@ -249,7 +251,7 @@ class Admin:
             self._pool.connection(info).reset_offset(group, topic, queue_id, target, info.name)
             for info in brokers
         ]
-        lists = await present(calls, (errors.TOPIC_NOT_FOUND,))
+        lists = await present(calls, (errors.TOPIC_NOT_FOUND,), self._pool)
         return [entry for entries in lists for entry in entries]
 
     # --- the cluster ----------------------------------------------------------------------------------

@@ -394,7 +394,8 @@ class AtomicTransaction:
             if message.ordering_key is not None and (slots := routes.writable_slots(message.topic)):
                 slot = slots[group_queue(message.ordering_key, len(slots))]
                 self._pin(slot.broker, f"the ordering key {message.ordering_key!r} of {message.topic}")
-        broker = self._chosen(topics)
+        async with self._pool.explaining():
+            broker = self._chosen(topics)
         turns = {topic: random.randrange(1 << 16) for topic in topics}  # noqa: S311  no secret
         return broker, [self._slot(message, broker.name, turns[message.topic]) for message in self._messages]
 

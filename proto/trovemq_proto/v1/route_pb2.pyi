@@ -38,10 +38,12 @@ class GetRouteRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ...) -> None: ...
 
 class RouteReply(_message.Message):
-    __slots__ = ("brokers",)
+    __slots__ = ("brokers", "lost")
     BROKERS_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
     brokers: _containers.RepeatedCompositeFieldContainer[_common_pb2.BrokerRoute]
-    def __init__(self, brokers: _Optional[_Iterable[_Union[_common_pb2.BrokerRoute, _Mapping]]] = ...) -> None: ...
+    lost: _containers.RepeatedCompositeFieldContainer[LostBroker]
+    def __init__(self, brokers: _Optional[_Iterable[_Union[_common_pb2.BrokerRoute, _Mapping]]] = ..., lost: _Optional[_Iterable[_Union[LostBroker, _Mapping]]] = ...) -> None: ...
 
 class GetClusterRequest(_message.Message):
     __slots__ = ()

@@ -69,6 +69,19 @@ def test_a_killed_broker_was_not_shown_at_all() -> None:
     assert "2 of its 3 topics are on no other broker" in page
 
 
+def test_a_search_was_called_complete_without_the_lost_broker() -> None:
+    cluster = cluster_of_messages(b"x")
+    asyncio.run(cluster.send("orders", b"y", keys=["order-0"], tag="paid"))
+    with console(cluster) as browser:
+        assert ">complete<" in browser.get("/search", q="order-0")
+    cluster.lost = (LostBroker("broker-b", "c", "10.0.0.2:8081", 90_000, 3, 2),)
+    with console(cluster) as browser:
+        page = browser.get("/search", q="order-0")
+        assert "broker-b is lost: its messages were" in browser.http.get("/search", params={"q": "none"}).text
+    assert "broker-b is lost: its messages were not searched" in page
+    assert ">complete<" not in page
+
+
 @pytest.mark.parametrize("state", ["draining", "drained"])
 def test_a_drained_broker_says_that_it_takes_no_new_messages(state: str) -> None:
     with console(FakeCluster(**{state: {"broker-a"}})) as browser:  # type: ignore[arg-type]

@@ -114,6 +114,26 @@ async def test_a_killed_broker_was_forgotten() -> None:
         assert 0 <= lost.lost_ms < 30_000
 
 
+async def test_nobody_said_who_had_the_topic_of_a_killed_broker() -> None:
+    async with nameserver(broker_broken_ms=100) as (app, channel):
+        killed = await register(channel, heartbeat("a", "orders", "bills"))
+        await register(channel, heartbeat("b", "orders", port=8082))
+        routes = route_pb2_grpc.RouteServiceStub(channel)
+        reply = await routes.GetRoute(route_pb2.GetRouteRequest(topic="bills"))
+        assert not reply.lost
+        killed.cancel()
+        async with asyncio.timeout(30):
+            while app.registry.expirations == 0:
+                await asyncio.sleep(0.05)
+        reply = await routes.GetRoute(route_pb2.GetRouteRequest(topic="bills"))
+        assert [(one.name, one.address, one.topics_alone) for one in reply.lost] == [
+            ("a", "127.0.0.1:8081", 1)
+        ]
+        for topic in ("orders", "none"):
+            reply = await routes.GetRoute(route_pb2.GetRouteRequest(topic=topic))
+            assert not reply.lost
+
+
 async def test_a_silent_broker_leaves_and_its_stream_ends_with_the_reason() -> None:
     async with nameserver(broker_silent_ms=200) as (_, channel):
         call = await register(channel, heartbeat("a"))

@@ -66,6 +66,8 @@ class FakeServer:
         self.role = role
         self.address = address or ""
         self.routes: list[common_pb2.BrokerRoute] = []
+        self.lost: dict[str, route_pb2.LostBroker] = {}  # by topic
+        self.routes_asked: list[str] = []  # topics
         self.version = 1
         self.frames: list[message_pb2.AppendFrame] = []
         self.fetches: list[message_pb2.FetchRequest] = []
@@ -199,6 +201,11 @@ class _Routes(route_pb2_grpc.RouteServiceServicer):
 
     async def GetServerInfo(self, request: Any, context: Any) -> route_pb2.ServerInfo:
         return route_pb2.ServerInfo(role=self._fake.role, version="0", name=self._fake.name)
+
+    async def GetRoute(self, request: Any, context: Any) -> route_pb2.RouteReply:
+        self._fake.routes_asked.append(request.topic)
+        lost = self._fake.lost.get(request.topic)
+        return route_pb2.RouteReply(lost=[] if lost is None else [lost])
 
     async def GetCluster(self, request: Any, context: Any) -> route_pb2.ClusterReply:
         return self._fake.cluster()

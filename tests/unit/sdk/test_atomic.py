@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, cast
 
 import pytest
@@ -45,6 +46,10 @@ class FakeLinks:
 
     async def refresh(self) -> None:
         """The routes stay as they are."""
+
+    def explaining(self) -> AbstractAsyncContextManager[None]:
+        """No broker is lost."""
+        return nullcontext()
 
 
 def transaction(broker: str | None = None) -> AtomicTransaction:

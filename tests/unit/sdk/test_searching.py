@@ -59,8 +59,13 @@ class Brokers:
         self.pool: Any = SimpleNamespace(
             routes=routes,
             connection=lambda info: info.name,
+            explained=self.explained,
             options=SimpleNamespace(call_timeout_ms=1_000),
         )
+
+    async def explained(self, error: TroveError) -> TroveError:
+        """No broker is lost."""
+        return error
 
     async def pages(
         self,

@@ -40,7 +40,8 @@ class Sessions:
         if not self._brokers():
             await self._pool.refresh()
         if not self._brokers():
-            raise TroveError(errors.TOPIC_NOT_FOUND, f"no broker has the topic {self._topic}")
+            text = f"no broker has the topic {self._topic}"
+            raise await self._pool.explained(TroveError(errors.TOPIC_NOT_FOUND, text, topic=self._topic))
         self._pool.routes.listen(self._changed.set)
         try:
             self._adjust([])

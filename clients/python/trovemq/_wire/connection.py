@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 from trovemq.model import (
     BrokerStatistics,
     ClusterState,
+    LostBroker,
     OffsetReset,
     QueueOffsets,
     ServerInfo,
@@ -177,6 +178,13 @@ class Connection:
         """Every live broker with its topics."""
         request, decode = route_pb2.GetClusterRequest(), route_pb2.ClusterReply.FromString
         return convert.cluster_state(await self._ask("RouteService/GetCluster", request, decode))
+
+    async def lost_brokers_of(self, topic: str) -> tuple[LostBroker, ...]:
+        """The lost brokers that had a topic which no broker in the routes has; waits at most
+        `connect_timeout_ms`."""
+        timeout_ms = self._options.connect_timeout_ms
+        request, decode = route_pb2.GetRouteRequest(topic=topic), route_pb2.RouteReply.FromString
+        return convert.lost_brokers(await self._ask("RouteService/GetRoute", request, decode, timeout_ms))
 
     # --- queries --------------------------------------------------------------------------------------
 

@@ -71,11 +71,15 @@ def broker_route(route: common_pb2.BrokerRoute) -> BrokerRoute:
 
 
 def cluster_state(reply: route_pb2.ClusterReply) -> ClusterState:
-    lost = (
+    routes = tuple(broker_route(route) for route in reply.brokers)
+    return ClusterState(routes, reply.version, lost_brokers(reply))
+
+
+def lost_brokers(reply: route_pb2.ClusterReply | route_pb2.RouteReply) -> tuple[LostBroker, ...]:
+    return tuple(
         LostBroker(one.name, one.cluster, one.address, one.lost_ms, one.topics, one.topics_alone)
         for one in reply.lost
     )
-    return ClusterState(tuple(broker_route(route) for route in reply.brokers), reply.version, tuple(lost))
 
 
 def changed_state(before: ClusterState, reply: route_pb2.ClusterReply) -> ClusterState:
