@@ -10,7 +10,7 @@ checked when they were appended.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from struct import Struct
@@ -40,6 +40,8 @@ from trovemq_store.index.consume_queue import ConsumeQueue
 UNITS_MAX: Final = 8_192  # units that one pull examines; bounds the work of a tag filter
 FEW_MAX: Final = 96  # up to this many messages are read without columns; with more, columns cost less
 TAGS_MAX: Final = 64
+RUN_MEAN_MIN: Final = 128  # adjacent records; runs of at least so many on average are read one by one
+GAP_MAX: Final = 64 << 10  # bytes between two records that are cheaper to read than to ask for each record
 _OFFSETS: Final = Struct(">qq")  # QUEUEOFFSET and, after it, PHYSICALOFFSET
 
 Indexes = NDArray[np.int64]
@@ -227,12 +229,15 @@ class _Gathered:
 
     def add(self, queue_offsets: Indexes, physical_offsets: Indexes, sizes: Indexes) -> None:
         """The units' records, in queue order, which is the log's order."""
+        if not len(sizes):
+            return
         segments = physical_offsets // self._store.settings.commit_log_file_size
-        edges = [0, *(np.flatnonzero(segments[1:] != segments[:-1]) + 1).tolist(), len(segments)]
-        for begin, end in pairwise(edges):
-            if begin < end:
-                part = slice(begin, end)
-                self._add_of_segment(queue_offsets[part], physical_offsets[part], sizes[part])
+        cut = segments[1:] != segments[:-1]
+        gaps = physical_offsets[1:] != physical_offsets[:-1] + sizes[:-1]
+        if np.count_nonzero(gaps) * RUN_MEAN_MIN <= len(sizes):
+            cut |= gaps
+        for part in _parts(cut):
+            self._add_of_segment(queue_offsets[part], physical_offsets[part], sizes[part])
 
     def _add_of_segment(self, queue_offsets: Indexes, physical_offsets: Indexes, sizes: Indexes) -> None:
         file_size = self._store.settings.commit_log_file_size
@@ -242,45 +247,45 @@ class _Gathered:
         limit = min(len(data), self._store.visible_offset - start)
         inside = (sizes >= RECORD_SIZE_MIN) & (positions + sizes <= limit)
         inside &= self._readable(physical_offsets, sizes, inside)
-        good = inside & self._sound(data, positions, sizes, inside, start)
-        if not np.all(good):
-            self._damaged += queue_offsets[~good].tolist()
-            for at, size in zip(physical_offsets[~good].tolist(), sizes[~good].tolist(), strict=True):
-                self._store.damage.met(at, size, RecordState.DAMAGED.value)
-        if good.all():
-            self._batches.append((RecordBatch(data, positions, sizes), queue_offsets))
-        elif good.any():
+        if inside.all():
+            whole = self._sound(data, positions, sizes, start)
+            if whole is not None:
+                self._batches.append((whole, queue_offsets))
+                return
+        good = _checked_one_by_one(data, positions, sizes, start, inside)
+        self._damaged += queue_offsets[~good].tolist()
+        for at, size in zip(physical_offsets[~good].tolist(), sizes[~good].tolist(), strict=True):
+            self._store.damage.met(at, size, RecordState.DAMAGED.value)
+        if good.any():
             self._batches.append((RecordBatch(data, positions[good], sizes[good]), queue_offsets[good]))
 
-    def _readable(self, physical_offsets: Indexes, sizes: Indexes, inside: Flags) -> Flags | bool:
-        """Which records can be read from disk; adjacent ones are checked in one step."""
+    def _readable(self, physical_offsets: Indexes, sizes: Indexes, inside: Flags) -> Flags:
+        """Which of the records inside can be read from disk; those near one another are checked in one
+        step."""
+        readable = inside.copy()
         found = np.flatnonzero(inside)
-        if not len(found):
-            return True
-        begin = PhysicalOffset(int(physical_offsets[found[0]]))
-        end = int((physical_offsets + sizes)[found[-1]])
-        together = end - begin <= 2 * int(sizes[found].sum())
-        if together and end > begin and self._store.can_read(begin, end - begin):
-            return True
-        places = zip(physical_offsets.tolist(), sizes.tolist(), inside.tolist(), strict=True)
-        return np.array([one and self._store.can_read(at, size) for at, size, one in places], np.bool_)
+        begins = physical_offsets[found]
+        ends = begins + sizes[found]
+        gaps = begins[1:] - ends[:-1]
+        for part in _parts((gaps < 0) | (gaps > GAP_MAX)) if len(found) else ():
+            begin = PhysicalOffset(int(begins[part.start]))
+            if self._store.can_read(begin, int(ends[part.stop - 1]) - begin):
+                continue
+            for i in found[part].tolist():
+                readable[i] = self._store.can_read(PhysicalOffset(int(physical_offsets[i])), int(sizes[i]))
+        return readable
 
-    def _sound(
-        self, data: memoryview, positions: Indexes, sizes: Indexes, inside: Flags, start: int
-    ) -> Flags | bool:
-        """Which records agree with their units in the consume queue."""
-        if not inside.all():
-            return _checked_one_by_one(data, positions, sizes, start, inside)
-        unchecked = positions + start < self._checked_from
+    def _sound(self, data: memoryview, positions: Indexes, sizes: Indexes, start: int) -> RecordBatch | None:
+        """The records, if all agree with their units in the consume queue, and no CRC is to be checked."""
+        if (positions + start < self._checked_from).any():
+            return None
         try:
             batch = RecordBatch(data, positions, sizes)
             batch.check_well_formed()
-            right: bool = np.array_equal(batch.physical_offsets, positions + start)
+            right = np.array_equal(batch.physical_offsets, positions + start)
         except TroveError:
-            right = False
-        if right and not unchecked.any():
-            return True
-        return _checked_one_by_one(data, positions, sizes, start, inside)
+            return None
+        return batch if right else None
 
     def keep_tags(self, tags: frozenset[str]) -> None:
         """Keeps the records with one of the tags: hashes may collide, so the record's own tag decides."""
@@ -335,6 +340,12 @@ def _check(request: PullRequest) -> None:
         raise TroveError(errors.REQUEST_ILLEGAL, "messages_max and bytes_max may not be negative")
     if len(request.tags) > TAGS_MAX:
         raise TroveError(errors.REQUEST_ILLEGAL, f"{len(request.tags)} tags, the limit is {TAGS_MAX}")
+
+
+def _parts(cut: Flags) -> Iterator[slice]:
+    """The parts of a sequence of one element more than `cut`, which says where one ends before the next."""
+    for begin, end in pairwise([0, *(np.flatnonzero(cut) + 1).tolist(), len(cut) + 1]):
+        yield slice(begin, end)
 
 
 def _checked_one_by_one(
