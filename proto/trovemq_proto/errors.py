@@ -26,6 +26,10 @@ class ErrorSpec:
     what_to_do: str
 
 
+UNREAD: Final = "unread"
+"""A field of the error that ends a stream: no request without a reply was read, so nothing was done for it."""
+
+
 class TroveError(Exception):
     """An operating error with a row in the table. Raised by the engine, the servers and the SDK alike."""
 

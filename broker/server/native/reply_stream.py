@@ -11,6 +11,8 @@ gets the request in the callback that received it, and replies are written in th
 Invariants
 - Every reply that is ready is written before the stream ends, unless the client is gone.
 - While a client does not read its replies, at most a fixed number of its requests is read.
+- A stream that ends because the broker is stopping has answered all requests that it read: its error says
+  so, and the client knows that nothing was done for the others.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import grpc
 from trovemq_daemon.grpc_transport import is_end
 from trovemq_daemon.reply_budget import ReplyBudget
 from trovemq_proto import errors
-from trovemq_proto.errors import TroveError
+from trovemq_proto.errors import UNREAD, TroveError
 
 MakeReply = Callable[[], bytes | None]
 
@@ -154,8 +156,7 @@ class ReplyStream:
             if self.task is None or not (self._ended or self._failure):
                 raise
             self.task.uncancel()
-            stopping = TroveError(errors.SERVICE_NOT_AVAILABLE, "the broker is stopping")
-            raise self._failure or stopping from None
+            raise self._failure or _stopping() from None
         finally:
             self._over = True
             if self._callbacks is not None:
@@ -231,6 +232,10 @@ class ReplyStream:
             self._end_if_idle()
 
 
+def _stopping() -> TroveError:
+    return TroveError(errors.SERVICE_NOT_AVAILABLE, "the broker is stopping", **{UNREAD: "true"})
+
+
 def _fail(error: Exception) -> bytes:
     raise error
 
@@ -257,11 +262,15 @@ class OpenStreams:
 
     def __init__(self) -> None:
         self._streams: set[ReplyStream] = set()
+        self._ending = False
 
     def __len__(self) -> int:
         return len(self._streams)
 
     async def serve(self, stream: ReplyStream) -> None:
+        """Raises TroveError SERVICE_NOT_AVAILABLE when the broker is stopping."""
+        if self._ending:
+            raise _stopping()
         self._streams.add(stream)
         try:
             await stream.serve()
@@ -269,7 +278,9 @@ class OpenStreams:
             self._streams.discard(stream)
 
     async def end_all(self, timeout_s: float) -> None:
-        """Ends all streams; returns when they have ended, or after timeout_s (if a client does not read)."""
+        """Ends all streams, and accepts no others; returns when they have ended, or after timeout_s (if a
+        client does not read)."""
+        self._ending = True
         tasks = {stream.task for stream in self._streams if stream.task is not None}
         for stream in list(self._streams):
             stream.end()

@@ -291,8 +291,9 @@ class AppendStream:
         self._unanswered.clear()
         self._held_long.clear()
         self._pending.clear()
+        in_doubt = errors.UNREAD not in error.fields
         for frame in doubtful:
-            frame.failed(error, in_doubt=True)
+            frame.failed(error, in_doubt=in_doubt)
         for frame in unsent:
             frame.failed(error, in_doubt=False)
 

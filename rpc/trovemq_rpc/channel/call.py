@@ -51,6 +51,7 @@ class Call(Intake):
 
     over = False
     sent = False
+    unprocessed = False  # the call is over, and no server looked at it
     wheel_key = 0
     deadline: float | None = None
     wait_for_ready = False
@@ -210,6 +211,7 @@ class Call(Intake):
         self._attempts += 1
         if self._attempts >= ATTEMPTS_MAX or not self.can_repeat() or self.channel.closed:
             self.finish(StatusCode.UNAVAILABLE, reason)
+            self.unprocessed = True
             return
         self.channel.metrics.transparent_retries += 1
         self.sent = False
@@ -248,7 +250,9 @@ class Call(Intake):
         if self.wheel_key:
             channel.parts.wheel.remove(self.wheel_key, self.on_deadline)
             self.wheel_key = 0
-        if self.sent:
+        if not self.sent:
+            self.unprocessed = True
+        else:
             endpoint = self.endpoint
             self.stream.owner = None  # else a cycle would wait for the garbage collector
             if self.stream.state != CLOSED:

@@ -67,7 +67,7 @@ def call_of(script: Script, calls: int = 1) -> tuple[list[Any], list[int], Any]:
                 try:
                     ends.append(await call)
                 except rpc.AioRpcError as error:
-                    ends.append(error.code())
+                    ends.append((error.code(), call.unprocessed))
             counters.append((channel.metrics, channel.options))
 
     run(program)
@@ -99,7 +99,7 @@ def test_a_refused_stream_is_sent_again() -> None:
 )
 def test_another_reset_ends_the_call(code: ErrorCode, status: rpc.StatusCode) -> None:
     ends, requests, (metrics, _) = call_of(lambda server, stream: server.connection.reset(stream, code))
-    assert ends == [status]
+    assert ends == [(status, False)]
     assert (requests, metrics.transparent_retries) == ([1], 0)
 
 
@@ -109,7 +109,7 @@ def test_a_stream_that_was_answered_and_refused_is_not_sent_again() -> None:
         server.connection.reset(stream, ErrorCode.REFUSED_STREAM)
 
     ends, requests, _ = call_of(script)
-    assert ends == [rpc.StatusCode.UNAVAILABLE]
+    assert ends == [(rpc.StatusCode.UNAVAILABLE, False)]
     assert requests == [1]
 
 
@@ -118,7 +118,7 @@ def test_a_server_that_refuses_everything_is_asked_five_times() -> None:
         server.connection.reset(stream, ErrorCode.REFUSED_STREAM)
 
     ends, requests, _ = call_of(script)
-    assert ends == [rpc.StatusCode.UNAVAILABLE]
+    assert ends == [(rpc.StatusCode.UNAVAILABLE, True)]
     assert len(requests) == 5
 
 
@@ -134,9 +134,38 @@ def test_calls_above_the_last_id_of_a_goaway_are_sent_again() -> None:
             server.answer(stream)
 
     ends, requests, (metrics, _) = call_of(script, calls=3)
-    assert ends == [rpc.StatusCode.UNAVAILABLE, b"answer", b"answer"]
+    assert ends == [(rpc.StatusCode.UNAVAILABLE, False), b"answer", b"answer"]
     assert requests == [1, 3, 5, 1, 3]
     assert metrics.transparent_retries == 2
+
+
+def test_no_server_looked_at_a_stream_that_was_written_and_is_above_the_last_id() -> None:
+    """Its messages are gone: the caller has to send it again, and may."""
+
+    def script(server: Scripted, stream: Any) -> None:
+        server.connection.goaway(last=0)
+
+    async def program(loop: MemoryLoop) -> None:
+        await loop.create_server(lambda: Scripted(script, []), *ADDRESS)
+        async with rpc.insecure_channel(TARGET) as channel:
+            call = channel.stream_stream("/t.T/Echo")()
+            await call.write(b"x")
+            with pytest.raises(rpc.AioRpcError, match="UNAVAILABLE"):
+                await call.read()
+            assert call.unprocessed
+
+    run(program)
+
+
+def test_no_server_looked_at_a_call_that_found_no_connection() -> None:
+    async def program(_loop: MemoryLoop) -> None:
+        async with rpc.insecure_channel(TARGET) as channel:
+            call = channel.unary_unary("/t.T/Echo")(b"x", timeout=60)
+            with pytest.raises(rpc.AioRpcError, match="UNAVAILABLE"):
+                await call
+            assert call.unprocessed
+
+    run(program)
 
 
 def test_a_channel_that_pings_too_often_slows_down() -> None:

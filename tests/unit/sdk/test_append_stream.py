@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +14,8 @@ from tests.support import fake_loop
 from trovemq._append_stream import FRAMES_IN_FLIGHT_MAX, GROWING_FRAMES_MAX, GROWING_WAIT_S, AppendStream
 from trovemq._wire.failures import unreachable
 from trovemq.receipts import AppendOutcome
-from trovemq_proto.errors import TroveError
+from trovemq_proto import errors
+from trovemq_proto.errors import UNREAD, TroveError
 
 
 class Frame:
@@ -84,7 +86,13 @@ class Server:
         self.came.append(frame.decode())
 
     async def read(self) -> Any:
-        return await self._answers.get()
+        answer = await self._answers.get()
+        if isinstance(answer, TroveError):
+            raise answer
+        return answer
+
+    def fail(self, error: TroveError) -> None:
+        self._answers.put_nowait(error)
 
     def set_receiver(self, receiver: Callable[[Any], bool]) -> None:
         """As grpcio: there is none."""
@@ -248,6 +256,24 @@ def test_frames_behind_expired_ones_waited_for_the_next_send() -> None:
         assert all(frame.ends == ["in doubt"] for frame in expired)
         assert server.came[-1] == "behind"
         assert behind.ends == []
+        await stream.close()
+
+    fake_loop.run(scene())
+
+
+@pytest.mark.parametrize(("fields", "end"), [({}, "in doubt"), ({UNREAD: "true"}, "not sent")])
+def test_a_rolling_restart_failed_sends_that_the_stopping_broker_had_not_read(
+    fields: dict[str, str], end: str
+) -> None:
+    async def scene() -> None:
+        server = Server()
+        stream = await opened(server)
+        frame = Frame("a")
+        stream.submit(frame)
+        await fake_loop.turns()
+        server.fail(TroveError(errors.SERVICE_NOT_AVAILABLE, "the broker is stopping", **fields))
+        await fake_loop.turns()
+        assert frame.ends == [end]
         await stream.close()
 
     fake_loop.run(scene())

@@ -14,8 +14,9 @@ from broker.produce.group_commit import FlushSettings, GroupCommit
 from broker.server.monitoring.traffic import Traffic
 from broker.server.native.append_stream import AppendParts, AppendStream
 from broker.server.native.frames import AppendFrame
+from broker.server.native.reply_stream import OpenStreams
 from tests.support.engine import NOW_MS, SMALL_SYNC, open_store, read_queue, record, with_crc_property
-from trovemq_proto.errors import TroveError
+from trovemq_proto.errors import UNREAD, TroveError
 from trovemq_proto.positions import QueueId
 from trovemq_proto.v1 import common_pb2, message_pb2
 from trovemq_store.files.memory import MemoryFileSystem
@@ -118,7 +119,7 @@ class Bench:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(240):
         while not condition():
             await asyncio.sleep(0)
 
@@ -205,10 +206,24 @@ async def test_a_stopping_broker_answers_first_and_ends_then() -> None:
         await asyncio.sleep(0)
     assert not bench.serving.done()
     bench.context.may_write.set()
-    with pytest.raises(TroveError, match="SERVICE_NOT_AVAILABLE"):
+    with pytest.raises(TroveError, match="SERVICE_NOT_AVAILABLE") as ended:
         await bench.serving
     assert bench.answered == [1, 2]
+    assert UNREAD in ended.value.fields, "a frame without a reply was not read"
     bench.commit.close()
+
+
+@pytest.mark.asyncio
+async def test_a_stream_opened_while_the_broker_stops_was_cut_with_its_frames_in_doubt() -> None:
+    bench = Bench()
+    streams = OpenStreams()
+    await streams.end_all(1)
+    bench.send(1)
+    with pytest.raises(TroveError, match="SERVICE_NOT_AVAILABLE") as refused:
+        await streams.serve(bench.stream)
+    assert UNREAD in refused.value.fields
+    assert len(streams) == 0
+    await bench.close()
 
 
 @pytest.mark.asyncio

@@ -53,11 +53,19 @@ async def error_of_call(call: Any, failure: BaseException, server: str) -> Trove
     requested; the call itself has its status. A real cancellation is raised.
     """
     if isinstance(failure, CallFailure):
-        return error_from_grpc(failure, server)
+        return _with_unread(call, error_from_grpc(failure, server))
     task = asyncio.current_task()
     if isinstance(failure, asyncio.CancelledError) and task is not None and task.cancelling():
         raise failure
-    return error_from_status(await call.code(), await call.details(), await call.trailing_metadata(), server)
+    error = error_from_status(await call.code(), await call.details(), await call.trailing_metadata(), server)
+    return _with_unread(call, error)
+
+
+def _with_unread(call: Any, error: TroveError) -> TroveError:
+    """Our own transport knows of some calls that no server looked at them."""
+    if getattr(call, "unprocessed", False):
+        error.fields[errors.UNREAD] = "true"
+    return error
 
 
 def unreachable(server: str, why: str) -> TroveError:
