@@ -216,7 +216,7 @@ def trovemq(address: str, arguments: Sequence[str], environment: Mapping[str, st
     """A command as an operator gives it; its answer. SuiteError."""
     command = [sys.executable, "-m", "trovemq.cli", "--json", "--server", address, *arguments]
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=60, env={**os.environ, **environment}
+        command, capture_output=True, text=True, check=False, timeout=240, env={**os.environ, **environment}
     )
     if done.returncode != 0:
         raise SuiteError(f"trovemq {arguments[0]}: {done.stdout}{done.stderr}")

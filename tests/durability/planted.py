@@ -109,7 +109,7 @@ class Planting:
         return reply["code"], reply["said"]
 
     def close(self) -> None:
-        self._process.communicate(timeout=10)
+        self._process.communicate(timeout=240)
 
 
 def find(bug: Planted, planting: Planting) -> None:

@@ -16,7 +16,7 @@ STREAM: Final = 1
 WINDOW_SIZE: Final = 65_535  # of a connection and of a stream, until the receiver says more
 FRAME_SIZE_MAX: Final = 16_384
 INITIAL_WINDOW_SIZE: Final = 4  # the setting's number
-SILENCE_S_MAX: Final = 30.0
+SILENCE_S_MAX: Final = 240
 STALLED_S_MAX: Final = 10.0  # with pings, and without a window
 
 

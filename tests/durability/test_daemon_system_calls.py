@@ -62,7 +62,7 @@ TREES = "trovemq/trees/data.mdb"
 MADE = tuple(f"trovemq/{name}" for name in ("spare-segment", "new-segment", "index-file.new"))
 TEMPORARY = tuple(f"{name}.tmp" for name in ("trovemq/state.json", "checkpoint"))
 """Files that are being made: they get their own names, or are given up."""
-RESUMES_WITHIN_S = 60.0
+RESUMES_WITHIN_S = 240
 DESCRIPTORS_MORE_MAX = 12
 """Files that a daemon has open for good reason, and had not before: a segment, a queue, an index file."""
 

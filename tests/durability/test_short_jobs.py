@@ -26,7 +26,7 @@ MESSAGES_A_JOB: Final = 4
 LEAVES: Final = 100
 USUAL_LEAVES: Final = 10
 MESSAGES_A_LEAVE: Final = 120
-WAIT_S: Final = 15.0
+WAIT_S: Final = 240
 """Far less than a lease lasts (60 s), and more than a client that is gone keeps its messages."""
 WHAT: Final = "short jobs"
 

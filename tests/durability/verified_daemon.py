@@ -16,7 +16,7 @@ from tests.support.fork_server import popen
 from trovemq.testing import BrokerProcess
 
 RATE: Final = 800
-WAIT_MAX_S: Final = 60.0
+WAIT_MAX_S: Final = 240
 SMALL_FILES: Final[dict[str, Any]] = {
     "mappedFileSizeCommitLog": 1 << 20,
     "mappedFileSizeConsumeQueue": 20_000,

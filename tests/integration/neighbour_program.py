@@ -15,7 +15,7 @@ from contextlib import aclosing
 import trovemq
 
 BATCH = 20
-TAKEN_SECONDS_MAX = 30
+TAKEN_SECONDS_MAX = 240
 
 
 async def send_all(client: trovemq.Client, run: str) -> list[str]:

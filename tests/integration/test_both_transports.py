@@ -144,7 +144,7 @@ async def test_clients_by_tls_and_plain_ones_at_its_port(broker: BrokerProcess) 
         host, _, port = address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(240):
             await reader.read()
         writer.close()
 

@@ -35,7 +35,7 @@ class Cluster:
 
     async def until(self, condition: Callable[[Routes], bool], *numbers: int) -> None:
         """Returns when it holds at each of these nameservers."""
-        async with asyncio.timeout(50):
+        async with asyncio.timeout(240):
             for number in numbers or range(len(self.asks)):
                 while not condition(await self.routes(number)):
                     await asyncio.sleep(0.02)
@@ -102,7 +102,7 @@ async def test_a_second_live_broker_of_a_name_is_refused_until_the_name_is_free(
         other = BrokerProcess(name="b1", nameservers=made.nameservers)
         try:
             other.start(wait=False)
-            async with asyncio.timeout(50):
+            async with asyncio.timeout(240):
                 while "name_taken" not in other.log():
                     await asyncio.sleep(0.02)
             assert not await asyncio.to_thread(other.ready)
@@ -110,7 +110,7 @@ async def test_a_second_live_broker_of_a_name_is_refused_until_the_name_is_free(
             addresses = {entry.broker.name: entry.broker.address for entry in reply.brokers}
             assert addresses["b1"] == made.brokers[0].address
             assert await asyncio.to_thread(made.brokers[0].stop) == 0
-            async with asyncio.timeout(50):
+            async with asyncio.timeout(240):
                 while not await asyncio.to_thread(other.ready):
                     await asyncio.sleep(0.02)
             await made.until(lambda routes: routes.keys() == {"b1", "b2"})

@@ -123,12 +123,12 @@ async def test_flush_disk_timeout_says_that_the_message_is_in_the_log(
             request = message_pb2.FetchRequest(topic="orders", wait_ms=10_000)
             await polling.write(request)
             polled = asyncio.create_task(polling.read())
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(240):
                 while (await broker.counters())["long_polls"] != 1:
                     await asyncio.sleep(0.005)
         assert (await polled).next_offset > 0
         assert await by_unique_key(broker, "U1") == [b"framed"]
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while await bodies(broker) != [b"framed", b"sent"]:
                 await asyncio.sleep(0.005)
         assert (await broker.counters())["flush_timeouts"] == 2

@@ -337,7 +337,7 @@ async def test_a_waiting_pull_with_tags_skips_other_messages(stubs: Stubs) -> No
 
 
 async def waiting_polls(stubs: Stubs, count: int) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         while (await counters(stubs))["long_polls"] != count:
             pass
 

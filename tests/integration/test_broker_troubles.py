@@ -98,7 +98,7 @@ async def test_without_an_index_file_nothing_is_missed_and_the_index_catches_up(
         await broker.create_topic(queue_count=1)
         with no_index_files(monkeypatch) as tried:
             await broker.stubs.messages.Send(send_request(b"0"))
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(240):
                 while not tried:  # a single record is indexed within a tenth of a second
                     await asyncio.sleep(0.02)
             assert len(tried) % 3 == 0, "three tries"
@@ -110,7 +110,7 @@ async def test_without_an_index_file_nothing_is_missed_and_the_index_catches_up(
             failures = next(line for line in metrics.splitlines() if "index_create_failures_total{" in line)
             assert float(failures.rpartition(" ")[2]) >= 3
             assert 'projection="key_index"} 1.0' in metrics
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while await ready(broker):
                 await asyncio.sleep(0.02)
         assert (await broker.counters())["lagging_projections"] == 0

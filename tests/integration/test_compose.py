@@ -40,8 +40,8 @@ STORE = "/var/lib/trovemq"
 SECRETS = "/etc/trovemq"
 SETUP = "/setup"
 SMALL_FILES = {"TROVEMQ_BROKER_COMMIT_LOG_FILE_SIZE": "16MiB"}  # two segments of 1 GiB are not needed here
-START_TIMEOUT_S = 60
-STOP_TIMEOUT_S = 10
+START_TIMEOUT_S = 240
+STOP_TIMEOUT_S = 240
 
 Service = dict[str, Any]
 

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 BODY = b'{"order": 42, "note": "<script>document.title=1</script>"}'
 SEND = "document.querySelector('form[action=\"/acts/send\"]')"
 GONE = "document.querySelector('.stale') !== null || document.body.innerText.includes('did not answer')"
-BACK_SECONDS_MAX = 30
+BACK_SECONDS_MAX = 240
 WIDEST_CELL = "Math.max(0, ...[...document.querySelectorAll('.rows td')].map(one => one.offsetWidth))"
 CELL_WIDTH_MAX = 460
 

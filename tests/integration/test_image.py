@@ -30,8 +30,8 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).resolve().parents[2]
-READY_SECONDS_MAX = 60
-STOP_SECONDS_MAX = 15
+READY_SECONDS_MAX = 240
+STOP_SECONDS_MAX = 240
 VENV = str(ROOT / ".venv")
 
 

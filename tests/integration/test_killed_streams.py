@@ -23,7 +23,7 @@ async def test_killed_brokers_lose_no_message_of_a_group_nor_its_order() -> None
     """The acknowledgements of the last moments before a kill may be lost: then messages come twice, but none
     is left out, and none comes before an earlier one of its message group was there."""
     source = random.Random("killed streams")
-    with BrokerProcess(ready_timeout=60) as broker:
+    with BrokerProcess(ready_timeout=240) as broker:
         async with trovemq.connect(broker.address) as client:
             await client.admin.create_topic("steps", queue_count=2, message_type="FIFO")
             for group in ("ordered", "shared"):
@@ -37,7 +37,7 @@ async def test_killed_brokers_lose_no_message_of_a_group_nor_its_order() -> None
                 await send(client, kill * MESSAGES)
                 await asyncio.sleep(source.random() / 10)
                 await asyncio.to_thread(broker.restart, kill=True)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(240):
                 ordered, _ = await asyncio.gather(*consumers)
     seen: set[int] = set()
     for number in ordered:

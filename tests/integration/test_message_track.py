@@ -16,7 +16,7 @@ from trovemq.testing import BrokerProcess, NameserverProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio]
 
-START_SECONDS_MAX = 60.0
+START_SECONDS_MAX = 240
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ async def test_two_groups_a_retry_and_a_dead_letter(client: Client, broker: Brok
     quick = GroupSettings(retry_max=1, backoff_ms=(10,))
     await client.admin.groups.create("failing", quick)
     await client.admin.groups.create("retrying", GroupSettings(retry_max=16, backoff_ms=(10,)))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         async with client.subscribe("told", "retrying") as retrying:
             receipt = await client.send("told", b"x", keys="k", tag="t")
             message = await anext(retrying)
@@ -93,7 +93,7 @@ async def test_nobody_there_then_not_reached(client: Client) -> None:
     await client.admin.create_topic("lonely", queue_count=1)
     async with client.subscribe("lonely", "gone") as subscription:
         await client.send("lonely", b"first")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(240):
             await (await anext(subscription)).ack()
     receipt = await client.send("lonely", b"second")
     (status,) = (await client.track(receipt.unique_key, "lonely")).statuses
@@ -116,7 +116,7 @@ async def test_copies_on_two_brokers_are_one_timeline() -> None:
         servers = [nameserver]
         with BrokerProcess(name="one", nameservers=servers), BrokerProcess(name="two", nameservers=servers):
             async with trovemq.connect(nameserver.address, wait_ms=20_000) as client:
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(240):
                     while len((await client.admin.cluster()).brokers) < 2:
                         await asyncio.sleep(0.05)
                 await client.admin.create_topic("wide", queue_count=1)

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.asyncio]
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[BrokerProcess]:
-    with BrokerProcess(atomic_open_max=4, atomic_timeout_max_ms=4_000, ready_timeout=60.0) as process:
+    with BrokerProcess(atomic_open_max=4, atomic_timeout_max_ms=4_000, ready_timeout=240) as process:
         yield process
 
 
@@ -45,7 +45,7 @@ async def counter(client: Client, name: str) -> int:
 
 
 async def receive(subscription: Subscription) -> ReceivedMessage:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         return await anext(subscription)
 
 
@@ -254,7 +254,7 @@ async def test_what_is_never_ended_is_given_up_and_too_many_are_refused(
                 await wire.transact(connection, frames_of("o5", wire.commit_frame()), 10_000)
             refusal = refused.value.spec
         assert refusal is errors.LIMIT_EXCEEDED
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while await counter(client, "atomic_timed_out") < before + 4:
                 await asyncio.sleep(0.01)
         assert await counter(client, "atomic_open") == 0
@@ -272,7 +272,7 @@ async def test_a_stream_that_breaks_off_is_a_rollback(client: Client, broker: Br
     ended = asyncio.Event()
     before = await counter(client, "atomic_rolled_back")
     task = asyncio.create_task(open_stream(connection, "b1", 0, ended, "broken"))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         while not await counter(client, "atomic_bytes"):
             pass
         ended.set()

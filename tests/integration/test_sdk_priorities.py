@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.asyncio]
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[BrokerProcess]:
-    with BrokerProcess(ready_timeout=60) as process:
+    with BrokerProcess(ready_timeout=240) as process:
         yield process
 
 
@@ -31,7 +31,7 @@ async def client(broker: BrokerProcess) -> AsyncIterator[Client]:
 async def bodies(client: Client, topic: str, count: int, group: str) -> list[tuple[bytes, int | None]]:
     """In the order of delivery, each acknowledged before the next is asked for."""
     found = []
-    async with asyncio.timeout(30), client.subscribe(topic, group, prefetch=1) as messages:
+    async with asyncio.timeout(240), client.subscribe(topic, group, prefetch=1) as messages:
         async for message in messages:
             found.append((message.body, message.priority))
             await message.ack()
@@ -90,7 +90,7 @@ async def test_what_is_refused(client: Client) -> None:
 
 
 async def test_a_restart_continues_in_the_order_and_repeats_nothing(tmp_path: Path) -> None:
-    with BrokerProcess(store=tmp_path, ready_timeout=60) as process:
+    with BrokerProcess(store=tmp_path, ready_timeout=240) as process:
         async with trovemq.connect(process.address) as client:
             await client.admin.create_topic("urgent", queue_count=1, options={"order": "priority"})
             async with client.producer("urgent") as producer:
@@ -98,7 +98,7 @@ async def test_a_restart_continues_in_the_order_and_repeats_nothing(tmp_path: Pa
                     [b"%d" % n for n in range(300)], priority=[n % 3 for n in range(300)], queue_id=0
                 )
             first = await bodies(client, "urgent", 50, "readers")
-    with BrokerProcess(store=tmp_path, ready_timeout=60) as process:
+    with BrokerProcess(store=tmp_path, ready_timeout=240) as process:
         async with trovemq.connect(process.address) as client:
             rest = await bodies(client, "urgent", 250, "readers")
     assert sorted(int(body) for body, _ in first + rest) == list(range(300))

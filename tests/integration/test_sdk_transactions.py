@@ -25,7 +25,7 @@ def transport(request: pytest.FixtureRequest) -> GrpcTransport:
 
 @pytest.fixture(scope="module")
 def broker(transport: GrpcTransport) -> Iterator[BrokerProcess]:
-    with BrokerProcess(transactionCheckInterval=200, transactionTimeOut=100, ready_timeout=60.0) as process:
+    with BrokerProcess(transactionCheckInterval=200, transactionTimeOut=100, ready_timeout=240) as process:
         yield process
 
 
@@ -37,7 +37,7 @@ async def client(broker: BrokerProcess, transport: GrpcTransport) -> AsyncIterat
 
 
 async def next_body(subscription: Subscription) -> bytes:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         message = await anext(subscription)
     await message.ack()
     return message.body

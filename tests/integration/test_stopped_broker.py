@@ -58,7 +58,7 @@ async def test_what_was_in_hand_came_twice_after_the_broker_stood_still(invisibl
                 waiting = asyncio.create_task(wait_beside())
                 await asyncio.sleep(0.2)
                 await stop_for_a_while(broker)
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(240):
                     await asyncio.gather(*(message.ack() for message in held))
                     while await lag_of(client):
                         await asyncio.sleep(0.05)

@@ -100,7 +100,7 @@ async def test_only_one_scrub_at_a_time_and_closing_stops_it(broker: BrokerProce
         with pytest.raises(TroveError, match="a scrub of this store is running"):
             await anext(client.admin.store.scrub())
         await slow.aclose()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(240):
             while True:
                 try:
                     steps = [step async for step in client.admin.store.scrub()]
@@ -184,7 +184,7 @@ async def test_a_backup_that_is_stopped_leaves_nothing(broker: BrokerProcess, tm
         await anext(backup)
         assert target.exists()
         await backup.aclose()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(240):
             while target.exists():
                 await asyncio.sleep(0.02)
     assert not target.exists()

@@ -24,7 +24,7 @@ from trovemq_proto.errors import TroveError
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio]
 
 NAMES = count(1)
-WAIT_SECONDS = 30
+WAIT_SECONDS = 240
 
 
 @pytest.fixture(scope="module")

@@ -47,7 +47,7 @@ MORE_PLACES = (
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        (*WITHOUT_RIGHTS, *command), capture_output=True, text=True, check=False, timeout=60
+        (*WITHOUT_RIGHTS, *command), capture_output=True, text=True, check=False, timeout=240
     )
 
 

@@ -237,11 +237,11 @@ def test_the_daemons_are_started_by_the_command_line(wheels: dict[str, Path], tm
             assert json.loads(found.stdout)["keys"] == "k1"
         finally:
             broker.send_signal(signal.SIGTERM)
-            broker.communicate(timeout=30)
+            broker.communicate(timeout=240)
         assert broker.returncode == 0
     finally:
         nameserver.send_signal(signal.SIGTERM)
-        nameserver.communicate(timeout=30)
+        nameserver.communicate(timeout=240)
     assert nameserver.returncode == 0
     verified = run([commands / "python", "-m", "broker.tools", "verify", "--store", tmp_path / "store"])
     assert verified.returncode == 0, verified.stdout

@@ -389,7 +389,7 @@ def minimum_above(server: str, offset: int) -> int:
     """The first offset of the topic's one queue, once it is above."""
 
     async def risen(client: Client) -> int:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(240):
             while True:
                 (queue,) = await client.queue_offsets("filler")
                 if queue.min_offset > offset:

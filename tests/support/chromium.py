@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 INSTALL_SECONDS_MAX = 120
-STEP_SECONDS_MAX = 60
+STEP_SECONDS_MAX = 240
 FAULTS = frozenset({"Runtime.exceptionThrown", "Log.entryAdded", "Network.loadingFailed"})
 _ARGUMENTS = (
     "--headless=new",

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from tests.support.fork_server import popen
 
-STOP_SECONDS_MAX = 20
+STOP_SECONDS_MAX = 240
 
 
 @contextmanager

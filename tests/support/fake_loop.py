@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
-THREAD_WAIT_S = 30.0
+THREAD_WAIT_S = 240
 """How long something in another thread may take, in real time, when no timer is set."""
 
 

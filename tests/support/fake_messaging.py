@@ -118,7 +118,7 @@ class FakeMessaging:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Waits, 30 s at most, until it is so."""
-        async with asyncio.timeout(30), self._changed:
+        async with asyncio.timeout(240), self._changed:
             await self._changed.wait_for(condition)
 
     async def until_received(self) -> None:

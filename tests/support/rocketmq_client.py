@@ -14,7 +14,7 @@ from trovemq_proto.rocketmq.v2 import service_pb2 as service
 from trovemq_proto.v1 import admin_pb2, admin_pb2_grpc, group_pb2, group_pb2_grpc
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
-CALL_S_MAX = 60.0
+CALL_S_MAX = 240
 _numbers = itertools.count()
 
 

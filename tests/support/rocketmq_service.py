@@ -79,7 +79,7 @@ class ServiceBench:
         handler = self.handlers[TELEMETRY]
         serving = asyncio.create_task(handler.stream_stream(None, context))
         context.requests.put_nowait(service_pb2.TelemetryCommand(settings=settings))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(240):
             while not context.written:
                 await asyncio.sleep(0)
         try:

@@ -99,7 +99,7 @@ def test_a_failure_says_how_many_are_stored_and_the_next_call_continues(
 ) -> None:
     file, state = tmp_path / "lines.txt", tmp_path / "state"
     file.write_text("".join(f"{number}\n" for number in range(2500)))
-    client.refused_body = b"2100"
+    client.refused_body = b"2499"  # of the last chunk: no later one is stored
     line = ("--json", "produce", "orders", str(file), "--resume", str(state))
     ran = run(*line)
     assert (ran.code, ran.out, ran.note["error"]) == (1, b"", "MESSAGE_SIZE_EXCEEDED")

@@ -33,7 +33,7 @@ def run_without(modules: tuple[str, ...], code: str) -> None:
     """Runs the code in a new interpreter in which these modules cannot be imported."""
     script = f"BLOCKED = {modules!r}\n{BLOCK}\n{code}"
     ran = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=240
     )
     assert ran.returncode == 0, ran.stderr
 

@@ -109,7 +109,7 @@ async def reaches(
 
 async def until_shown(address: Address, certificates: Certificates) -> None:
     shown = certificates.pem("server").read_text(encoding="ascii")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(240):
         while await asyncio.to_thread(_shown, address) != ssl.PEM_cert_to_DER_cert(shown):
             await asyncio.sleep(0.01)
 
@@ -147,7 +147,7 @@ async def test_another_authority_of_clients_counts_from_the_next_connection_on(
         assert await reaches(address, old, client=old)
         assert not await reaches(address, old, client=new)
         files.put_one(new.ca, files.ca)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(240):
             while not await reaches(address, old, client=new):
                 await asyncio.sleep(0.01)
         assert not await reaches(address, old, client=old)
@@ -202,7 +202,7 @@ async def test_a_revoked_certificate_is_refused_from_the_next_connection_on(
     old.client("other")
 
     async def until_served(name: str, *, served: bool) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(240):
             while await reaches(address, old, client=old, name=name) is not served:
                 await asyncio.sleep(0.01)
 
@@ -263,7 +263,7 @@ async def test_files_that_do_not_fit_each_other_leave_the_certificate_of_before(
             ):
                 said = _count(log.getvalue())
                 spoil()
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(240):
                     while _count(log.getvalue()) == said:
                         await asyncio.sleep(0.01)
                 assert await reaches(address, old)

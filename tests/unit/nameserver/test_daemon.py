@@ -46,7 +46,7 @@ def test_it_serves_until_ctrl_c_and_its_port_is_its_own() -> None:
             assert "trovemq_registered_brokers 0.0" in client.get(f"http://{line['http']}/metrics").text
         second = subprocess.run(
             command("--listen", line["listen"], "--http", "off"),
-            capture_output=True, text=True, cwd=ROOT, timeout=60, check=False,
+            capture_output=True, text=True, cwd=ROOT, timeout=240, check=False,
         )  # fmt: skip
         assert second.returncode == 6
         assert len(second.stderr.splitlines()) == 1
@@ -67,7 +67,7 @@ def test_it_serves_until_ctrl_c_and_its_port_is_its_own() -> None:
 )
 def test_wrong_input_is_a_usage_error(arguments: list[str], message: str) -> None:
     done = subprocess.run(
-        command(*arguments), capture_output=True, text=True, cwd=ROOT, timeout=60, check=False
+        command(*arguments), capture_output=True, text=True, cwd=ROOT, timeout=240, check=False
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert re.search(message, done.stderr)

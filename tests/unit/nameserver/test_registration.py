@@ -108,7 +108,7 @@ async def start_nameserver(listen: str = "127.0.0.1:0") -> tuple[NameserverApp, 
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(240):
         while not condition():
             await asyncio.sleep(0.005)
 

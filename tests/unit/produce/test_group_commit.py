@@ -78,7 +78,7 @@ def note(store: Store, name: str) -> Callable[[TroveError | None], None]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(240):
         while not condition():
             await asyncio.sleep(0)
 
@@ -213,7 +213,7 @@ async def test_space_comes_with_the_sync_and_is_refused_where_it_does_not() -> N
 
 async def commit_capacity(commit: GroupCommit) -> None:
     """Space, however often the short wait has to be repeated."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(240):
         while True:
             try:
                 return await commit.wait_for_capacity()

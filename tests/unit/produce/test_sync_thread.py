@@ -10,7 +10,7 @@ import pytest
 
 from broker.produce.sync_thread import SyncThread
 
-WAIT_S_MAX = 30.0
+WAIT_S_MAX = 240
 
 
 def play(scene: Callable[[SyncThread], Coroutine[None, None, None]]) -> None:

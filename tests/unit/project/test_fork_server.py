@@ -27,7 +27,7 @@ BROKER = [sys.executable, "-P", "-m", "broker"]
     "arguments", [["--help"], ["--no-such-option"], ["query"], ["--server", "127.0.0.1:1", "topic", "list"]]
 )
 def test_output_and_exit_code_are_those_of_a_new_interpreter(arguments: list[str]) -> None:
-    started = subprocess.run([*CLI, *arguments], capture_output=True, check=False, timeout=60)
+    started = subprocess.run([*CLI, *arguments], capture_output=True, check=False, timeout=240)
     forked = run([*CLI, *arguments])
     assert (forked.returncode, forked.stdout, forked.stderr) == (
         started.returncode,
@@ -114,7 +114,7 @@ def test_a_worker_that_was_killed_left_its_daemons(tmp_path: Path) -> None:
         assert worker.stdout is not None
         daemon = int(worker.stdout.readline())
         try:
-            worker.communicate(timeout=60)
+            worker.communicate(timeout=240)
         except subprocess.TimeoutExpired:
             os.kill(daemon, signal.SIGKILL)
             pytest.fail("the daemon lives")

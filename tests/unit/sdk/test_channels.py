@@ -130,7 +130,7 @@ async def test_a_server_that_is_away_and_comes_back(transport: GrpcTransport) ->
     error = await failure_of(connection.cluster())
     assert (error.spec, error.fields["grpc_status"]) == (errors.BROKER_UNREACHABLE, "UNAVAILABLE")
     async with server:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(240):
             while not await reaches(connection):
                 await asyncio.sleep(0.01)
         stream = connection.open_append()
@@ -151,7 +151,7 @@ async def test_a_reader_that_is_cancelled_ends_its_call(broker: FakeServer, tran
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(240):
         while broker._changed:
             await asyncio.sleep(0.01)
     await connection.close()

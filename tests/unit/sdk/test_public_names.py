@@ -42,7 +42,7 @@ def loaded_after(code: str) -> list[str]:
     """The heavy modules that a fresh interpreter has after some code."""
     script = f"{code}\nimport sys\nprint([name for name in {HEAVY!r} if name in sys.modules])"
     ran = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=240
     )
     found = ast.literal_eval(ran.stdout.splitlines()[-1])
     assert isinstance(found, list)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.asyncio
 
 
 async def take(subscription: Subscription, count: int) -> list[ReceivedMessage]:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(240):
         return [await anext(subscription) for _ in range(count)]
 
 

@@ -48,7 +48,7 @@ class Bench:
         self.writing.clear()
 
     async def until_writing(self) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(240):
             while not self.writing.is_set():
                 await asyncio.sleep(0)
 

@@ -203,7 +203,7 @@ async def test_a_message_sent_by_an_operator() -> None:
 
 
 async def _command(context: RpcContext) -> TelemetryCommand:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(240):
         while len(context.written) < 2:
             await asyncio.sleep(0)
     command: TelemetryCommand = context.written[1]

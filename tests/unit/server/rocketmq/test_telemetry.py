@@ -84,7 +84,7 @@ class Bench:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(240):
         while not condition():
             await asyncio.sleep(0)
 
