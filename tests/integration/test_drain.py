@@ -16,7 +16,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.asyncio]
 SENDERS = 4
 LOOK_UPS = 32  # at once
 LEASE_MS = 10_000
-LEASED_S_MAX = 240  # a message whose acknowledgement met the restart comes again when its lease is over
+LEASED_S_MAX = (
+    240  # a message whose acknowledgement met the restart is delivered again when its lease is over
+)
 
 
 class Load:

@@ -262,9 +262,7 @@ def test_frames_behind_expired_ones_waited_for_the_next_send() -> None:
 
 
 @pytest.mark.parametrize(("fields", "end"), [({}, "in doubt"), ({UNREAD: "true"}, "not sent")])
-def test_a_rolling_restart_failed_sends_that_the_stopping_broker_had_not_read(
-    fields: dict[str, str], end: str
-) -> None:
+def test_a_restart_failed_sends_that_the_broker_had_not_read(fields: dict[str, str], end: str) -> None:
     async def scene() -> None:
         server = Server()
         stream = await opened(server)

@@ -214,7 +214,7 @@ async def test_a_stopping_broker_answers_first_and_ends_then() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_stream_opened_while_the_broker_stops_was_cut_with_its_frames_in_doubt() -> None:
+async def test_a_stream_to_a_stopping_broker_was_cut_in_doubt() -> None:
     bench = Bench()
     streams = OpenStreams()
     await streams.end_all(1)
