@@ -139,7 +139,7 @@ def test_calls_above_the_last_id_of_a_goaway_are_sent_again() -> None:
     assert metrics.transparent_retries == 2
 
 
-def test_no_server_looked_at_a_stream_that_was_written_and_is_above_the_last_id() -> None:
+def test_no_server_looked_at_a_written_stream_above_the_last_id() -> None:
     """Its messages are gone: the caller has to send it again, and may."""
 
     def script(server: Scripted, stream: Any) -> None:
