@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from importlib.resources import files
 from typing import Final
 
@@ -34,7 +34,7 @@ from trovemq_console.pages import (
 )
 from trovemq_console.pages.console import Console
 from trovemq_console.pages.forms import read_form
-from trovemq_console.rendering import make_environment
+from trovemq_console.rendering import load_templates, make_environment
 from trovemq_console.sampling import History, Sampler
 from trovemq_console.sessions import Sessions
 from trovemq_console.settings import ConsoleSettings
@@ -97,12 +97,13 @@ def make_app(
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncGenerator[None, None]:
-        task = asyncio.create_task(sampler.run(), name="sampler") if sampling else None
+        # Also the routes and templates that the first search needs are there before it.
+        began = (sampler.run(), load_templates(console.environment)) if sampling else ()
+        tasks = [asyncio.create_task(one) for one in began]
         yield
-        if task is not None:
+        for task in tasks:
             task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        await asyncio.gather(*tasks, return_exceptions=True)
         await cluster.close()
 
     routes = [Route(path, _page(console, handler), methods=[method]) for path, handler, method in PAGES]

@@ -85,6 +85,8 @@ class Cluster:
         self._connect = connect
         self._clock = clock
         self._connecting = asyncio.Lock()
+        self._asking = asyncio.Lock()
+        self._changes = 0
         self._client: Client | None = None
         self._state: ClusterState | None = None
         self._state_at = 0.0
@@ -106,18 +108,25 @@ class Cluster:
             self._client = None
 
     async def state(self, age_max_s: float = ROUTES_KEPT_S) -> ClusterState:
-        """The routes, of this age at most."""
+        """The routes, of this age at most; requests that need them at once share one call."""
         client = await self.client()
-        if self._state is None or self._clock() - self._state_at > age_max_s:
-            state = await client.admin.cluster()
-            if self._state is None or state != self._state:
-                self._all_topics = merged_topics(state)
-                self._topics = [topic for topic in self._all_topics if not topic.system]
-            self._state, self._state_at = state, self._clock()
-        return self._state
+        async with self._asking:
+            if self._state is None or self._clock() - self._state_at > age_max_s:
+                await self._ask_state(client)
+            assert self._state is not None
+            return self._state
+
+    async def _ask_state(self, client: Client) -> None:
+        changes = self._changes
+        state = await client.admin.cluster()
+        if self._state is None or state != self._state:
+            self._all_topics = merged_topics(state)
+            self._topics = [topic for topic in self._all_topics if not topic.system]
+        self._state, self._state_at = state, self._clock() if changes == self._changes else -math.inf
 
     def expire(self) -> None:
         """Everything is asked for again when it is needed next: something was changed."""
+        self._changes += 1
         self._state_at = -math.inf
         self._holding = None
 

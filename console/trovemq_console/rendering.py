@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from datetime import UTC, datetime
 from functools import cache
@@ -12,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from trovemq_console.bodies import preview, visible
 
+SEARCH_TEMPLATES: Final = ("base.html", "macros.html", "search.html", "message.html")
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _PERIODS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 
@@ -38,6 +40,13 @@ def make_environment() -> Environment:
     )
     environment.globals.update(link=link)
     return environment
+
+
+async def load_templates(environment: Environment) -> None:
+    """Compiles the templates of the search ahead, one in a turn of the event loop."""
+    for name in SEARCH_TEMPLATES:
+        environment.get_template(name)
+        await asyncio.sleep(0)
 
 
 def link(path: str, **parameters: Any) -> str:

@@ -13,13 +13,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.console_cluster import COUNTERS, Clocks, FakeCluster
-from trovemq import TroveError, errors
+from trovemq import ClusterState, TroveError, errors
+from trovemq_console.app import make_app
 from trovemq_console.bodies import HEX_BYTES, body_view, indented, preview, visible
 from trovemq_console.charts import coordinates, spark
 from trovemq_console.cluster import Cluster
 from trovemq_console.command import greeting, main
 from trovemq_console.finding import moment_of
-from trovemq_console.rendering import duration_text, link, moment_text, size_text
+from trovemq_console.rendering import (
+    SEARCH_TEMPLATES,
+    duration_text,
+    link,
+    make_environment,
+    moment_text,
+    size_text,
+)
 from trovemq_console.sampling import POINTS_MAX, WATCHED_SECONDS, History, Sampler
 from trovemq_console.settings import ConsoleSettings, is_loopback
 
@@ -219,3 +227,83 @@ def test_loopback_and_the_greeting() -> None:
         == "console of trovemq://b:1?tls=true, read-only: http://[::1]:8090/sign-in?token=T\n"
     )
     assert "secret" not in repr(settings.command("stats"))
+
+
+# --- the routes -------------------------------------------------------------------------------------
+class SlowCluster(FakeCluster):
+    """Answers for its routes when it may, and counts how often it was asked."""
+
+    asked = 0
+    may_answer: asyncio.Event
+
+    async def cluster(self) -> ClusterState:
+        self.asked += 1
+        await self.may_answer.wait()
+        return await super().cluster()
+
+
+def test_two_requests_at_once_asked_for_all_routes_twice() -> None:
+    async def run() -> None:
+        fake = SlowCluster(topics={"orders": 1})
+        fake.may_answer = asyncio.Event()
+
+        async def connect() -> Any:
+            return fake
+
+        cluster = Cluster(connect, Clocks().monotonic)
+        first, second = asyncio.create_task(cluster.state()), asyncio.create_task(cluster.topics())
+        await asyncio.sleep(0)
+        fake.may_answer.set()
+        await asyncio.gather(first, second)
+        assert fake.asked == 1
+
+    asyncio.run(run())
+
+
+def test_routes_that_were_asked_for_before_a_change_are_not_kept_after_it() -> None:
+    async def run() -> None:
+        fake = SlowCluster(topics={"orders": 1})
+        fake.may_answer = asyncio.Event()
+
+        async def connect() -> Any:
+            return fake
+
+        cluster = Cluster(connect, Clocks().monotonic)
+        before = asyncio.create_task(cluster.state())
+        while not fake.asked:
+            await asyncio.sleep(0)
+        cluster.expire()
+        fake.may_answer.set()
+        await before
+        await cluster.state()
+        assert fake.asked == 2
+
+    asyncio.run(run())
+
+
+def test_the_first_search_waited_for_the_routes_and_for_its_templates() -> None:
+    """A console has both before anybody asks."""
+
+    async def run() -> None:
+        fake = SlowCluster(topics={"orders": 1})
+        fake.may_answer = asyncio.Event()
+        fake.may_answer.set()
+
+        async def connect() -> Any:
+            return fake
+
+        environment = make_environment()
+        assert environment.cache is not None
+        environment.cache.clear()
+        app = make_app(ConsoleSettings("127.0.0.1:9"), connect)
+        events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        answers: asyncio.Queue[Any] = asyncio.Queue()
+        serving = asyncio.ensure_future(app({"type": "lifespan"}, events.get, answers.put))
+        await events.put({"type": "lifespan.startup"})
+        assert (await answers.get())["type"] == "lifespan.startup.complete"
+        while not fake.asked or len(environment.cache) < len(SEARCH_TEMPLATES):
+            await asyncio.sleep(0)
+        await events.put({"type": "lifespan.shutdown"})
+        await serving
+
+    asyncio.run(asyncio.wait_for(run(), 60))
