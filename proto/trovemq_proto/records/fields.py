@@ -26,7 +26,7 @@ from trovemq_proto.records.layout import (
 )
 
 Bytes = bytes | memoryview
-SMALL_BATCH_MAX: Final = 32
+SMALL_BATCH_MAX: Final = 24
 """Up to this many records, plain Python is faster than NumPy with its overhead."""
 
 _SIZE_MAGIC_SYS_FLAG: Final = Struct(f">iI{SYS_FLAG_AT - MAGIC_AT - 4}xi")

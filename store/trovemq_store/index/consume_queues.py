@@ -415,7 +415,7 @@ class ConsumeQueues:
     ) -> Iterator[_Run]:
         first = int(offsets[0])
         dense = int(offsets[-1]) - first == len(offsets) - 1 and (
-            len(offsets) < 3 or bool((np.diff(offsets) == 1).all())
+            len(offsets) < 3 or bool((offsets[1:] - offsets[:-1] == 1).all())
         )
         # A queue without units takes any first offset (a rebuild may begin below the old one).
         known = max(0, queue.max_offset - first) if queue.has_units else 0

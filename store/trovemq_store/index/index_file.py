@@ -53,7 +53,7 @@ _HEADER: Final = Struct(">qqqqii")
 _ITEM: Final = Struct(">iqii")
 _SECONDS_MAX: Final = (1 << 31) - 1
 _SCANNED_ITEMS: Final = 1 << 16
-_FEW: Final = 8
+_FEW: Final = 24
 _PAGE_SIZE: Final = 4096
 _PAGES_AT_ONCE: Final = 24  # reading this many pages in a row takes the time of one alone
 _NO_ITEM: Final = (0, 0, 0, 0)
@@ -192,8 +192,8 @@ class IndexFile:
             begun += previous == 0
         self._write(self._items_at + ITEM_SIZE * self.count, items)
         fault_point("index.after_items")
-        for slot, number in slots.items():
-            self._write(HEADER_SIZE + SLOT_SIZE * slot, number.to_bytes(SLOT_SIZE))
+        for slot, number in slots.items():  # newest_item has checked that its page can be read
+            self._map.write(HEADER_SIZE + SLOT_SIZE * slot, number.to_bytes(SLOT_SIZE))
         return begun
 
     def _write(self, at: int, data: bytes) -> None:
@@ -204,7 +204,9 @@ class IndexFile:
     def _check_slots(self, slots: Int64s) -> None:
         """StorageError if the disk does not return the pages that these slots (ascending) lie on."""
         pages = (HEADER_SIZE + SLOT_SIZE * slots) // _PAGE_SIZE
-        pages = pages[np.r_[True, pages[1:] != pages[:-1]]]
+        new = np.ones(len(pages), np.bool_)
+        np.not_equal(pages[1:], pages[:-1], out=new[1:])
+        pages = pages[new]
         first, last = int(pages[0]), int(pages[-1]) + 1
         few = len(pages) * _PAGES_AT_ONCE < last - first
         for begin, end in [(page, page + 1) for page in pages.tolist()] if few else [(first, last)]:
@@ -229,7 +231,9 @@ class IndexFile:
         ordered_previous[begins] = heads
         previous = np.empty(len(slots), np.int64)
         previous[order] = ordered_previous
-        return slots, previous, order[np.r_[begins[1:], True]]
+        ends = np.ones(len(slots), np.bool_)
+        ends[:-1] = begins[1:]
+        return slots, previous, order[ends]
 
     def _seconds(self, timestamps: Int64s) -> Int64s:
         """Whole seconds since beginTimestamp: those of item 1 by the header as it is, the rest by item 1."""

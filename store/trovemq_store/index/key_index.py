@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset
-from trovemq_proto.records.fields import store_timestamp
+from trovemq_proto.records.fields import SMALL_BATCH_MAX, store_timestamp
 from trovemq_proto.records.index_entries import plain_index_hashes
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem, StorageError
@@ -287,7 +287,7 @@ class KeyIndex:
         self._position = batch.end
 
     def _put_all(self, batch: DispatchBatch) -> None:
-        entries = self._entries_of_one if len(batch.records) == 1 else self._entries
+        entries = self._entries_of_few if len(batch.records) <= SMALL_BATCH_MAX else self._entries
         hashes, physical, timestamps = entries(batch)
         done = 0
         try:
@@ -389,18 +389,23 @@ class KeyIndex:
             return hashes[chosen], physical[chosen], timestamps[chosen]
         return hashes, physical, timestamps
 
-    def _entries_of_one(self, batch: DispatchBatch) -> tuple[Integers, Integers, Integers]:
-        """_entries of a batch of one record, in plain Python: a single send should not pay for columns."""
-        records = batch.records
-        row = records.rows[0]
-        physical = batch.physical_offset + row.position
-        if physical < self._position or (batch.alive is not None and not batch.alive[0]):
-            return [], [], []
-        hashes = plain_index_hashes(records, row, tags=True)
-        if physical == self._position:
-            hashes = hashes[self._resume :]
-        timestamp = store_timestamp(records.data, row.position, row.sys_flag)
-        return hashes, [physical] * len(hashes), [timestamp] * len(hashes)
+    def _entries_of_few(self, batch: DispatchBatch) -> tuple[list[int], list[int], list[int]]:
+        """_entries of a few records, in plain Python: they should not pay for columns."""
+        records, alive = batch.records, batch.alive
+        hashes: list[int] = []
+        offsets: list[int] = []
+        timestamps: list[int] = []
+        for index, row in enumerate(records.rows):
+            physical = batch.physical_offset + row.position
+            if physical < self._position or (alive is not None and not alive[index]):
+                continue
+            own = plain_index_hashes(records, row, tags=True)
+            if physical == self._position:
+                own = own[self._resume :]
+            hashes += own
+            offsets += [physical] * len(own)
+            timestamps += [store_timestamp(records.data, row.position, row.sys_flag)] * len(own)
+        return hashes, offsets, timestamps
 
     def _stop_inside(self, put: NDArray[np.int64]) -> None:
         """Notes that only these entries of a batch could be put: position becomes the record of the last
