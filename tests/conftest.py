@@ -7,6 +7,7 @@ import asyncio
 import gc
 import os
 import signal
+import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,6 +88,9 @@ if _TRANSPORT := os.environ.get("TROVEMQ_GRPC_TRANSPORT"):
 # How full the machine's own disk is decides nothing: a run failed where 92 % of it was used.
 for _setting in ("DISK_WARNING_PERCENT", "DISK_FORCIBLE_PERCENT", "DISK_USED_PERCENT_MAX"):
     os.environ[f"TROVEMQ_BROKER_{_setting}"] = "100"
+
+# Nor does the hour of the day: brokers on stores with old messages removed them between 4 and 5 o'clock.
+os.environ["TROVEMQ_BROKER_DELETE_WHEN"] = str((time.localtime().tm_hour + 12) % 24)
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:

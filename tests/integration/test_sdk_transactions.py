@@ -100,9 +100,9 @@ async def test_a_normal_topic_takes_no_transaction(client: Client) -> None:
 async def test_delayed_messages_come_in_time_and_can_be_recalled(client: Client) -> None:
     await client.admin.create_topic("later", queue_count=2, message_type="DELAY")
     async with client.subscribe("later", "g") as subscription:
-        wanted = time.time() + 0.8
-        late = await client.send("later", b"late", deliver_after=0.8, keys="k")
-        gone = await client.send("later", b"recalled", deliver_after=0.4)
+        wanted = time.time() + 3
+        late = await client.send("later", b"late", deliver_after=3, keys="k")
+        gone = await client.send("later", b"recalled", deliver_after=600)
         await client.send("later", b"soon", deliver_after=0.2)
         assert await client.recall("later", gone.recall_handle) == gone.unique_key
         assert [await next_body(subscription), await next_body(subscription)] == [b"soon", b"late"]

@@ -103,11 +103,13 @@ async def test_a_server_s_error_comes_with_its_row_and_fields(
 
 
 async def test_statuses_without_an_error_of_ours(broker: FakeServer, transport: GrpcTransport) -> None:
-    connection = Connection(broker.address, options(transport, call_timeout_ms=50))
+    patient = Connection(broker.address, options(transport))
     request = admin_pb2.ListTopicsRequest()
-    unknown = connection.ask("NoService/NoMethod", request, admin_pb2.ListTopicsReply.FromString)
+    unknown = patient.ask("NoService/NoMethod", request, admin_pb2.ListTopicsReply.FromString)
     error = await failure_of(unknown)
     assert (error.spec, error.fields["grpc_status"]) == (errors.REQUEST_ILLEGAL, "UNIMPLEMENTED")
+    await patient.close()
+    connection = Connection(broker.address, options(transport, call_timeout_ms=50))
     never = asyncio.Event()
 
     async def wait(_frame: message_pb2.AppendFrame) -> None:
