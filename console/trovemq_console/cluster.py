@@ -85,8 +85,7 @@ class Cluster:
         self._connect = connect
         self._clock = clock
         self._connecting = asyncio.Lock()
-        self._asking = asyncio.Lock()
-        self._changes = 0
+        self._asking: asyncio.Task[None] | None = None
         self._client: Client | None = None
         self._state: ClusterState | None = None
         self._state_at = 0.0
@@ -103,6 +102,8 @@ class Cluster:
 
     async def close(self) -> None:
         """Disconnects."""
+        if self._asking is not None:
+            self._asking.cancel()
         if self._client is not None:
             await self._client.close()
             self._client = None
@@ -110,23 +111,33 @@ class Cluster:
     async def state(self, age_max_s: float = ROUTES_KEPT_S) -> ClusterState:
         """The routes, of this age at most; requests that need them at once share one call."""
         client = await self.client()
-        async with self._asking:
-            if self._state is None or self._clock() - self._state_at > age_max_s:
-                await self._ask_state(client)
-            assert self._state is not None
-            return self._state
+        if self._state is None or self._clock() - self._state_at > age_max_s:
+            if self._asking is None:
+                self._asking = asyncio.create_task(self._ask_state(client))
+                self._asking.add_done_callback(self._asked)
+            await asyncio.shield(self._asking)
+        assert self._state is not None, "the call returned it, or an earlier one did"
+        return self._state
 
     async def _ask_state(self, client: Client) -> None:
-        changes = self._changes
         state = await client.admin.cluster()
-        if self._state is None or state != self._state:
+        is_newest = asyncio.current_task() is self._asking
+        if not is_newest and self._state is not None:
+            return
+        if state != self._state:
             self._all_topics = merged_topics(state)
             self._topics = [topic for topic in self._all_topics if not topic.system]
-        self._state, self._state_at = state, self._clock() if changes == self._changes else -math.inf
+        self._state, self._state_at = state, self._clock() if is_newest else -math.inf
+
+    def _asked(self, asking: asyncio.Task[None]) -> None:
+        if asking is self._asking:
+            self._asking = None
+        if not asking.cancelled():
+            asking.exception()  # of a call whose requests are all gone
 
     def expire(self) -> None:
         """Everything is asked for again when it is needed next: something was changed."""
-        self._changes += 1
+        self._asking = None
         self._state_at = -math.inf
         self._holding = None
 

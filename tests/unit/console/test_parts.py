@@ -260,6 +260,33 @@ def test_two_requests_at_once_asked_for_all_routes_twice() -> None:
     asyncio.run(run())
 
 
+def test_requests_at_once_share_the_failure_of_their_call() -> None:
+    """One after the other, each would wait for a cluster that does not answer."""
+
+    async def run() -> None:
+        class Away(SlowCluster):
+            async def cluster(self) -> ClusterState:
+                await super().cluster()
+                raise TroveError(errors.BROKER_UNREACHABLE, "no broker answers")
+
+        fake = Away(topics={"orders": 1})
+        fake.may_answer = asyncio.Event()
+
+        async def connect() -> Any:
+            return fake
+
+        cluster = Cluster(connect, Clocks().monotonic)
+        waiting = [asyncio.create_task(cluster.state()) for _ in range(3)]
+        while not fake.asked:
+            await asyncio.sleep(0)
+        fake.may_answer.set()
+        failures = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(failure) for failure in failures] == [TroveError] * 3
+        assert fake.asked == 1
+
+    asyncio.run(run())
+
+
 def test_routes_that_were_asked_for_before_a_change_are_not_kept_after_it() -> None:
     async def run() -> None:
         fake = SlowCluster(topics={"orders": 1})
