@@ -242,15 +242,18 @@ class SlowCluster(FakeCluster):
         return await super().cluster()
 
 
+def connected(fake: SlowCluster) -> Cluster:
+    async def connect() -> Any:
+        return fake
+
+    return Cluster(connect, Clocks().monotonic)
+
+
 def test_two_requests_at_once_asked_for_all_routes_twice() -> None:
     async def run() -> None:
         fake = SlowCluster(topics={"orders": 1})
         fake.may_answer = asyncio.Event()
-
-        async def connect() -> Any:
-            return fake
-
-        cluster = Cluster(connect, Clocks().monotonic)
+        cluster = connected(fake)
         first, second = asyncio.create_task(cluster.state()), asyncio.create_task(cluster.topics())
         await asyncio.sleep(0)
         fake.may_answer.set()
@@ -271,11 +274,7 @@ def test_requests_at_once_share_the_failure_of_their_call() -> None:
 
         fake = Away(topics={"orders": 1})
         fake.may_answer = asyncio.Event()
-
-        async def connect() -> Any:
-            return fake
-
-        cluster = Cluster(connect, Clocks().monotonic)
+        cluster = connected(fake)
         waiting = [asyncio.create_task(cluster.state()) for _ in range(3)]
         while not fake.asked:
             await asyncio.sleep(0)
@@ -291,11 +290,7 @@ def test_routes_that_were_asked_for_before_a_change_are_not_kept_after_it() -> N
     async def run() -> None:
         fake = SlowCluster(topics={"orders": 1})
         fake.may_answer = asyncio.Event()
-
-        async def connect() -> Any:
-            return fake
-
-        cluster = Cluster(connect, Clocks().monotonic)
+        cluster = connected(fake)
         before = asyncio.create_task(cluster.state())
         while not fake.asked:
             await asyncio.sleep(0)
