@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from tests.durability.planted import ROOT, Planted, Planting, find
-from tests.support.trials import Trials
+from tests.support.trials import SOAK, Trials
 
 PAGE: Final = (ROOT / "docs" / "track-record.md").read_text(encoding="utf-8")
 ENGINE = "tests/unit/engine/"
@@ -471,7 +471,11 @@ def test_each_mend_is_in_the_code() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: re.sub(r"\W+", "_", fault.name)[:60])
+@pytest.mark.parametrize(
+    "fault",
+    FAULTS if SOAK else FAULTS[::3],
+    ids=lambda fault: re.sub(r"\W+", "_", fault.name)[:60],
+)
 def test_with_its_fix_reverted_the_test_finds_it_again(
     fault: Planted, trials: Trials, planting: Planting
 ) -> None:

@@ -20,7 +20,9 @@ from tests.support.engine import sent_record
 from trovemq_proto.records import decode_message, encode_offset_msg_id
 from trovemq_proto.v1 import common_pb2, message_pb2, query_pb2
 from trovemq_store.files.files import Buffer, StorageError
+from trovemq_store.files.guarded import RESERVE_COUNT, RESERVE_DIRECTORY
 from trovemq_store.files.real import RealFile
+from trovemq_store.log.segments import KEPT_PATH
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio]
 
@@ -90,6 +92,14 @@ def no_new_files(monkeypatch: pytest.MonkeyPatch, number: int) -> Iterator[None]
     with monkeypatch.context() as patch:
         patch.setattr(os, "posix_fallocate", broken)
         yield
+
+
+async def reserve_made(store: Path) -> None:
+    """The broker makes its reserve for a full disk while it serves, and refuses messages where that fails."""
+    files = [store / path for path in (KEPT_PATH, f"{RESERVE_DIRECTORY}/reserve-{RESERVE_COUNT - 1}")]
+    async with asyncio.timeout(240):
+        while not all(file.exists() for file in files):
+            await asyncio.sleep(0.01)
 
 
 async def test_put_ok_names_every_place(tmp_path: Path) -> None:
@@ -185,6 +195,7 @@ async def test_no_segment_can_be_had(
         await broker.create_topic()
         sender = Sender(broker)
         await sender.send(sent_record(b"first"))  # the queue's own first file is there
+        await reserve_made(tmp_path)
         with no_new_files(monkeypatch, number):
             count, end = 1, 0
             while (reply := await sender.send(sent_record(bytes(16_000)))).status == common_pb2.PUT_OK:

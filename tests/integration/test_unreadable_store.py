@@ -31,9 +31,9 @@ PLACES = (
     ("commitlog/00000000000000000000", 0),
     ("consumequeue/orders/0/00000000000000000000", 0),
     ("config", 0),
-    ("trovemq", 0),
 )
 MORE_PLACES = (
+    ("trovemq", 0),
     ("", 0),
     ("commitlog", 0),
     ("consumequeue", 0),

@@ -70,7 +70,7 @@ GOALS: Final = (
     Goal("S2", "inputs, to the reader of all RPCs", 4_000, 20_000),
     Goal("S2", "inputs, to each decoder of files", 1_000, 20_000),
     Goal("S3", "bombs", 12, 12),
-    Goal("S4", "hostile names", 250, 500),
+    Goal("S4", "hostile names", 125, 500),
     Goal("atomic", "crash states of atomic transactions", 200, 1_000),
     Goal("atomic", "kills of a daemon under atomic transactions", 3, 100),
     Goal("unique", "kills of a daemon that deduplicates", 3, 100),

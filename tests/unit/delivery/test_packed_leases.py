@@ -411,6 +411,7 @@ def test_a_reset_forgets_what_is_packed() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.untraced
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("machine", [DeliveryMachine, PriorityMachine])
 def test_the_engine_is_as_its_model_while_nearly_everything_is_packed(

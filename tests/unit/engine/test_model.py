@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from tests.support.indexed_store_machine import IndexedStoreMachine
 from tests.support.trials import SOAK
 
-TestStoreMachine = pytest.mark.slow(IndexedStoreMachine.TestCase)
+TestStoreMachine = pytest.mark.untraced(pytest.mark.slow(IndexedStoreMachine.TestCase))
 TestStoreMachine.settings = settings(
     max_examples=40 if SOAK else 20,
     stateful_step_count=30,

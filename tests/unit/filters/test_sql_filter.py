@@ -423,6 +423,7 @@ def is_refused(tree: Tree) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.untraced
 @settings(max_examples=400)
 @given(trees, messages, st.sampled_from([str.upper, str.lower, str.title]))
 def test_agrees_with_a_plain_evaluator(

@@ -59,6 +59,7 @@ def _answers(message: dict[str, Any], asked: dict[str, Any]) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.untraced
 def test_key_queries_equal_a_scan(golden: Golden) -> None:
     store, manifest = golden
     topics = _by_topic(manifest)

@@ -215,7 +215,7 @@ async def test_a_stopping_broker_answers_first_and_ends_then() -> None:
 
 @pytest.mark.asyncio
 async def test_a_stream_to_a_stopping_broker_was_cut_in_doubt() -> None:
-    bench = Bench()
+    bench = Bench(sync_flush_timeout_ms=1)
     streams = OpenStreams()
     await streams.end_all(1)
     bench.send(1)

@@ -92,6 +92,7 @@ async def steps_of_everything() -> dict[str, float]:
 
 
 @pytest.mark.slow
+@pytest.mark.untraced
 def test_a_scrape_or_a_listing_of_many_topics_stopped_everybody() -> None:
     found = fake_loop.run(steps_of_everything())
     too_long = {name: round(1_000 * s, 1) for name, s in found.items() if s > STEP_MAX_S}
