@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from pytest_timeout import Settings
 
-from tests.support import collecting
+from tests.support import client_times, collecting
 from tests.support import trials as trials_run
 from tests.support.bytecode import import_share
 from tests.support.durations import ProcessorClock, Recorder, recorded
@@ -54,6 +54,7 @@ settings.register_profile(  # where it is enough that a test fails: no search fo
 settings.load_profile("tests")
 
 DaemonProcess._popen = staticmethod(popen)
+client_times.lengthen()
 
 
 @pytest.fixture(params=TRANSPORTS)
