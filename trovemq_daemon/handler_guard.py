@@ -20,7 +20,7 @@ from trovemq_daemon.logging import get_logger
 from trovemq_daemon.metrics import RpcMetrics
 from trovemq_daemon.reply_budget import UNCOUNTED_SIZE, ReplyBudget, ReplyLimits, size_of
 from trovemq_daemon.request_bounds import check_parts
-from trovemq_daemon.slow_requests import add_wait, begin_waits
+from trovemq_daemon.slow_requests import REFUSAL, add_wait, begin_waits
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import common_pb2
@@ -88,8 +88,12 @@ class _TimedCall:
         elapsed_ms = (time.perf_counter() - self._started) * 1000
         self._metrics.observe(self._method, response, elapsed_ms)
         slow = self._metrics.slow
-        if elapsed_ms >= slow.limit_ms and not self.waits_for_messages:
+        if elapsed_ms >= slow.limit_ms and not self.waits_for_messages and self._is_slow(elapsed_ms):
             slow.note(self._method, response, elapsed_ms, self._peer or self._context.peer(), self.waits)
+
+    def _is_slow(self, elapsed_ms: float) -> bool:
+        delayed_ms = self.waits.get(REFUSAL, 0.0) if self.waits else 0.0
+        return elapsed_ms - delayed_ms >= self._metrics.slow.limit_ms
 
     def leave(self, call: trovemq_rpc.ServerCall) -> None:
         """To the coroutine, which times the call by itself."""

@@ -6,6 +6,8 @@ Invariant: at most KINDS_MAX kinds are counted in a minute; all further kinds ar
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from trovemq_daemon.logging import get_logger
@@ -14,6 +16,7 @@ INTERVAL_MS: Final = 60_000
 KINDS_MAX: Final = 1_000
 
 Level = Literal["info", "warning"]
+_NONE: Final[Mapping[str, object]] = MappingProxyType({})
 _Kind = tuple[Level, str, tuple[tuple[str, Any], ...]]
 
 
@@ -28,9 +31,17 @@ class MinuteLog:
     def __len__(self) -> int:
         return len(self._again)
 
-    def note(self, level: Level, event: str, now_ms: int, **fields: object) -> None:
+    def note(
+        self,
+        level: Level,
+        event: str,
+        now_ms: int,
+        *,
+        of_first: Mapping[str, object] = _NONE,
+        **fields: object,
+    ) -> None:
         """Logs or counts one event. Events with the same `fields`, which must be hashable, are of one
-        kind."""
+        kind. `of_first`: fields that only the first of a kind is logged with."""
         self.flush(now_ms)
         kind = (level, event, tuple(fields.items()))
         if kind in self._again:
@@ -39,7 +50,7 @@ class MinuteLog:
             self._others += 1
         else:
             self._again[kind] = 0
-            getattr(get_logger(), level)(event, **fields)
+            getattr(get_logger(), level)(event, **fields, **of_first)
 
     def flush(self, now_ms: int) -> None:
         """Logs the counts of minutes that have ended."""

@@ -5,11 +5,12 @@
 | `method`, `response` | as in `rocketmq_rpc_latency` |
 | `peer` | the client's address and port |
 | `elapsed_ms` | from the whole request to the reply |
-| `waited_ms` | the measured waits of the request: `quota`, `reply_space` |
+| `waited_ms` | the measured waits of the request: `quota`, `reply_space`, `refusal` |
 | `waits_for` | the event that the method waits for before it replies, if there is one: `sync` |
 
 The event has no bodies, keys or names. The log limits its rate as that of any event; `suppressed` is the
-number of omitted events. A request that waits for messages by design is not slow.
+number of omitted events. A request that waits for messages by design is not slow, nor is one for the time by
+which its refusal was delayed.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from contextvars import ContextVar
+from typing import Final
 from urllib.parse import unquote
 
 from trovemq_daemon.logging import get_logger
 
+REFUSAL: Final = "refusal"
 _waits: ContextVar[dict[str, float] | None] = ContextVar("waits", default=None)
 
 

@@ -7,7 +7,7 @@ that fails.
 
 | event         | logged                                                                              |
 |---------------|-------------------------------------------------------------------------------------|
-| `audit.act`   | each act that was done or failed; of refused ones, the first of a kind in a minute  |
+| `audit.act`   | each act that was done or failed; the first refused one of a user in a minute       |
 | `audit.read`  | the first look-up of a user at a resource in a minute                               |
 | `audit.login` | the first log-in, or failed one, of a user from an address in a minute              |
 
@@ -98,17 +98,13 @@ class AuditLog:
             self.trail.end_act(begun, outcome, self._clock_ms())
         elif row.audit is Audit.READ and outcome not in _REFUSALS:
             self._note(audit.READ, user, source, path, resources, outcome)
-        fields = {
-            "user": user,
-            "source": source,
-            "method": path,
-            "resources": resources,
-            "outcome": outcome,
-        }
-        if row.audit is Audit.ACT and outcome not in _REFUSALS:
-            get_logger().info("audit.act", **fields)
+        fields: dict[str, Any] = {"user": user, "source": source, "method": path, "outcome": outcome}
+        if row.audit is Audit.READ:
+            self._log.note("info", "audit.read", self._clock_ms(), **fields, resources=resources)
+        elif outcome in _REFUSALS:  # by subject: who is refused again and again names other resources
+            self._log.note("info", "audit.act", self._clock_ms(), **fields, of_first={"resources": resources})
         else:
-            self._log.note("info", f"audit.{row.audit.value}", self._clock_ms(), **fields)
+            get_logger().info("audit.act", **fields, resources=resources)
 
     def login(self, user: str, source: str, outcome: str) -> None:
         """Notes a log-in. `user`: "" if it is not verified."""

@@ -15,10 +15,10 @@ admitted by itself, so a withdrawn permission ends with the next message.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from math import ceil
 from typing import Any, Final, Protocol
 
 from broker.security.actions import Action, Kind, Resource, action_text
@@ -34,7 +34,7 @@ from broker.server.rocketmq.status import CLIENT_ID_KEY, CLIENT_ID_SIZE_MAX
 from trovemq_daemon.peers import Peer, peer_of
 from trovemq_daemon.refusals import Refusals
 from trovemq_daemon.sessions import SessionCall, Sessions
-from trovemq_daemon.slow_requests import add_wait
+from trovemq_daemon.slow_requests import REFUSAL, add_wait
 from trovemq_daemon.users import User
 from trovemq_proto import errors
 from trovemq_proto.audit import AUDIT_TOPIC
@@ -47,6 +47,7 @@ HOLD_S: Final = 1.0
 HOLD_GROWTH_MAX: Final = 4
 HELD_FEW: Final = 8  # so many calls of one caller are delayed at a time before delays grow
 DEADLINE_MARGIN_S: Final = 1.0  # a longer delay ends so long before the caller's deadline
+HOLD_STEP_S: Final = 0.005  # longer than a refused call takes the loop
 HELD_MAX: Final = 512  # of one caller: each is one of the open calls, whose number is limited
 _GOLDEN: Final = 0.6180339887498949  # its multiples, less their whole parts, lie evenly between 0 and 1
 AUTHORIZATION_KEY: Final = "authorization"
@@ -164,7 +165,7 @@ class Gate:
         self._cluster = cluster
         self._clock_ms = clock_ms
         self._entries: Mapping[str, Entries] = {}
-        self._held: Counter[str] = Counter()
+        self._held: dict[str, set[int]] = {}  # the steps of time at which delayed refusals end
         self._holds = 0
         self._table: SecurityTable | None = None
         self._sessions: Sessions | None = None
@@ -382,22 +383,32 @@ class Gate:
         HOLD_S to twice as long, because refusals that end together would take the loop from others; by up to
         HOLD_GROWTH_MAX times as long if many calls of `who` are delayed, as long as the caller waits
         (`time_remaining()`, in s; None: for ever). Returns at once for other errors, and if too many calls of
-        `who` are already delayed."""
-        if not isinstance(error, TroveError) or "quota" not in error.fields or self._held[who] >= HELD_MAX:
+        `who` are already delayed. No two refusals of `who` end within HOLD_STEP_S: a request of somebody else
+        meets one of them at most."""
+        if not isinstance(error, TroveError) or "quota" not in error.fields:
             return
-        self._held[who] += 1
+        held = self._held.setdefault(who, set())
+        if len(held) >= HELD_MAX:
+            return
         self._holds += 1
+        hold_s = HOLD_S * (1 + self._holds * _GOLDEN % 1)
+        grown_s = hold_s * min(HOLD_GROWTH_MAX, (len(held) + 1) / HELD_FEW)
+        remaining_s = time_remaining()
+        if remaining_s is not None:
+            grown_s = min(grown_s, remaining_s - DEADLINE_MARGIN_S)
+        now_s = asyncio.get_running_loop().time()
+        step = ceil((now_s + max(hold_s, grown_s)) / HOLD_STEP_S)
+        while step in held:
+            step -= 1
+        held.add(step)
         try:
-            hold_s = HOLD_S * (1 + self._holds * _GOLDEN % 1)
-            grown_s = hold_s * min(HOLD_GROWTH_MAX, self._held[who] / HELD_FEW)
-            remaining_s = time_remaining()
-            if remaining_s is not None:
-                grown_s = min(grown_s, remaining_s - DEADLINE_MARGIN_S)
-            await asyncio.sleep(max(hold_s, grown_s))
+            delay_s = max(0.0, step * HOLD_STEP_S - now_s)
+            add_wait(REFUSAL, delay_s * 1_000)
+            await asyncio.sleep(delay_s)
         finally:
-            self._held[who] -= 1
-            if not self._held[who]:
-                del self._held[who]
+            held.discard(step)
+            if not held:
+                self._held.pop(who, None)
 
     # --- connections, as our own transport counts them ------------------------------------------------
     def opened(self, peer: str) -> bool:

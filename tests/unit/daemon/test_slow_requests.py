@@ -16,7 +16,7 @@ from broker.server.monitoring.traffic import Traffic
 from tests.support.logs import logged
 from trovemq_daemon.handler_guard import HandlerGuard
 from trovemq_daemon.metrics import RpcMetrics
-from trovemq_daemon.slow_requests import SlowRequests, add_wait, begin_waits
+from trovemq_daemon.slow_requests import REFUSAL, SlowRequests, add_wait, begin_waits
 
 NODE = {"cluster": "c", "node_type": "broker", "node_id": "a"}
 PEER = "ipv6:%5B::1%5D:5000"
@@ -72,6 +72,17 @@ def test_a_request_that_waits_for_messages_is_not_slow() -> None:
     ask, metrics = guarded(answer, limit_ms=0.0)
     asyncio.run(ask(SimpleNamespace(wait_ms=20_000), Context()))
     assert not metrics.slow.counts
+
+
+@pytest.mark.parametrize(("delayed_ms", "slow"), [(60_000.0, False), (0.0, True)])
+def test_each_refusal_that_was_delayed_was_logged_as_slow(delayed_ms: float, slow: bool) -> None:
+    async def refuse(_request: Any, _context: Any) -> bytes:
+        add_wait(REFUSAL, delayed_ms)
+        return b""
+
+    ask, metrics = guarded(refuse, limit_ms=0.0)
+    asyncio.run(ask(SimpleNamespace(), Context()))
+    assert metrics.slow.counts == ({"Ask": 1} if slow else {})
 
 
 def test_the_event_says_what_it_waited_for() -> None:

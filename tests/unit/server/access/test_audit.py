@@ -170,6 +170,25 @@ def test_denials_and_look_ups_are_counted_by_minute() -> None:
     assert re.search(r"access\.refused.*again=4", log.getvalue())
 
 
+def test_each_refused_act_of_a_storm_was_logged_by_its_resource() -> None:
+    async def program() -> None:
+        door = Door()
+        door.here.rule("alice", "Create", "Topic:*", allow=False)
+        await asyncio.sleep(60)
+        for number in range(5):
+            await call(door, CREATE, None, admin_pb2.CreateTopicRequest(topic=f"orders-{number}"))
+        await asyncio.sleep(60)
+        door.gate.flush_logs()
+
+    with logged() as log:
+        run(program())
+    found = audited(log.getvalue())
+    assert [(one.get("resources"), one.get("again")) for one in found] == [
+        ("Topic:orders-0", None),
+        (None, "4"),
+    ]
+
+
 def test_secrets_of_requests_are_not_in_it() -> None:
     async def program() -> None:
         door = Door()

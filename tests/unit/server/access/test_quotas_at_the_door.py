@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from broker.security import changes
 from broker.security.creators import present_creator
 from broker.security.quotas import Quota
-from broker.server.access.gate import HELD_FEW, HELD_MAX, HOLD_GROWTH_MAX, HOLD_S, Gate
+from broker.server.access.gate import HELD_FEW, HELD_MAX, HOLD_GROWTH_MAX, HOLD_S, HOLD_STEP_S, Gate
 from broker.server.access.guard import AccessGuard
 from broker.server.refused_message import RefusedMessage
 from broker.server.rocketmq.status import reader
@@ -131,6 +132,9 @@ def test_who_tries_again_at_once_comes_round_slowly() -> None:
         longest = [late[second] for second in range(HOLD_GROWTH_MAX)]
         assert sum(longest) > HELD_MAX * 0.9, "over four seconds, after four"
         assert max(longest) - min(longest) <= 2 * HELD_FEW, "evenly: together they would take the loop"
+        delayed = sorted(times[10:])
+        between = [later - earlier for earlier, later in pairwise(delayed)]
+        assert min(between) > HOLD_STEP_S * 0.99, "another user's request meets one of them at most"
         assert not door.gate._held
 
     run(program())
