@@ -20,7 +20,7 @@ Processed = TypeVar("Processed", bound="_Processable")
 class _Processable(Protocol):
     """A message, or several of them."""
 
-    async def consumed(self) -> None: ...
+    def _consumed(self) -> Settlement | None: ...
 
     def return_after(self, failure: BaseException) -> None: ...
 
@@ -208,10 +208,16 @@ class ReceivedMessage(ReceivedFields):
     async def consumed(self) -> None:
         """Acknowledges together with others, as the end of `process` does, unless it is settled; does not
         wait for the broker."""
-        if not self.settled:
-            self.settled = True
-            if self.settlement.consumed(self):
-                await self.settlement.wait_for_capacity()
+        full = self._consumed()
+        if full is not None:
+            await full.wait_for_capacity()
+
+    def _consumed(self) -> Settlement | None:
+        """As `consumed`. Returns the settlement if the caller must wait for its capacity."""
+        if self.settled:
+            return None
+        self.settled = True
+        return self.settlement if self.settlement.consumed(self) else None
 
     @property
     def place(self) -> tuple[object, ...]:
@@ -254,7 +260,9 @@ class Processing(Generic[Processed]):
         self, kind: type[BaseException] | None, failure: BaseException | None, where: TracebackType | None
     ) -> None:
         if failure is None:
-            await self._processed.consumed()
+            full = self._processed._consumed()
+            if full is not None:
+                await full.wait_for_capacity()
         else:
             self._processed.return_after(failure)
 

@@ -7,7 +7,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Final, Self
 
-from trovemq.received import Processing, ReceivedMessage, TracedProcessing
+from trovemq.received import Processing, ReceivedMessage, Settlement, TracedProcessing
 
 _settlement: Final = attrgetter("settlement")
 
@@ -35,13 +35,20 @@ class ReceivedBatch(list[ReceivedMessage]):
     async def consumed(self) -> None:
         """Acknowledges the messages that are not settled. Does not wait for the broker: acknowledgements are
         retried in the background."""
+        full = self._consumed()
+        if full is not None:
+            await full.wait_for_capacity()  # not before: a cancellation would leave messages unsettled
+
+    def _consumed(self) -> Settlement | None:
+        """As `consumed`. Returns the settlement if the caller must wait for its capacity."""
         unsettled = [message for message in self if not message.settled]
         for message in unsettled:
             message.settled = True
         for settlement, messages in groupby(unsettled, _settlement):
             settlement.consumed_all(list(messages))
         if unsettled and (last := unsettled[-1].settlement).at_capacity:
-            await last.wait_for_capacity()  # not before: a cancellation would leave messages unsettled
+            return last
+        return None
 
     def return_after(self, failure: BaseException) -> None:
         """Called after an exception in `process`: returns the messages that are not settled."""

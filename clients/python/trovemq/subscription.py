@@ -204,7 +204,10 @@ class Subscription:
             if message is not None:
                 self.tracing.received(self.topic, self.group, [message], began_ns)
         else:
-            message = self._inbox.take_open() or await self.next()
+            inbox = self._inbox
+            message = None if inbox.closed else inbox.take()
+            if message is None:
+                message = await self.next()
         if message is None:
             raise StopAsyncIteration
         return message

@@ -222,15 +222,19 @@ class GroupStream:
             await self._progress.wait()
 
     # --- for the owner --------------------------------------------------------------------------------
-    def settle(self, message: StreamedMessage, change: Change | None) -> None:
-        """Acknowledges the message, or returns it, together with others. The owner gets the result."""
-        assert message.receipt is not None, "messages with a handle of their own are settled by it"
+    def settle(self, message: StreamedMessage, change: Change | None) -> bool:
+        """Acknowledges the message, or returns it, together with others. The owner gets the result. Returns
+        `at_capacity`."""
+        receipt = message.receipt
+        assert receipt is not None, "messages with a handle of their own are settled by it"
         if self._closed:
             self._owner.answered(message, done=False, failure=_closed())
-            return
-        self._gathered(message.receipt, change).append(message)
+            return False
+        gathering = self._gathering.get((receipt, change)) or self._gather(receipt, change)
+        gathering.messages.append(message)
         self._unsettled += 1
         self._unacknowledged += change is None
+        return self._unsettled > UNDER_WAY_MAX
 
     def settle_all(self, receipt: str, messages: list[StreamedMessage]) -> None:
         """Acknowledges the messages, which have this receipt, as `settle` does."""
@@ -238,18 +242,17 @@ class GroupStream:
             for message in messages:
                 self._owner.answered(message, done=False, failure=_closed())
             return
-        self._gathered(receipt, None).extend(messages)
+        gathering = self._gathering.get((receipt, None)) or self._gather(receipt, None)
+        gathering.messages.extend(messages)
         self._unsettled += len(messages)
         self._unacknowledged += len(messages)
 
-    def _gathered(self, receipt: str, change: Change | None) -> list[StreamedMessage]:
-        """The messages of this receipt that are settled so, for another one."""
-        gathered = self._gathering.get((receipt, change))
-        if gathered is None:
-            deadline = self._now() + self._options.reconnect_timeout_ms / 1000
-            gathered = self._gathering[receipt, change] = _Settling(receipt, change, deadline)
-            self._wake.set()
-        return gathered.messages
+    def _gather(self, receipt: str, change: Change | None) -> _Settling:
+        """Begins to gather the messages of this receipt that are settled so."""
+        deadline = self._now() + self._options.reconnect_timeout_ms / 1000
+        gathering = self._gathering[receipt, change] = _Settling(receipt, change, deadline)
+        self._wake.set()
+        return gathering
 
     def release(self, message: StreamedMessage) -> None:
         """Returns a message that was not tried; its result is not reported."""

@@ -330,13 +330,12 @@ class GroupConsumer:
     def consumed(self, message: ReceivedMessage) -> bool:
         """As `acknowledge`, for a caller that does not wait for the result. Returns whether too many
         settlements have no result yet."""
-        stream = self._stream_of(message)
+        stream = None if message.receipt is None else self._homes[message.broker].stream
         if stream is None:
             self._acknowledge_by_call(message, urgent=False)
             return self.at_capacity
         streamed: Any = message
-        stream.settle(streamed, None)
-        return stream.at_capacity
+        return stream.settle(streamed, None)
 
     def consumed_all(self, messages: Sequence[ReceivedMessage]) -> None:
         """The same for several messages."""

@@ -138,10 +138,6 @@ class Inbox:
 
     # --- out ------------------------------------------------------------------------------------------
 
-    def take_open(self) -> ReceivedMessage | None:
-        """As `take`; None when the inbox is closed."""
-        return None if self.closed else self.take()
-
     async def get(self) -> ReceivedMessage | None:
         """The next message; None when the inbox is closed. Raises the TroveError passed to `fail`."""
         while True:
@@ -167,14 +163,15 @@ class Inbox:
     def take(self, now: float | None = None) -> ReceivedMessage | None:
         """The next message that is ready, or None. Messages whose lease has ended by `now` are dropped,
         because they are delivered again. `now` None: the present time."""
-        while self._ready:
-            message = self._ready.popleft()
+        ready = self._ready
+        while ready:
+            message = ready.popleft()
             del self._waiting[message.place]
             self.size -= message.nbytes
-            self._note_space()
-            if message.lease_end is None:
-                return message
-            if message.lease_end > (asyncio.get_running_loop().time() if now is None else now):
+            if self._putters.waiting:
+                self._note_space()
+            lease_end = message.lease_end
+            if lease_end is None or lease_end > (asyncio.get_running_loop().time() if now is None else now):
                 return message
             lane = self._lanes.pop(_lane_key(message), None)
             if lane is not None:
@@ -233,7 +230,7 @@ class Inbox:
 
     def _note_space(self) -> None:
         assert self.size >= 0, self.size
-        if self._putters.waiting and self.free >= self.ask_min:
+        if self.free >= self.ask_min:
             self._putters.wake_all()
 
     # --- the end --------------------------------------------------------------------------------------
@@ -253,16 +250,11 @@ class _Waiters:
     """Tasks that wait for their turn. A woken waiter checks its condition again."""
 
     def __init__(self) -> None:
-        self._futures: deque[asyncio.Future[None]] = deque()
-
-    @property
-    def waiting(self) -> bool:
-        """Whether somebody waits."""
-        return bool(self._futures)
+        self.waiting: Final[deque[asyncio.Future[None]]] = deque()
 
     async def wait(self) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._futures.append(future)
+        self.waiting.append(future)
         try:
             await future
         except asyncio.CancelledError:
@@ -271,14 +263,14 @@ class _Waiters:
             raise
 
     def wake(self, count: int) -> None:
-        while count and self._futures:
-            future = self._futures.popleft()
+        while count and self.waiting:
+            future = self.waiting.popleft()
             if not future.done():
                 future.set_result(None)
                 count -= 1
 
     def wake_all(self) -> None:
-        self.wake(len(self._futures))
+        self.wake(len(self.waiting))
 
 
 def _lane_key(message: ReceivedMessage) -> _LaneKey:
