@@ -36,10 +36,11 @@ TOTAL_S_MAX: Final = 1_800.0
 FILE_S_MAX: Final = 24.0
 FILES_S_MAX: Final[Mapping[str, float]] = {
     "tests/durability/test_fault_points.py": 45.0,  # the engine's whole script some hundred times
+    "tests/durability/test_flipped_bits.py": 30.0,  # a store is opened and read for each of a thousand bits
     "tests/durability/test_fuzz_rocketmq_rpcs.py": 30.0,  # hundreds of inputs to each RPC
     "tests/durability/test_fuzz_rpcs.py": 30.0,  # hundreds of inputs to each RPC
     "tests/durability/test_track_record.py": 35.0,  # half a hundred tests with a fix reverted
-    "tests/integration/test_access.py": 35.0,  # daemons with users, each start another set of settings
+    "tests/integration/test_access.py": 45.0,  # daemons with users, each start another set of settings
     "tests/integration/test_cli_golden.py": 40.0,  # some hundred command lines
     "tests/integration/test_conformance.py": 130.0,  # installs and runs the official clients
     "tests/integration/test_console.py": 35.0,  # a real browser, and axe on every kind of page
@@ -48,7 +49,7 @@ FILES_S_MAX: Final[Mapping[str, float]] = {
     "tests/integration/test_retention.py": 50.0,  # waits for the daemon's periodic work
     "tests/integration/test_v2_hostile.py": 50.0,  # some hundred hostile calls to a daemon
     "tests/pipeline/test_archive.py": 40.0,  # Spark
-    "tests/pipeline/test_cli.py": 50.0,  # two Spark drivers of their own
+    "tests/pipeline/test_cli.py": 55.0,  # two Spark drivers of their own
     "tests/pipeline/test_live_source.py": 40.0,  # Spark
     "tests/pipeline/test_stream_job.py": 30.0,  # Spark
     "tests/unit/delivery/test_packed_leases.py": 40.0,  # memory measured with tracemalloc
