@@ -48,7 +48,11 @@ class Rule:
         if not self.sources:
             return True
         address = parse_source(source)
-        return address is not None and any(address in network for network in self.sources)
+        if address is not None:
+            for network in self.sources:
+                if address in network:
+                    return True
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +86,21 @@ def decide(rules: Iterable[Rule], resource: Resource, wanted: Action, source: st
 
 @dataclass(slots=True)
 class _Actions:
-    """The rules of one pattern: the actions of rules without sources, and the rules with sources."""
+    """The rules of one pattern: the actions of rules without sources, and the rules with sources, each with
+    the actions that it allows and denies."""
 
     allowed: int = 0
     denied: int = 0
-    by_source: list[Rule] = field(default_factory=list)
+    by_source: list[tuple[Rule, int, int]] = field(default_factory=list)
 
     def add(self, rule: Rule) -> None:
+        actions = int(rule.actions)
+        allowed, denied = (actions, 0) if rule.allow else (0, actions)
         if rule.sources:
-            self.by_source.append(rule)
-        elif rule.allow:
-            self.allowed |= int(rule.actions)
+            self.by_source.append((rule, allowed, denied))
         else:
-            self.denied |= int(rule.actions)
+            self.allowed |= allowed
+            self.denied |= denied
 
 
 class _Names:
@@ -184,12 +190,10 @@ class SubjectRules:
         for actions in found:
             allowed |= actions.allowed
             denied |= actions.denied
-            for rule in actions.by_source:
+            for rule, allowed_here, denied_here in actions.by_source:
                 if rule.matches_source(source):
-                    if rule.allow:
-                        allowed |= int(rule.actions)
-                    else:
-                        denied |= int(rule.actions)
+                    allowed |= allowed_here
+                    denied |= denied_here
         return allowed & ~denied
 
 
