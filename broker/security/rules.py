@@ -49,7 +49,7 @@ class Rule:
             return True
         address = parse_source(source)
         if address is not None:
-            for network in self.sources:
+            for network in self.sources:  # any() takes more than twice as long
                 if address in network:
                     return True
         return False
@@ -86,21 +86,19 @@ def decide(rules: Iterable[Rule], resource: Resource, wanted: Action, source: st
 
 @dataclass(slots=True)
 class _Actions:
-    """The rules of one pattern: the actions of rules without sources, and the rules with sources, each with
-    the actions that it allows and denies."""
+    """The rules of one pattern: the actions of rules without sources, and the rules with sources."""
 
     allowed: int = 0
     denied: int = 0
-    by_source: list[tuple[Rule, int, int]] = field(default_factory=list)
+    by_source: list[Rule] = field(default_factory=list)
 
     def add(self, rule: Rule) -> None:
-        actions = int(rule.actions)
-        allowed, denied = (actions, 0) if rule.allow else (0, actions)
         if rule.sources:
-            self.by_source.append((rule, allowed, denied))
+            self.by_source.append(rule)
+        elif rule.allow:
+            self.allowed |= int(rule.actions)
         else:
-            self.allowed |= allowed
-            self.denied |= denied
+            self.denied |= int(rule.actions)
 
 
 class _Names:
@@ -190,10 +188,12 @@ class SubjectRules:
         for actions in found:
             allowed |= actions.allowed
             denied |= actions.denied
-            for rule, allowed_here, denied_here in actions.by_source:
+            for rule in actions.by_source:
                 if rule.matches_source(source):
-                    allowed |= allowed_here
-                    denied |= denied_here
+                    if rule.allow:
+                        allowed |= int(rule.actions)
+                    else:
+                        denied |= int(rule.actions)
         return allowed & ~denied
 
 
