@@ -119,7 +119,7 @@ BUGS = (
     ),
     Planted(
         "a queue offset is given twice",
-        "store/trovemq_store/engine/message_store.py",
+        "store/trovemq_store/engine/appending.py",
         "{(topic, queue_id): QueueOffset(first + len(patched))}",
         "{(topic, queue_id): QueueOffset(first + 1)}",
         (f"{RESTART}test_a_batch_of_one_topic_lies_in_one_segment_after_a_restart",),
@@ -140,7 +140,7 @@ BUGS = (
     ),
     Planted(
         "store times follow a clock that goes back",
-        "store/trovemq_store/engine/message_store.py",
+        "store/trovemq_store/engine/appending.py",
         "        return max(now_ms, self.last_store_timestamp)",
         "        return now_ms",
         (f"{ENGINE}test_append.py::test_the_three_orders_agree_and_times_never_go_back",),

@@ -79,7 +79,7 @@ FAULTS = (
     ),
     Planted(
         "Messages whose properties hold zeros were taken, and cut off at a start as if a sector were lost",
-        "store/trovemq_store/engine/message_store.py",
+        "store/trovemq_store/engine/appending.py",
         "        check_properties(patched)\n",
         "",
         (f"{DAMAGE}test_properties_that_look_like_a_lost_sector_are_refused",),

@@ -4,28 +4,21 @@ Everything here is plain Python that takes bytes and a time. It is used from one
 loop); only `run()` of FlushWork, SpareWork and `flush_projections()` may run in another one.
 
 Invariants
-- Queue offset, physical offset and store timestamp of a record are given in one step, so the three orders
-  agree; a refused append uses up none of them.
 - visible_offset <= flushed_offset in sync mode: every visible message is on disk.
-- After mark_failed() nothing is appended or acknowledged any more.
+- After mark_failed() nothing is appended (appending.py) or acknowledged any more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from typing import Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
-from trovemq_proto.records.batch import RecordBatch
-from trovemq_proto.records.hosts import pack_host
-from trovemq_proto.records.patch import patch_batch
 from trovemq_store.engine.append_result import AppendResult
-from trovemq_store.engine.disk_reserve import DiskReserve
+from trovemq_store.engine.appending import StoreAppending
 from trovemq_store.engine.early_removal import NOTHING, EarlyRemoval
-from trovemq_store.engine.joined_batches import JoinedBatches
 from trovemq_store.engine.opening import (
     ABORT_PATH,
     LOCK_PATH,
@@ -34,13 +27,11 @@ from trovemq_store.engine.opening import (
     log_runs,
     open_store,
 )
-from trovemq_store.engine.reading import StoreReading
 from trovemq_store.engine.store_checkpoint import QueueEnds, StoreCheckpoint
-from trovemq_store.engine.transaction_run import RunResult, TransactionRun
 from trovemq_store.engine.trim import StoreTrim
 from trovemq_store.files.failures import storage_errors
 from trovemq_store.files.fault_points import fault_point
-from trovemq_store.files.files import Buffer, FileSystem, StorageError
+from trovemq_store.files.files import FileSystem, StorageError
 from trovemq_store.files.guarded import GuardedFileSystem, reserve_chunk_size
 from trovemq_store.index.dispatcher import OnVisible
 from trovemq_store.index.index_file import IndexFileWork
@@ -49,9 +40,6 @@ from trovemq_store.index.trees.store_trees import StoreTrees
 from trovemq_store.index.trees.tree_index import TreeStep
 from trovemq_store.index.trees.unique_places import UniquePlaces
 from trovemq_store.log.commit_log import AppendStatus, FlushWork
-from trovemq_store.log.damage_counts import DamageCounts
-from trovemq_store.log.projection import DispatchBatch
-from trovemq_store.log.sectors import check_properties
 from trovemq_store.log.segments import DIRECTORY, Segment, SpareWork
 from trovemq_store.log.state import QUEUE_ENDS_MAX
 from trovemq_store.settings import StoreSettings
@@ -64,28 +52,18 @@ INDEX_STEP_BYTES: Final = 16 << 20
 _QUEUE_ENDS_OPEN_FILES: Final = 2  # queues are read one after the other
 
 
-class MessageStore(StoreReading):
+class MessageStore(StoreAppending):
     """One open store."""
 
     def __init__(self, opened: OpenedStore, names: IndexFileNames, files: GuardedFileSystem) -> None:
-        super().__init__(opened.log, opened.deletions, opened.dispatcher, DamageCounts(opened.report.damages))
-        self.files = files
-        self._names = names
-        self.settings = opened.settings
+        super().__init__(opened, names, files)
         self.topics = opened.topics
         self.offsets = opened.offsets
-        self.consume_queues = opened.consume_queues
         self.key_index = opened.key_index
         self.recovery = opened.report
-        self.reserve = DiskReserve(files, opened.log.segments, enabled=opened.settings.spare_segment_enable)
-        """The disk reserve."""
         self._checkpoint = StoreCheckpoint(
             files, opened.settings, opened.consume_queues, opened.key_index, opened.checkpoint, opened.saved
         )
-        self.last_store_timestamp = opened.last_store_timestamp
-        self._marked_failed = False
-        self._store_host = pack_host(opened.settings.store_host)
-        self._next_offsets: dict[tuple[str, QueueId], QueueOffset] = {}
         self._flushed_timestamp = opened.last_store_timestamp
         self.removal_holds = 0
         self.trees: StoreTrees | None = None
@@ -150,146 +128,6 @@ class MessageStore(StoreReading):
             assert self.key_index.position >= before, "an index only moves forward"
             if self.key_index.position == before:
                 return
-
-    # --- append -------------------------------------------------------------------------------------
-    def append(
-        self,
-        data: Buffer,
-        batch: RecordBatch,
-        *,
-        topic: str,
-        queue_id: QueueId,
-        now_ms: EpochMs,
-        born_host: bytes | None,
-        internal: bool = False,
-    ) -> AppendResult:
-        """Appends a validated batch (validate_batch's result over `data`) as one run. Never syncs.
-
-        A writable buffer is patched in place and belongs to the store from then on. The caller has checked
-        topic and queue id. internal: a record of the broker's own, which is taken also while the disk reserve
-        refuses new messages.
-
-        TroveError BATCH_ILLEGAL, BATCH_SIZE_EXCEEDED, DISK_FULL, CREATE_MAPPED_FILE_FAILED,
-        OS_PAGE_CACHE_BUSY, STORE_FAILED, UNKNOWN_ERROR; then nothing was written and no queue offset used up.
-        """
-        self._check_writable()
-        # Nothing is written yet: docs/internals/durability.md, "Disk errors".
-        with storage_errors("the append failed", errors.UNKNOWN_ERROR):
-            physical_offset = self._place(batch.nbytes, internal)
-            first = self._next_queue_offset(topic, queue_id)
-        timestamp = self._next_timestamp(now_ms)
-        buffer = bytearray(data) if isinstance(data, bytes) or memoryview(data).readonly else data
-        patched = patch_batch(
-            buffer,
-            batch,
-            first_queue_offset=first,
-            physical_offset=physical_offset,
-            store_timestamp=timestamp,
-            store_host=self._store_host,
-            born_host=born_host,
-            append_property_crc=self.settings.append_property_crc,
-        )
-        self._write(
-            buffer,
-            patched,
-            physical_offset,
-            timestamp,
-            {(topic, queue_id): QueueOffset(first + len(patched))},
-        )
-        return AppendResult(
-            AppendStatus.PUT_OK,
-            physical_offset,
-            batch.nbytes,
-            timestamp,
-            first,
-            len(patched),
-            self._store_host,
-            patched.positions,
-        )
-
-    def append_run(self, run: TransactionRun | JoinedBatches, now_ms: EpochMs) -> RunResult:
-        """Appends records of several queues as one run within one segment. Never syncs.
-
-        The caller has checked topics and queues, as for append(). The run belongs to the store from then on.
-        TroveError as append(); then nothing was written and no queue offset used up.
-        """
-        self._check_writable()
-        with storage_errors("the append failed", errors.UNKNOWN_ERROR):
-            physical_offset = self._place(len(run.data), internal=False)
-            firsts = {queue: self._next_queue_offset(*queue) for queue in run.counts}
-        timestamp = self._next_timestamp(now_ms)
-        patched = run.patch(
-            physical_offset,
-            firsts,
-            store_timestamp=timestamp,
-            store_host=self._store_host,
-            append_property_crc=self.settings.append_property_crc,
-        )
-        next_offsets = {queue: QueueOffset(firsts[queue] + count) for queue, count in run.counts.items()}
-        self._write(run.data, patched, physical_offset, timestamp, next_offsets)
-        return RunResult(physical_offset, self._log.end, timestamp, self._store_host, firsts)
-
-    def _next_timestamp(self, now_ms: EpochMs) -> EpochMs:
-        return max(now_ms, self.last_store_timestamp)
-
-    def _write(
-        self,
-        data: Buffer,
-        patched: RecordBatch,
-        physical_offset: PhysicalOffset,
-        timestamp: EpochMs,
-        next_offsets: Mapping[tuple[str, QueueId], QueueOffset],
-    ) -> None:
-        """Writes the whole run, or nothing."""
-        assert timestamp >= self.last_store_timestamp, "store times never go back"
-        check_properties(patched)
-        try:
-            self._log.write(physical_offset, data)
-            assert self._log.end == physical_offset + len(data), "the run is in the log, whole"
-            self._next_offsets.update(next_offsets)
-            self.last_store_timestamp = self._names.now_ms = timestamp
-            self._dispatcher.offer(DispatchBatch(patched, physical_offset, self._log.end))
-        except TroveError:
-            raise  # refused: the log is as before
-        except BaseException:
-            self.mark_failed()  # out of memory, perhaps: the log may now have more than `end` says
-            raise
-
-    def _check_writable(self) -> None:
-        if self.failed:
-            raise TroveError(errors.STORE_FAILED)
-        if self._dispatcher.pending_bytes > self.settings.undispatched_bytes_max:
-            raise TroveError(
-                errors.OS_PAGE_CACHE_BUSY,
-                f"{self._dispatcher.pending_bytes} bytes wait for the disk, "
-                f"the limit is {self.settings.undispatched_bytes_max}",
-            )
-
-    def _place(self, size: int, internal: bool) -> PhysicalOffset:
-        if not internal:
-            self.reserve.check()
-        status, physical_offset = self._log.place(size, internal=internal)
-        if status is AppendStatus.END_OF_FILE:
-            status, physical_offset = self._log.place(size, internal=internal)
-        if status is not AppendStatus.PUT_OK:
-            raise TroveError(
-                errors.BATCH_SIZE_EXCEEDED,
-                f"{size} bytes do not fit into a segment of {self.settings.commit_log_file_size}",
-            )
-        return physical_offset
-
-    def _next_queue_offset(self, topic: str, queue_id: QueueId) -> QueueOffset:
-        known = self._next_offsets.get((topic, queue_id))
-        return self.consume_queues.next_offset(topic, queue_id) if known is None else known
-
-    @property
-    def failed(self) -> bool:
-        """Whether a sync failed, of whatever file, or mark_failed() was called."""
-        return self._marked_failed or self.files.sync_failure is not None
-
-    def mark_failed(self) -> None:
-        """A sync failed: the pages it should have written may be lost, so no more acknowledgements."""
-        self._marked_failed = True
 
     # --- positions (physical offsets) ---------------------------------------------------------------
     @property
