@@ -121,6 +121,10 @@ class ConsumeQueue:
     def has_units(self) -> bool:
         return self._first_unit < self._end
 
+    def continues_at(self, offset: QueueOffset) -> bool:
+        """Whether the queue has units, and this is the offset of the next one."""
+        return self._first_unit < self._end == offset
+
     @property
     def last_physical_end(self) -> PhysicalOffset:
         """phy + size of the last unit; -1 if there is none."""
@@ -223,7 +227,7 @@ class ConsumeQueue:
         count = len(units) // UNIT_SIZE
         assert count > 0, "a run has units"
         assert len(units) == count * UNIT_SIZE, "units are whole"
-        if not self.has_units:
+        if self._first_unit >= self._end:
             self._begin_at(offset)
         assert offset >= self._end, "units follow each other"
         if offset > self._end:
@@ -523,10 +527,10 @@ class ConsumeQueue:
         return self._read_units(base, first, last)
 
     def _write(self, offset: QueueOffset, units: bytes) -> None:
-        data = memoryview(units)
+        data = units
         while data:
             base, position = self._place(offset)
-            piece = data[: self._file_size - position]
+            piece = data if position + len(data) <= self._file_size else data[: self._file_size - position]
             path = self._path(base)
             fault_point("queues.before_write")
             self._file_for_writing(base, path).write(position, piece)

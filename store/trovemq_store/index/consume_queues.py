@@ -42,6 +42,7 @@ from trovemq_store.settings import StoreSettings
 
 _QUEUE_ID = Struct(">i")
 _QUEUE_OFFSET = Struct(">q")
+_QUEUE_PLACE = Struct(f">i{QUEUE_OFFSET_AT - QUEUE_ID_AT - 4}xq")  # QUEUEID, QUEUEOFFSET
 _UNIT = Struct(">qiq")  # UNIT_DTYPE
 _Run = tuple[ConsumeQueue, QueueOffset, bytes]
 """A queue, the offset of the first unit, the bytes of all units."""
@@ -190,6 +191,8 @@ class ConsumeQueues:
         """See Projection. Raises QueueGapError; nothing is then written."""
         if batch.end <= self._position:
             return
+        if self._apply_next(batch):
+            return
         if len(batch.records) <= SMALL_BATCH_MAX:
             runs = self._runs_of_few(batch)
         else:
@@ -211,6 +214,32 @@ class ConsumeQueues:
                 queue.publish(offset, len(units) // UNIT_SIZE)
             self._grown[queue.topic, queue.queue_id] = None
         self._position = batch.end
+
+    def _apply_next(self, batch: DispatchBatch) -> bool:
+        """apply() of a single record that is the next of its queue: a message that was sent by itself. False:
+        nothing was done."""
+        records = batch.records
+        topic = records.topic
+        if topic is None or batch.alive is not None or len(records) != 1:
+            return False
+        row = records.rows[0]
+        physical_offset = batch.physical_offset + row.position
+        queue_id, offset = _QUEUE_PLACE.unpack_from(records.data, row.position + QUEUE_ID_AT)
+        queue = self.get(topic, queue_id)
+        if (
+            queue is None
+            or not queue.continues_at(offset)
+            or physical_offset < self._position
+            or row.sys_flag & SYS_FLAG_TRANSACTION_MASK
+        ):
+            return False
+        queue.write(offset, _UNIT.pack(physical_offset, row.size, plain_tags_code(records, row)))
+        fault_point("queues.after_run")
+        fault_point("queues.before_showing")
+        queue.publish(offset, 1)
+        self._grown[topic, queue_id] = None
+        self._position = batch.end
+        return True
 
     def allow_gaps(self, units_max: int, *, rebuilding: bool = False) -> None:
         """Allows gaps of up to units_max messages. `rebuilding`: the log is read from its beginning, and is
