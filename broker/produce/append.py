@@ -14,6 +14,7 @@ from typing import Final, Literal, Protocol
 import numpy as np
 
 from broker.produce.group_commit import GroupCommit, Grown
+from broker.produce.plain_appends import PlainAppends
 from broker.security.creators import present_creator
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
@@ -111,6 +112,8 @@ class Appender:
         self._refusal: TroveError | None = None
         self._held: TroveError | None = None
         self._drained: TroveError | None = None
+        self._accepting = True  # none of the three is set
+        self._plain = PlainAppends(store, self._batch_size_limit)
         self._dispatch_scheduled = False
 
     def apply(self, settings: AppendSettings) -> None:
@@ -134,15 +137,21 @@ class Appender:
     def refuse(self, error: TroveError) -> None:
         """Refuses every append with this error from now on, because the broker is stopping."""
         self._refusal = error
+        self._accepting = False
 
     def hold(self, error: TroveError | None) -> None:
         """Refuses new messages with this error, until called with None; the broker's own records are still
         appended."""
         self._held = error
+        self._set_accepting()
 
     def drain(self, error: TroveError | None) -> None:
         """As hold(), but open atomic transactions may continue."""
         self._drained = error
+        self._set_accepting()
+
+    def _set_accepting(self) -> None:
+        self._accepting = self._refusal is None and self._held is None and self._drained is None
 
     def check_running(self) -> None:
         """Raises the error with which everything is refused when the broker stops."""
@@ -185,6 +194,11 @@ class Appender:
         writable view that the caller never uses again (`owned`). If it raises TroveError, nothing was
         written.
         """
+        if self._accepting and self._tracer is None:
+            plain = self._append_plain(topic, queue_id, records, born_host, owned=owned)
+            if plain is not None:
+                self.appended()
+                return plain
         data, batch = self.checked_batch(topic, queue_id, records, owned=owned)
         trace = None if self._tracer is None else self._tracer.begin_append(topic, queue_id, batch)
         try:
@@ -202,6 +216,16 @@ class Appender:
         if trace is not None:
             self._end_when_acknowledged(trace, result)
         return result
+
+    def _append_plain(
+        self, topic: str, queue_id: QueueId, records: Buffer, born_host: bytes | None, *, owned: bool
+    ) -> AppendResult | None:
+        try:
+            return self._plain.append(topic, queue_id, records, born_host, self._clock_ms(), owned=owned)
+        except TroveError as error:
+            if error.spec is errors.STORE_FAILED:
+                self._group_commit.fail(error)
+            raise
 
     def joins(self, topic: str) -> bool:
         """Whether append_joined() takes batches of the topic."""

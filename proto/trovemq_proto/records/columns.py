@@ -114,6 +114,20 @@ class RecordColumns:
         }
         return batch
 
+    @classmethod
+    def of_one(cls, data: memoryview, row: RecordFields, properties: bytes, topic: str) -> Self:
+        """One well-formed record that fills `data`; `properties`: its property block."""
+        batch = cls.__new__(cls)
+        batch.__dict__ |= {
+            "data": data,
+            "positions": _ORIGIN,
+            "topic": topic,
+            "rows": [row],
+            "nbytes": row.size,
+            "property_bytes": properties,
+        }
+        return batch
+
     def check_well_formed(self) -> None:
         """Raises TroveError BATCH_ILLEGAL when a record's lengths do not add up or its magic is unknown."""
         _ = self.rows if len(self) <= SMALL_BATCH_MAX else self.geometry

@@ -14,8 +14,10 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records.batch import RecordBatch
+from trovemq_proto.records.fields import RecordFields
 from trovemq_proto.records.hosts import pack_host
 from trovemq_proto.records.patch import patch_batch
+from trovemq_proto.records.plain_record import PROPERTIES_SIZE_MAX_PLAIN, patch
 from trovemq_store.engine.append_result import AppendResult
 from trovemq_store.engine.disk_reserve import DiskReserve
 from trovemq_store.engine.joined_batches import JoinedBatches
@@ -28,7 +30,9 @@ from trovemq_store.files.guarded import GuardedFileSystem
 from trovemq_store.log.commit_log import AppendStatus
 from trovemq_store.log.damage_counts import DamageCounts
 from trovemq_store.log.projection import DispatchBatch
-from trovemq_store.log.sectors import check_properties
+from trovemq_store.log.sectors import SECTOR_SIZE, check_properties
+
+assert PROPERTIES_SIZE_MAX_PLAIN < SECTOR_SIZE, "a plain record's properties never look like a lost sector"
 
 
 class StoreAppending(StoreReading):
@@ -102,6 +106,58 @@ class StoreAppending(StoreReading):
             patched.positions,
         )
 
+    def append_plain(
+        self,
+        data: memoryview,
+        record: RecordFields,
+        *,
+        topic: str,
+        queue_id: QueueId,
+        now_ms: EpochMs,
+        born_host: bytes | None,
+    ) -> AppendResult | None:
+        """append() of one plain record (PlainForm's result over `data`, which is writable), if nothing but
+        that is to be done; else None, and nothing has changed.
+
+        TroveError UNKNOWN_ERROR, DISK_FULL, STORE_FAILED, as append().
+        """
+        log, size = self._log, record.size
+        first = self._next_offsets.get((topic, queue_id))
+        if (
+            first is None
+            or self._marked_failed
+            or self.files.sync_failure is not None
+            or self.reserve.refuses
+            or self._dispatcher.pending_bytes > self.settings.undispatched_bytes_max
+            or not log.has_space(size)
+        ):
+            return None
+        physical_offset = log.end
+        timestamp = self._next_timestamp(now_ms)
+        patch(
+            data,
+            append_property_crc=self.settings.append_property_crc,
+            queue_offset=first,
+            physical_offset=physical_offset,
+            store_timestamp=timestamp,
+            store_host=self._store_host,
+            born_host=born_host,
+        )
+        batch = RecordBatch.of_one(data, record, bytes(data[record.property_position :]), topic)
+        self._write_checked(
+            data, batch, physical_offset, timestamp, {(topic, queue_id): QueueOffset(first + 1)}
+        )
+        return AppendResult(
+            AppendStatus.PUT_OK,
+            physical_offset,
+            size,
+            timestamp,
+            first,
+            1,
+            self._store_host,
+            batch.positions,
+        )
+
     def append_run(self, run: TransactionRun | JoinedBatches, now_ms: EpochMs) -> RunResult:
         """Appends records of several queues as one run within one segment. Never syncs.
 
@@ -136,8 +192,19 @@ class StoreAppending(StoreReading):
         next_offsets: Mapping[tuple[str, QueueId], QueueOffset],
     ) -> None:
         """Writes the whole run, or nothing."""
-        assert timestamp >= self.last_store_timestamp, "store times never go back"
         check_properties(patched)
+        self._write_checked(data, patched, physical_offset, timestamp, next_offsets)
+
+    def _write_checked(
+        self,
+        data: Buffer,
+        patched: RecordBatch,
+        physical_offset: PhysicalOffset,
+        timestamp: EpochMs,
+        next_offsets: Mapping[tuple[str, QueueId], QueueOffset],
+    ) -> None:
+        """_write() of records whose properties cannot look like a lost sector."""
+        assert timestamp >= self.last_store_timestamp, "store times never go back"
         try:
             self._log.write(physical_offset, data)
             assert self._log.end == physical_offset + len(data), "the run is in the log, whole"

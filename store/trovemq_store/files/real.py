@@ -176,6 +176,8 @@ class RealFile:
         end = offset + len(view)
         position = offset
         try:
+            if offset % _WRITE_SIZE_MAX + len(view) <= _WRITE_SIZE_MAX:
+                position += os.pwrite(self._descriptor, view, offset)
             while position < end:
                 stop = min(end, position - position % _WRITE_SIZE_MAX + _WRITE_SIZE_MAX)
                 position += os.pwrite(self._descriptor, view[position - offset : stop - offset], position)

@@ -78,6 +78,7 @@ class CommitLog:
         self.segments = Segments(files, file_size)
         self.end = self.flushed_offset = LOG_ORIGIN
         self._names_synced_below = LOG_ORIGIN
+        self._written: Segment | None = None  # the segment of the last write
         self._dirty_end = LOG_ORIGIN  # a failed write may have left bytes in [end, here)
 
     @property
@@ -119,11 +120,20 @@ class CommitLog:
         assert self.segments.at(self.end) is not None, "the log continues in the next segment"
         return AppendStatus.END_OF_FILE, blank_at
 
+    def has_space(self, size: int) -> bool:
+        """Whether a run of `size` bytes goes to `end`, and needs no place() before write(). It may be False
+        for one of which that is true."""
+        segment = self._written
+        return segment is not None and self.end + size + BLANK_SIZE <= segment.end
+
     def write(self, physical_offset: PhysicalOffset, data: Buffer) -> None:
         """Writes the run that place() gave this offset. TroveError UNKNOWN_ERROR, DISK_FULL: not appended."""
         assert physical_offset == self.end, "appends go to the end"
-        segment = self.segments.at(physical_offset)
+        segment = self._written
+        if segment is None or physical_offset >= segment.end:
+            segment = self._written = self.segments.at(physical_offset)
         assert segment is not None, "place() opened the segment"
+        assert segment.start <= physical_offset, "the log only grows"
         assert physical_offset + len(data) + BLANK_SIZE <= segment.end, "space for a blank is always left"
         self._write(segment, physical_offset, data)
         self.end = PhysicalOffset(physical_offset + len(data))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -43,10 +43,10 @@ class Segment:
     file: File
     last_stored_ms: EpochMs | None = None
     """STORETIMESTAMP of its last record; None until it is read, after the last write."""
+    end: PhysicalOffset = field(init=False)
 
-    @property
-    def end(self) -> PhysicalOffset:
-        return self.offset_at(self.file.size)
+    def __post_init__(self) -> None:
+        self.end = self.offset_at(self.file.size)
 
     def offset_at(self, position: int) -> PhysicalOffset:
         """The physical offset of the byte at `position` in the file."""

@@ -37,7 +37,7 @@ _BY_TYPE: Final = {
     "TRANSACTION": ("TRANSACTION",),
     "PRIORITY": (),
 }
-_TAKES_NORMAL: Final = frozenset({NORMAL, "MIXED", "UNSPECIFIED"})
+TAKES_NORMAL: Final = frozenset({NORMAL, "MIXED", "UNSPECIFIED"})
 _PROPERTIES: Final = (
     (PROPERTY_TIMER_DELIVER_MS, "DELAY"),
     (PROPERTY_PRIORITY, "PRIORITY"),
@@ -76,7 +76,7 @@ def check_kind(config: TopicConfig, kind: str) -> None:
 
 def check_kinds(config: TopicConfig, batch: RecordBatch) -> None:
     """check_kind() for each record of a batch; the error is that of the first refused kind."""
-    if not has_marks(batch) and config.message_type in _TAKES_NORMAL:
+    if not has_marks(batch) and config.message_type in TAKES_NORMAL:
         return
     accepted = accepted_kinds(config)
     for kind in dict.fromkeys(_kinds(batch)):

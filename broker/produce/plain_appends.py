@@ -1,0 +1,84 @@
+"""Appends single plain records: the short way of nearly every message that is sent by itself.
+
+A plain record (records/plain_record.py) for a queue that takes any goes straight from its check to the log.
+Whatever needs more, or is to be refused, is left to Appender: nothing was done then. Both ways give the same
+bytes, result and errors.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from trovemq_proto.positions import EpochMs, QueueId
+from trovemq_proto.records.hosts import pack_host
+from trovemq_proto.records.layout import HOST_SIZE_IPV4
+from trovemq_proto.records.plain_record import PlainForm
+from trovemq_store.engine.message_store import AppendResult, MessageStore
+from trovemq_store.files.files import Buffer
+from trovemq_store.topics.message_kinds import TAKES_NORMAL
+from trovemq_store.topics.names import check_topic_name
+from trovemq_store.topics.topics import TopicConfig
+
+QUEUES_KNOWN: Final = 4_096
+
+
+class _Queue(NamedTuple):
+    """What is known of a queue as long as its topic has this configuration. form: of the plain records that
+    it takes; None if each must be looked at."""
+
+    config: TopicConfig
+    form: PlainForm | None
+
+
+class PlainAppends:
+    def __init__(self, store: MessageStore, batch_size_limit: int) -> None:
+        self._store = store
+        self._batch_size_limit = batch_size_limit
+        self._possible = len(pack_host(store.settings.store_host)) == HOST_SIZE_IPV4
+        self._queues: dict[tuple[str, QueueId], _Queue] = {}
+
+    def append(
+        self,
+        topic: str,
+        queue_id: QueueId,
+        records: Buffer,
+        born_host: bytes | None,
+        now_ms: EpochMs,
+        *,
+        owned: bool,
+    ) -> AppendResult | None:
+        """As Appender.append(), whose checks of the broker's state came before; None: nothing was done.
+
+        TroveError UNKNOWN_ERROR, DISK_FULL, STORE_FAILED.
+        """
+        queue = self._queues.get((topic, queue_id))
+        if queue is None or queue.config is not self._store.topics.get(topic):
+            queue = self._learn(topic, queue_id)
+        if queue is None or queue.form is None or len(records) > self._batch_size_limit:
+            return None
+        data = memoryview(records)
+        record = queue.form.read(data)
+        if record is None:
+            return None
+        if not owned:
+            data = memoryview(bytearray(data))
+        return self._store.append_plain(
+            data, record, topic=topic, queue_id=queue_id, now_ms=now_ms, born_host=born_host
+        )
+
+    def _learn(self, topic: str, queue_id: QueueId) -> _Queue | None:
+        """None if the queue may not be written."""
+        config = self._store.topics.get(topic)
+        if config is None or not config.writable or not 0 <= queue_id < config.write_queue_count:
+            return None
+        check_topic_name(topic)
+        takes_any = config.message_type in TAKES_NORMAL and not config.by_priority
+        form = None
+        if self._possible and takes_any and not config.options.deduplicate_ms:
+            settings = self._store.settings
+            crc = settings.append_property_crc
+            form = PlainForm(topic, queue_id, settings.body_size_max, append_property_crc=crc)
+        if len(self._queues) >= QUEUES_KNOWN:
+            self._queues.clear()
+        queue = self._queues[topic, queue_id] = _Queue(config, form)
+        return queue

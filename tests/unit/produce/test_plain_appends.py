@@ -1,0 +1,181 @@
+"""A single record takes the short way or that of batches: files, results and errors are the same."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.produce import plain_appends
+from tests.support.engine import BORN_HOST, SMALL_SYNC, flush
+from tests.unit.produce.test_append import Bench, record
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueId
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.files.files import StorageError
+from trovemq_store.files.memory import MemoryFileSystem
+
+TOPICS: dict[str, dict[str, Any]] = {
+    "orders": {},
+    "grouped": {"message_type": "FIFO"},
+    "ranked": {"options": {"order": "priority"}},
+    "anything": {"message_type": "MIXED"},
+    "once": {"options": {"deduplicate": "1h"}},  # refused here: there are no trees
+}
+RECORDS: tuple[dict[str, Any], ...] = (
+    {},
+    {"tag": "paid"},
+    {"keys": "order-42", "unique_key": "0A0B"},
+    {"properties": {"__SHARDINGKEY": "group"}},
+    {"properties": {"_SYS_MSG_PRIORITY_": "3"}},
+    {"properties": {"TROVEMQ_TX_ID": "1"}},
+    {"properties": {"a": "v" * 600}},
+    {"queue_id": 1},
+)
+PERMS = (2, 4, 6)
+REFUSAL = TroveError(errors.SERVICE_NOT_AVAILABLE, "not now")
+
+sends = st.tuples(
+    st.just("send"),
+    st.sampled_from(sorted(TOPICS)),
+    st.sampled_from(RECORDS),
+    st.integers(0, 9_000),
+    st.booleans(),
+)
+others = st.one_of(
+    st.tuples(st.sampled_from(["hold", "drain"]), st.booleans()),
+    st.tuples(st.just("perm"), st.sampled_from(sorted(TOPICS)), st.sampled_from(PERMS)),
+    st.tuples(st.sampled_from(["again", "flush"]), st.sampled_from(sorted(TOPICS))),
+    st.tuples(st.just("spoil"), st.sampled_from(sorted(TOPICS)), st.integers(0, 120), st.integers(0, 255)),
+)
+
+
+def open_bench() -> Bench:
+    bench = Bench(SMALL_SYNC)
+    for topic, values in TOPICS.items():
+        if topic != "orders":
+            bench.store.topics.create(topic, 4, **values)
+    return bench
+
+
+def append(bench: Bench, topic: str, data: bytes, *, owned: bool = False) -> object:
+    """The result, or the error."""
+    records = memoryview(bytearray(data)) if owned else data
+    try:
+        result = bench.appender.append(topic, QueueId(0), records, BORN_HOST, owned=owned)
+    except TroveError as error:
+        return error.symbol, str(error)
+    return result._replace(positions=None), result.positions.tolist()  # type: ignore[arg-type]
+
+
+def act(bench: Bench, action: str, *values: Any) -> object:
+    if action == "send":
+        topic, fields, size, owned = values
+        return append(bench, topic, record(bytes(size), topic=topic, **fields), owned=owned)
+    if action == "spoil":
+        topic, at, byte = values
+        data = bytearray(record(b"body", topic=topic))
+        data[at % len(data)] ^= byte
+        return append(bench, topic, bytes(data))
+    if action in ("hold", "drain"):
+        getattr(bench.appender, action)(REFUSAL if values[0] else None)
+    elif action == "perm":
+        bench.store.topics.alter(values[0], perm=values[1])
+    elif action == "again":
+        bench.store.delete_topic(values[0], bench.store.last_store_timestamp)
+        bench.store.topics.create(values[0], 4, **TOPICS[values[0]])
+    else:
+        flush(bench.store)
+    return None
+
+
+def files_of(store: MessageStore) -> dict[str, bytes]:
+    flush(store)
+    files = store.files.inner
+    assert isinstance(files, MemoryFileSystem)
+    paths = [path for path in files._files if path.startswith(("commitlog/", "consumequeue/"))]
+    return {path: files.read_bytes(path) for path in paths}
+
+
+def by_batches(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(plain_appends.PlainAppends, "append", lambda *_args, **_named: None)
+
+
+@given(st.lists(sends | others, max_size=25))
+def test_both_ways_do_the_same(actions: list[tuple[Any, ...]]) -> None:
+    bench = open_bench()
+    plain = [act(bench, *action) for action in actions]
+    with pytest.MonkeyPatch.context() as patch:
+        by_batches(patch)
+        other = open_bench()
+        assert [act(other, *action) for action in actions] == plain
+    assert files_of(bench.store) == files_of(other.store)
+
+
+def count_ways(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """Returns how many appends took the short way so far."""
+    taken = 0
+    append_plain = bench.store.append_plain
+
+    def counted(*args: Any, **named: Any) -> Any:
+        nonlocal taken
+        result = append_plain(*args, **named)
+        taken += result is not None
+        return result
+
+    monkeypatch.setattr(bench.store, "append_plain", counted)
+    return lambda: taken
+
+
+def test_single_messages_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = open_bench()
+    taken = count_ways(bench, monkeypatch)
+    for number in range(9):
+        append(bench, "orders", record(b"body", tag="paid", keys="order-42", unique_key=f"{number}"))
+    assert taken() == 8, "all but the first of the segment and queue"
+
+
+def test_a_queue_is_learnt_again_when_its_topic_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = open_bench()
+    taken = count_ways(bench, monkeypatch)
+    data = record(b"body")
+    for _ in range(3):
+        append(bench, "orders", data)
+    bench.store.topics.alter("orders", options={"order": "priority"})
+    before = taken()
+    assert before == 2
+    append(bench, "orders", data)
+    assert taken() == before
+
+
+def test_the_known_queues_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain_appends, "QUEUES_KNOWN", 2)
+    bench = open_bench()
+    for queue_id in range(4):
+        for _ in range(2):
+            bench.appender.append("orders", QueueId(queue_id), record(b"", queue_id=QueueId(queue_id)), None)
+    assert len(bench.appender._plain._queues) <= 2
+    assert files_of(bench.store)
+
+
+def test_a_failed_write_leaves_no_trace_of_a_single_record() -> None:
+    """As test_append's for batches: the next message has the offset of the refused one."""
+    bench = open_bench()
+    append(bench, "orders", record(b"one"))
+    end = bench.store.end_offset
+    segment = next(iter(bench.store.log.segments))
+
+    def fail(*_arguments: object) -> None:
+        raise StorageError("write", "commitlog/0", errno.EIO, "no")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segment.file, "write", fail)
+        assert append(bench, "orders", record(b"two"))[0] == "UNKNOWN_ERROR"  # type: ignore[index]
+    assert bench.store.end_offset == end
+    result = bench.appender.append("orders", QueueId(0), record(b"three"), None)
+    assert (result.first_queue_offset, result.physical_offset) == (1, end)
