@@ -1,6 +1,6 @@
-"""Appends single plain records: the short way of nearly every message that is sent by itself.
+"""Appends a few plain records: the short way of nearly every message that is not sent in a large batch.
 
-A plain record (records/plain_record.py) for a queue that takes any goes straight from its check to the log.
+Plain records (records/plain_records.py) for a queue that takes any go straight from their check to the log.
 Whatever needs more, or is to be refused, is left to Appender: nothing was done then. Both ways give the same
 bytes, result and errors.
 """
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.records.hosts import pack_host
 from trovemq_proto.records.layout import HOST_SIZE_IPV4
-from trovemq_proto.records.plain_record import PlainForm
+from trovemq_proto.records.plain_records import PlainForm
 from trovemq_store.engine.message_store import AppendResult, MessageStore
 from trovemq_store.files.files import Buffer
 from trovemq_store.topics.message_kinds import TAKES_NORMAL
@@ -57,13 +57,13 @@ class PlainAppends:
         if queue is None or queue.form is None or len(records) > self._batch_size_limit:
             return None
         data = memoryview(records)
-        record = queue.form.read(data)
-        if record is None:
+        rows = queue.form.read(data)
+        if rows is None:
             return None
         if not owned:
             data = memoryview(bytearray(data))
         return self._store.append_plain(
-            data, record, topic=topic, queue_id=queue_id, now_ms=now_ms, born_host=born_host
+            data, rows, topic=topic, queue_id=queue_id, now_ms=now_ms, born_host=born_host
         )
 
     def _learn(self, topic: str, queue_id: QueueId) -> _Queue | None:

@@ -86,8 +86,7 @@ class RecordColumns:
         view = data if isinstance(data, memoryview) else memoryview(data)
         rows = _few_rows(view)
         if rows is not None:
-            positions = _ORIGIN if len(rows) == 1 else np.array([row.position for row in rows], np.int64)
-            return cls._of_few(view, positions, rows, topic)
+            return cls.of_rows(view, rows, topic)
         positions, sizes = _split_positions(view)
         batch = cls(view, positions, sizes, topic)
         batch.check_well_formed()
@@ -115,18 +114,10 @@ class RecordColumns:
         return batch
 
     @classmethod
-    def of_one(cls, data: memoryview, row: RecordFields, properties: bytes, topic: str) -> Self:
-        """One well-formed record that fills `data`; `properties`: its property block."""
-        batch = cls.__new__(cls)
-        batch.__dict__ |= {
-            "data": data,
-            "positions": _ORIGIN,
-            "topic": topic,
-            "rows": [row],
-            "nbytes": row.size,
-            "property_bytes": properties,
-        }
-        return batch
+    def of_rows(cls, data: memoryview, rows: list[RecordFields], topic: str | None) -> Self:
+        """A few well-formed records that fill `data`, one after the other."""
+        positions = _ORIGIN if len(rows) == 1 else np.array([row.position for row in rows], np.int64)
+        return cls._of_few(data, positions, rows, topic)
 
     def check_well_formed(self) -> None:
         """Raises TroveError BATCH_ILLEGAL when a record's lengths do not add up or its magic is unknown."""

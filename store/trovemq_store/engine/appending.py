@@ -17,7 +17,7 @@ from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.fields import RecordFields
 from trovemq_proto.records.hosts import pack_host
 from trovemq_proto.records.patch import patch_batch
-from trovemq_proto.records.plain_record import PROPERTIES_SIZE_MAX_PLAIN, patch
+from trovemq_proto.records.plain_records import PROPERTIES_SIZE_MAX_PLAIN, patch
 from trovemq_store.engine.append_result import AppendResult
 from trovemq_store.engine.disk_reserve import DiskReserve
 from trovemq_store.engine.joined_batches import JoinedBatches
@@ -109,19 +109,19 @@ class StoreAppending(StoreReading):
     def append_plain(
         self,
         data: memoryview,
-        record: RecordFields,
+        rows: list[RecordFields],
         *,
         topic: str,
         queue_id: QueueId,
         now_ms: EpochMs,
         born_host: bytes | None,
     ) -> AppendResult | None:
-        """append() of one plain record (PlainForm's result over `data`, which is writable), if nothing but
-        that is to be done; else None, and nothing has changed.
+        """append() of plain records (PlainForm's result over `data`, which is writable), if nothing but that
+        is to be done; else None, and nothing has changed.
 
         TroveError UNKNOWN_ERROR, DISK_FULL, STORE_FAILED, as append().
         """
-        log, size = self._log, record.size
+        log, size = self._log, len(data)
         first = self._next_offsets.get((topic, queue_id))
         if (
             first is None
@@ -136,16 +136,17 @@ class StoreAppending(StoreReading):
         timestamp = self._next_timestamp(now_ms)
         patch(
             data,
+            rows,
             append_property_crc=self.settings.append_property_crc,
-            queue_offset=first,
+            first_queue_offset=first,
             physical_offset=physical_offset,
             store_timestamp=timestamp,
             store_host=self._store_host,
             born_host=born_host,
         )
-        batch = RecordBatch.of_one(data, record, bytes(data[record.property_position :]), topic)
+        batch = RecordBatch.of_rows(data, rows, topic)
         self._write_checked(
-            data, batch, physical_offset, timestamp, {(topic, queue_id): QueueOffset(first + 1)}
+            data, batch, physical_offset, timestamp, {(topic, queue_id): QueueOffset(first + len(rows))}
         )
         return AppendResult(
             AppendStatus.PUT_OK,
@@ -153,7 +154,7 @@ class StoreAppending(StoreReading):
             size,
             timestamp,
             first,
-            1,
+            len(rows),
             self._store_host,
             batch.positions,
         )

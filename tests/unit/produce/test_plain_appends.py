@@ -1,4 +1,4 @@
-"""A single record takes the short way or that of batches: files, results and errors are the same."""
+"""A few records take the short way or that of batches: files, results and errors are the same."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ REFUSAL = TroveError(errors.SERVICE_NOT_AVAILABLE, "not now")
 sends = st.tuples(
     st.just("send"),
     st.sampled_from(sorted(TOPICS)),
-    st.sampled_from(RECORDS),
-    st.integers(0, 9_000),
+    st.lists(st.sampled_from(RECORDS), min_size=1, max_size=3),
+    st.integers(0, 300) | st.integers(0, 9_000),
     st.booleans(),
 )
 others = st.one_of(
@@ -75,13 +75,14 @@ def append(bench: Bench, topic: str, data: bytes, *, owned: bool = False) -> obj
 
 def act(bench: Bench, action: str, *values: Any) -> object:
     if action == "send":
-        topic, fields, size, owned = values
-        return append(bench, topic, record(bytes(size), topic=topic, **fields), owned=owned)
+        topic, chosen, size, owned = values
+        data = b"".join(record(bytes(size), topic=topic, **fields) for fields in chosen)
+        return append(bench, topic, data, owned=owned)
     if action == "spoil":
         topic, at, byte = values
-        data = bytearray(record(b"body", topic=topic))
-        data[at % len(data)] ^= byte
-        return append(bench, topic, bytes(data))
+        spoiled = bytearray(record(b"body", topic=topic))
+        spoiled[at % len(spoiled)] ^= byte
+        return append(bench, topic, bytes(spoiled))
     if action in ("hold", "drain"):
         getattr(bench.appender, action)(REFUSAL if values[0] else None)
     elif action == "perm":

@@ -1,14 +1,15 @@
-"""One record by itself, in the form of nearly every single message: checked and patched without columns.
+"""A few records of one queue in the form of nearly every message: checked and patched without columns.
 
-A record is plain if it fills its bytes, both of its hosts are IPv4, and nothing of it needs a second look: no
-compression, no property that another module decides about, fewer than a sector of properties. Whatever is not
-plain, and whatever is to be refused, goes the way of batches (validate.py, patch.py), which gives the reason.
-So a plain record is one that validate_batch() takes, that has no mark of a kind (a group, a delivery time, a
+A record is plain if both of its hosts are IPv4, and nothing of it needs a second look: no compression, no
+property that another module decides about, fewer than a sector of properties. Whatever is not plain, and
+whatever is to be refused, goes the way of batches (validate.py, patch.py), which gives the reason. So a plain
+record is one that validate_batch() takes, that has no mark of a kind (a group, a delivery time, a
 priority) and that log/sectors.py takes; patch() writes the same as patch_batch().
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from struct import Struct
 from typing import Final
 
@@ -24,7 +25,6 @@ from trovemq_proto.records.layout import (
     CRC_MASK,
     CRC_PROPERTY_PREFIX,
     CRC_PROPERTY_SIZE,
-    HEADERS,
     HOST_SIZE_IPV4,
     NAME_END,
     PROPERTY_SHARDING_KEY,
@@ -43,7 +43,12 @@ from trovemq_proto.records.validate import BORN_TIMESTAMP_MAX, PORT_MAX
 PROPERTIES_SIZE_MAX_PLAIN: Final = 511
 """One byte less than a sector of the disk."""
 
-_HEADER: Final = HEADERS[0]
+RECORDS_MAX: Final = 32  # of more, columns cost less
+
+_CHECKED: Final = Struct(">iiii20xiq4xi16xiqi")
+"""TOTALSIZE, MAGIC, BODYCRC, QUEUEID, SYSFLAG, BORNTIMESTAMP, the born port, RECONSUMETIMES,
+PREPAREDTRANSACTIONOFFSET and the body's length, of a record with IPv4 hosts."""
+assert _CHECKED.size == BODY_AT, "all fields before the body"
 _OFFSETS: Final = Struct(">qq")  # QUEUEOFFSET, PHYSICALOFFSET
 _HOSTS: Final = Struct(">8sq8s")  # BORNHOST, STORETIMESTAMP, STOREHOST
 _STORED: Final = Struct(">q8s")  # STORETIMESTAMP, STOREHOST
@@ -74,32 +79,27 @@ class PlainForm:
         self._topic_size: Final = len(topic.encode())
         self._rest_size: Final = BODY_AT + len(self._topic_field) + 2
 
-    def read(self, data: memoryview) -> RecordFields | None:
-        """The plain record that fills `data`; None if there is none."""
-        size = len(data)
-        if size < RECORD_SIZE_MIN:
+    def read(self, data: memoryview) -> list[RecordFields] | None:
+        """The plain records that fill `data`, up to RECORDS_MAX; None if something else does."""
+        rows: list[RecordFields] = []
+        position, end = 0, len(data)
+        while position < end:
+            row = self._read_one(data, position, end)
+            if row is None or len(rows) == RECORDS_MAX or row.size * RECORDS_MAX < end:
+                return None
+            rows.append(row)
+            position += row.size
+        return rows or None
+
+    def _read_one(self, data: memoryview, position: int, end: int) -> RecordFields | None:
+        if end - position < RECORD_SIZE_MIN:
             return None
-        header = _HEADER.unpack_from(data)
-        (
-            total,
-            magic,
-            crc,
-            queue_id,
-            _,
-            _,
-            _,
-            sys_flag,
-            born_ms,
-            born_host,
-            _,
-            _,
-            consumed,
-            prepared,
-            length,
-        ) = header
+        (size, magic, crc, queue_id, sys_flag, born_ms, born_port, consumed, prepared, length) = (
+            _CHECKED.unpack_from(data, position)
+        )
         property_size = size - self._rest_size - length
         if (
-            total != size
+            size > end - position
             or magic != self._magic
             or queue_id != self._queue_id
             or sys_flag
@@ -108,19 +108,20 @@ class PlainForm:
             or not 0 <= length <= self._body_size_max
             or not 0 <= property_size <= PROPERTIES_SIZE_MAX_PLAIN
             or not 0 <= born_ms <= BORN_TIMESTAMP_MAX
-            or int.from_bytes(born_host[4:]) > PORT_MAX
+            or not 0 <= born_port <= PORT_MAX
         ):
             return None
-        properties_at = size - property_size
-        body_end = BODY_AT + length
-        middle = bytes(data[body_end:properties_at])
-        if middle != self._topic_field + property_size.to_bytes(2):
+        body = position + BODY_AT
+        body_end = body + length
+        properties_at = position + size - property_size
+        if data[body_end:properties_at] != self._topic_field + property_size.to_bytes(2):
             return None
-        if not self._takes(bytes(data[properties_at:])) or crc32(data[BODY_AT:body_end]) & CRC_MASK != crc:
+        properties = bytes(data[properties_at : position + size])
+        if not self._takes(properties) or crc32(data[body:body_end]) & CRC_MASK != crc:
             return None
         topic_at = properties_at - 2 - self._topic_size
         return RecordFields(
-            0, size, 0, BODY_AT, length, topic_at, self._topic_size, properties_at, property_size
+            position, size, 0, body, length, topic_at, self._topic_size, properties_at, property_size
         )
 
     def _takes(self, properties: bytes) -> bool:
@@ -144,22 +145,29 @@ class PlainForm:
 
 def patch(
     data: memoryview,
+    rows: Sequence[RecordFields],
     *,
     append_property_crc: bool,
-    queue_offset: QueueOffset,
+    first_queue_offset: QueueOffset,
     physical_offset: PhysicalOffset,
     store_timestamp: EpochMs,
     store_host: bytes,
     born_host: bytes | None,
 ) -> None:
-    """patch_batch() of a plain record, in place. store_host: 8 bytes; born_host: None, or one of another form
-    than IPv4: the client's stays."""
+    """patch_batch() of plain records (the result of read()), in place. store_host: 8 bytes; born_host: None,
+    or one of another form than IPv4: the client's stays."""
     assert len(store_host) == HOST_SIZE_IPV4, "store host of another form"
-    assert queue_offset >= 0, "queue offsets count from 0"
-    _OFFSETS.pack_into(data, QUEUE_OFFSET_AT, queue_offset, physical_offset)
-    if born_host is not None and len(born_host) == HOST_SIZE_IPV4:
-        _HOSTS.pack_into(data, BORN_HOST_AT, born_host, store_timestamp, store_host)
-    else:
-        _STORED.pack_into(data, STORE_TIMESTAMP_AT, store_timestamp, store_host)
-    if append_property_crc:
-        data[-CRC_PROPERTY_SIZE:] = record_crc_property(data, 0, len(data))
+    assert first_queue_offset >= 0, "queue offsets count from 0"
+    has_form = born_host is not None and len(born_host) == HOST_SIZE_IPV4
+    queue_offset = int(first_queue_offset)
+    for row in rows:
+        at = row.position
+        _OFFSETS.pack_into(data, at + QUEUE_OFFSET_AT, queue_offset, physical_offset + at)
+        if has_form:
+            _HOSTS.pack_into(data, at + BORN_HOST_AT, born_host, store_timestamp, store_host)
+        else:
+            _STORED.pack_into(data, at + STORE_TIMESTAMP_AT, store_timestamp, store_host)
+        if append_property_crc:
+            end = at + row.size
+            data[end - CRC_PROPERTY_SIZE : end] = record_crc_property(data, at, end)
+        queue_offset += 1

@@ -1,4 +1,4 @@
-"""A plain record is one that the checks of batches take, and gets the same bytes."""
+"""Plain records are those that the checks of batches take, and get the same bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.unit.records import reference
 from tests.unit.records.reference import Record
-from tests.unit.records.strategies import records, sealed, spoiled
+from tests.unit.records.strategies import runs, sealed, spoiled
 from tests.unit.records.test_validate_patch import (
     BODY_SIZE_MAX,
     CRC_PROPERTY,
@@ -25,7 +25,7 @@ from tests.unit.records.test_validate_patch import (
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueOffset
 from trovemq_proto.records import RecordBatch, patch_batch
-from trovemq_proto.records.plain_record import PROPERTIES_SIZE_MAX_PLAIN, PlainForm, patch
+from trovemq_proto.records.plain_records import PROPERTIES_SIZE_MAX_PLAIN, RECORDS_MAX, PlainForm, patch
 from trovemq_store.log.sectors import check_properties
 from trovemq_store.topics.message_kinds import has_marks
 
@@ -45,63 +45,77 @@ def must_be_plain(record: Record) -> bool:
 
 
 def check(raw: bytes, *, crc: bool) -> bool:
-    """Whether the bytes are a plain record: then validate() takes it, too, with these fields."""
-    fields = FORMS[crc].read(memoryview(raw))
-    if fields is None:
+    """Whether the bytes are plain records: then validate() takes them, too, with these fields."""
+    rows = FORMS[crc].read(memoryview(raw))
+    if rows is None:
         return False
     batch = validate(raw, crc=crc)
-    assert batch.rows == [fields]
+    assert batch.rows == rows
     assert not has_marks(batch)
     check_properties(batch)
     return True
 
 
-@given(records(), st.booleans(), st.none() | SPOILERS, st.none() | st.sampled_from(MARKS))
-def test_it_is_read_where_batches_take_it_and_nowhere_else(
-    record: Record, crc: bool, spoiler: dict[str, object] | None, mark: bytes | None
+@given(runs(min_size=1, max_size=4), st.booleans(), st.none() | SPOILERS, st.none() | st.sampled_from(MARKS))
+def test_they_are_read_where_batches_take_them_and_nowhere_else(
+    run: list[Record], crc: bool, spoiler: dict[str, object] | None, mark: bytes | None
 ) -> None:
-    record = fit(record, ipv6=False, crc=crc)
+    run = [fit(record, ipv6=False, crc=crc) for record in run]
     if spoiler is not None:
-        record = sealed(replace(record, **spoiler))  # type: ignore[arg-type]
+        run[-1] = sealed(replace(run[-1], **spoiler))  # type: ignore[arg-type]
     if mark is not None:
-        record = sealed(replace(record, properties=mark + record.properties))
-    raw = reference.encode(record)
+        run[0] = sealed(replace(run[0], properties=mark + run[0].properties))
+    raw = b"".join(map(reference.encode, run))
     taken = check(raw, crc=crc)
     try:
         validate(raw, crc=crc)
     except TroveError:
         assert not taken
     else:
-        assert taken == must_be_plain(record)
+        assert taken == all(map(must_be_plain, run))
 
 
 @given(st.data(), st.booleans())
-def test_spoiled_bytes_are_never_taken_for_one(data: st.DataObject, crc: bool) -> None:
-    record = fit(data.draw(records()), ipv6=False, crc=crc)
-    check(data.draw(spoiled(reference.encode(record))), crc=crc)
+def test_spoiled_bytes_are_never_taken_for_them(data: st.DataObject, crc: bool) -> None:
+    run = [fit(record, ipv6=False, crc=crc) for record in data.draw(runs(min_size=1, max_size=3))]
+    check(data.draw(spoiled(b"".join(map(reference.encode, run)))), crc=crc)
     check(data.draw(st.binary(max_size=200)), crc=crc)
 
 
-@given(records(), st.booleans(), st.sampled_from([None, *HOSTS.values()]))
-def test_patch_writes_what_patch_batch_writes(record: Record, crc: bool, born_host: bytes | None) -> None:
-    record = fit(replace(record, sys_flag=0, born_host=bytes(8)), ipv6=False, crc=crc)
-    raw = reference.encode(record)
+@pytest.mark.parametrize("count", [0, 1, RECORDS_MAX, RECORDS_MAX + 1])
+def test_more_than_a_few_are_left_to_the_columns(count: int) -> None:
+    raw = reference.encode(fit(blank_fields(), ipv6=False, crc=True)) * count
+    rows = FORMS[True].read(memoryview(raw))
+    assert len(rows or []) == (count if count <= RECORDS_MAX else 0)
+
+
+def test_a_small_record_before_large_ones_is_left_to_the_columns() -> None:
+    """The count is known only at the end; a record that is small beside the rest ends the reading at once."""
+    small = reference.encode(fit(blank_fields(), ipv6=False, crc=True))
+    assert FORMS[True].read(memoryview(small + bytes(RECORDS_MAX * len(small)))) is None
+
+
+@given(runs(min_size=1, max_size=4), st.booleans(), st.sampled_from([None, *HOSTS.values()]))
+def test_patch_writes_what_patch_batch_writes(run: list[Record], crc: bool, born_host: bytes | None) -> None:
+    run = [fit(replace(one, sys_flag=0, born_host=bytes(8)), ipv6=False, crc=crc) for one in run]
+    raw = b"".join(map(reference.encode, run))
     expected, patched = bytearray(raw), bytearray(raw)
     places = {
+        "first_queue_offset": QueueOffset(1 << 40),
         "physical_offset": PhysicalOffset(1 << 50),
         "store_timestamp": EpochMs(1_700_000_000_123),
         "store_host": HOSTS[False],
         "born_host": born_host,
         "append_property_crc": crc,
     }
-    batch = patch_batch(expected, validate(raw, crc=crc), first_queue_offset=QueueOffset(1 << 40), **places)  # type: ignore[arg-type]
-    patch(memoryview(patched), queue_offset=QueueOffset(1 << 40), **places)  # type: ignore[arg-type]
+    batch = patch_batch(expected, validate(raw, crc=crc), **places)  # type: ignore[arg-type]
+    patch(memoryview(patched), batch.rows, **places)  # type: ignore[arg-type]
     assert patched == expected
-    row = batch.rows[0]
-    one = RecordBatch.of_one(memoryview(patched), row, bytes(patched[row.property_position :]), TOPIC)
-    assert (len(one), one.nbytes, one.rows) == (1, batch.nbytes, batch.rows)
-    assert (one.property_bytes, one.sizes.tolist()) == (batch.property_bytes, batch.sizes.tolist())
-    assert one.queue_offsets.tolist() == batch.queue_offsets.tolist()
+    plain = RecordBatch.of_rows(memoryview(patched), batch.rows, TOPIC)
+    assert (len(plain), plain.nbytes, plain.rows) == (len(run), batch.nbytes, batch.rows)
+    assert plain.positions.tolist() == batch.positions.tolist()
+    assert (plain.property_bytes, plain.sizes.tolist()) == (batch.property_bytes, batch.sizes.tolist())
+    assert plain.queue_offsets.tolist() == batch.queue_offsets.tolist()
 
 
 @pytest.mark.parametrize("at", range(9))
