@@ -42,6 +42,8 @@ class AppendStream(ReplyStream):
     def __init__(self, parts: AppendParts, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         super().__init__(context, parts.frames_in_flight_max)
         self._parts = parts
+        self._durability = parts.appender.durability
+        self._sync = parts.appender.sync
         self._born_host = born_host_of(self._peer)
 
     async def handle(self, request: AppendFrame | RefusedMessage) -> None:
@@ -89,8 +91,8 @@ class AppendStream(ReplyStream):
         if request.one_way:
             return None
         elapsed_us = int((time.perf_counter() - started) * 1e6)
-        reply = append_reply(request.frame_id, result, parts.appender.durability, parts.broker, elapsed_us)
-        if parts.appender.sync:
+        reply = append_reply(request.frame_id, result, self._durability, parts.broker, elapsed_us)
+        if self._sync:
             self._reply_when_durable(reply, result.end, started)
             return None
         parts.traffic.answered("Append", "OK", started, peer=self._peer)

@@ -33,6 +33,11 @@ _VARINT: Final = 0
 _FIXED64: Final = 1
 _BYTES: Final = 2
 _FIXED32: Final = 5
+_FRAME_ID: Final = 0x08
+_TOPIC: Final = 0x12
+_RECORDS: Final = 0x22
+_INT64_MAX: Final = (1 << 63) - 1
+_MORE: Final = 0x80  # set in each byte of a number but the last
 
 
 @dataclass(slots=True)
@@ -67,24 +72,36 @@ def _read_fields(frame: AppendFrame, data: Buffer) -> None:
     view = memoryview(data)
     position, end = 0, len(data)
     while position < end:
-        tag, position = read_varint(data, position)
-        field, wire_type = tag >> 3, tag & 7
+        tag = data[position]
+        position += 1
+        if tag >= _MORE:
+            tag, position = read_varint(data, position - 1)
+        wire_type = tag & 7
         if wire_type == _BYTES:
-            size, position = read_varint(data, position)
+            size = data[position]
+            position += 1
+            if size >= _MORE:
+                size, position = read_varint(data, position - 1)
             if size > end - position:
-                raise ValueError(f"field {field} is cut")
-            if field == 4:
+                raise ValueError(f"field {tag >> 3} is cut")
+            if tag == _RECORDS:
                 frame.records = view[position : position + size]
-            elif field == 2:
+            elif tag == _TOPIC:
                 frame.topic = str(view[position : position + size], "utf-8", "replace")
             position += size
         elif wire_type == _VARINT:
-            value, position = read_varint(data, position)
-            _set_number(frame, field, value)
+            value = data[position]
+            position += 1
+            if value >= _MORE:
+                value, position = read_varint(data, position - 1)
+            if tag == _FRAME_ID and value <= _INT64_MAX:
+                frame.frame_id = value
+            else:
+                _set_number(frame, tag >> 3, value)
         elif wire_type in (_FIXED64, _FIXED32):
             position += 8 if wire_type == _FIXED64 else 4
         else:
-            raise ValueError(f"field {field} has the unknown form {wire_type}")
+            raise ValueError(f"field {tag >> 3} has the unknown form {wire_type}")
     if position != end:
         raise ValueError("the last field is cut")
 
