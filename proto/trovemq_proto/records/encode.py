@@ -7,6 +7,7 @@ broker's own fields (offsets, store time, store host) are zero until patch_batch
 from __future__ import annotations
 
 from collections.abc import Mapping
+from struct import Struct
 
 from zlib_ng.zlib_ng import crc32
 
@@ -16,11 +17,13 @@ from trovemq_proto.records.layout import (
     BLANK_SIZE,
     CRC_MASK,
     CRC_PROPERTY_EMPTY,
+    CRC_PROPERTY_SIZE,
     HEADERS,
     HOST_SIZE_IPV4,
     HOST_SIZE_IPV6,
     MAGIC_BLANK_BYTES,
     MAGIC_V1,
+    PROPERTIES_SIZE_MAX,
     SYS_FLAG_BORN_HOST_IPV6,
     SYS_FLAG_STORE_HOST_IPV6,
     TOPIC_SIZE_MAX_V2,
@@ -94,37 +97,48 @@ class SingleRecords:
         self, topic: str, queue_id: int, *, born_host: bytes, store_host: bytes, append_property_crc: bool
     ) -> None:
         magic = magic_of_topic(topic)
-        self._sys_flag = host_flags(0, len(born_host) == HOST_SIZE_IPV6, len(store_host) == HOST_SIZE_IPV6)
-        self._header = HEADERS[host_bits(self._sys_flag)]
+        sys_flag = host_flags(0, len(born_host) == HOST_SIZE_IPV6, len(store_host) == HOST_SIZE_IPV6)
+        header = HEADERS[host_bits(sys_flag)]
         self._topic = topic_field(topic, magic)
-        self._magic = magic - (1 << 32)
-        self._queue_id = queue_id
-        self._hosts = born_host, store_host
         self._end = CRC_PROPERTY_EMPTY if append_property_crc else b""
+        self._size = header.size + len(self._topic) + 2  # without body and properties
+        # The fields that differ are packed between those that are the same in every record.
+        same = header.pack(
+            0, magic - (1 << 32), 0, queue_id, 0, 0, 0, sys_flag, 0, born_host, 0, store_host, 0, 0, 0
+        )
+        self._magic, self._queue_id = same[4:8], same[12:16]
+        self._offsets, self._hosts = same[20:40], same[48:-4]  # with the constant fields after them
+        self._pack = Struct(f">i4si4si20sq{len(self._hosts)}si").pack
 
     def encode(self, body: bytes, block: bytes, born_timestamp: int, flag: int = 0) -> bytes:
         """One record; `block`: its encoded properties. Raises TroveError PROPERTIES_SIZE_EXCEEDED."""
-        block_size = len(block) + len(self._end)
-        check_block_size(block_size)
-        header, topic, (born_host, store_host) = self._header, self._topic, self._hosts
-        head = header.pack(
-            header.size + len(body) + len(topic) + 2 + block_size,
+        pieces: list[bytes] = []
+        self.add(pieces, body, block, born_timestamp, flag)
+        return b"".join(pieces)
+
+    def add(self, pieces: list[bytes], body: bytes, block: bytes, born_timestamp: int, flag: int = 0) -> int:
+        """Adds the pieces of one record, which the caller joins with the rest of its frame, and returns the
+        record's size. Raises as `encode`."""
+        body_size, block_size, end = len(body), len(block), self._end
+        if end:
+            block += end
+            block_size += CRC_PROPERTY_SIZE
+        if block_size > PROPERTIES_SIZE_MAX:
+            check_block_size(block_size)
+        size = self._size + body_size + block_size
+        head = self._pack(
+            size,
             self._magic,
             crc32(body) & CRC_MASK,
             self._queue_id,
             flag,
-            0,
-            0,
-            self._sys_flag,
+            self._offsets,
             born_timestamp,
-            born_host,
-            0,
-            store_host,
-            0,
-            0,
-            len(body),
+            self._hosts,
+            body_size,
         )
-        return b"".join((head, body, topic, block_size.to_bytes(2), block, self._end))
+        pieces += (head, body, self._topic, block_size.to_bytes(2), block)
+        return size
 
 
 def blank_record(remaining: int) -> bytes:

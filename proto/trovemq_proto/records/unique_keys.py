@@ -48,13 +48,15 @@ class UniqueKeyGenerator:
 
     def next(self) -> str:
         """34 upper-case hex digits."""
+        seconds = self._elapsed_seconds()
+        prefix = self._timed if seconds == self._timed_seconds else self._timed_prefix(seconds)
         sequence = self._sequence
         self._sequence = (sequence + 1) % _SEQUENCE_END
-        return f"{self._timed_prefix()}{sequence:08X}"
+        return f"{prefix}{sequence:08X}"
 
     def take(self, count: int) -> list[str]:
         """`count` keys at once."""
-        prefix, first = self._timed_prefix(), self._sequence
+        prefix, first = self._timed_prefix(self._elapsed_seconds()), self._sequence
         self._sequence = (first + count) % _SEQUENCE_END
         return [f"{prefix}{(first + i) % _SEQUENCE_END:08X}" for i in range(count)]
 
@@ -62,16 +64,16 @@ class UniqueKeyGenerator:
         """uint8[count, 34]: the digits of `count` keys, for BatchEncoder.encode."""
         import numpy as np
 
+        prefix = self._timed_prefix(self._elapsed_seconds())
         matrix = np.empty((count, UNIQUE_KEY_SIZE), np.uint8)
-        matrix[:, :_SEQUENCE_AT] = np.frombuffer(self._timed_prefix().encode(), np.uint8)
+        matrix[:, :_SEQUENCE_AT] = np.frombuffer(prefix.encode(), np.uint8)
         sequences = ((self._sequence + np.arange(count, dtype=np.int64)) % _SEQUENCE_END).astype(np.uint32)
         digits = np.frombuffer(sequences.astype(">u4").tobytes().hex().upper().encode(), np.uint8)
         matrix[:, _SEQUENCE_AT:] = digits.reshape(count, UNIQUE_KEY_SIZE - _SEQUENCE_AT)
         self._sequence = (self._sequence + count) % _SEQUENCE_END
         return matrix
 
-    def _timed_prefix(self) -> str:
-        seconds = self._elapsed_seconds()
+    def _timed_prefix(self, seconds: int) -> str:
         if seconds != self._timed_seconds:
             self._timed_seconds = seconds
             self._timed = f"{self._prefix}{(self._start_seconds + seconds) & 0xFFFFFFFF:08X}"

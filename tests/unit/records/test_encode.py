@@ -194,7 +194,7 @@ def test_records_of_one_queue_are_those_of_encode_record(
     block = encode_properties(own)
     born_host, store_host = bytes(20 if born_ipv6 else 8), bytes(20 if store_ipv6 else 8)
     encoder = SingleRecords(topic, 7, born_host=born_host, store_host=store_host, append_property_crc=crc)
-    assert encoder.encode(body, block, 5, 6) == encode_record(
+    expected = encode_record(
         topic,
         body,
         queue_id=7,
@@ -205,3 +205,7 @@ def test_records_of_one_queue_are_those_of_encode_record(
         store_host=store_host,
         append_property_crc=crc,
     )
+    assert encoder.encode(body, block, 5, 6) == expected
+    pieces = [b"before"]
+    assert encoder.add(pieces, body, block, 5, 6) == len(expected)
+    assert b"".join(pieces) == b"before" + expected
