@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -103,8 +103,11 @@ class AppendOutcome(NamedTuple):
     @property
     def stored(self) -> bool:
         """True if the records are in the log, whether or not their sync ended in time."""
-        return self.status in {"PUT_OK", "FLUSH_DISK_TIMEOUT"}
+        return self.status in STORED_STATUSES
 
+
+STORED_STATUSES: Final = frozenset({"PUT_OK", "FLUSH_DISK_TIMEOUT"})
+"""The statuses of records that are in the log, whether or not their sync ended in time."""
 
 UniqueKeys: TypeAlias = "Sequence[str] | NDArray[np.uint8]"
 Sizes: TypeAlias = "Sequence[int] | NDArray[np.int64]"
@@ -189,18 +192,8 @@ class FrameReceipt:
         outcome = self.outcome
         if outcome.duplicates:
             return self._receipt_among_duplicates(index, physical_offset)
-        return SendReceipt(
-            topic=self.topic,
-            queue_id=self.queue_id,
-            queue_offset=outcome.first_queue_offset + index,
-            physical_offset=physical_offset,
-            offset_msg_id=encode_offset_msg_id(outcome.store_host, PhysicalOffset(physical_offset)),
-            unique_key=self.unique_key(index),
-            durability=outcome.durability,
-            store_timestamp=outcome.store_timestamp,
-            broker=outcome.broker,
-            status=outcome.status,
-            sequence_gap=outcome.sequence_gaps.get(index, NO_GAP),
+        return record_receipt(
+            self.topic, self.queue_id, self.unique_key(index), outcome, index, physical_offset
         )
 
     def _receipt_among_duplicates(self, index: int, physical_offset: int) -> SendReceipt:
@@ -232,16 +225,53 @@ class FrameReceipt:
         places = self.physical_offsets
         if outcome.duplicates or outcome.sequence_gaps or outcome.physical_offset < 0:
             return [self.receipt(index, place) for index, place in enumerate(places)]
-        host, topic, queue_id = outcome.store_host.hex().upper(), self.topic, self.queue_id
-        rest = outcome.durability, outcome.store_timestamp, outcome.broker, outcome.status
+        host, topic, queue_id = _host_digits(outcome.store_host), self.topic, self.queue_id
+        rest = (
+            outcome.durability, outcome.store_timestamp, outcome.broker, outcome.status, "", "", False, NO_GAP
+        )  # fmt: skip
+        new = tuple.__new__  # as record_receipt
         keys = self.unique_keys
         if not isinstance(keys, list):
             keys = [self.unique_key(index) for index in range(len(places))]
         return [
-            # As encode_offset_msg_id does it.
-            SendReceipt(topic, queue_id, queue_offset, place, f"{host}{place:016X}", key, *rest)
+            new(SendReceipt, (topic, queue_id, queue_offset, place, f"{host}{place:016X}", key, *rest))
             for queue_offset, place, key in zip(self.queue_offsets, places, keys, strict=True)
         ]
+
+
+def record_receipt(
+    topic: str, queue_id: int, unique_key: str, outcome: AppendOutcome, index: int, physical_offset: int
+) -> SendReceipt:
+    """The receipt of record `index` of a frame without duplicates."""
+    _, status, _, first, _, _, stored_at, durability, host, broker, _, gaps = outcome
+    # As SendReceipt(…) does, which is a function in Python.
+    return tuple.__new__(
+        SendReceipt,
+        (
+            topic,
+            queue_id,
+            first + index,
+            physical_offset,
+            f"{_host_digits(host)}{physical_offset:016X}"  # as encode_offset_msg_id
+            if physical_offset >= 0
+            else encode_offset_msg_id(host, PhysicalOffset(physical_offset)),
+            unique_key,
+            durability,
+            stored_at,
+            broker,
+            status,
+            "",
+            "",
+            False,
+            gaps.get(index, NO_GAP) if gaps else NO_GAP,
+        ),
+    )
+
+
+@lru_cache(maxsize=64)
+def _host_digits(store_host: bytes) -> str:
+    """The digits of an offsetMsgId that stand for the broker's address."""
+    return encode_offset_msg_id(store_host, PhysicalOffset(0))[:-16]
 
 
 class PartialBatchError(TroveError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trovemq.fetched import FetchedBatch
@@ -28,30 +29,35 @@ class FetchAnswer:
 def append_outcome(data: bytes) -> AppendOutcome:
     """Deserialises an AppendReply."""
     reply = message_pb2.AppendReply.FromString(data)
-    duplicates, gaps = reply.duplicates, reply.sequence_gaps
-    return AppendOutcome(
-        reply.frame_id,
-        _STATUS_NAMES[reply.status],
-        error_from_wire(reply.error) if reply.HasField("error") else None,
-        reply.first_queue_offset,
-        reply.physical_offset,
-        reply.record_count,
-        reply.store_timestamp,
-        "disk" if reply.durability == common_pb2.DISK else "memory",
-        reply.store_host,
-        reply.broker,
-        tuple(
-            Duplicate(
-                each.index, each.queue_id, each.queue_offset, each.physical_offset, each.store_timestamp
-            )
-            for each in duplicates
-        )
-        if duplicates
-        else (),
-        {each.index: range(each.first, each.last + 1) for each in gaps} if gaps else NO_GAPS,
+    status, duplicates, gaps = reply.status, reply.duplicates, reply.sequence_gaps
+    # As AppendOutcome(…) does, which is a function in Python.
+    return tuple.__new__(
+        AppendOutcome,
+        (
+            reply.frame_id,
+            _STATUS_NAMES[status],
+            error_from_wire(reply.error) if status != _PUT_OK and reply.HasField("error") else None,
+            reply.first_queue_offset,
+            reply.physical_offset,
+            reply.record_count,
+            reply.store_timestamp,
+            "disk" if reply.durability == _DISK else "memory",
+            reply.store_host,
+            reply.broker,
+            _duplicates(duplicates) if duplicates else (),
+            {each.index: range(each.first, each.last + 1) for each in gaps} if gaps else NO_GAPS,
+        ),
     )
 
 
+def _duplicates(duplicates: Iterable[message_pb2.Duplicate]) -> tuple[Duplicate, ...]:
+    return tuple(
+        Duplicate(each.index, each.queue_id, each.queue_offset, each.physical_offset, each.store_timestamp)
+        for each in duplicates
+    )
+
+
+_DISK, _PUT_OK = common_pb2.DISK, common_pb2.PUT_OK
 _STATUS_NAMES = {value: name for name, value in common_pb2.PutMessageStatus.items()}
 
 
