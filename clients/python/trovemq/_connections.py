@@ -50,7 +50,7 @@ class ConnectionPool:
         self._views = Views()
         self._connections: dict[str, Connection] = {}
         self._streams: dict[str, AppendStream] = {}  # by address
-        self._suspect_until: dict[str, float] = {}  # by address, in the loop's time
+        self.suspect_until: dict[str, float] = {}  # by address, in the loop's time
         self._followers: list[asyncio.Task[None]] = []
         self._asking: set[asyncio.Task[Any]] = set()
         self._leaving: set[str] = set()
@@ -145,7 +145,8 @@ class ConnectionPool:
         if address in self._known() or self.closed:
             return
         stream, connection = self._streams.pop(address, None), self._connections.pop(address)
-        self._suspect_until.pop(address, None)
+        self.routes.version += 1
+        self.suspect_until.pop(address, None)
         task = asyncio.get_running_loop().create_task(_close(stream, connection))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
@@ -229,16 +230,16 @@ class ConnectionPool:
 
     def suspect(self, broker: BrokerInfo) -> bool:
         """Whether the broker could not be reached a moment ago."""
-        if not self._suspect_until:
+        if not self.suspect_until:
             return False
-        until = self._suspect_until.get(self._address_of(broker))
+        until = self.suspect_until.get(self._address_of(broker))
         return until is not None and asyncio.get_running_loop().time() < until
 
     def _note(self, address: str, reached: bool) -> None:
         if reached:
-            self._suspect_until.pop(address, None)
+            self.suspect_until.pop(address, None)
         else:
-            self._suspect_until[address] = asyncio.get_running_loop().time() + SUSPECT_SECONDS
+            self.suspect_until[address] = asyncio.get_running_loop().time() + SUSPECT_SECONDS
 
     def _address_of(self, broker: BrokerInfo) -> str:
         """The address to dial. A broker that was given by its address is dialled there, whatever it
@@ -263,6 +264,7 @@ class ConnectionPool:
     async def close(self) -> None:
         """Ends every stream and connection."""
         self.closed = True
+        self.routes.version += 1
         tasks = [*self._followers, *self._asking]
         for task in tasks:
             task.cancel()

@@ -24,7 +24,7 @@ from typing import Any
 
 from trovemq._connections import ConnectionPool
 from trovemq._in_flight import InFlightLimiter
-from trovemq._outgoing import Batch, Destination, RecordForm
+from trovemq._outgoing import Batch
 from trovemq._routes import Slot
 from trovemq._sequences import SequenceAssigner
 from trovemq._slots import SlotChooser
@@ -57,7 +57,7 @@ class Delivery:
         self._pool = pool
         self._chooser = chooser
         self._in_flight = in_flight
-        self._taken = taken
+        self.batch_taken = taken
         self._retry_in_doubt = retry_in_doubt
         self._outstanding: set[Batch] = set()
         self._lanes: dict[Slot, deque[Batch]] = {}  # ordered batches: the first of a lane is in flight
@@ -69,7 +69,7 @@ class Delivery:
     def submit(self, batch: Batch) -> None:
         """Takes charge of a batch."""
         self._outstanding.add(batch)
-        if batch.destination.ordered:
+        if batch.ordered:
             lane = self._lanes.setdefault(batch.slot, deque())
             lane.append(batch)
             if len(lane) > 1:
@@ -86,15 +86,8 @@ class Delivery:
 
     # --- Owner of the batches -------------------------------------------------------------------------
 
-    def batch_taken(self, batch: Batch) -> None:
-        """The batch is being written."""
-        self._taken(batch)
-
-    def batch_answered(self, batch: Batch, outcome: AppendOutcome) -> None:
-        """The broker's reply: the end, or another attempt."""
-        if outcome.stored:
-            batch.succeed(outcome)
-            return
+    def batch_refused(self, batch: Batch, outcome: AppendOutcome) -> None:
+        """The broker did not store it: the end, or another attempt."""
         error = outcome.error or TroveError(
             errors.UNKNOWN_ERROR, f"{outcome.broker} answered {outcome.status}"
         )
@@ -119,25 +112,30 @@ class Delivery:
             self._give_up(batch, _in_doubt(error))
         elif error.retriable:
             if in_doubt:  # a broker that deduplicates knows only its own messages: the batch stays there
-                batch.destination = batch.destination._replace(movable=False)
+                batch.stay()
             self._again(batch, error, move=not in_doubt)
         else:
             self._give_up(batch, error)
 
     def batch_done(self, batch: Batch) -> None:
         """Forgets the batch and submits the next one of its lane."""
-        if batch not in self._outstanding:
+        outstanding = self._outstanding
+        if batch not in outstanding:
             return
-        self._outstanding.discard(batch)
+        outstanding.discard(batch)
         self._in_flight.give(batch.size)
+        if self._drained:
+            self._tell_drained(batch)
+        if batch.ordered:
+            self._next_of_lane(batch)
+
+    def _tell_drained(self, batch: Batch) -> None:
         for waited_for, done in list(self._drained):
             waited_for.discard(batch)
             if not waited_for:
                 self._drained.remove((waited_for, done))
                 if not done.done():
                     done.set_result(None)
-        if batch.destination.ordered:
-            self._next_of_lane(batch)
 
     # --- attempts -------------------------------------------------------------------------------------
 
@@ -153,24 +151,27 @@ class Delivery:
 
     def _dispatch(self, batch: Batch) -> None:
         batch.attempts += 1
-        try:
-            broker = self._chooser.broker(batch.slot)
-        except TroveError as error:
-            self._again(batch, error)
-            return
-        try:
-            connection = self._pool.connection(broker)
-        except TroveError as error:
-            if error.spec is not errors.TLS_FAILED:
-                raise
-            self._give_up(batch, error)
-            return
-        batch.form = RecordForm.of(broker, connection.address)
-        batch.broker = broker.name
-        if batch.sequence_assigner is not None and not batch.sequence_assigner.knows(broker.name):
-            self._after_asking(batch, broker, batch.sequence_assigner)
+        route = batch.route
+        if route is None or route.version != self._pool.routes.version or route.slot is not batch.slot:
+            try:
+                route = batch.route = self._chooser.route(batch.slot)
+            except TroveError as error:
+                self._no_route(batch, error)
+                return
+        assigner = batch.sequence_assigner
+        if assigner is not None and not assigner.knows(route.broker.name):
+            self._after_asking(batch, route.broker, assigner)
         else:
-            self._pool.stream(broker).submit(batch)
+            route.stream.submit(batch)
+
+    def _no_route(self, batch: Batch, error: TroveError) -> None:
+        """Nothing can be sent to the batch's queue now."""
+        if error.spec is errors.BROKER_NOT_FOUND:
+            self._again(batch, error)
+        elif error.spec is errors.TLS_FAILED:
+            self._give_up(batch, error)
+        else:
+            raise error
 
     def _after_asking(self, batch: Batch, broker: BrokerInfo, sequence_assigner: SequenceAssigner) -> None:
         """Submits the batch when the broker has returned the producer's last number."""
@@ -217,9 +218,9 @@ class Delivery:
         if self._pool.closed or late or batch.attempts >= options.send_attempts_max:
             self._give_up(batch, error)
             return
-        self._taken(batch)  # a batch that is tried again does not grow
-        if move and batch.destination.movable:
-            batch.destination = Destination(self._chooser.next(), movable=True)
+        self.batch_taken(batch)  # a batch that is tried again does not grow
+        if move and batch.movable:
+            batch.slot = self._chooser.next()
         loop.call_later(delay, self._dispatch_if_waiting, batch)
 
     def _dispatch_if_waiting(self, batch: Batch) -> None:
@@ -228,11 +229,10 @@ class Delivery:
 
     async def _refresh(self, batch: Batch, error: TroveError) -> None:
         """Fetches the routes; retries once if the broker needs another form now."""
-        before = batch.form
+        before = batch.route
         try:
             await self._pool.refresh()
-            broker = self._chooser.broker(batch.slot)
-            changed = RecordForm.of(broker, self._pool.connection(broker).address) != before
+            changed = before is None or self._chooser.route(batch.slot).form != before.form
         except TroveError as failure:
             self._give_up(batch, failure)
             return

@@ -66,7 +66,8 @@ class InFlightLimiter:
         """Releases the bytes."""
         self.used -= size
         assert self.used >= 0, self.used
-        self._wake_next()
+        if self._waiters:
+            self._wake_next()
 
     def _wake_next(self) -> None:
         while self._waiters:

@@ -8,18 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from trovemq._arguments import check_text
+from trovemq._queue_routes import QueueRoute, RecordForm
 from trovemq._routes import Slot
 from trovemq._sequences import SequenceAssigner
-from trovemq._unique_keys import next_unique_key
-from trovemq._wire.frames import append_frame
-from trovemq.model import BrokerInfo
-from trovemq.receipts import AppendOutcome, FrameReceipt, SendReceipt, Sizes, UniqueKeys
+from trovemq._unique_keys import next_unique_key, next_unique_texts
+from trovemq._wire.frames import append_frame, append_head
+from trovemq.fetched import Buffer
+from trovemq.receipts import (
+    STORED_STATUSES,
+    AppendOutcome,
+    FrameReceipt,
+    SendReceipt,
+    Sizes,
+    UniqueKeys,
+    record_receipt,
+)
 from trovemq.send_arguments import Keys
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -36,6 +45,7 @@ from trovemq_proto.records.internal_properties import Writer
 from trovemq_proto.records.priorities import PROPERTY_PRIORITY
 from trovemq_proto.records.priorities import check_priority as stored_form
 from trovemq_proto.records.properties import message_properties
+from trovemq_proto.records.unique_keys import UNIQUE_KEY_SIZE
 
 # The most bytes beside body, keys, tag and properties: 91 fixed bytes, topic, IPv6 hosts, names, CRC,
 # UNIQ_KEY.
@@ -43,43 +53,23 @@ RECORD_OVERHEAD = 320
 MESSAGE_GROUP_SIZE_MAX = 63  # bytes
 ENCODERS_KNOWN = 1_024  # queues
 _UNIQUE_KEY_NAME = PROPERTY_UNIQ_KEY.encode()
+BARE_BLOCK_SIZE = len(_UNIQUE_KEY_NAME) + UNIQUE_KEY_SIZE + 2
+"""The bytes of the properties of a message that has a unique key only."""
 
 
-class RecordForm(NamedTuple):
-    """The form of the records that a broker's settings require."""
-
-    store_host_ipv6: bool
-    append_property_crc: bool
-    born_host_ipv6: bool
-
-    @classmethod
-    def of(cls, broker: BrokerInfo, address: str) -> RecordForm:
-        """The form for a broker that is dialled at `address`: BORNHOST is of that connection's family."""
-        return cls(broker.store_host_ipv6, broker.append_property_crc, address.startswith("["))
-
-
-class Destination(NamedTuple):
-    """The destination of a batch.
-
-    Attributes:
-        slot: The queue.
-        movable: Whether it may go to another queue instead.
-        ordered: Whether no other ordered batch may be in flight to that queue.
-    """
-
-    slot: Slot
-    movable: bool = False
-    ordered: bool = False
+Encoded = tuple[bytes, Sequence[Buffer], int]
+"""The records of one frame: its head, their pieces, and the size of all these."""
 
 
 class Owner(Protocol):
     """The owner of a batch, which decides about its retries and its end."""
 
-    def batch_taken(self, batch: Batch) -> None:
-        """The batch is being written: no message may join it any more."""
+    @property
+    def batch_taken(self) -> Callable[[Batch], None]:
+        """Called when the batch is being written: no message may join it any more."""
 
-    def batch_answered(self, batch: Batch, outcome: AppendOutcome) -> None:
-        """The broker replied."""
+    def batch_refused(self, batch: Batch, outcome: AppendOutcome) -> None:
+        """The broker replied that it did not store the batch."""
 
     def batch_failed(self, batch: Batch, error: TroveError, in_doubt: bool) -> None:
         """No reply will come."""
@@ -89,72 +79,83 @@ class Owner(Protocol):
 
 
 class Batch:
-    """Messages of one topic for one queue; a frame for AppendStream.
+    """Messages of one topic for one queue; a frame for AppendStream. Attributes that few batches need belong
+    to the class until they are set: so a batch is made quickly.
 
     Attributes:
-        form: How its records are encoded, set before it is submitted.
+        slot: The queue.
+        movable: Whether it may go to another queue instead.
+        ordered: Whether no other ordered batch may be in flight to that queue.
+        queue: Its messages keep the order of those of other batches with the same value.
+        route: Where the queue is, set before it is submitted.
         size: The bytes that it counts in the producer's back-pressure.
         size_max: No message that would make it larger is added.
         attempts: How often it was submitted.
-        broker: The broker that it goes to, set before it is submitted.
         sequence_assigner: Numbers its messages, if they are numbered.
         numbered_for: The broker for which they are numbered.
         refreshed: The routes were fetched again because a broker refused its form.
         released: It was submitted to its broker's stream.
+        open_key: The key of the batch while messages may join it.
         sizes: The encoded records' sizes.
     """
 
     growing = False
+    route: QueueRoute | None = None
+    sequence_assigner: SequenceAssigner | None = None
+    numbered_for = ""
+    size = 0
+    size_max = 0
+    attempts = 0
+    refreshed = False
+    released = False
+    open_key: tuple[Slot | None, bool, bool] | None = None
+    sizes: Sizes = ()
 
     def __init__(
-        self, topic: str, owner: Owner, destination: Destination, deadline: float, one_way: bool = False
+        self,
+        topic: str,
+        owner: Owner,
+        slot: Slot,
+        deadline: float,
+        movable: bool = False,
+        ordered: bool = False,
+        one_way: bool = False,
     ) -> None:
         self.topic = topic
         self.owner = owner
-        self.destination = destination
+        self.slot = slot
         self.deadline = deadline
+        self.movable = movable
+        self.ordered = ordered
         self.one_way = one_way
-        self.form: RecordForm | None = None
-        self.broker = ""
-        self.sequence_assigner: SequenceAssigner | None = None
-        self.numbered_for = ""
-        self.size = 0
-        self.size_max = 0
-        self.attempts = 0
-        self.refreshed = False
-        self.released = False
-        self.sizes: Sizes = ()
+        self.queue: Hashable = (topic, None if movable else slot)
 
     @property
-    def slot(self) -> Slot:
-        """The queue it goes to."""
-        return self.destination.slot
+    def broker(self) -> str:
+        """Name of the broker that it goes to."""
+        assert self.route is not None
+        return self.route.broker.name
+
+    def stay(self) -> None:
+        """It may go to no other queue any more."""
+        self.movable = False
+        self.queue = (self.topic, self.slot)
 
     # --- Frame ----------------------------------------------------------------------------------------
-
-    @property
-    def queue(self) -> Hashable:
-        """Its messages keep the order of those of other batches with the same value."""
-        return self.topic, None if self.destination.movable else self.slot
 
     def take(self, frame_id: int) -> bytes | None:
         """The serialised frame. No message can be added after that."""
         self.owner.batch_taken(self)
         try:
-            records = self.encode()
+            encoded = self.encode()
         except TroveError as error:
             self.fail(error)
             return None
-        if records is None:
+        if encoded is None:
             self.owner.batch_done(self)
             return None
-        return append_frame(
-            frame_id=frame_id,
-            topic=self.topic.encode(),
-            queue_id=self.slot.queue_id,
-            records=records,
-            one_way=self.one_way,
-        )
+        head, pieces, size = encoded
+        return append_frame(frame_id=frame_id, head=head, records=pieces, size=size, one_way=self.one_way)
 
     def written(self) -> None:
         """A one-way batch is done: the client gets no further information."""
@@ -162,16 +163,15 @@ class Batch:
 
     def answered(self, outcome: AppendOutcome) -> None:
         """The broker's reply."""
-        self.owner.batch_answered(self, outcome)
+        if outcome.status in STORED_STATUSES:
+            self.resolve(outcome)
+            self.owner.batch_done(self)
+        else:
+            self.owner.batch_refused(self, outcome)
 
     def failed(self, error: TroveError, *, in_doubt: bool) -> None:
         """No reply will come."""
         self.owner.batch_failed(self, error, in_doubt)
-
-    def succeed(self, outcome: AppendOutcome) -> None:
-        """The end: acknowledged."""
-        self.resolve(FrameReceipt(self.topic, self.slot.queue_id, self.sizes, self.unique_keys, outcome))
-        self.owner.batch_done(self)
 
     def fail(self, error: TroveError) -> None:
         """The end: given up."""
@@ -185,11 +185,11 @@ class Batch:
         """One unique key per record."""
         raise NotImplementedError
 
-    def encode(self) -> bytes | bytearray | None:
+    def encode(self) -> Encoded | None:
         """The records, with `sizes` set; None if nobody waits for any of them. Raises TroveError."""
         raise NotImplementedError
 
-    def resolve(self, receipt: FrameReceipt) -> None:
+    def resolve(self, outcome: AppendOutcome) -> None:
         """Passes the acknowledgement to the callers."""
         raise NotImplementedError
 
@@ -197,26 +197,32 @@ class Batch:
         """Passes the failure to the callers."""
         raise NotImplementedError
 
+    def frame_receipt(self, outcome: AppendOutcome) -> FrameReceipt:
+        """The acknowledgement of all messages."""
+        return FrameReceipt(self.topic, self.slot.queue_id, self.sizes, self.unique_keys, outcome)
 
-@dataclass(slots=True)
-class _Single:
-    body: bytes
-    block: bytes  # its encoded properties
-    unique_key: str
-    born_timestamp: int
-    waiter: asyncio.Future[SendReceipt] | None
-    sequence: int = -1
+
+_Single = tuple[bytes, bytes, str, int, "asyncio.Future[SendReceipt] | None", int]
+"""A message: its body, its encoded properties, its unique key, its BORNTIMESTAMP, the waiter, its number."""
 
 
 class SingleMessages(Batch):
     """Messages that were sent one by one and share one frame."""
 
     growing = True
+    _bare = 0  # messages without properties: they get their unique keys together
 
     def __init__(
-        self, topic: str, owner: Owner, destination: Destination, deadline: float, one_way: bool = False
+        self,
+        topic: str,
+        owner: Owner,
+        slot: Slot,
+        deadline: float,
+        movable: bool = False,
+        ordered: bool = False,
+        one_way: bool = False,
     ) -> None:
-        super().__init__(topic, owner, destination, deadline, one_way)
+        super().__init__(topic, owner, slot, deadline, movable, ordered, one_way)
         self._messages: list[_Single] = []
 
     def add(
@@ -227,53 +233,87 @@ class SingleMessages(Batch):
         waiter: asyncio.Future[SendReceipt] | None,
         size: int,
     ) -> None:
-        """Adds a message; `block` is its encoded properties."""
-        self._messages.append(_Single(body, block, unique_key, time.time_ns() // 1_000_000, waiter))
+        """Adds a message; `block` is its encoded properties, empty for one that shall get a unique key and
+        has nothing else."""
+        self._messages.append((body, block, unique_key, time.time_ns() // 1_000_000, waiter, -1))
         self.size += size
+        if not block:
+            self._bare += 1
 
     @property
     def unique_keys(self) -> list[str]:
-        return [message.unique_key for message in self._messages]
+        return [message[2] for message in self._messages]
 
-    def encode(self) -> bytes | None:
-        # A caller that was cancelled before its message was written stays cancelled.
-        self._messages = [m for m in self._messages if m.waiter is None or not m.waiter.cancelled()]
-        if not self._messages:
+    def encode(self) -> Encoded | None:
+        messages = self._wanted()
+        if not messages:
             return None
-        assert self.form is not None
-        self._number()
-        encoder = _encoder(self.topic, self.slot.queue_id, self.form)
-        records = [
-            encoder.encode(message.body, self._block_of(message), message.born_timestamp)
-            for message in self._messages
+        if self.sequence_assigner is not None:
+            messages = self._numbered(self.sequence_assigner)
+        route = self.route
+        assert route is not None
+        head, records = _encoding(self.topic, self.slot.queue_id, route.form)
+        pieces: list[bytes] = []
+        sizes = []
+        size = 0
+        for body, block, _, born_timestamp, _, _ in messages:
+            added = records.add(pieces, body, block, born_timestamp)
+            sizes.append(added)
+            size += added
+        self.sizes = sizes
+        return head, pieces, size
+
+    def _wanted(self) -> list[_Single]:
+        """The messages, each with a unique key, without those whose callers were cancelled before they were
+        written: these stay cancelled."""
+        kept: list[_Single] = []
+        made = iter(next_unique_texts(self._bare)) if self._bare > 1 else None
+        self._bare = 0
+        for message in self._messages:
+            body, block, unique_key, born_timestamp, waiter, number = message
+            if waiter is not None and waiter.cancelled():
+                continue
+            if not block:
+                unique_key = next_unique_key() if made is None else next(made)
+                block = b"%s\x01%s\x02" % (_UNIQUE_KEY_NAME, unique_key.encode())
+                kept.append((body, block, unique_key, born_timestamp, waiter, number))
+            else:
+                kept.append(message)
+        self._messages = kept
+        return kept
+
+    def _numbered(self, sequence_assigner: SequenceAssigner) -> list[_Single]:
+        """The messages with their numbers for this broker among their properties."""
+        broker = self.broker
+        if self.numbered_for != broker:
+            numbers = sequence_assigner.take(broker, len(self._messages))
+            self._messages = [
+                (*message[:5], number) for message, number in zip(self._messages, numbers, strict=True)
+            ]
+            self.numbered_for = broker
+        return [
+            (body, block + sequence_assigner.block(number), unique_key, born_timestamp, waiter, number)
+            for body, block, unique_key, born_timestamp, waiter, number in self._messages
         ]
-        self.sizes = [len(record) for record in records]
-        return records[0] if len(records) == 1 else b"".join(records)
 
-    def _number(self) -> None:
-        """Numbers the messages for their broker, unless they are numbered."""
-        if self.sequence_assigner is not None and self.numbered_for != self.broker:
-            sequences = self.sequence_assigner.take(self.broker, len(self._messages))
-            for message, sequence in zip(self._messages, sequences, strict=True):
-                message.sequence = sequence
-            self.numbered_for = self.broker
-
-    def _block_of(self, message: _Single) -> bytes:
-        return (
-            message.block
-            if self.sequence_assigner is None
-            else message.block + self.sequence_assigner.block(message.sequence)
-        )
-
-    def resolve(self, receipt: FrameReceipt) -> None:
-        for message, single in zip(self._messages, receipt.receipts(), strict=True):
-            if message.waiter is not None and not message.waiter.done():
-                message.waiter.set_result(single)
+    def resolve(self, outcome: AppendOutcome) -> None:
+        messages = self._messages
+        if len(messages) == 1 and not outcome.duplicates:
+            _, _, key, _, waiter, _ = messages[0]
+            if waiter is not None and not waiter.done():
+                place = outcome.physical_offset
+                waiter.set_result(record_receipt(self.topic, self.slot.queue_id, key, outcome, 0, place))
+            return
+        for message, receipt in zip(messages, self.frame_receipt(outcome).receipts(), strict=True):
+            waiter = message[4]
+            if waiter is not None and not waiter.done():
+                waiter.set_result(receipt)
 
     def reject(self, error: TroveError) -> None:
         for message in self._messages:
-            if message.waiter is not None and not message.waiter.done():
-                message.waiter.set_exception(error)
+            waiter = message[4]
+            if waiter is not None and not waiter.done():
+                waiter.set_exception(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,9 +335,16 @@ class ColumnBatch(Batch):
     """Messages that were sent together as columns: one future, and no object per message."""
 
     def __init__(
-        self, topic: str, owner: Owner, destination: Destination, deadline: float, columns: Columns
+        self,
+        topic: str,
+        owner: Owner,
+        slot: Slot,
+        deadline: float,
+        columns: Columns,
+        movable: bool = False,
+        ordered: bool = False,
     ) -> None:
-        super().__init__(topic, owner, destination, deadline)
+        super().__init__(topic, owner, slot, deadline, movable, ordered)
         self.size = columns.size
         self.receipt: asyncio.Future[FrameReceipt] = asyncio.get_running_loop().create_future()
         self._born_timestamp = time.time_ns() // 1_000_000
@@ -313,15 +360,16 @@ class ColumnBatch(Batch):
     def unique_keys(self) -> UniqueKeys:
         return self._columns.unique_keys
 
-    def encode(self) -> bytearray | None:
+    def encode(self) -> Encoded | None:
         if self.receipt.cancelled():
             return None
-        assert self.form is not None
+        assert self.route is not None
+        form = self.route.form
         encoder = BatchEncoder(
             self.topic,
-            store_host_ipv6=self.form.store_host_ipv6,
-            append_property_crc=self.form.append_property_crc,
-            born_host_ipv6=self.form.born_host_ipv6,
+            store_host_ipv6=form.store_host_ipv6,
+            append_property_crc=form.append_property_crc,
+            born_host_ipv6=form.born_host_ipv6,
             writer=Writer.SDK,
         )
         columns = self._columns
@@ -341,11 +389,11 @@ class ColumnBatch(Batch):
             born_timestamp=self._born_timestamp,
         )
         self.sizes = _sizes_of(records, self.count)
-        return records
+        return append_head(self.topic, self.slot.queue_id), (records,), len(records)
 
-    def resolve(self, receipt: FrameReceipt) -> None:
+    def resolve(self, outcome: AppendOutcome) -> None:
         if not self.receipt.done():
-            self.receipt.set_result(receipt)
+            self.receipt.set_result(self.frame_receipt(outcome))
 
     def reject(self, error: TroveError) -> None:
         if not self.receipt.done():
@@ -362,14 +410,16 @@ def _sizes_of(records: bytearray, count: int) -> Sizes:
 
 
 @lru_cache(maxsize=ENCODERS_KNOWN)
-def _encoder(topic: str, queue_id: int, form: RecordForm) -> SingleRecords:
-    return SingleRecords(
+def _encoding(topic: str, queue_id: int, form: RecordForm) -> tuple[bytes, SingleRecords]:
+    """The head of each frame of a queue, and the encoder of its records."""
+    records = SingleRecords(
         topic,
         queue_id,
         born_host=_empty_host(form.born_host_ipv6),
         store_host=_empty_host(form.store_host_ipv6),
         append_property_crc=form.append_property_crc,
     )
+    return append_head(topic, queue_id), records
 
 
 def _empty_host(ipv6: bool) -> bytes:

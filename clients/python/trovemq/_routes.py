@@ -27,9 +27,15 @@ class Slot(NamedTuple):
 
 
 class RouteTable:
-    """The newest routes, with the brokers that left them since this client started."""
+    """The newest routes, with the brokers that left them since this client started.
+
+    Attributes:
+        version: Rises with each change. Whoever keeps an answer of the routes looks it up again with another
+            version.
+    """
 
     def __init__(self) -> None:
+        self.version = 0
         self.state = ClusterState(())
         self._brokers: dict[str, BrokerInfo] = {}
         self._entries: dict[str, tuple[BrokerRoute, dict[str, TopicRoute]]] = {}
@@ -56,6 +62,7 @@ class RouteTable:
         self._last_slots.update(self._slots)
         self._slots.clear()
         self._writable_slots.clear()
+        self.version += 1
         for listener in list(self._listeners):
             listener()
 

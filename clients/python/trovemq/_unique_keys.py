@@ -27,7 +27,14 @@ _generator: UniqueKeyGenerator | None = None
 def next_unique_key() -> str:
     """34 upper-case hex digits."""
     with _lock:
-        return _current().next()
+        generator = _generator
+        return generator.next() if generator is not None else _current().next()
+
+
+def next_unique_texts(count: int) -> list[str]:
+    """`count` keys as texts."""
+    with _lock:
+        return _current().take(count)
 
 
 def next_unique_keys(count: int) -> UniqueKeys:

@@ -20,7 +20,8 @@ from typing import Final, Self, Unpack
 
 from trovemq._arguments import check_body
 from trovemq._connections import ConnectionPool
-from trovemq._outgoing import RECORD_OVERHEAD, RecordForm, property_block
+from trovemq._outgoing import RECORD_OVERHEAD, property_block
+from trovemq._queue_routes import RecordForm
 from trovemq._routes import Slot
 from trovemq._wire import transactions as wire
 from trovemq.fetched import Buffer

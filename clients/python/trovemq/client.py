@@ -144,6 +144,7 @@ class Client(Lookups):
     def __init__(self, pool: ConnectionPool) -> None:
         super().__init__(pool)
         self._producers: OrderedDict[str, Producer] = OrderedDict()  # the producers of `send`
+        self._last_producer: Producer | None = None  # the one used last
         self._all_producers: WeakSet[Producer] = WeakSet()
         self._subscriptions: set[Subscription] = set()  # open subscriptions
 
@@ -192,7 +193,10 @@ class Client(Lookups):
         deliver_after: float | timedelta | None = None,
     ) -> SendReceipt:
         """Sends one message at once and waits for its acknowledgement; see `Producer.send`."""
-        return await self._producer_of(topic).send(
+        producer = self._last_producer
+        if producer is None or producer.topic != topic:
+            producer = self._producer_of(topic)
+        return await producer.send(
             body,
             keys=keys,
             tag=tag,
@@ -259,6 +263,7 @@ class Client(Lookups):
             self._drop_idle_producer()
             producer = self._producers[topic] = self.producer(topic)
         self._producers.move_to_end(topic)
+        self._last_producer = producer
         return producer
 
     def _drop_idle_producer(self) -> None:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Final, Self, Unpack
 
 from trovemq._arguments import check_bodies, check_body, check_number, check_optional_text
 from trovemq._columns import columns_of, split_columns
@@ -21,11 +21,11 @@ from trovemq._connections import ConnectionPool
 from trovemq._delivery import Delivery
 from trovemq._in_flight import InFlightLimiter
 from trovemq._outgoing import (
+    BARE_BLOCK_SIZE,
     RECORD_OVERHEAD,
     Batch,
     ColumnBatch,
     Columns,
-    Destination,
     SingleMessages,
     property_block,
 )
@@ -46,17 +46,12 @@ if TYPE_CHECKING:  # imported when they are first needed: most producers use onl
     from trovemq.transaction import Checker, Transaction
 
 
-@dataclass(slots=True)
-class _Prepared:
-    """One message, checked: its encoded properties, its destination (None: any queue), its size."""
+FRAME_SIZE_MAX_DEFAULT: Final = 4 << 20
+"""The most bytes of a frame for a broker that is not in the routes."""
 
-    body: bytes
-    block: bytes
-    unique_key: str
-    slot: Slot | None
-    ordered: bool
-    size: int
-
+_Prepared = tuple[bytes, bytes, str, Slot | None, bool, int]
+"""One message, checked: its body, its encoded properties and its unique key (both empty if the client makes
+the key and nothing else is given), its queue (None: any), whether it keeps an order, its size."""
 
 _OpenKey = tuple[Slot | None, bool, bool]  # slot (None: any), ordered, one-way
 
@@ -93,6 +88,7 @@ class Producer:
             pool, self._chooser, self._in_flight, self._close_to_more, retry_in_doubt=retry_in_doubt
         )
         self._closed = False
+        self._topic_known = False  # a route named it once, so its queues stay known
         self._retry_in_doubt = retry_in_doubt
         self._faults = pool.options.faults
         self._tracing = pool.options.tracing
@@ -166,7 +162,7 @@ class Producer:
                 deliver_at=deliver_at,
                 deliver_after=deliver_after,
             )
-        if not self._pool.routes.slots(self.topic):
+        if not self._topic_known:
             await self._learn_topic()
         if deliver_at is not None or deliver_after is not None:
             self._check_open(body)
@@ -191,8 +187,9 @@ class Producer:
         message = self._prepare(
             body, keys, tag, properties, unique_key, queue_id, broker, ordering_key, message_group, priority
         )
-        if not self._in_flight.try_take(message.size):
-            await self._in_flight.enter(message.size)
+        size = message[-1]
+        if not self._in_flight.try_take(size):
+            await self._in_flight.enter(size)
         waiter: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
         self._enqueue(message, waiter)
         if self._faults is not None:
@@ -207,7 +204,7 @@ class Producer:
         place = (receipt.topic, receipt.queue_id, receipt.queue_offset)
         if faults.strikes("duplicates", *place):
             again: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
-            self._in_flight.take(message.size)
+            self._in_flight.take(message[-1])
             self._enqueue(message, again)
             await again
         if faults.strikes("slow_disk", *place):
@@ -230,7 +227,7 @@ class Producer:
         if self._tracing is not None and self._tracing.wants_send(arguments.get("properties")):
             return self._tracing.send_nowait(self.topic, self.send_nowait, body, **arguments)
         message = self._prepare(body, **arguments)
-        self._in_flight.take(message.size)
+        self._in_flight.take(message[-1])
         waiter: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
         self._enqueue(message, waiter)
         return waiter
@@ -244,7 +241,7 @@ class Producer:
             self._tracing.send_oneway(self.topic, self.send_oneway, body, **arguments)
             return
         message = self._prepare(body, **arguments)
-        self._in_flight.take(message.size)
+        self._in_flight.take(message[-1])
         self._enqueue(message, None)
 
     # --- columns --------------------------------------------------------------------------------------
@@ -309,17 +306,22 @@ class Producer:
         columns = columns_of(bodies, keys, tags, properties, unique_keys, priority)
         if self._sequence_assigner is not None:
             columns = replace(columns, size=columns.size + NUMBER_OVERHEAD * len(bodies))
-        destination = self._destination(slot, ordering_key is not None)
+        movable = slot is None
+        slot = self._chooser.next() if slot is None else slot
         batches = []
-        for part in split_columns(columns, self._frame_bytes_max(destination.slot)):
+        route = self._chooser.find_route(slot)
+        size_max = FRAME_SIZE_MAX_DEFAULT if route is None else route.broker.batch_size_max
+        for part in split_columns(columns, size_max):
             await self._in_flight.enter(part.size)
-            batches.append(self._submit_columns(part, destination))
+            batches.append(self._submit_columns(part, slot, movable, ordering_key is not None))
         if len(batches) == 1:
             return BatchReceipt((await batches[0].receipt,))
         return await _gather_receipts(batches)
 
-    def _submit_columns(self, columns: Columns, destination: Destination) -> ColumnBatch:
-        batch = ColumnBatch(self.topic, self._delivery, destination, self._deadline(), columns)
+    def _submit_columns(self, columns: Columns, slot: Slot, movable: bool, ordered: bool) -> ColumnBatch:
+        batch = ColumnBatch(
+            self.topic, self._delivery, slot, self._deadline(), columns, movable=movable, ordered=ordered
+        )
         batch.sequence_assigner = self._sequence_assigner
         self._delivery.submit(batch)
         return batch
@@ -423,16 +425,34 @@ class Producer:
         message_group: str | None = None,
         priority: int | None = None,
     ) -> _Prepared:
-        self._check_open(body)
-        writer = Writer.SDK if self._sequence_assigner is None else Writer.USER
-        unique_key, block = property_block(keys, tag, properties, unique_key, message_group, priority, writer)
+        if self._closed:
+            raise self._closed_error()
+        if type(body) is not bytes:
+            check_body(body)
+            body = bytes(body)
+        size = len(body) + RECORD_OVERHEAD
+        bare = keys is None and tag is None and properties is None and unique_key is None
+        if bare and message_group is None and priority is None and self._faults is None:
+            block = b""
+            unique_key = ""
+            size += BARE_BLOCK_SIZE
+        else:
+            writer = Writer.SDK if self._sequence_assigner is None else Writer.USER
+            unique_key, block = property_block(
+                keys, tag, properties, unique_key, message_group, priority, writer
+            )
+            size += len(block)
         ordering_key = message_group if ordering_key is None else ordering_key
-        slot = self._slot(queue_id, broker, ordering_key)
-        self._check_body(slot, len(body))
-        size = len(body) + len(block) + RECORD_OVERHEAD
+        if queue_id is None and broker is None and ordering_key is None:
+            slot = None
+        else:
+            slot = self._slot(queue_id, broker, ordering_key)
+        body_size_max = self._pool.routes.body_size_max  # the lowest of all brokers
+        if body_size_max is None or len(body) > body_size_max:
+            self._check_body(slot, len(body))
         if self._sequence_assigner is not None:
             size += NUMBER_OVERHEAD
-        return _Prepared(bytes(body), block, unique_key, slot, ordering_key is not None, size)
+        return body, block, unique_key, slot, ordering_key is not None, size
 
     def _slot(self, queue_id: int | None, broker: str | None, ordering_key: str | None) -> Slot | None:
         check_optional_text("broker", broker)
@@ -449,37 +469,35 @@ class Producer:
         return None if broker is None else self._chooser.of_broker(broker)
 
     def _enqueue(self, message: _Prepared, waiter: asyncio.Future[SendReceipt] | None) -> None:
-        batch = self._batch_for(message, one_way=waiter is None)
-        batch.add(message.body, message.block, message.unique_key, waiter, message.size)
-        if batch.size >= self._batch_bytes_max or not self._linger_seconds:
-            self._release(batch)
-
-    def _batch_for(self, message: _Prepared, *, one_way: bool) -> SingleMessages:
-        key = (message.slot, message.ordered, one_way)
+        body, block, unique_key, slot, ordered, size = message
+        key = (slot, ordered, waiter is None)
         batch = self._open.get(key)
-        if batch is not None and batch.size + message.size > batch.size_max:
+        if batch is not None and batch.size + size > batch.size_max:
             self._release(batch)
             self._open.pop(key, None)
             batch = None
         if batch is None:
             batch = self._open_batch(key)
-        return batch
+        batch.add(body, block, unique_key, waiter, size)
+        if not batch.released and (not self._linger_seconds or batch.size >= self._batch_bytes_max):
+            batch.released = True
+            self._delivery.submit(batch)
 
     def _open_batch(self, key: _OpenKey) -> SingleMessages:
         slot, ordered, one_way = key
-        destination = self._destination(slot, ordered)
-        batch = SingleMessages(self.topic, self._delivery, destination, self._deadline(), one_way)
+        movable = slot is None
+        if slot is None:
+            slot = self._chooser.next()
+        batch = SingleMessages(self.topic, self._delivery, slot, self._deadline(), movable, ordered, one_way)
+        batch.route = route = self._chooser.find_route(slot)
         batch.sequence_assigner = self._sequence_assigner
-        batch.size_max = min(self._batch_bytes_max, self._frame_bytes_max(destination.slot))
+        size_max = FRAME_SIZE_MAX_DEFAULT if route is None else route.broker.batch_size_max
+        batch.size_max = size_max if size_max < self._batch_bytes_max else self._batch_bytes_max
+        batch.open_key = key
         self._open[key] = batch
         if self._linger_seconds:
             asyncio.get_running_loop().call_later(self._linger_seconds, self._release, batch)
         return batch
-
-    def _destination(self, slot: Slot | None, ordered: bool) -> Destination:
-        if slot is None:
-            return Destination(self._chooser.next(), movable=True)
-        return Destination(slot, ordered=ordered)
 
     def _release(self, batch: SingleMessages) -> None:
         """Submits a batch to its stream; it may still grow until the stream writes it."""
@@ -488,11 +506,9 @@ class Producer:
             self._delivery.submit(batch)
 
     def _close_to_more(self, batch: Batch) -> None:
-        if isinstance(batch, SingleMessages):
-            for key, open_batch in self._open.items():
-                if open_batch is batch:
-                    del self._open[key]
-                    return
+        key = batch.open_key
+        if key is not None and self._open.get(key) is batch:
+            del self._open[key]
 
     def _closed_error(self) -> TroveError:
         closed = "client" if self._pool.closed else "producer"
@@ -512,13 +528,10 @@ class Producer:
             raise self._closed_error()
         if not self._pool.routes.slots(self.topic):
             await self._pool.refresh()
+        self._topic_known = bool(self._pool.routes.slots(self.topic))
 
     def _deadline(self) -> float:
         return asyncio.get_running_loop().time() + self._pool.options.delivery_timeout_ms / 1000
-
-    def _frame_bytes_max(self, slot: Slot) -> int:
-        broker = self._pool.routes.find(slot.broker)
-        return broker.batch_size_max if broker is not None else 4 << 20
 
     def _check_body(self, slot: Slot | None, size: int) -> None:
         """Checks the body by the limit of the slot's broker, or by the lowest limit if any broker may get the

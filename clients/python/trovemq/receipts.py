@@ -100,11 +100,6 @@ class AppendOutcome(NamedTuple):
     sequence_gaps: Mapping[int, range] = NO_GAPS
     """Record of the frame -> the missing numbers just before its own."""
 
-    @property
-    def stored(self) -> bool:
-        """True if the records are in the log, whether or not their sync ended in time."""
-        return self.status in STORED_STATUSES
-
 
 STORED_STATUSES: Final = frozenset({"PUT_OK", "FLUSH_DISK_TIMEOUT"})
 """The statuses of records that are in the log, whether or not their sync ended in time."""

@@ -6,20 +6,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trovemq._wire.frames import append_frame, split_records
+from trovemq._wire.frames import append_frame, append_head, split_records
 from trovemq_proto.v1 import common_pb2, message_pb2
 from trovemq_proto.varints import write_varint
 
 int63 = st.integers(0, (1 << 63) - 1)
 
 
-@given(int63, st.text(max_size=127), st.integers(0, 1 << 20), st.binary(max_size=500), st.booleans())
-def test_append_frames(frame_id: int, topic: str, queue_id: int, records: bytes, one_way: bool) -> None:
+@given(
+    int63,
+    st.text(max_size=127),
+    st.integers(0, 1 << 20),
+    st.lists(st.binary(max_size=200), max_size=4),
+    st.booleans(),
+)
+def test_append_frames(frame_id: int, topic: str, queue_id: int, pieces: list[bytes], one_way: bool) -> None:
+    records = b"".join(pieces)
     data = append_frame(
         frame_id=frame_id,
-        topic=topic.encode(),
-        queue_id=queue_id,
-        records=bytearray(records),
+        head=append_head(topic, queue_id),
+        records=map(bytearray, pieces),
+        size=len(records),
         one_way=one_way,
     )
     assert message_pb2.AppendFrame.FromString(data) == message_pb2.AppendFrame(

@@ -16,6 +16,8 @@ field: varint tag = number << 3 | type, then by type):
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from trovemq.fetched import Buffer
 from trovemq_proto.varints import write_varint
 
@@ -34,15 +36,17 @@ def read_varint(data: bytes | bytearray, position: int) -> tuple[int, int]:
         shift += 7
 
 
-def append_frame(*, frame_id: int, topic: bytes, queue_id: int, records: Buffer, one_way: bool) -> bytes:
-    """A serialised AppendFrame; `topic` in UTF-8. Makes one copy of the records."""
-    head = b"".join(
-        (
-            b"\x08", write_varint(frame_id), b"\x12", write_varint(len(topic)), topic,
-            b"\x18", write_varint(queue_id), b"\x22", write_varint(len(records)),
-        )
-    )  # fmt: skip
-    return b"".join((head, records, b"\x28\x01" if one_way else b""))
+def append_head(topic: str, queue_id: int) -> bytes:
+    """The part of an AppendFrame that all frames of a queue have in common."""
+    name = topic.encode()
+    return b"".join((b"\x12", write_varint(len(name)), name, b"\x18", write_varint(queue_id)))
+
+
+def append_frame(*, frame_id: int, head: bytes, records: Iterable[Buffer], size: int, one_way: bool) -> bytes:
+    """A serialised AppendFrame. `head`: see append_head; `records`: the pieces of the records, of this `size`
+    together. Makes one copy of them."""
+    end = b"\x28\x01" if one_way else b""
+    return b"".join((b"\x08", write_varint(frame_id), head, b"\x22", write_varint(size), *records, end))
 
 
 def split_records(data: bytes | bytearray) -> tuple[memoryview, bytes]:
