@@ -93,7 +93,7 @@ class AppendStream:
         self._pending.append(frame)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
-        else:
+        elif not self._write_scheduled:
             self._write_soon()
         if self._expiry is None:
             self._watch_deadlines()
@@ -148,14 +148,16 @@ class AppendStream:
         """The index of the frame to write now; -1 if there is none. No frame overtakes one of its queue."""
         if len(self._in_flight) >= FRAMES_IN_FLIGHT_MAX or self._broken is not None:
             return -1
-        held: set[Hashable] = set()
+        held: set[Hashable] | None = None
         for index, frame in enumerate(self._pending):
             queue = frame.queue
-            if queue in held:
+            if held is not None and queue in held:
                 continue
             few = self._unanswered.get(queue, 0) < GROWING_FRAMES_MAX
-            if not frame.growing or few or queue in self._held_long:
+            if few or not frame.growing or queue in self._held_long:
                 return index
+            if held is None:
+                held = set()
             held.add(queue)
         return -1
 
@@ -172,9 +174,24 @@ class AppendStream:
         self._write_soon()
 
     def _take(self, index: int) -> tuple[Frame, bytes | None]:
+        """Encodes a frame and notes that it is in flight. None if nothing of it is to be sent."""
         frame = self._pending[index]
         del self._pending[index]
-        return frame, self._taken(frame)
+        frame_id = self._next_frame_id
+        try:
+            data = frame.take(frame_id)
+        except Exception as error:  # without this, the frame would never have a result
+            frame.failed(_not_encodable(error), in_doubt=False)
+            return frame, None
+        if data is not None:
+            self._next_frame_id = frame_id + 1
+            if not frame.one_way:
+                self._in_flight[frame_id] = frame
+                queue = frame.queue
+                self._unanswered[queue] = self._unanswered.get(queue, 0) + 1
+                if self._held_long:
+                    self._held_long.discard(queue)
+        return frame, data
 
     def _must_go_on(self) -> bool:
         return self._may_write() or self._broken is not None
@@ -193,57 +210,38 @@ class AppendStream:
             if frame.one_way:
                 frame.written()
 
-    def _taken(self, frame: Frame) -> bytes | None:
-        """Encodes a frame and notes that it is in flight. None if nothing of it is to be sent."""
-        frame_id = self._next_frame_id
-        try:
-            data = frame.take(frame_id)
-        except Exception as error:  # without this, the frame would never have a result
-            frame.failed(_not_encodable(error), in_doubt=False)
-            return None
-        if data is not None:
-            self._next_frame_id += 1
-            if not frame.one_way:
-                self._in_flight[frame_id] = frame
-                queue = frame.queue
-                self._unanswered[queue] = self._unanswered.get(queue, 0) + 1
-                self._held_long.discard(queue)
-        return data
-
-    @property
-    def _writer_waits(self) -> bool:
-        return self._wake is not None and not self._wake.done()
-
     def _write_soon(self) -> None:
         """Writes at the end of this turn of the loop, so that messages of the turn share a frame."""
-        stream = self._stream
+        stream, wake = self._stream, self._wake
         if stream is None or not stream.writable:
             self._wake_writer()
-        elif not self._write_scheduled and self._writer_waits:
+        elif not self._write_scheduled and wake is not None and not wake.done():
             self._write_scheduled = True
             asyncio.get_running_loop().call_soon(self._write_now)
 
     def _write_now(self) -> None:
         """Writes the frames that the transport takes without waiting; the task writes the rest."""
         self._write_scheduled = False
-        stream = self._stream
-        while stream is not None and self._writer_waits and stream.writable and (index := self._next()) >= 0:
-            frame, data = self._take(index)
-            if data is None:
-                continue
-            try:
-                stream.send_now(data)
-            except Exception as failure:  # as in _run
-                self._broken = _as_trove_error(failure)
+        stream, wake = self._stream, self._wake
+        if stream is not None and wake is not None and not wake.done():  # else the task is about to write
+            while self._pending and stream.writable and (index := self._next()) >= 0:
+                frame, data = self._take(index)
+                if data is None:
+                    continue
+                try:
+                    stream.send_now(data)
+                except Exception as failure:  # as in _run
+                    self._broken = _as_trove_error(failure)
+                    if frame.one_way:
+                        frame.failed(self._broken, in_doubt=True)
+                    break
                 if frame.one_way:
-                    frame.failed(self._broken, in_doubt=True)
-                break
-            if frame.one_way:
-                frame.written()
-        if self._must_go_on():
-            self._wake_writer()
-        else:
-            self._watch_held()
+                    frame.written()
+        if self._pending or self._broken is not None:
+            if self._must_go_on():
+                self._wake_writer()
+            else:
+                self._watch_held()
 
     async def _wait(self) -> None:
         self._wake = asyncio.get_running_loop().create_future()
@@ -268,20 +266,23 @@ class AppendStream:
             self._wake_writer()
 
     def _answered(self, outcome: AppendOutcome) -> bool:
-        frame = self._in_flight.get(outcome.frame_id)
+        frame_id = outcome.frame_id
+        frame = self._in_flight.get(frame_id)
         if frame is not None:  # None: its deadline has passed
             queue = frame.queue
             frame.answered(outcome)
-            del self._in_flight[outcome.frame_id]
+            del self._in_flight[frame_id]
             self._answered_one(queue)
-        if self._pending:
+        if self._pending and not self._write_scheduled:
             self._write_soon()
         return True
 
     def _answered_one(self, queue: Hashable) -> None:
-        left = self._unanswered.pop(queue) - 1
+        left = self._unanswered[queue] - 1
         if left:
             self._unanswered[queue] = left
+        else:
+            del self._unanswered[queue]
 
     # --- ends -----------------------------------------------------------------------------------------
 

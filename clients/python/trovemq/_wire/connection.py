@@ -43,6 +43,7 @@ class Stream:
         self._server = server
         self._failures = transport.failures
         self._end_of_stream = transport.end_of_stream
+        self._writes_at_once = hasattr(call, "writable")
 
     async def read(self) -> Any:
         """The next reply.
@@ -74,7 +75,7 @@ class Stream:
     @property
     def writable(self) -> bool:
         """Whether `send_now` may be called; never on grpcio's transport."""
-        return getattr(self._call, "writable", False)
+        return self._writes_at_once and self._call.writable
 
     def send_now(self, frame: bytes) -> None:
         """Writes one frame from a callback. Raises TroveError if the stream is broken."""
