@@ -9,6 +9,10 @@ are in doubt. The submitter gets both back and decides whether and where to retr
 A frame that may still grow waits while GROWING_FRAMES_MAX of its queue are unanswered, for GROWING_WAIT_S at
 most; frames of other queues overtake it. So single messages that are sent faster than the broker answers
 share frames, instead of filling the broker with frames of one message.
+
+A program that sends a message, waits for its answer and then sends the next one has nothing that could
+share a frame. So after LONE_FRAMES_MIN frames of one message, each submitted while no other was under way,
+the next one is written at once, and not at the end of the turn.
 """
 
 from __future__ import annotations
@@ -31,18 +35,21 @@ _log = logging.getLogger(__name__)
 FRAMES_IN_FLIGHT_MAX = 256
 GROWING_FRAMES_MAX = 8  # of one queue
 GROWING_WAIT_S = 0.005  # a distant broker answers late, and is not busy
+LONE_FRAMES_MIN = 4  # some, so that a program that begins to send more is not taken for one that does not
 EXPIRY_CHECK_SECONDS = 0.25
 
 
 class Frame(Protocol):
     """A frame that can be submitted. `deadline` is in the loop's time.
 
-    growing: Messages may join it until it is taken. queue: Frames with the same value keep their order.
+    growing: Messages may join it until it is taken. lone: It was taken with one message, others could have
+    joined. queue: Frames with the same value keep their order.
     """
 
     one_way: bool
     deadline: float
     growing: bool
+    lone: bool
 
     @property
     def queue(self) -> Hashable: ...
@@ -76,6 +83,7 @@ class AppendStream:
         self._unanswered: dict[Hashable, int] = {}  # frames in flight, by their queue
         self._held_timer: asyncio.TimerHandle | None = None
         self._held_long: set[Hashable] = set()  # queues of which the next frame need not wait
+        self._lone_frames = 0  # one after the other, until now
         self._next_frame_id = 1
         self._broken: TroveError | None = None
         self._wake: asyncio.Future[None] | None = None
@@ -90,9 +98,13 @@ class AppendStream:
         if self._closed:
             frame.failed(_closed_error(), in_doubt=False)
             return
+        if self._in_flight or self._pending:
+            self._lone_frames = 0
         self._pending.append(frame)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
+        elif self._lone_frames >= LONE_FRAMES_MIN:
+            self._write_now()
         elif not self._write_scheduled:
             self._write_soon()
         if self._expiry is None:
@@ -184,6 +196,7 @@ class AppendStream:
             frame.failed(_not_encodable(error), in_doubt=False)
             return frame, None
         if data is not None:
+            self._lone_frames = self._lone_frames + 1 if frame.lone else 0
             self._next_frame_id = frame_id + 1
             if not frame.one_way:
                 self._in_flight[frame_id] = frame

@@ -100,6 +100,7 @@ class Batch:
     """
 
     growing = False
+    lone = False
     route: QueueRoute | None = None
     sequence_assigner: SequenceAssigner | None = None
     numbered_for = ""
@@ -252,6 +253,7 @@ class SingleMessages(Batch):
             messages = self._numbered(self.sequence_assigner)
         route = self.route
         assert route is not None
+        self.lone = len(messages) == 1
         head, records = _encoding(self.topic, self.slot.queue_id, route.form)
         pieces: list[bytes] = []
         sizes = []

@@ -11,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import fake_loop
-from trovemq._append_stream import FRAMES_IN_FLIGHT_MAX, GROWING_FRAMES_MAX, GROWING_WAIT_S, AppendStream
+from trovemq._append_stream import (
+    FRAMES_IN_FLIGHT_MAX,
+    GROWING_FRAMES_MAX,
+    GROWING_WAIT_S,
+    LONE_FRAMES_MIN,
+    AppendStream,
+)
 from trovemq._wire.failures import unreachable
 from trovemq.receipts import AppendOutcome
 from trovemq_proto import errors
@@ -21,8 +27,11 @@ from trovemq_proto.errors import UNREAD, TroveError
 class Frame:
     deadline = float("inf")
 
-    def __init__(self, text: str, *, one_way: bool = False, queue: str = "", growing: bool = False) -> None:
+    def __init__(
+        self, text: str, *, one_way: bool = False, queue: str = "", growing: bool = False, lone: bool = False
+    ) -> None:
         self.text = text
+        self.lone = lone
         self.one_way = one_way
         self.queue = queue
         self.growing = growing
@@ -131,6 +140,80 @@ def test_frames_of_one_turn_are_written_before_the_turn_after_the_next() -> None
     fake_loop.run(scene())
 
 
+async def sent_alone(server: Server, stream: AppendStream, count: int) -> None:
+    """So many frames of one message are written and answered, one after the other."""
+    for _ in range(count):
+        number = len(server.came) + 1
+        stream.submit(Frame(str(number), growing=True, lone=True))
+        await fake_loop.turns()
+        server.answer(number)
+        await fake_loop.turns()
+
+
+def test_a_message_at_a_time_is_written_at_once() -> None:
+    async def scene() -> None:
+        server = Server()
+        stream = await opened(server)
+        await sent_alone(server, stream, LONE_FRAMES_MIN - 1)
+        stream.submit(Frame("at the end", lone=True))
+        assert server.came[-1] != "at the end"
+        await fake_loop.turns()
+        server.answer(len(server.came))
+        await fake_loop.turns()
+        stream.submit(Frame("at once", lone=True))
+        assert server.came[-1] == "at once"
+        await stream.close()
+
+    fake_loop.run(scene())
+
+
+@pytest.mark.parametrize("company", ["answered later", "several messages"])
+def test_messages_that_have_company_share_frames_again(company: str) -> None:
+    async def scene() -> None:
+        server = Server()
+        stream = await opened(server)
+        await sent_alone(server, stream, LONE_FRAMES_MIN)
+        if company == "answered later":
+            stream.submit(Frame("at once", lone=True))
+            stream.submit(Frame("at the end", lone=True))
+            assert server.came[-1] == "at once"
+        else:
+            stream.submit(Frame("of two", lone=False))
+        await fake_loop.turns()
+        for number in range(len(server.came) - 1, len(server.came) + 1):
+            server.answer(number)
+        await fake_loop.turns()
+        came = list(server.came)
+        stream.submit(Frame("a", lone=True))
+        stream.submit(Frame("b", lone=True))
+        assert server.came == came
+        await fake_loop.turns()
+        assert server.came == [*came, "a", "b"]
+        await stream.close()
+
+    fake_loop.run(scene())
+
+
+def test_a_message_at_a_time_waits_for_a_connection_that_takes_none() -> None:
+    async def scene() -> None:
+        server = Server()
+        stream = await opened(server)
+        await sent_alone(server, stream, LONE_FRAMES_MIN)
+        server.set_writable(False)
+        stream.submit(frame := Frame("waits", lone=True))
+        await fake_loop.turns()
+        assert server.came[-1] != "waits"
+        server.set_writable(True)
+        await asyncio.sleep(1)
+        assert server.came[-1] == "waits"
+        server.answer(len(server.came))
+        await fake_loop.turns()
+        assert frame.ends == ["answered"]
+        await stream.close()
+
+    fake_loop.run(scene())
+
+
 @given(
     steps=st.lists(
         st.sampled_from(
@@ -161,7 +244,8 @@ def test_every_frame_is_sent_once_in_order_and_ends_once(steps: list[str]) -> No
         for step in steps:
             if step in ("send", "single", "one way", "unwanted"):
                 text = step if step == "unwanted" else f"m{len(frames)}"
-                frames.append(Frame(text, one_way=step == "one way", growing=step == "single"))
+                single = step == "single"
+                frames.append(Frame(text, one_way=step == "one way", growing=single, lone=single))
                 stream.submit(frames[-1])
             elif step in ("full", "free"):
                 server.set_writable(step == "free")

@@ -83,6 +83,7 @@ def test_its_frame_has_the_records_of_those_who_wait(kinds: list[str], form: Rec
         records = reference.split(frame.records)
         assert records is not None
         assert batch.sizes == [record.total_size for record in records]
+        assert batch.lone == (len(left) == 1)
         keys = []
         for number, record in zip(left, records, strict=True):
             block = record.properties.removesuffix(CRC_PROPERTY_EMPTY)
