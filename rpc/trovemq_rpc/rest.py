@@ -14,6 +14,10 @@ WORK_A_TURN_MAX: Final = 1_024
 """As `Receiving.parse` counts it: 256 small calls, or about a millisecond of a flood."""
 MESSAGES_A_TURN_MAX: Final = 256
 """Of streams: a frame of 64 KiB may have 13,000, and to handle one takes 10 to 100 us."""
+RENEWED_BELOW: Final = MESSAGES_A_TURN_MAX - 16
+"""A share that has as many left serves the next turn, too, so a turn may get 16 fewer. With a message a turn,
+a renewal for each would cost a callback of the loop.
+"""
 RESTS_SIZE_MAX: Final = 16 << 20
 """When all connections of a loop leave so many bytes for later, each reads READ_SIZE_SHORT at a time."""
 READ_SIZE_SHORT: Final = 4 << 10  # about a turn's work, if it is frames of a flood
@@ -57,17 +61,20 @@ class Rest:
 class Share:
     """The messages of a connection's streams that may still be handled in this turn of the loop."""
 
-    __slots__ = ("_loop", "left")
+    __slots__ = ("_loop", "_renewing", "left")
 
     def __init__(self, parts: LoopParts) -> None:
         self.left = MESSAGES_A_TURN_MAX
         self._loop = parts.loop
+        self._renewing = False
 
     def take(self, count: int) -> None:
         assert 0 < count <= self.left, "no more than are left"
-        if self.left == MESSAGES_A_TURN_MAX:
-            self._loop.call_soon(self._next_turn)
         self.left -= count
+        if self.left < RENEWED_BELOW and not self._renewing:
+            self._renewing = True
+            self._loop.call_soon(self._next_turn)
 
     def _next_turn(self) -> None:
         self.left = MESSAGES_A_TURN_MAX
+        self._renewing = False

@@ -10,6 +10,8 @@ from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import trovemq_rpc as rpc
 from tests.unit.rpc.memory_rpc import ADDRESS, TARGET, run, serving
@@ -22,7 +24,7 @@ from trovemq_rpc.http2.connection import Connection
 from trovemq_rpc.http2.constants import PREFACE, ErrorCode
 from trovemq_rpc.http2.receiving import FRAME_WORK
 from trovemq_rpc.loop_parts import TICKS_A_TURN, LoopParts
-from trovemq_rpc.rest import MESSAGES_A_TURN_MAX, RESTS_SIZE_MAX, WORK_A_TURN_MAX
+from trovemq_rpc.rest import MESSAGES_A_TURN_MAX, RENEWED_BELOW, RESTS_SIZE_MAX, WORK_A_TURN_MAX, Share
 from trovemq_rpc.server.head import read_head
 from trovemq_rpc.testing.loop import MemoryLoop
 from trovemq_rpc.testing.pipe import Faults
@@ -412,3 +414,25 @@ def test_messages_that_wait_for_a_turn_leave_the_budget_with_their_call() -> Non
             assert server.metrics.calls_ended == {"CANCELLED": 1}
 
     run(program)
+
+
+@given(turns=st.lists(st.lists(st.integers(1, MESSAGES_A_TURN_MAX), max_size=4), max_size=40))
+def test_a_share_is_renewed_for_the_next_turn_unless_little_was_taken(turns: list[list[int]]) -> None:
+    soon: list[Callable[[], None]] = []
+
+    class Parts:
+        class loop:  # noqa: N801 - an attribute
+            call_soon = soon.append
+
+    share: Any = Share(Parts)  # type: ignore[arg-type]
+    taken = callbacks = 0
+    for turn in turns:
+        assert RENEWED_BELOW <= share.left <= MESSAGES_A_TURN_MAX
+        for count in turn:
+            if count <= share.left:
+                share.take(count)
+                taken += count
+        callbacks += len(soon)
+        while soon:
+            soon.pop()()
+    assert callbacks <= taken / (MESSAGES_A_TURN_MAX - RENEWED_BELOW)
