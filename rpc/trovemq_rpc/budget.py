@@ -79,7 +79,10 @@ class BytesBudget:
 
     def give(self, holder: Holder, size: int) -> None:
         holder.held -= size
-        self._release(size)
+        self.held -= size
+        assert self.held >= 0, "more returned than taken"
+        if self._waiting or self._small or self._large:
+            self._release()
 
     def set_output(self, holder: Holder, size: int) -> None:
         """Sets how many bytes are ready on the connection and not taken by its peer."""
@@ -89,11 +92,11 @@ class BytesBudget:
         if more > 0:
             self.held += more
         else:
-            self._release(-more)
+            self.held += more
+            self._release()
 
-    def _release(self, size: int) -> None:
-        self.held -= size
-        assert self.held >= 0, "more returned than taken"
+    def _release(self) -> None:
+        """There is more space than before: for admissions, and for windows that were withheld."""
         if self._small or self._large:
             self._admit_waiting()
         if self._waiting:

@@ -125,8 +125,9 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
         self.on_lost(exc)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        view = self.parts.receive_buffer.view()
-        if self.parts.rests_size >= RESTS_SIZE_MAX:
+        parts = self.parts
+        view = parts.receive_buffer.view()
+        if parts.rests_size >= RESTS_SIZE_MAX:
             view = view[: len(self._tail) + READ_SIZE_SHORT]
         self._view = view
         tail = self._tail
@@ -214,8 +215,13 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
             connection.events = []
             self.on_events(events)
         if self.to_acknowledge:
-            connection.acknowledge(self.to_acknowledge)
+            connection.unacknowledged += self.to_acknowledge
             self.to_acknowledge = 0
+            if (
+                connection.unacknowledged >= connection.unacknowledged_max
+                or connection.receive_window < connection.receive_window_min
+            ):
+                connection.acknowledge(0)
 
     def _receive_sealed(self, work_left: int) -> None:
         """Handles the records that have come. `work_left`: of this turn."""

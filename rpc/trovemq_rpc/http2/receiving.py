@@ -156,27 +156,28 @@ class Receiving(HeaderBlocks):
             if self._block_stream_id and (kind != CONTINUATION or stream_id != self._block_stream_id):
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a frame inside of a header block")
             if kind == DATA:
-                if flags & PADDED or end > size:
+                if end > size:
                     if flags & PADDED or length < PARTIAL_SIZE_MIN:
-                        if end > size:
-                            break
-                        self._padded_data(data[start:end], flags, stream_id)
-                    else:
-                        self._data_part(data[start:size], length, flags, stream_id)
-                        return size
-                else:
-                    stream = streams.get(stream_id)
-                    if stream is None or not MAY_RECEIVE[stream.state] or not stream.got_headers:
-                        self._stray_data(stream_id, length)
-                    elif not self._account(stream, length, flags):
-                        pass
-                    elif flags & END_STREAM:
+                        break
+                    self._data_part(data[start:size], length, flags, stream_id)
+                    return size
+                stream = streams.get(stream_id)
+                if (
+                    stream is not None
+                    and stream.got_headers
+                    and stream.body_left < 0
+                    and MAY_RECEIVE[stream.state]
+                    and 0 < length <= stream.receive_window
+                    and length <= self.receive_window
+                    and not flags & PADDED
+                ):
+                    self.receive_window -= length
+                    stream.receive_window -= length
+                    if flags & END_STREAM:
                         self._received_end(stream)
-                        events.append((ev.DATA, stream, data[start:end], True))
-                    elif length:
-                        events.append((ev.DATA, stream, data[start:end], False))
-                    else:
-                        self.allowances.empty_data.take()
+                    events.append((ev.DATA, stream, data[start:end], flags & END_STREAM != 0))
+                else:
+                    self._whole_data(data[start:end], flags, stream_id)
             elif end > size:
                 break
             elif kind == HEADERS:
@@ -213,9 +214,7 @@ class Receiving(HeaderBlocks):
         return True
 
     def _data(self, stream_id: int, payload: memoryview, length: int, ended: bool) -> None:
-        """DATA that is padded, or a part of a frame: `payload` is the content of `length` bytes of the
-        window.
-        """
+        """DATA, also a part of a frame: `payload` is the content of `length` bytes of the window."""
         stream = self.streams.get(stream_id)
         if stream is None or not MAY_RECEIVE[stream.state] or not stream.got_headers:
             self._stray_data(stream_id, length)
@@ -237,8 +236,9 @@ class Receiving(HeaderBlocks):
             return
         self.events.append((ev.DATA, stream, payload, ended))
 
-    def _padded_data(self, payload: memoryview, flags: int, stream_id: int) -> None:
-        self._data(stream_id, unpadded(payload, flags), len(payload), bool(flags & END_STREAM))
+    def _whole_data(self, payload: memoryview, flags: int, stream_id: int) -> None:
+        content = unpadded(payload, flags) if flags & PADDED else payload
+        self._data(stream_id, content, len(payload), bool(flags & END_STREAM))
 
     def _data_part(self, part: memoryview, length: int, flags: int, stream_id: int) -> None:
         self._data_stream_id = stream_id

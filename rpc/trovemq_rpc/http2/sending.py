@@ -30,6 +30,7 @@ from trovemq_rpc.http2.streams import (
 JOIN_SIZE_MAX: Final = 4_096  # up to this, copying bytes into one piece is cheaper than a piece more to write
 
 _pack_header = frames.FRAME_HEADER.pack
+FRAME_HEADER_SIZE: Final = frames.FRAME_HEADER.size
 
 
 class Sending(ConnectionState):
@@ -168,7 +169,13 @@ class Sending(ConnectionState):
             and self.can_write
             and not self.blocked
         ):
-            self._data_frame(stream, pieces, size, end)
+            if end or not 0 < size <= JOIN_SIZE_MAX:
+                self._data_frame(stream, pieces, size, end)
+                return
+            self.send_window -= size
+            stream.send_window -= size
+            self.output.append(b"".join((_pack_header(0, size, DATA, 0, stream.id), *pieces)))
+            self.output_size += FRAME_HEADER_SIZE + size
             return
         stream.pending = deque(pieces)
         stream.pending_size = size
@@ -189,7 +196,7 @@ class Sending(ConnectionState):
         else:
             self.output.append(header)
             self.output.extend(pieces)
-            self.output_size += 9 + size
+            self.output_size += FRAME_HEADER_SIZE + size
         if end:
             self._sent_end(stream)
 
@@ -267,8 +274,9 @@ class Sending(ConnectionState):
         Its WINDOW_UPDATE waits until half of the window is due, or little of it is left.
         """
         self.unacknowledged += size
-        window = self.limits.connection_window
-        if self.unacknowledged * 2 >= window or (self.unacknowledged and self.receive_window * 4 < window):
+        if self.unacknowledged >= self.unacknowledged_max or (
+            self.unacknowledged and self.receive_window < self.receive_window_min
+        ):
             self.write(frames.window_update(0, self.unacknowledged))
             self.receive_window += self.unacknowledged
             self.unacknowledged = 0

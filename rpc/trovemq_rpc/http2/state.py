@@ -86,6 +86,8 @@ class ConnectionState:
         self.initial_receive_window = max(WINDOW_DEFAULT, limits.stream_window)
         self.receive_window = WINDOW_DEFAULT
         self.unacknowledged = 0
+        self.unacknowledged_max = (limits.connection_window + 1) // 2
+        self.receive_window_min = (limits.connection_window + 3) // 4
         self._closed: OrderedDict[int, int] = OrderedDict()
         self._forgotten = 0  # streams up to this id may have been reset, and are not remembered
 

@@ -97,7 +97,7 @@ class Outgoing:
             self.endpoint.connection.send_headers(self.stream, self._head_block())
             self.endpoint.flush_soon()
 
-    def _frame(self, message: Any) -> tuple[int, list[Buffer], int]:
+    def _frame(self, message: Any) -> tuple[int, Sequence[Buffer], int]:
         """A response as its compressed flag, its buffers and their size."""
         serialize = self.method.serialize
         if serialize is not None:
@@ -114,20 +114,26 @@ class Outgoing:
 
     def send(self: Any, message: Any) -> bool:
         """Sends a response of a stream without waiting. False: it is held back, and `on_writable` follows."""
-        flag, pieces, size = self._frame(message)
-        if 0 <= self.endpoint.options.send_size_max < size:
+        endpoint = self.endpoint
+        compresses = self._compression is not None or endpoint.compression is not None
+        if type(message) is bytes and self.method.serialize is None and not compresses:
+            flag, pieces, size = 0, (message,), len(message)
+        else:
+            flag, pieces, size = self._frame(message)
+        if 0 <= endpoint.options.send_size_max < size:
             self._refuse_response(size)
             return False
-        self.send_headers()
+        if not self.headers_sent:
+            self.send_headers()
         if self.over:
             return False
-        endpoint = self.endpoint
         endpoint.metrics.messages_sent += 1
         connection = endpoint.connection
         connection.send_data(self.stream, (pack_prefix(flag, size), *pieces), size + PREFIX_SIZE)
         if size > OUTPUT_UNCOUNTED or connection.held_back > endpoint.output_held + OUTPUT_UNCOUNTED:
             endpoint.count_output()
-        endpoint.flush_soon()
+        if not endpoint.gathering:
+            endpoint.flush_soon()
         return not self.stream.pending
 
     def _refuse_response(self: Any, size: int) -> None:
