@@ -15,14 +15,19 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import Any, Final
 
 from trovemq_rpc.endpoint import Endpoint
 from trovemq_rpc.http2.constants import ErrorCode
 from trovemq_rpc.http2.streams import CLOSED, Buffer, Stream
 from trovemq_rpc.wire.compression import DecompressionError, decompress
-from trovemq_rpc.wire.framing import COUNT_UNLIMITED, PREFIX_SIZE, FramingError, Message, MessageReader
+from trovemq_rpc.wire.framing import (
+    COUNT_UNLIMITED,
+    PREFIX_SIZE,
+    FramingError,
+    Message,
+    MessageReader,
+)
 from trovemq_rpc.wire.status import StatusCode
 
 NOTHING: Final = memoryview(b"")
@@ -39,9 +44,6 @@ it may be slow.
 """
 SPACE_TICKS_MAX: Final = 60
 """Seconds that an incomplete message may wait for space: as long as people wait for an answer."""
-MESSAGE_OVERHEAD: Final = 100
-"""An unread message takes so many bytes of memory beside its own. Uncounted, empty messages would take twenty
-times as much as the budget counts."""
 
 Received = tuple[int, Buffer]  # whether it was compressed, and the plain message
 
@@ -54,9 +56,7 @@ class Intake:
     endpoint: Endpoint
     stream: Stream
     over: bool
-    messages: deque[Received]
 
-    receiver: Callable[[Any], bool] | None = None
     encoding = b"identity"  # grpc-encoding of the incoming messages
     ended = False  # the peer sends no more
     message_compressed = False  # of the message that was read last
@@ -86,15 +86,6 @@ class Intake:
 
     def reset(self, code: ErrorCode, status: str) -> None:
         """Ends the stream: the peer broke the protocol or a limit."""
-        raise NotImplementedError
-
-    @property
-    def reader_waits(self) -> bool:
-        """Whether somebody waits in `read` for a message that has not arrived."""
-        raise NotImplementedError
-
-    def fail_reader(self, error: Exception) -> None:
-        """`read` raises it."""
         raise NotImplementedError
 
     # --- in ---------------------------------------------------------------------------------------------
@@ -219,61 +210,17 @@ class Intake:
     def _plain(self, flag: int, message: Message, size_max: int) -> Buffer:
         return decompress(self.encoding, message, size_max) if flag else message
 
-    def set_receiver(self, receiver: Callable[[Any], bool] | None) -> None:
-        """`receiver` gets each message that arrives while the reader waits in `read`; that needs no task.
-        When it returns False, `read` returns this message and those after it, until the reader waits again:
-        so a reader can pause. An exception of `receiver` is raised by `read`.
-
-        A deserializer with a true attribute `takes_view` may get something else than bytes here, which saves
-        a copy: a bytearray that is the message's own, or a memoryview of the receive buffer, valid until
-        `receiver` returns.
-        """
-        self.receiver = receiver
-
-    def offer(self, messages: list[Received], deserialize: Callable[[Any], Any] | None) -> list[Received]:
-        """Passes messages to the receiver as long as it takes them. Returns the rest."""
-        view = deserialize is not None and getattr(deserialize, "takes_view", False)
-        for index, (flag, message) in enumerate(messages):
-            receiver = self.receiver  # which the one before may have taken away
-            if receiver is None or not self.reader_waits:
-                return messages[index:]
-            self.message_compressed = bool(flag)
-            try:
-                data = message if view else as_bytes(message)
-                taken = receiver(data if deserialize is None else deserialize(data))
-            except Exception as error:
-                self.fail_reader(error)
-                return messages[index + 1 :]
-            if not taken:
-                return messages[index:]
-        return []
-
     # --- out --------------------------------------------------------------------------------------------
     def settle(self) -> None:
         """The messages so far leave the budget: all were delivered, and none waits to be read."""
-        self._give(self.charged - self.kept_size)
-        self.open_window()
-
-    def queue(self, messages: list[Received]) -> None:
-        """Queues messages of a stream until they are read."""
-        assert not self.over, "a call that is over holds nothing"
-        for flag, message in messages:
-            self.messages.append((flag, lasting(message)))
-            self.unread += len(message) + PREFIX_SIZE
-        overhead = MESSAGE_OVERHEAD * len(messages)
-        self.charged += overhead
-        self.endpoint.budget.take(self.endpoint, overhead)
-        self.open_window()
-
-    def take(self) -> Buffer:
-        """The next queued message. The peer may send as many bytes again."""
-        flag, message = self.messages.popleft()
-        self.message_compressed = bool(flag)
-        size = len(message) + PREFIX_SIZE
-        self.unread -= size
-        self._give(size + MESSAGE_OVERHEAD)
-        self.open_window()
-        return message
+        endpoint = self.endpoint
+        charged = self.charged - self.kept_size
+        if charged:
+            self.charged = self.kept_size
+            endpoint.budget.give(endpoint, charged)
+        left = (self.window or endpoint.connection.limits.stream_window) - self.unread - self.kept_size
+        if (left - self.stream.receive_window) * 2 >= left:  # else it is too early for a WINDOW_UPDATE
+            self.open_window()
 
     def open_window(self) -> None:
         """The peer may send the window less the unread bytes. The window doubles each time while less than a

@@ -31,23 +31,23 @@ from trovemq_rpc.http2.headers import (
     list_size,
 )
 from trovemq_rpc.http2.streams import CLOSED, Stream
-from trovemq_rpc.intake import Intake
+from trovemq_rpc.stream_intake import StreamIntake
 from trovemq_rpc.wire.compression import compress, encoding_of
 from trovemq_rpc.wire.deadline import encode_timeout
-from trovemq_rpc.wire.framing import pack_prefix
 from trovemq_rpc.wire.metadata import Metadata, MetadataLike, encode_metadata, too_large_metadata
 from trovemq_rpc.wire.status import StatusCode, status_of_reset
 
 ATTEMPTS_MAX: Final = 5  # of a call that no server looks at: a sixth would hardly be better
 
 
-class Call(Intake):
+class Call(StreamIntake):
     """The common part of all four kinds. Attributes that few calls need belong to the class until they are
     set: so a call is made quickly.
     """
 
     endpoint: ChannelEndpoint
     stream: Stream
+    method: ClientMethod
 
     over = False
     sent = False
@@ -113,8 +113,8 @@ class Call(Intake):
                 return None
         return block
 
-    def _frame(self, request: Any, plain: bool = False) -> tuple[bytes, bytes]:
-        """A request as prefix and message."""
+    def _message(self, request: Any, plain: bool = False) -> tuple[int, bytes]:
+        """A request as its compressed flag and bytes."""
         serialize = self.method.serialize
         message: bytes = request if serialize is None else serialize(request)
         flag = 0
@@ -124,7 +124,7 @@ class Call(Intake):
         limit = self.channel.options.send_size_max
         if 0 <= limit < len(message):
             self.finish(StatusCode.RESOURCE_EXHAUSTED, f"a request of {len(message)} bytes; at most {limit}")
-        return pack_prefix(flag, len(message)), message
+        return flag, message
 
     def _started(self, endpoint: ChannelEndpoint, stream: Stream) -> None:
         self.endpoint = endpoint

@@ -14,7 +14,7 @@ from trovemq_rpc.wire.compression import ACCEPTED
 class ClientMethod:
     """The common part of all calls of a method: serializers, and most of the header block."""
 
-    __slots__ = ("block", "deserialize", "list_size", "path", "serialize")
+    __slots__ = ("block", "deserialize", "list_size", "path", "serialize", "takes_view")
 
     def __init__(
         self,
@@ -26,6 +26,7 @@ class ClientMethod:
         self.path = path
         self.serialize = serialize
         self.deserialize = deserialize
+        self.takes_view = bool(getattr(deserialize, "takes_view", False))
         fields = [
             (b":method", b"POST"),
             (b":scheme", b"https" if channel.credentials is not None else b"http"),

@@ -102,10 +102,10 @@ class ChannelEndpoint(Endpoint):
         for kind, stream, value, ended in events:
             owner = stream.owner if stream is not None else None
             if kind == ev.DATA:
-                if owner is not None:
-                    owner.on_data(value, ended)
-                else:
+                if owner is None:
                     self.to_acknowledge += len(value)
+                elif ended or owner.receiver is None or not owner.pass_on(value):
+                    owner.on_data(value, ended)
             elif kind == ev.HEADERS:
                 if owner is not None:
                     owner.on_headers(value, ended)

@@ -14,7 +14,7 @@ from trovemq_rpc.channel.endpoint import ChannelEndpoint
 from trovemq_rpc.errors import EOF, AioRpcError
 from trovemq_rpc.http2.streams import MAY_SEND, Buffer
 from trovemq_rpc.intake import Received, as_bytes, lasting
-from trovemq_rpc.wire.framing import PREFIX_SIZE
+from trovemq_rpc.wire.framing import PREFIX_SIZE, pack_prefix
 from trovemq_rpc.wire.status import StatusCode
 
 WRITE_PENDING_MAX: Final = 256 << 10
@@ -86,27 +86,18 @@ class ManyResponses(Call):
 
     def deliver(self, messages: list[Received], ended: bool) -> None:
         if self.receiver is not None:
-            messages = self.offer(messages, self.method.deserialize)
+            messages = self.offer(messages)
             if self.over:  # the receiver ended the call
                 return
         if messages:
             self.queue(messages)
-            self._wake_readers()
+            self.wake_reader()
         else:
             self.settle()
 
-    @property
-    def reader_waits(self) -> bool:
-        readers = self._readers or ()
-        return len(readers) > 0 and not self.messages and not next(iter(readers)).done()
-
-    def fail_reader(self, error: Exception) -> None:
-        if self._readers and not self._readers[0].done():
-            self._readers[0].set_exception(error)
-
     def finish(self, code: StatusCode, details: str = "") -> None:
         super().finish(code, details)
-        self._wake_readers()
+        self.wake_reader()
 
     def on_over(self) -> None:
         """Unread messages can still be read, and count until then, unless the call failed."""
@@ -116,7 +107,7 @@ class ManyResponses(Call):
         if not self.messages:
             self.release_all()
 
-    def _wake_readers(self) -> None:
+    def wake_reader(self) -> None:
         for waiter in self._readers or ():
             if not waiter.done():
                 waiter.set_result(None)
@@ -131,6 +122,7 @@ class ManyResponses(Call):
             if self._readers is None:
                 self._readers = deque()
             self._readers.append(waiter)
+            self.waiter = self._readers[0]
             try:
                 await waiter
             except asyncio.CancelledError:
@@ -138,13 +130,14 @@ class ManyResponses(Call):
                 raise
             finally:
                 self._readers.remove(waiter)
+                self.waiter = self._readers[0] if self._readers else None
         message = self.take()
         if self.over and not self.messages:
             self.release_all()
         deserialize = self.method.deserialize
         if deserialize is None:
             return message
-        data: Any = message if getattr(deserialize, "takes_view", False) else as_bytes(message)
+        data: Any = message if self.method.takes_view else as_bytes(message)
         return deserialize(data)
 
     def __aiter__(self) -> ManyResponses:
@@ -162,7 +155,8 @@ class OneRequest(Call):
 
     def __init__(self, channel: CallChannel, method: ClientMethod, request: Any, *args: Any) -> None:
         super().__init__(channel, method, *args)
-        self._body = self._frame(request)
+        flag, message = self._message(request)
+        self._body = pack_prefix(flag, len(message)), message
         channel.submit(self)
 
     def start(self, endpoint: ChannelEndpoint) -> None:
@@ -227,13 +221,13 @@ class ManyRequests(Call):
         if self.over:
             self._raise()
             raise asyncio.InvalidStateError(FINISHED)
-        prefix, message = self._frame(request, not compress)
+        flag, message = self._message(request, not compress)
         try:
             await self._wait_writable()
         except asyncio.CancelledError:
             self.cancel()
             raise
-        self._send(prefix, message)
+        self._send(flag, message)
         self.endpoint.flush_soon()
 
     @property
@@ -247,16 +241,21 @@ class ManyRequests(Call):
         """write() of a message to a `writable` call, from a callback: it is with the transport when this
         returns. Raises as write()."""
         assert self.writable, "a call that may have to wait is awaited: write()"
-        self._send(*self._frame(request))
-        if not self.endpoint.gathering:  # else the read under way flushes
-            self.endpoint.end_turn()
+        flag, message = self._message(request)
+        self._send(flag, message)
+        endpoint = self.endpoint
+        if not endpoint.gathering:  # else the read under way flushes
+            endpoint.end_turn()
 
-    def _send(self, prefix: bytes, message: bytes) -> None:
-        if self.done():
+    def _send(self, flag: int, message: bytes) -> None:
+        if self.over:
             self._raise()
             raise asyncio.InvalidStateError(FINISHED)
         self._wrote = True
-        self.endpoint.connection.send_data(self.stream, (prefix, message), len(message) + PREFIX_SIZE)
+        size = len(message)
+        self.endpoint.connection.send_data(
+            self.stream, (pack_prefix(flag, size), message), size + PREFIX_SIZE
+        )
 
     async def done_writing(self) -> None:
         """No more requests follow."""

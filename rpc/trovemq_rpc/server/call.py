@@ -48,7 +48,6 @@ class ServerCall(Incoming, Outgoing):
     deadline: float | None = None
     wheel_key = 0
     _done_callbacks: list[Callable[[Any], None]] | None = None
-    _readable: asyncio.Future[None] | None = None
     _writable: asyncio.Future[None] | None = None
     _code: StatusCode | None = None
     _details = ""
@@ -80,13 +79,13 @@ class ServerCall(Incoming, Outgoing):
             await asyncio.sleep(0)
 
     async def _wait_readable(self) -> None:
-        if self._readable is not None:
+        if self.waiter is not None:
             raise UsageError("two tasks read the same call")
-        self._readable = self.endpoint.loop.create_future()
+        self.waiter = self.endpoint.loop.create_future()
         try:
-            await self._readable
+            await self.waiter
         finally:
-            self._readable = None
+            self.waiter = None
 
     def __aiter__(self) -> ServerCall:
         return self
@@ -97,17 +96,9 @@ class ServerCall(Incoming, Outgoing):
             raise StopAsyncIteration
         return message
 
-    @property
-    def reader_waits(self) -> bool:
-        return self._readable is not None and not self._readable.done() and not self.messages
-
     def wake_reader(self) -> None:
-        if self._readable is not None and not self._readable.done():
-            self._readable.set_result(None)
-
-    def fail_reader(self, error: Exception) -> None:
-        if self._readable is not None and not self._readable.done():
-            self._readable.set_exception(error)
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
 
     # --- writing ----------------------------------------------------------------------------------------
     async def write(self, message: Any, compress: bool = True) -> None:
@@ -277,7 +268,7 @@ class ServerCall(Incoming, Outgoing):
             self.messages.clear()
             self.unread = 0
         endpoint.call_ended(self, status)
-        if self._readable is not None:
+        if self.waiter is not None:
             self.wake_reader()
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)

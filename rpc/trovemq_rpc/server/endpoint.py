@@ -128,10 +128,12 @@ class ServerEndpoint(CallEndpoint):
                 if stream.state != CLOSED:  # else it was reset by the same read
                     self._begin(stream, value, ended)
             elif kind == ev.DATA:
-                if owner is not None:
+                if owner is None:
+                    self.to_acknowledge += len(value)
+                elif ended or owner.receiver is None or not owner.pass_on(value):
                     owner.on_data(value, ended)
                 else:
-                    self.to_acknowledge += len(value)
+                    self.metrics.messages_received += 1
             elif kind == ev.TRAILERS:
                 if owner is not None:
                     owner.on_data(NOTHING, True)

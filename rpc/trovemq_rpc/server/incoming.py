@@ -7,14 +7,15 @@ from __future__ import annotations
 from typing import Any
 
 from trovemq_rpc.http2.streams import Buffer
-from trovemq_rpc.intake import Intake, Received, as_bytes, lasting
+from trovemq_rpc.intake import Received, as_bytes, lasting
 from trovemq_rpc.server.call_endpoint import CallEndpoint
 from trovemq_rpc.server.method import BATCH, CALLBACKS, ON_MESSAGE, Method
+from trovemq_rpc.stream_intake import StreamIntake
 from trovemq_rpc.wire.framing import PREFIX_SIZE
 from trovemq_rpc.wire.status import StatusCode
 
 
-class Incoming(Intake):
+class Incoming(StreamIntake):
     """The receiving half of ServerCall."""
 
     endpoint: CallEndpoint
@@ -58,7 +59,7 @@ class Incoming(Intake):
             self.settle()
         else:
             if self.receiver is not None:
-                messages = self.offer(messages, self.method.deserialize)
+                messages = self.offer(messages)
                 if self.over:  # the receiver ended the call
                     return
             if messages:
@@ -89,6 +90,3 @@ class Incoming(Intake):
         message = self.take()
         deserialize = self.method.deserialize
         return message if deserialize is None else deserialize(as_bytes(message))
-
-    def wake_reader(self) -> None:
-        raise NotImplementedError

@@ -30,6 +30,7 @@ class Method:
         "request_streaming",
         "response_streaming",
         "serialize",
+        "takes_view",
         "waiting",
     )
 
@@ -52,6 +53,7 @@ class Method:
         self.request_streaming = bool(handler.request_streaming)
         self.response_streaming = bool(handler.response_streaming)
         self.deserialize: Deserializer | None = handler.request_deserializer
+        self.takes_view = bool(getattr(self.deserialize, "takes_view", False))
         self.serialize: Serializer | None = handler.response_serializer
         self.waiting: list[Any] = []
         """The calls that this turn completed, if the handler is a CallbackUnary."""

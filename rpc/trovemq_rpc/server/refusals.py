@@ -52,6 +52,8 @@ def refusal_fields(code: StatusCode, details: str, accepted_encodings: bytes) ->
 class Refused:
     """The owner of a stream that was refused: its later frames are dropped."""
 
+    receiver = None
+
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
 

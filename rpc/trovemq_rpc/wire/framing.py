@@ -17,6 +17,7 @@ from typing import Final
 PREFIX_SIZE: Final = 5  # the first two rows of the table
 _PREFIX: Final = struct.Struct(">BI")
 pack_prefix = _PREFIX.pack
+unpack_prefix = _PREFIX.unpack_from
 COUNT_UNLIMITED: Final = 1 << 62  # more messages than come at once
 
 Message = memoryview | bytearray
@@ -35,12 +36,12 @@ class MessageReader:
     other is copied once.
     """
 
-    __slots__ = ("_buffer", "_compressed", "_length", "_prefix", "size_max")
+    __slots__ = ("_compressed", "_length", "buffer", "prefix", "size_max")
 
     def __init__(self, size_max: int) -> None:
         self.size_max = size_max
-        self._prefix = b""  # a part of a prefix
-        self._buffer: bytearray | None = (
+        self.prefix = b""  # a part of a prefix
+        self.buffer: bytearray | None = (
             None  # the bytes of a message so far: an announced length alone costs nothing
         )
         self._length = 0  # of that message
@@ -49,24 +50,24 @@ class MessageReader:
     @property
     def announced(self) -> int:
         """The length of the message that is being received, 0 between messages."""
-        return self._length if self._buffer is not None else 0
+        return self._length if self.buffer is not None else 0
 
     @property
     def missing(self) -> int:
         """How many bytes of it are still to come."""
-        return self._length - len(self._buffer) if self._buffer is not None else 0
+        return self._length - len(self.buffer) if self.buffer is not None else 0
 
     @property
     def at_boundary(self) -> bool:
         """No message is cut here."""
-        return self._buffer is None and not self._prefix
+        return self.buffer is None and not self.prefix
 
     def is_one(self, data: memoryview) -> bool:
         """Whether these bytes are one message, neither compressed nor too large: most are, and need no
         `feed`.
         """
         size = len(data) - PREFIX_SIZE
-        if self._buffer is not None or self._prefix or not 0 <= size <= self.size_max:
+        if self.buffer is not None or self.prefix or not 0 <= size <= self.size_max:
             return False
         return _PREFIX.unpack_from(data) == (0, size)
 
@@ -79,20 +80,20 @@ class MessageReader:
         messages: list[tuple[int, Message]] = []
         at, size = 0, len(data)
         while at < size and len(messages) < count_max:
-            if self._buffer is not None:
+            if self.buffer is not None:
                 at += self._fill(data[at:])
-                if len(self._buffer) == self._length:
-                    messages.append((self._compressed, self._buffer))
-                    self._buffer = None
+                if len(self.buffer) == self._length:
+                    messages.append((self._compressed, self.buffer))
+                    self.buffer = None
                 continue
-            if self._prefix or size - at < PREFIX_SIZE:
-                needed = PREFIX_SIZE - len(self._prefix)
-                self._prefix += bytes(data[at : at + needed])
+            if self.prefix or size - at < PREFIX_SIZE:
+                needed = PREFIX_SIZE - len(self.prefix)
+                self.prefix += bytes(data[at : at + needed])
                 at += needed
-                if len(self._prefix) < PREFIX_SIZE:
+                if len(self.prefix) < PREFIX_SIZE:
                     break
-                compressed, length = _PREFIX.unpack(self._prefix)
-                self._prefix = b""
+                compressed, length = _PREFIX.unpack(self.prefix)
+                self.prefix = b""
             else:
                 compressed, length = _PREFIX.unpack_from(data, at)
                 at += PREFIX_SIZE
@@ -102,7 +103,7 @@ class MessageReader:
                 at += length
             else:
                 self._compressed = compressed
-                self._buffer = bytearray()
+                self.buffer = bytearray()
                 self._length = length
         return messages, at
 
@@ -113,7 +114,7 @@ class MessageReader:
             raise FramingError(f"a message of {length} bytes; at most {self.size_max} here", True)
 
     def _fill(self, data: memoryview) -> int:
-        assert self._buffer is not None
-        count = min(len(data), self._length - len(self._buffer))
-        self._buffer += data[:count]
+        assert self.buffer is not None
+        count = min(len(data), self._length - len(self.buffer))
+        self.buffer += data[:count]
         return count
