@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import grpc
 
@@ -20,6 +20,8 @@ Answer: TypeAlias = Callable[[Any], None]
 Begin: TypeAlias = Callable[[Any, Any, Answer], bool]
 """(request, context, answer). False: the call has to wait: use the coroutine, with the same context. An
 exception that it raises is the answer."""
+AGAIN: Final = object()
+"""Instead of an answer: the call has waited, and begins again, by `begin` with the same context."""
 
 
 @dataclass(frozen=True, slots=True)

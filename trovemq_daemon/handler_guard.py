@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 import trovemq_rpc
 from trovemq_daemon.bytes_budget import Claim
-from trovemq_daemon.callback_handlers import Begin, CallbackHandler
+from trovemq_daemon.callback_handlers import AGAIN, Begin, CallbackHandler
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.metrics import RpcMetrics
 from trovemq_daemon.reply_budget import UNCOUNTED_SIZE, ReplyBudget, ReplyLimits, size_of
@@ -95,12 +95,6 @@ class _TimedCall:
         delayed_ms = self.waits.get(REFUSAL, 0.0) if self.waits else 0.0
         return elapsed_ms - delayed_ms >= self._metrics.slow.limit_ms
 
-    def leave(self, call: trovemq_rpc.ServerCall) -> None:
-        """To the coroutine, which times the call by itself."""
-        if self._stream:
-            self._metrics.stream_closed(self._method)
-        call.in_task()
-
     def ending(
         self, context: Any, failure: Exception
     ) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes]]] | None:
@@ -150,11 +144,11 @@ class HandlerGuard:
     Replies are made when there is space for them (reply_budget.py)."""
 
     def __init__(self, metrics: RpcMetrics, replies: ReplyBudget | None = None) -> None:
-        self._metrics = metrics
-        self._replies = replies or ReplyBudget(ReplyLimits())
-        self._large: dict[str, bool] = {}
+        self.metrics: Final = metrics
+        self.replies: Final = replies or ReplyBudget(ReplyLimits())
+        self.large: dict[str, bool] = {}
         """Whether a method's last reply was large, or it had none yet: then its next one waits for space."""
-        self._made = 0
+        self.made = 0
         """Bytes of large replies to this batch of calls, which the transport counts when it writes them."""
 
     def handler(
@@ -178,69 +172,26 @@ class HandlerGuard:
         """The same around a handler whose calls are answered by callbacks, for our own transport."""
         coroutine = self.handler(method, handler.coroutine)
         read, stream = coroutine.request_deserializer or bytes, bool(coroutine.response_streaming)
+        begin = handler.begin
 
         def on_calls(calls: list[trovemq_rpc.ServerCall]) -> None:
-            self._made = 0
+            self.made = 0
             with handler.together():
                 for call in calls:
-                    self._begin(method, handler.begin, call, read, stream)
+                    _BegunCall(self, method, call, begin, read, stream=stream).start()
 
         return trovemq_rpc.CallbackUnary(
             on_calls, response_serializer=coroutine.response_serializer, coroutine=coroutine
         )
 
-    def _begin(
-        self, method: str, begin: Begin, call: trovemq_rpc.ServerCall, read: Any, stream: bool
-    ) -> None:
-        timed = _TimedCall(method, self._metrics, call, stream=stream)
-
-        def answer(outcome: Any) -> None:
-            try:
-                if call.over:
-                    timed.finished("CANCELLED")
-                elif isinstance(outcome, Exception):
-                    self._fail_call(timed, call, outcome)
-                elif stream:
-                    self._made += sum(map(size_of, outcome))
-                    call.reply_all(outcome)
-                    timed.finished("OK")
-                else:
-                    self._note_size(method, len(outcome) if isinstance(outcome, bytes) else 0)
-                    call.reply(outcome)
-                    timed.finished("OK")
-            except Exception as error:  # who made the answer, an append or a sync, must not hear of it
-                self._fail_call(timed, call, error)
-
-        try:
-            if (stream or self._large.get(method, True)) and not self._replies.has_space(
-                call.peer(), self._made
-            ):
-                timed.leave(call)
-                return
-            request = read(call.keep())
-            if isinstance(request, TroveError):
-                raise request
-            if not begin(request, call, answer):
-                timed.leave(call)
-        except Exception as error:
-            answer(error)
-
-    @staticmethod
-    def _fail_call(timed: _TimedCall, call: trovemq_rpc.ServerCall, failure: Exception) -> None:
-        ending = timed.ending(call, failure)
-        if ending is not None:
-            status, text, metadata = ending
-            call.set_trailing_metadata(metadata)
-            call.fail(status, text)
-
     def _guard_coroutine(self, method: str, behaviour: Any, stream: bool) -> Any:
         async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-            call = _TimedCall(method, self._metrics, context, stream=stream)
+            call = _TimedCall(method, self.metrics, context, stream=stream)
             call.waits = begin_waits()
             try:
                 if isinstance(request, TroveError):
                     raise request
-                large = not stream and self._large.get(method, True)
+                large = not stream and self.large.get(method, True)
                 claim = await self._claim(request, context) if large else None
                 call.waits_for_messages = bool(getattr(request, "wait_ms", 0))
                 reply = await behaviour(request, context)
@@ -263,10 +214,10 @@ class HandlerGuard:
         """Before a reply that may be large. One that waits for messages claims nothing for that time: it is
         made in one step of the loop."""
         if getattr(request, "wait_ms", 0):
-            await self._replies.wait_for_capacity(context.peer())
+            await self.replies.wait_for_capacity(context.peer())
             return None
         began = time.perf_counter()
-        claim = await self._replies.claim_capacity(context.peer())
+        claim = await self.replies.claim_capacity(context.peer())
         add_wait("reply_space", (time.perf_counter() - began) * 1000)
         self._release_at_end(claim, context)
         return claim
@@ -276,30 +227,30 @@ class HandlerGuard:
     ) -> None:
         """gRPC writes it after the handler's end, and says when the call is over."""
         size = size_of(reply)
-        self._note_size(method, size)
-        claim = self._replies.claim(context.peer(), size, made)
+        self.note_size(method, size)
+        claim = self.replies.claim(context.peer(), size, made)
         if claim is not made:
             self._release_at_end(claim, context)
 
-    def _note_size(self, method: str, size: int) -> None:
+    def note_size(self, method: str, size: int) -> None:
         if size > UNCOUNTED_SIZE:
-            self._large[method] = True
-            self._made += size
-        elif method not in self._large:
-            self._large[method] = False
+            self.large[method] = True
+            self.made += size
+        elif method not in self.large:
+            self.large[method] = False
 
     def _release_at_end(self, claim: Claim | None, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         if claim is not None:
-            context.add_done_callback(lambda _context: self._replies.release(claim))
+            context.add_done_callback(lambda _context: self.replies.release(claim))
 
     def _guard_generator(self, method: str, behaviour: Any, stream: bool) -> Any:
         async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
             peer = context.peer()
-            call = _TimedCall(method, self._metrics, context, stream=stream, peer=peer)
+            call = _TimedCall(method, self.metrics, context, stream=stream, peer=peer)
             try:
                 if isinstance(request, TroveError):
                     raise request
-                budget = self._replies
+                budget = self.replies
                 turn_ends = time.perf_counter() + TURN_S
                 async with aclosing(behaviour(request, context)) as replies:
                     while (reply := await self._next_reply(method, replies, peer)) is not None:
@@ -324,7 +275,80 @@ class HandlerGuard:
     async def _next_reply(self, method: str, replies: AsyncGenerator[Any, None], peer: str) -> Any:
         """The next reply of a stream, made when there is space for it; None at the end."""
         if method in WAITING_STREAMS:
-            await self._replies.wait_for_capacity(peer)
+            await self.replies.wait_for_capacity(peer)
             return await anext(replies, None)
-        with self._replies.making(await self._replies.claim_capacity(peer)):
+        with self.replies.making(await self.replies.claim_capacity(peer)):
             return await anext(replies, None)
+
+
+class _BegunCall(_TimedCall):
+    """A call that a callback handler answers, or leaves to the coroutine."""
+
+    is_left = False
+
+    def __init__(
+        self,
+        guard: HandlerGuard,
+        method: str,
+        call: trovemq_rpc.ServerCall,
+        begin: Begin,
+        read: Any,
+        *,
+        stream: bool,
+    ) -> None:
+        super().__init__(method, guard.metrics, call, stream=stream)
+        self._guard = guard
+        self._begin = begin
+        self._read = read
+
+    def start(self) -> None:
+        guard, call = self._guard, self._context
+        try:
+            if (self._stream or guard.large.get(self._method, True)) and not guard.replies.has_space(
+                call.peer(), guard.made
+            ):
+                self._leave()
+                return
+            request = self._read(call.keep())
+            if isinstance(request, TroveError):
+                raise request
+            if not self._begin(request, call, self.answer):
+                self._leave()
+        except Exception as error:
+            self.answer(error)
+
+    def answer(self, outcome: Any) -> None:
+        guard, call = self._guard, self._context
+        try:
+            if call.over:
+                if not self.is_left:
+                    self.finished("CANCELLED")
+            elif isinstance(outcome, Exception):
+                self._fail(outcome)
+            elif outcome is AGAIN:
+                self.start()
+            elif self._stream:
+                guard.made += sum(map(size_of, outcome))
+                call.reply_all(outcome)
+                self.finished("OK")
+            else:
+                guard.note_size(self._method, len(outcome) if isinstance(outcome, bytes) else 0)
+                call.reply(outcome)
+                self.finished("OK")
+        except Exception as error:  # who made the answer, an append or a sync, must not hear of it
+            self._fail(error)
+
+    def _leave(self) -> None:
+        """To the coroutine, which times the call by itself."""
+        self.is_left = True
+        if self._stream:
+            self._metrics.stream_closed(self._method)
+        self._context.in_task()
+
+    def _fail(self, failure: Exception) -> None:
+        call = self._context
+        ending = self.ending(call, failure)
+        if ending is not None:
+            status, text, metadata = ending
+            call.set_trailing_metadata(metadata)
+            call.fail(status, text)

@@ -12,13 +12,13 @@ Invariants
   got nothing keeps its place.
 - A wake-up is not lost: if its waiter ends before it could try, the next one is woken.
 - New messages wake one waiter of each filter that takes some of them.
-- The number of waiters is bounded; a waiter costs one timer, and nothing while it waits.
+- The number of waiters is bounded; a waiter costs nothing while it waits, and one timer if it has a task.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from typing import Final
@@ -45,18 +45,19 @@ GroupTopicKey = tuple[str, str]
 class Wait:
     """The wait of one receive, over all its attempts."""
 
-    __slots__ = ("_future", "_waits", "filter", "pair")
+    __slots__ = ("_callback", "_future", "_waits", "filter", "pair")
 
     def __init__(self, waits: ReceiveWaits, pair: GroupTopicKey, filter_: Filter) -> None:
         self._waits = waits
         self.filter: Final = filter_
         self._future: asyncio.Future[bool] | None = None
+        self._callback: Callable[[], object] | None = None
         self.pair: Final = pair
 
     @property
     def waiting(self) -> bool:
         """Whether a wake-up would end its wait."""
-        return self._future is not None and not self._future.done()
+        return self._callback is not None or (self._future is not None and not self._future.done())
 
     async def woken(self, until: float) -> bool:
         """True: try again. False: `until` (the loop's time, in s) has come."""
@@ -74,7 +75,22 @@ class Wait:
             timer.cancel()
             self._future = None
 
+    def call_when_woken(self, callback: Callable[[], object]) -> None:
+        """As woken(), without a task: the next wake-up calls back, in the next pass of the loop. The end of
+        the time is the caller's."""
+        assert self._callback is None, "a receive waits once"
+        assert self._future is None, "it waits with a task or without"
+        self._callback = callback
+
+    def stop_waiting(self) -> None:
+        """Nobody calls back any more. The receive keeps its place until it ends, or waits again."""
+        self._callback = None
+
     def wake(self) -> None:
+        if self._callback is not None:
+            callback, self._callback = self._callback, None
+            asyncio.get_running_loop().call_soon(callback)
+            return
         assert self._future is not None, "only a waiting receive is woken"
         assert not self._future.done(), "one wake-up ends one wait"
         self._future.set_result(True)
@@ -136,6 +152,14 @@ class ReceiveWaits:
     @contextmanager
     def enter(self, group: str, topic: str, filter_: Filter = TAKE_ALL) -> Iterator[Wait]:
         """Enters the queue of the pair's waiters. Raises TroveError LIMIT_EXCEEDED."""
+        wait = self.begin(group, topic, filter_)
+        try:
+            yield wait
+        finally:
+            self.end(wait)
+
+    def begin(self, group: str, topic: str, filter_: Filter = TAKE_ALL) -> Wait:
+        """As enter(); end() is to be called later."""
         if self._count >= self._waiters_max:
             raise TroveError(errors.LIMIT_EXCEEDED, f"{self._count} receives are waiting already")
         pair = (group, topic)
@@ -147,12 +171,10 @@ class ReceiveWaits:
                 self._by_topic.setdefault(name, {})[pair] = None
         line.add(wait)
         self._count += 1
-        try:
-            yield wait
-        finally:
-            self._leave(wait)
+        return wait
 
-    def _leave(self, wait: Wait) -> None:
+    def end(self, wait: Wait) -> None:
+        """The receive waits no more."""
         line = self._by_pair[wait.pair]
         line.remove(wait)
         self._count -= 1

@@ -135,7 +135,9 @@ class Delivery(Settling):
         )
         config = self.context.store.topics.get(request.topic)
         by_priority = config is not None and config.by_priority and not orderly
-        for state in self._in_turn(pair, request):
+        wants_all = request.queue_id == ANY_QUEUE and not orderly and not by_priority
+        empty = wants_all and not _may_have_some(pair, self.context.store.consume_queues)
+        for state in () if empty else self._in_turn(pair, request):
             if state.order is not None and not by_priority:
                 receive_in_log_order(self.context, state, request.now_ms)
                 if orderly:
@@ -203,8 +205,7 @@ class Delivery(Settling):
         next_ms = pair.leases.earliest_ms()
         if next_ms is not None and next_ms <= self.context.lease_time.at(now_ms):
             return False
-        queues = self.context.store.consume_queues
-        return not any(_may_have(state, queues) for state in pair.sources.values())
+        return not _may_have_some(pair, self.context.store.consume_queues)
 
     def next_due_ms(self) -> int | None:
         """When due_pairs() will return something; 0 if it does now."""
@@ -492,9 +493,12 @@ class Delivery(Settling):
         return reappending.lowest_live_record(self.context, self.group_topics)
 
 
-def _may_have(state: QueueState, queues: ConsumeQueues) -> bool:
-    """Whether the group may receive something from the queue."""
-    if state.ready or state.held or state.order is not None or state.open.packed.count:
-        return True
-    queue = queues.get(state.topic, state.queue_id)
-    return queue is not None and state.next_offset < queue.max_offset
+def _may_have_some(pair: GroupTopic, queues: ConsumeQueues) -> bool:
+    """Whether the group may receive something from one of the pair's queues."""
+    for state in pair.sources.values():
+        if state.ready or state.held or state.order is not None or state.open.packed.count:
+            return True
+        queue = queues.get(state.topic, state.queue_id)
+        if queue is not None and state.next_offset < queue.max_offset:
+            return True
+    return False

@@ -26,7 +26,7 @@ from broker.server.access.gate import AUTHORIZATION_KEY, DATE_KEY, Caller, Gate
 from broker.server.access.needs import Need, Row
 from broker.server.access.refusals import is_rocketmq
 from broker.server.rocketmq.status import Malformed
-from trovemq_daemon.callback_handlers import Answer, Begin
+from trovemq_daemon.callback_handlers import AGAIN, Answer, Begin
 from trovemq_daemon.handler_guard import bounded_reader
 from trovemq_daemon.peers import peer_of_call
 from trovemq_proto.audit import AUDIT_TOPIC
@@ -114,8 +114,11 @@ class KnownCallers:
             self._admitted.add((who.caller.access_key, who.caller.source, path, request_key))
 
 
-def guarded_begin(gate: Gate, known: KnownCallers, path: str, row: Row, begin: Begin, read: Any) -> Begin:
-    """`begin` with the gate before it, for the bytes of the request. `read`: the method's own reader."""
+def guarded_begin(
+    gate: Gate, known: KnownCallers, path: str, row: Row, begin: Begin, read: Any, *, polls: bool = False
+) -> Begin:
+    """`begin` with the gate before it, for the bytes of the request. `read`: the method's own reader.
+    `polls`: an answer may come much later than its request. Then the call is checked again."""
     assert callable(row.needs), "who may call depends on the request"
     assert row.audit is None, "acts and look-ups are recorded by the coroutine's guard"
     assert row.show is None, "replies are shown whole"
@@ -146,9 +149,22 @@ def guarded_begin(gate: Gate, known: KnownCallers, path: str, row: Row, begin: B
             admit(who, request)
         except TroveError:
             return False
+
+        def answer_late(outcome: Any) -> None:
+            if outcome is not AGAIN and who.generation is not gate.generation:
+                try:
+                    caller = known.caller(path, context)
+                    if caller is None:
+                        outcome = AGAIN
+                    else:
+                        admit(caller, request)
+                except TroveError:
+                    outcome = AGAIN  # the coroutine refuses it
+            answer(outcome)
+
         token = set_creator(who.creator)
         try:
-            return begin(request, context, answer)
+            return begin(request, context, answer_late if polls else answer)
         finally:
             reset_creator(token)
 

@@ -78,6 +78,13 @@ class CheckedContext:
         self._context = context
         self._checks = checks
 
+    def __eq__(self, other: object) -> bool:
+        """As a key it is its call: a callback's notes about the call are found again."""
+        return other is self._context or other is self
+
+    def __hash__(self) -> int:
+        return hash(self._context)
+
     async def read(self) -> Any:
         data = await self._context.read()
         return data if is_end(data) else await self._checks.next(data)

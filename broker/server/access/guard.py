@@ -58,7 +58,13 @@ class AccessGuard:
         if isinstance(handler, CallbackHandler):
             plain = handler.coroutine
             begin = guarded_begin(
-                self._gate, self._known, path, row, handler.begin, plain.request_deserializer
+                self._gate,
+                self._known,
+                path,
+                row,
+                handler.begin,
+                plain.request_deserializer,
+                polls=plain.response_streaming,
             )
             return CallbackHandler(begin, _Guarded(self._gate, path, row, plain).handler(), handler.together)
         if row.needs is Level.OPEN:

@@ -283,14 +283,22 @@ class ClientRegistry:
     @contextmanager
     def receiving(self, client_id: str, call: OpenCall) -> Iterator[None]:
         """A receive of the client runs during the block: so its connection is open."""
-        client = self._clients.get(client_id)
-        if client is None:
-            yield
-            return
-        client.receives.add(call)
+        client = self.begin_receive(client_id, call)
         try:
             yield
         finally:
+            self.end_receive(client, call)
+
+    def begin_receive(self, client_id: str, call: OpenCall) -> Client | None:
+        """As receiving(); end_receive() with the client that this returns is to be called later."""
+        client = self._clients.get(client_id)
+        if client is not None:
+            client.receives.add(call)
+        return client
+
+    @staticmethod
+    def end_receive(client: Client | None, call: OpenCall) -> None:
+        if client is not None:
             client.receives.discard(call)
 
     def terminate(self, client_id: str, now_ms: EpochMs) -> None:

@@ -4,8 +4,9 @@ The stream is: one status, the messages if there are some, the time of delivery
 (docs/rocketmq-protocol.md, "Order of the stream"). Its elements are serialised here, so the
 handler's response_serializer is None.
 
-A receive that finds messages at once needs no task on our own transport: the whole stream is one answer. One
-that has to wait, or whose replies are large, is left to the coroutine, with the messages that it was given.
+On our own transport a receive needs no task: it finds messages at once, or waits for them without one
+(polls.py), and the whole stream is one answer. One whose replies are large is left to the coroutine, with the
+messages that it was given; so is one that must let others look first.
 
 Delivered messages belong to the call until its stream has been written: where the client goes away before,
 they are delivered again without a counted attempt, those that the client cannot have at once
@@ -30,6 +31,7 @@ from broker.server.rocketmq.clients import Client, Subscription
 from broker.server.rocketmq.group_order import GroupOrder
 from broker.server.rocketmq.messages import duration_ms, received
 from broker.server.rocketmq.parts import RocketmqParts
+from broker.server.rocketmq.polls import Poll, Polls
 from broker.server.rocketmq.resources import group_name, topic_to_read
 from broker.server.rocketmq.status import (
     OK_STATUS,
@@ -104,6 +106,7 @@ class Receiver:
         """Messages for calls whose coroutines have not begun."""
         self._resting = False
         """Whether a long look was made in this pass of the loop."""
+        self._polls = Polls(parts, lambda: [_NOTHING, self._delivered_at()])
 
     async def receive(
         self, request: service_pb2.ReceiveMessageRequest, context: Context
@@ -134,18 +137,37 @@ class Receiver:
         self._parts.traffic.fetched(taken.attempt.topic, len(taken.messages), byte_count)
 
     async def _wait_for_some(self, request: service_pb2.ReceiveMessageRequest, context: Context) -> _Taken:
+        poll = self._polls.take(context)
+        if poll is not None:
+            try:
+                return await self._wait_on(poll, context)
+            finally:
+                self._polls.leave_line(poll)
         until = _shared_end(asyncio.get_running_loop().time(), self._polling_s(request, context), context)
         attempt = self._request(request, context)
         with self._parts.registry.receiving(attempt.client_id, context):
             return _Taken.of(attempt, await self.next_runs(attempt, until, context))
 
+    async def _wait_on(self, poll: Poll, context: Context) -> _Taken:
+        """For a poll that is left to its coroutine."""
+        attempt, client = poll.attempt, poll.client
+        runs = await self._runs_in_line(
+            attempt, poll.wait, poll.until, context, client, looked=True, woken=poll.woken
+        )
+        return _Taken.of(attempt, runs)
+
     def begin_receive(
         self, request: service_pb2.ReceiveMessageRequest, context: Context, answer: Answer
     ) -> bool:
-        """As receive, without a task, where messages are there that make small replies."""
-        taken = self._take_now(request, context)
-        if taken is None:
-            return False
+        """As receive, without a task, where messages are there that make small replies, or none are there."""
+        poll = self._polls.get(context)
+        if poll is None:
+            taken = self._take_now(request, context, answer)
+        else:
+            poll.answer = answer
+            taken = self._take_of_poll(poll)
+        if not isinstance(taken, _Taken):
+            return taken
         try:
             replies = self._small_replies(taken, _own_name(request))
         except Exception:
@@ -163,20 +185,50 @@ class Receiver:
             self._parts.traffic.fetched(topic, len(taken.messages), size)
         return True
 
-    def _take_now(self, request: service_pb2.ReceiveMessageRequest, context: Context) -> _Taken | None:
-        """The messages that are there. None if there are none, or the call must not have them now."""
-        parts = self._parts
-        self._polling_s(request, context)  # its refusal is the first
+    def _take_now(
+        self, request: service_pb2.ReceiveMessageRequest, context: Context, answer: Answer
+    ) -> _Taken | bool:
+        """The messages that are there. True: none are, and the call waits for some. False: it is left to its
+        coroutine, because others look first."""
+        parts, delivery = self._parts, self._parts.delivery
+        polling_s = self._polling_s(request, context)  # its refusal is the first
         topic, group = topic_to_read(request.message_queue.topic), group_name(request.group)
-        if self._resting or parts.delivery.seems_empty(group, topic, parts.clock_ms()):
-            return None
+        empty = delivery.seems_empty(group, topic, parts.clock_ms())
+        if self._resting or parts.waits.closed:
+            return False
         attempt = self._request(request, context)
         if parts.registry.has_left(attempt.client_id):
-            return None
-        if parts.waits.has((group, topic), attempt.filter):
-            return None  # they were woken, and look first
-        runs = self._attempt(attempt, context)
-        return _Taken.of(attempt, runs) if runs else None
+            return False
+        if not empty and parts.waits.has((group, topic), attempt.filter):
+            return False  # they were woken, and look first
+        if runs := self._attempt(attempt, context):
+            return _Taken.of(attempt, runs)
+        if delivery.next_visible_ms(group, topic) == 0:
+            return False
+        until = _shared_end(asyncio.get_running_loop().time(), polling_s, context)
+        self._polls.begin(attempt, until, context, answer)
+        return True
+
+    def _take_of_poll(self, poll: Poll) -> _Taken | bool:
+        """As _take_now(), for a poll that was woken. It looks as _runs_in_line() does."""
+        parts, attempt = self._parts, poll.attempt
+        if poll.is_over or self._resting or parts.waits.closed or self._is_gone(poll.client):
+            return False
+        try:
+            poll.attempt = attempt = self._renewed(attempt)
+            runs = self._attempt(attempt, poll.context)
+        except Exception:
+            self._polls.end(poll)
+            raise
+        if runs:
+            self._polls.end(poll)
+            parts.waits.wake(poll.wait.pair)  # there may be more than one call takes
+            return _Taken.of(attempt, runs)
+        poll.woken = False
+        if parts.delivery.next_visible_ms(*poll.wait.pair) == 0:
+            return False
+        poll.wait_for_messages()
+        return True
 
     def _small_replies(self, taken: _Taken, name: v2.Resource | None) -> list[bytes] | None:
         """The whole stream; None where it is large, perhaps only with inflated bodies."""
@@ -303,33 +355,55 @@ class Receiver:
         delivered = self._attempt(attempt, context) if looked else []
         if delivered or waits.closed:
             return delivered
-        group, topic = attempt.group.name, attempt.topic
         client = self._parts.registry.get(attempt.client_id)
-        with waits.enter(group, topic, attempt.filter) as wait:
-            while not delivered and await self._worth_looking(wait, until, looked=looked):
-                looked = True
-                if space is not None and not space.has_capacity():
-                    waits.wake((group, topic))  # who has space looks first
-                    await space.wait_for_capacity()
-                if context.done() or self._is_gone(client):
-                    break
-                check_readable(self._parts.store, topic)  # it may have been deleted meanwhile
-                current = self._parts.groups.require(group)
-                attempt = replace(attempt, group=current, now_ms=self._parts.clock_ms())
-                delivered = self._attempt(attempt, context)
+        with waits.enter(attempt.group.name, attempt.topic, attempt.filter) as wait:
+            return await self._runs_in_line(attempt, wait, until, context, client, space, looked=looked)
+
+    async def _runs_in_line(
+        self,
+        attempt: ReceiveRequest,
+        wait: Wait,
+        until: float,
+        context: Context,
+        client: Client | None,
+        space: ReplySpace | None = None,
+        *,
+        looked: bool,
+        woken: bool = False,
+    ) -> list[DeliveredRun]:
+        """The messages that a waiting receive gets. `woken`: it was woken, and has not looked since."""
+        delivered: list[DeliveredRun] = []
+        waits, pair = self._parts.waits, wait.pair
+        while not delivered and await self._worth_looking(wait, until, looked=looked, woken=woken):
+            looked, woken = True, False
+            if space is not None and not space.has_capacity():
+                waits.wake(pair)  # who has space looks first
+                await space.wait_for_capacity()
+            if context.done() or self._is_gone(client):
+                break
+            attempt = self._renewed(attempt)
+            delivered = self._attempt(attempt, context)
         if delivered or context.done() or self._is_gone(client):
-            waits.wake((group, topic))  # there may be more than one call takes
+            waits.wake(pair)  # there may be more than one call takes
         return delivered
+
+    def _renewed(self, attempt: ReceiveRequest) -> ReceiveRequest:
+        """For another look: topic and group may have been deleted or changed meanwhile. Raises TroveError."""
+        parts = self._parts
+        check_readable(parts.store, attempt.topic)
+        current = parts.groups.require(attempt.group.name)
+        return replace(attempt, group=current, now_ms=parts.clock_ms())
 
     def _is_gone(self, client: Client | None) -> bool:
         """Whether the client, which was known when its call began, has unregistered or expired since."""
         return client is not None and self._parts.registry.get(client.client_id) is not client
 
-    async def _worth_looking(self, wait: Wait, until: float, *, looked: bool) -> bool:
-        """Returns when there may be something; False at `until`. `looked`: the call has looked before."""
+    async def _worth_looking(self, wait: Wait, until: float, *, looked: bool, woken: bool) -> bool:
+        """Returns when there may be something; False at `until`. `looked`: the call has looked before.
+        `woken`: it has been woken since."""
         waits = self._parts.waits
-        if looked and self._parts.delivery.next_visible_ms(*wait.pair) != 0:
-            if not await wait.woken(until):
+        if woken or (looked and self._parts.delivery.next_visible_ms(*wait.pair) != 0):
+            if not woken and not await wait.woken(until):
                 return False
             try:
                 await self._next_pass()

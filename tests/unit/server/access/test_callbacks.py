@@ -13,12 +13,13 @@ from broker.security.creators import present_creator
 from broker.security.quotas import Quota
 from broker.server.access import callbacks
 from broker.server.access.callbacks import KnownCallers
+from broker.server.access.checked_context import CheckedContext
 from broker.server.access.gate import Gate
 from broker.server.access.guard import AccessGuard
 from broker.server.access.needs import ROWS
 from broker.server.rocketmq.status import reader
 from tests.unit.server.access.access_here import CLUSTER, AccessHere, Context, rocketmq_metadata, signed
-from trovemq_daemon.callback_handlers import CallbackHandler
+from trovemq_daemon.callback_handlers import AGAIN, CallbackHandler
 from trovemq_daemon.users import UserKind, new_user
 from trovemq_proto.audit import AUDIT_TOPIC
 from trovemq_proto.errors import TroveError
@@ -84,6 +85,47 @@ def test_a_receive_is_admitted_before_it_takes_messages_without_a_task(here: Acc
     assert answers == [True, False]
     assert received == ["orders"]
     assert made.coroutine.unary_stream is not None
+
+
+def test_a_receive_that_waited_is_checked_again_before_its_answer(here: AccessHere) -> None:
+    for resource in ("Topic:orders", "Group:g"):
+        here.rule("alice", "Sub", resource)
+    begun: list[Any] = []
+
+    def begin(_request: Any, _context: Any, answer: Any) -> bool:
+        begun.append(answer)
+        return True
+
+    async def coroutine(_request: Any, _context: Any) -> AsyncIterator[bytes]:
+        yield b"not called here"
+
+    plain = grpc.unary_stream_rpc_method_handler(
+        coroutine, request_deserializer=reader(service_pb2.ReceiveMessageRequest)
+    )
+    made = AccessGuard(here.gate).handler(RECEIVE, CallbackHandler(begin, plain))
+    queue = v2.MessageQueue(topic=v2.Resource(name="orders"))
+    request = service_pb2.ReceiveMessageRequest(group=v2.Resource(name="g"), message_queue=queue)
+    answers: list[Any] = []
+    data, context = request.SerializeToString(), Context(rocketmq_metadata("alice"))
+    assert made.begin(data, context, answers.append)
+    begun[0]([b"nothing"])
+    here.user("bob")
+    begun[0]([b"nothing"])
+    here.apply(changes.set_quota(here.table.state, "User:alice", Quota(requests_per_s=1)))
+    begun[0]([b"nothing"])
+    assert answers == [[b"nothing"]] * 3, "another user's change, and a quota, refuse no answer"
+    here.apply(changes.set_enabled(here.table.state, "alice", enabled=False))
+    begun[0]([b"nothing"])
+    assert answers[3] is AGAIN
+    assert not made.begin(data, context, answers.append), "the coroutine refuses it"
+
+
+def test_a_checked_context_is_its_call_as_a_key(here: AccessHere) -> None:
+    context: Any = Context(rocketmq_metadata("alice"))
+    checks: Any = None
+    checked = CheckedContext(context, checks)
+    assert {context: "noted"}[checked] == {checked: "noted"}[checked] == "noted"
+    assert Context(rocketmq_metadata("alice")) not in {checked: "noted"}
 
 
 def test_a_call_of_rocketmqs_clients_needs_no_task_with_users(here: AccessHere) -> None:
