@@ -14,13 +14,13 @@ nothing.
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from trovemq_daemon.threads import run_in_thread
+from trovemq_daemon.ticks import sleep_to_tick
 
 INTERVAL_S: Final = 5.0
 GROWN_MIN: Final = 32 << 20
@@ -86,7 +86,7 @@ async def keep_trimmed(policy: TrimPolicy) -> None:
     while trim is not None:
         # The first check is at the start: memory that is free then is not growth.
         await run_in_thread(lambda: _trim_where_wanted(policy, trim))
-        await asyncio.sleep(INTERVAL_S)
+        await sleep_to_tick(INTERVAL_S)
 
 
 def _trim_where_wanted(policy: TrimPolicy, trim: Callable[[int], int]) -> None:

@@ -35,6 +35,7 @@ from trovemq_daemon.addresses import Address
 from trovemq_daemon.logging import set_log_level
 from trovemq_daemon.ops_http import Readiness
 from trovemq_daemon.reply_budget import ReplyBudget
+from trovemq_daemon.ticks import sleep_to_tick
 from trovemq_proto.positions import EpochMs
 from trovemq_proto.v1 import (
     admin_pb2_grpc,
@@ -232,7 +233,7 @@ class BrokerServices:
 
     async def _expire_sessions(self, security: BrokerSecurity) -> None:
         while True:
-            await asyncio.sleep(SESSIONS_INTERVAL_S)
+            await sleep_to_tick(SESSIONS_INTERVAL_S)
             security.sessions.expire(clock_ms())
             security.flush_logs()
 
@@ -242,7 +243,7 @@ class BrokerServices:
     async def _expire_clients(self) -> None:
         expire_at = 0.0
         while True:
-            await asyncio.sleep(EXPIRE_BROKEN_INTERVAL_S)
+            await sleep_to_tick(EXPIRE_BROKEN_INTERVAL_S)
             now = asyncio.get_running_loop().time()
             if now < expire_at:
                 self.registry.expire_broken(self._lease_time())

@@ -15,6 +15,7 @@ from typing import Final
 from broker.fetch.offsets import OffsetKeeper
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
+from trovemq_daemon.ticks import sleep_to_tick
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId
@@ -38,7 +39,7 @@ async def flush_projections(store: MessageStore, interval_ms: int) -> None:
     seen: tuple[int, ...] = ()
     quiet = 0
     while True:
-        await asyncio.sleep(interval_ms / 1000)
+        await sleep_to_tick(interval_ms / 1000)
         now = (store.flushed_offset, store.visible_offset, len(store.lagging))
         quiet = quiet + 1 if now == seen else 0
         seen = now
@@ -52,7 +53,7 @@ async def flush_projections(store: MessageStore, interval_ms: int) -> None:
 async def persist_offsets(keeper: OffsetKeeper, interval_ms: int) -> None:
     """Saves consumer offsets that a commit could not save because its write failed."""
     while True:
-        await asyncio.sleep(interval_ms / 1000)
+        await sleep_to_tick(interval_ms / 1000)
         try:
             await keeper.persist()
         except TroveError as error:
@@ -78,7 +79,10 @@ async def catch_up(store: MessageStore) -> None:
                 effect="queries scan the log",
             )
         logged = stuck
-        await asyncio.sleep(CATCH_UP_PAUSE_S if more else LAG_POLL_S if stuck else LEFT_POLL_S)
+        if more:
+            await asyncio.sleep(CATCH_UP_PAUSE_S)
+        else:
+            await sleep_to_tick(LAG_POLL_S if stuck else LEFT_POLL_S)
 
 
 async def _make_index_file(store: MessageStore) -> bool:
@@ -114,7 +118,7 @@ async def keep_reserve(
         logged = _log_full_disk(store, logged)
         if store.undispatched_bytes:
             on_messages_available(store.dispatch())
-        await asyncio.sleep(SPACE_POLL_S)
+        await sleep_to_tick(SPACE_POLL_S)
 
 
 def _log_full_disk(store: MessageStore, logged: bool) -> bool:
@@ -136,7 +140,7 @@ async def freeze_lasting_objects(topic_count: Callable[[], int]) -> None:
     """
     frozen = max(topic_count(), TOPICS_FROZEN_MIN // 2)
     while True:
-        await asyncio.sleep(FREEZE_POLL_S)
+        await sleep_to_tick(FREEZE_POLL_S)
         if (count := topic_count()) >= 2 * frozen:
             frozen = count
             gc.collect()

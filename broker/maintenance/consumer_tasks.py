@@ -15,6 +15,7 @@ from broker.groups.consumer_state import ConsumerState
 from broker.groups.transactions.transactions import OpenTransaction
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
+from trovemq_daemon.ticks import sleep_to_tick
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset
@@ -88,7 +89,7 @@ async def flush_events_and_renew_leases(
     renew_at_ms = 0
     lease_time, pauses = model.delivery.lease_time, 0
     while True:
-        await asyncio.sleep(model.settings.event_interval_ms / 1000)
+        await sleep_to_tick(model.settings.event_interval_ms / 1000)
         now_ms = clock_ms()
         lease_time.tick(now_ms)
         if lease_time.pause_count > pauses:
@@ -127,7 +128,7 @@ async def check_transactions(
 ) -> None:
     """Asks producers about transactions that they left open."""
     while True:
-        await asyncio.sleep(CHECK_POLL_S)
+        await sleep_to_tick(CHECK_POLL_S)
         next_ms = model.transactions.next_check_ms()
         if next_ms is None or next_ms > clock_ms():
             continue
@@ -139,7 +140,7 @@ async def check_transactions(
 async def save_groups(save: Callable[[], Awaitable[None]], interval_ms: int) -> None:
     """Saves groups that were created by their first use."""
     while True:
-        await asyncio.sleep(interval_ms / 1000)
+        await sleep_to_tick(interval_ms / 1000)
         try:
             await save()
         except TroveError as error:
@@ -151,7 +152,7 @@ async def save_snapshots(
 ) -> None:
     """Saves snapshots of the consumer state, so that a start replays few events."""
     while True:
-        await asyncio.sleep(SNAPSHOT_POLL_S)
+        await sleep_to_tick(SNAPSHOT_POLL_S)
         try:
             work = model.begin_snapshot(clock_ms())
             if work is not None:

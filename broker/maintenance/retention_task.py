@@ -38,6 +38,7 @@ from broker.groups.held_log import (
 from broker.groups.transactions.records import OP_TOPIC
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
+from trovemq_daemon.ticks import sleep_to_tick
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset
@@ -127,7 +128,7 @@ class RetentionTask:
         """Runs until it is cancelled."""
         cleaned_at = time.monotonic()
         while True:
-            await asyncio.sleep(min(self._interval_s, POLL_S))
+            await sleep_to_tick(min(self._interval_s, POLL_S))
             try:
                 disk = await self.look()
                 if time.monotonic() - cleaned_at >= self._interval_s:

@@ -14,6 +14,7 @@ from typing import Final
 
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
+from trovemq_daemon.ticks import sleep_to_tick
 from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.failures import raise_failed_sync
@@ -83,7 +84,7 @@ class TreeTask:
         trees = self._store.trees
         assert trees is not None
         for _ in range(QUIET_POLLS):
-            await asyncio.sleep(POLL_S)
+            await sleep_to_tick(POLL_S)
             if trees.urgent or self._visible != seen:
                 return
 

@@ -41,6 +41,7 @@ from broker.server.rocketmq.status import (
     metadata_value,
 )
 from trovemq_daemon.callback_handlers import Answer
+from trovemq_daemon.ticks import sleep_to_tick
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
@@ -460,7 +461,10 @@ class Receiver:
         while True:
             due_ms = parts.delivery.next_due_ms()
             wait_s = REDELIVERY_TICK_S if due_ms is None else (due_ms - parts.clock_ms()) / 1000
-            await asyncio.sleep(min(max(wait_s, REDELIVERY_TURN_S), REDELIVERY_TICK_S))
+            if wait_s < REDELIVERY_TICK_S:
+                await asyncio.sleep(max(wait_s, REDELIVERY_TURN_S))
+            else:
+                await sleep_to_tick(REDELIVERY_TICK_S)
             parts.waits.wake_pairs(parts.delivery.due_pairs(parts.clock_ms()))
             parts.delivery.make_dead_letters(parts.clock_ms())
 
