@@ -67,6 +67,10 @@ class _TimedCall:
     sends several replies. Its generator may end after the call, and grpcio ends the process when it is asked
     for the peer of a call that is over."""
 
+    waits_for_messages = False
+    waits: dict[str, float] | None = None
+    _peer: str | None = None
+
     def __init__(
         self, method: str, metrics: RpcMetrics, context: Any, *, stream: bool, peer: str | None = None
     ) -> None:
@@ -75,8 +79,6 @@ class _TimedCall:
         self._context = context
         self._peer = peer
         self._stream = stream
-        self.waits_for_messages = False
-        self.waits: dict[str, float] | None = None
         self._started = time.perf_counter()
         if stream:
             metrics.stream_opened(method)
@@ -296,7 +298,14 @@ class _BegunCall(_TimedCall):
         *,
         stream: bool,
     ) -> None:
-        super().__init__(method, guard.metrics, call, stream=stream)
+        # as _TimedCall, without a call more
+        self._method = method
+        self._metrics = guard.metrics
+        self._context: Any = call
+        self._stream = stream
+        self._started = time.perf_counter()
+        if stream:
+            guard.metrics.stream_opened(method)
         self._guard = guard
         self._begin = begin
         self._read = read
@@ -332,7 +341,9 @@ class _BegunCall(_TimedCall):
                 call.reply_all(outcome)
                 self.finished("OK")
             else:
-                guard.note_size(self._method, len(outcome) if isinstance(outcome, bytes) else 0)
+                size = len(outcome) if isinstance(outcome, bytes) else 0
+                if size > UNCOUNTED_SIZE or self._method not in guard.large:
+                    guard.note_size(self._method, size)
                 call.reply(outcome)
                 self.finished("OK")
         except Exception as error:  # who made the answer, an append or a sync, must not hear of it

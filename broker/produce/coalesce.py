@@ -19,10 +19,10 @@ Invariants
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from functools import partial
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from broker.produce.outgoing import OutgoingEncoder, OutgoingMessage
 from trovemq_daemon.callback_handlers import answer_into
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
+from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.records.columns import QueuePart
 from trovemq_store.engine.message_store import AppendResult
 
@@ -51,13 +51,17 @@ _FIRST: Final = np.zeros(1, np.int64)
 _FIRST.flags.writeable = False
 
 
-@dataclass(frozen=True, slots=True)
-class SendOutcome:
+class SendOutcome(NamedTuple):
     """The result of one send: where its messages were stored."""
 
     queue_id: QueueId
     result: AppendResult
 
+
+_new_result = partial(tuple.__new__, AppendResult)
+"""Makes an AppendResult of a tuple of its fields, without a Python call per send."""
+_NO_ORIGINALS: Final = tuple(AppendResult._field_defaults.values())
+"""The last fields of a result without duplicates and gaps."""
 
 Done: TypeAlias = Callable[[SendOutcome | Exception], None]
 """Called once with the result of a send, or the reason why it was not appended. Must not raise."""
@@ -86,7 +90,9 @@ class Coalescer:
         self._chosen: dict[str, QueueId] = {}
         self._waiting_bytes = 0
         self._gathering = self._waits_for_sync = False
-        self._together = False
+        self.block = 0
+        """The number of the present block of `together`; 0 outside of one. In a block nothing is appended."""
+        self._blocks = 0
         self._arrived = 0
 
     async def send(
@@ -112,17 +118,18 @@ class Coalescer:
         )
         return await done
 
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        """Sends that begin in this block belong together: they are appended at its end, unless a sync
-        runs."""
-        self._together = True
-        try:
-            yield
-        finally:
-            self._together = False
-            if self._gathering and not self._waits_for_sync:
-                self._append_groups()
+    def together(self) -> Coalescer:
+        """Sends that begin in this block (`with`) belong together: they are appended at its end, unless a
+        sync runs."""
+        return self
+
+    def __enter__(self) -> None:
+        self._blocks = self.block = self._blocks + 1
+
+    def __exit__(self, *_: object) -> None:
+        self.block = 0
+        if self._gathering and not self._waits_for_sync:
+            self._append_groups()
 
     def begin(
         self,
@@ -154,6 +161,24 @@ class Coalescer:
         )
         self._enqueue(topic, queue_id, records, len(messages), done)
 
+    def begin_checked(
+        self,
+        topic: str,
+        body: bytes,
+        block: bytes,
+        done: Done,
+        *,
+        born_host: bytes,
+        born_timestamp: EpochMs,
+    ) -> None:
+        """As begin(), for one message to any queue that has passed the checks of its protocol; `block`: its
+        encoded properties."""
+        queue_id = self._chosen.get(topic)
+        if queue_id is None:
+            queue_id = self.shared_queue(topic)
+        record = self._encoder.encode_block(topic, queue_id, born_host, body, block, born_timestamp)
+        self._enqueue(topic, queue_id, record, 1, done)
+
     def _queue_for(self, topic: str, queue_id: QueueId) -> QueueId:
         """The named queue, or the one that all sends of this gathering without a queue share."""
         if queue_id >= 0:
@@ -179,7 +204,8 @@ class Coalescer:
             )
         if self._waiting_bytes + len(records) > WAITING_BYTES_MAX:
             raise TroveError(errors.OS_PAGE_CACHE_BUSY, f"{self._waiting_bytes} bytes of sends are waiting")
-        self._schedule()
+        if not self._gathering:
+            self._schedule()
         self._groups.setdefault((topic, queue_id), []).append(_Send(records, count, done))
         self._waiting_bytes += len(records)
         self._arrived += 1
@@ -189,7 +215,7 @@ class Coalescer:
         if not self._gathering:
             self._gathering = True
             self._waits_for_sync = self._commit.before_next_sync(self._append_groups)
-            if not self._waits_for_sync and not self._together:
+            if not self._waits_for_sync and not self.block:
                 asyncio.get_running_loop().call_soon(self._gather, 0, 0, GATHER_TURNS_MAX)
 
     def _gather(self, seen: int, quiet: int, turns_left: int) -> None:
@@ -218,7 +244,9 @@ class Coalescer:
         joined: _Groups = {}
         size = 0
         for queue, sends in groups.items():
-            own_size = sum(len(send.records) for send in sends)
+            own_size = len(sends[0].records)
+            if len(sends) > 1:
+                own_size = sum(len(send.records) for send in sends)
             if size + own_size <= self._batch_size_max and self._appender.joins(queue[0]):
                 joined[queue] = sends
                 size += own_size
@@ -273,19 +301,24 @@ class Coalescer:
         if result.duplicates or result.gaps:
             self._share_parts(sends, queue_id, result)
             return
+        status, physical_offset, _, store_timestamp, queue_offset, _, store_host, positions, *_ = result
         for send in sends:
-            part = AppendResult(
-                result.status,
-                PhysicalOffset(result.physical_offset + begin),
-                len(send.records),
-                result.store_timestamp,
-                QueueOffset(result.first_queue_offset + first),
-                send.count,
-                result.store_host,
-                _FIRST if send.count == 1 else result.positions[first : first + send.count] - begin,
+            size, count = len(send.records), send.count
+            part = _new_result(
+                (
+                    status,
+                    physical_offset + begin,
+                    size,
+                    store_timestamp,
+                    queue_offset + first,
+                    count,
+                    store_host,
+                    _FIRST if count == 1 else positions[first : first + count] - begin,
+                    *_NO_ORIGINALS,
+                )
             )
-            first += send.count
-            begin += len(send.records)
+            first += count
+            begin += size
             send.done(SendOutcome(queue_id, part))
 
     def _share_parts(self, sends: list[_Send], queue_id: QueueId, result: AppendResult) -> None:

@@ -132,3 +132,16 @@ class OutgoingEncoder:
             for message in messages
         ]
         return records[0] if len(records) == 1 else b"".join(records)
+
+    def encode_block(
+        self,
+        topic: str,
+        queue_id: QueueId,
+        born_host: bytes,
+        body: bytes,
+        block: bytes,
+        born_timestamp: EpochMs,
+    ) -> bytes:
+        """As encode(), for a message that has passed the checks of its protocol; `block`: its properties.
+        Raises TroveError PROPERTIES_SIZE_EXCEEDED."""
+        return self._singles(topic, queue_id, born_host).encode(body, block, born_timestamp)

@@ -10,6 +10,7 @@ different compressions. User properties have none of the store's internal ones.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import md5, sha1
 from typing import Final
@@ -71,6 +72,7 @@ GZIP_WINDOW: Final = 31  # zlib's wbits: a gzip header and trailer, the largest 
 
 _IDENTITY: Final = v2.IDENTITY
 _MD5: Final = v2.MD5
+_USUAL_TYPES: Final = (v2.NORMAL, v2.MESSAGE_TYPE_UNSPECIFIED)
 
 Record = bytes | bytearray | memoryview
 
@@ -242,6 +244,44 @@ def outgoing(message: v2.Message, body_size_max: int) -> OutgoingMessage:
         born_ms if 0 < born_ms <= BORN_MS_MAX else EpochMs(0),
         _system_properties(system),
     )
+
+
+def is_usual(system: v2.SystemProperties, user_properties: Mapping[str, str]) -> bool:
+    """Whether the message has nothing but body, id, tag, keys, born host and trace context: the store's form
+    of it is the body as it came and usual_properties(), if no key has a space."""
+    has = system.HasField
+    return not (
+        user_properties
+        or system.message_type not in _USUAL_TYPES
+        or system.message_group
+        or system.body_encoding == v2.GZIP
+        or has("body_digest")
+        or has("delivery_timestamp")
+        or has("priority")
+        or has("orphaned_transaction_recovery_duration")
+        or has("lite_topic")
+    )
+
+
+def usual_properties(system: v2.SystemProperties) -> bytes:
+    """The encoded properties of a usual message, as those of outgoing() are encoded."""
+    text = f"{PROPERTY_UNIQ_KEY}\x01{system.message_id}\x02"
+    if keys := " ".join(system.keys):
+        text += f"{PROPERTY_KEYS}\x01{keys}\x02"
+    if tag := system.tag:
+        text += f"{PROPERTY_TAGS}\x01{tag}\x02"
+    if (host := system.born_host) and len(host) <= SYSTEM_TEXT_SIZE_MAX and host.isprintable():
+        text += f"{PROPERTY_BORN_HOST}\x01{host}\x02"
+    if (context := system.trace_context) and _storable(context):
+        text += f"{PROPERTY_TRACE_CONTEXT}\x01{context}\x02"
+    return text.encode()
+
+
+def born_ms_of(system: v2.SystemProperties, now_ms: EpochMs) -> EpochMs:
+    """The born time that a record has."""
+    born = system.born_timestamp
+    born_ms = born.seconds * 1000 + born.nanos // 1_000_000
+    return EpochMs(born_ms) if 0 < born_ms <= BORN_MS_MAX else now_ms
 
 
 def _identity_body(message: v2.Message, body_size_max: int) -> bytes:

@@ -57,7 +57,7 @@ def check_message(message: v2.Message, body_size_max: int, delivery_ms_max: int)
             body_size_max=body_size_max,
         )
     system = message.system_properties
-    if message.user_properties or not _are_usual(system):
+    if message.user_properties or not are_usual(system):
         _check_texts(message)
     if system.HasField("orphaned_transaction_recovery_duration"):
         recovery_ms = duration_ms(system.orphaned_transaction_recovery_duration)
@@ -86,7 +86,7 @@ def check_message(message: v2.Message, body_size_max: int, delivery_ms_max: int)
             )
 
 
-def _are_usual(system: v2.SystemProperties) -> bool:
+def are_usual(system: v2.SystemProperties) -> bool:
     """Whether one look shows that tag, keys and message id are fine: most messages' are. If not, they may be
     fine all the same."""
     message_id = system.message_id

@@ -66,11 +66,20 @@ def reply_of(messages: Sequence[v2.Message], stored: list[Stored]) -> service_pb
 
 
 _OK_FIELD: Final = b"\x0a" + OK_SIZED
+_SMALL: Final = [bytes((number,)) for number in range(0x80)]
+_ID_SIZE_SHORT: Final = (0x7F - len(_OK_FIELD) - 2 * 2 - 11) // 2
+"""Bytes of a message id that two times leave the entry's size below 0x80, with the longest offset."""
 
 
 def reply_of_one(message_id: str, queue_offset: QueueOffset) -> bytes:
     """The serialised reply to a send of one message that is stored as durably as the flush mode promises."""
     text = message_id.encode()
+    if len(text) <= _ID_SIZE_SHORT:
+        # all sizes are one byte each
+        size = _SMALL[len(text)]
+        offset = b"\x20" + write_varint(queue_offset) if queue_offset else b""
+        entry = b"%b\x12%b%b\x1a%b%b%b" % (_OK_FIELD, size, text, size, text, offset)
+        return b"%b\x12%b%b" % (_OK_FIELD, _SMALL[len(entry)], entry)
     sized = write_varint(len(text)) + text
     offset = b"\x20" + write_varint(queue_offset) if queue_offset else b""
     entry = b"%b\x12%b\x1a%b%b" % (_OK_FIELD, sized, sized, offset)

@@ -13,12 +13,20 @@ from typing import Any, Final
 
 from broker.groups.timers.recall_handle import encode_recall_handle
 from broker.produce.append import batch_size_limit
-from broker.produce.coalesce import SendOutcome
+from broker.produce.coalesce import Done, SendOutcome
 from broker.produce.outgoing import OutgoingMessage
-from broker.server.rocketmq.messages import duration_ms, outgoing, peer_host, timestamp_ms
+from broker.server.rocketmq.messages import (
+    born_ms_of,
+    duration_ms,
+    is_usual,
+    outgoing,
+    peer_host,
+    timestamp_ms,
+    usual_properties,
+)
 from broker.server.rocketmq.parts import RocketmqParts
 from broker.server.rocketmq.resources import message_types, topic_to_send
-from broker.server.rocketmq.send_checks import check_message, kind_of
+from broker.server.rocketmq.send_checks import are_usual, check_message, kind_of
 from broker.server.rocketmq.send_replies import Stored, reply_of, reply_of_one
 from broker.server.rocketmq.status import Context, client_id_of
 from trovemq_daemon.callback_handlers import Answer, answer_into
@@ -41,6 +49,7 @@ CHECKED_STEP: Final = 32
 """The most messages that are checked, or converted, in one step; more of them need a task."""
 _PLAIN: Final = (v2.NORMAL, v2.PRIORITY)
 """Types that are appended at once, to any queue."""
+TOPICS_KNOWN: Final = 16_384  # with a configuration that takes usual messages
 
 
 class Sender:
@@ -49,6 +58,11 @@ class Sender:
         settings = parts.store.settings
         self._body_size_max = settings.body_size_max
         self._inflated_max = max(batch_size_limit(settings), settings.body_size_max)
+        self._topics = parts.store.topics
+        self._usual_topics: dict[str, TopicConfig] = {}
+        """By the name in a request: the configuration with which a usual message was accepted."""
+        self._accepting_block = 0
+        """The coalescer's block in which new messages were accepted; nothing changes in a block."""
 
     async def send(
         self, request: service_pb2.SendMessageRequest, context: Context
@@ -75,27 +89,82 @@ class Sender:
     def begin_send(self, request: service_pb2.SendMessageRequest, context: Context, answer: Answer) -> bool:
         """As send, without a task, for messages that are appended at once, to any queue."""
         messages = request.messages
-        if self._parts.group_commit.full or len(messages) > CHECKED_STEP:
+        count = len(messages)
+        block = self._parts.coalescer.block
+        accepting = block != 0 and block == self._accepting_block
+        if not accepting and self._parts.group_commit.full:
             return False
-        if len(messages) == 1:
-            return self._begin_one(messages[0], context, answer)
+        if count == 1:
+            message = messages[0]
+            if self._begin_usual(message, context, answer, accepting=accepting):
+                return True
+            return self._begin_one(message, context, answer)
+        if count > CHECKED_STEP:
+            return False
         send, ready, kinds = finished(self._checked(messages, context))
         if not _all_plain(kinds):
             return False
         self._begin_plain(messages, send, ready, answer)
         return True
 
+    def _begin_usual(self, message: v2.Message, context: Context, answer: Answer, *, accepting: bool) -> bool:
+        """As _begin_one, for the usual message to a topic that has accepted one: the same checks, made
+        together. False, and nothing was done, for any other. `accepting`: new messages are accepted."""
+        resource, system, body = message.topic, message.system_properties, message.body
+        topic = resource.name
+        config = self._usual_topics.get(topic)
+        if (
+            config is None
+            or self._topics.get(topic) is not config
+            or resource.resource_namespace
+            or not 0 < len(body) <= self._body_size_max
+            or not is_usual(system, message.user_properties)
+            or not are_usual(system)
+        ):
+            return False
+        parts = self._parts
+        if not accepting:
+            parts.appender.check_accepting()
+            self._accepting_block = parts.coalescer.block
+        parts.coalescer.begin_checked(
+            topic,
+            body,
+            usual_properties(system),
+            self._answering(topic, message, answer),
+            born_host=peer_host(context.peer()),
+            born_timestamp=born_ms_of(system, parts.clock_ms()),
+        )
+        return True
+
     def _begin_one(self, message: v2.Message, context: Context, answer: Answer) -> bool:
-        """As begin_send, for the usual request: the same checks, with fewer calls and objects."""
+        """As begin_send, for one message, with fewer calls and objects."""
         parts = self._parts
         now_ms = parts.clock_ms()
         topic = topic_to_send(message.topic)
         check_message(message, self._body_size_max, now_ms + parts.settings.delivery_delay_max_ms)
-        _, (kind,) = self._check_topic(topic, (message,))
+        config, (kind,) = self._check_topic(topic, (message,))
         ready = outgoing(message, self._body_size_max)
         if kind not in _PLAIN:
             return False
-        traffic, message_id = parts.traffic, ready.unique_key
+        if kind == v2.NORMAL and topic == message.topic.name:
+            if len(self._usual_topics) >= TOPICS_KNOWN:
+                self._usual_topics.clear()
+            self._usual_topics[topic] = config
+        parts.coalescer.begin(
+            topic,
+            ANY_QUEUE,
+            (ready,),
+            self._answering(topic, message, answer),
+            born_host=peer_host(context.peer()),
+            now_ms=now_ms,
+            checked=True,
+        )
+        return True
+
+    def _answering(self, topic: str, message: v2.Message, answer: Answer) -> Done:
+        """Answers when the message is as durable as the flush mode promises."""
+        parts = self._parts
+        traffic, message_id = parts.traffic, message.system_properties.message_id
 
         def stored(outcome: SendOutcome | Exception) -> None:
             if isinstance(outcome, Exception):
@@ -115,16 +184,7 @@ class Sender:
                 traffic.refused(error.symbol)
                 answer(reply_of((message,), [Stored(result, error=error)]))
 
-        parts.coalescer.begin(
-            topic,
-            ANY_QUEUE,
-            (ready,),
-            stored,
-            born_host=peer_host(context.peer()),
-            now_ms=now_ms,
-            checked=True,
-        )
-        return True
+        return stored
 
     def _checked(
         self, messages: Sequence[v2.Message], context: Context

@@ -1,0 +1,131 @@
+"""SendMessage of usual messages, whose checks are made together: as those of any other message."""
+
+from __future__ import annotations
+
+import gzip
+from typing import Any
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.engine import NOW_MS, read_queue
+from tests.support.fake_loop import run, turns
+from tests.support.rocketmq_parts import Parts, message
+from tests.support.rpc_context import RpcContext
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueId
+from trovemq_proto.records import Message
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_proto.rocketmq.v2 import service_pb2 as service
+
+
+def begin(parts: Parts, sent: v2.Message) -> list[Any] | None:
+    """The answers so far; None if the send was left to a task."""
+    request, answers = service.SendMessageRequest(messages=[sent]), list[Any]()
+    try:
+        begun = parts.sender.begin_send(request, usual_context(), answers.append)
+    except TroveError as error:
+        return [error]
+    return answers if begun else None
+
+
+def stored(parts: Parts, topic: str) -> list[Message]:
+    return [one for queue_id in range(4) for one in read_queue(parts.store, topic, QueueId(queue_id))]
+
+
+TEXTS = st.one_of(st.text(alphabet="k1 \t|_é\x01", max_size=4), st.sampled_from(["", "tag", "a" * 1_025]))
+SENT_AT_ONCE: Any = st.lists(
+    st.fixed_dictionaries(
+        {"topic": st.sampled_from(["orders", "mixed", "steps", "nowhere", "a b"])},
+        optional={
+            "body": st.sampled_from([b"", b"x", bytes(2_000), gzip.compress(b"text", mtime=0)]),
+            "message_id": st.one_of(st.sampled_from(["", "M1", "M" * 60, "é"]), TEXTS),
+            "keys": st.lists(TEXTS, max_size=3),
+            "properties": st.dictionaries(st.sampled_from(["p", "KEYS", ""]), TEXTS, max_size=1),
+            "tag": TEXTS,
+            "born_host": TEXTS,
+            "trace_context": TEXTS,
+            "message_type": st.sampled_from([v2.NORMAL, v2.FIFO, v2.LITE, v2.PRIORITY]),
+            "message_group": st.sampled_from(["", "g"]),
+            "priority": st.integers(-1, 3),
+            "lite_topic": st.just(""),
+            "born_timestamp": st.sampled_from([-1, 0, 1_700_000_000_123, 253_402_300_799_999]).map(
+                lambda ms: Timestamp(seconds=ms // 1_000, nanos=ms % 1_000 * 1_000_000)
+            ),
+            "body_digest": st.sampled_from([v2.Digest(), v2.Digest(type=v2.MD5, checksum="0")]),
+            "orphaned_transaction_recovery_duration": st.sampled_from([-1, 5]).map(
+                lambda seconds: Duration(seconds=seconds)
+            ),
+        },
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@pytest.mark.slow
+@given(st.lists(SENT_AT_ONCE, min_size=1, max_size=3), st.booleans())
+@settings(max_examples=50, deadline=None)
+def test_a_usual_message_is_checked_stored_and_answered_as_any(blocks: Any, drained: bool) -> None:
+    """Sends of some blocks, by the short way where they may take it, and by none of them."""
+
+    async def scene() -> None:
+        short, long = Parts(), Parts()
+        found: list[list[Any]] = []
+        for parts in (short, long):
+            topics: Any = parts.sender._usual_topics if parts is short else NeverKnown()
+            vars(parts.sender)["_usual_topics"] = topics
+            answers: list[Any] = []
+            for number, block in enumerate([[{"topic": "orders"}], *blocks]):
+                if drained and number == len(blocks):
+                    parts.appender.hold(TroveError(errors.SERVICE_NOT_AVAILABLE, "planted"))
+                with parts.coalescer.together():
+                    answers += [begin(parts, message(**fields)) for fields in block]
+                await turns()
+            found.append([plain(answer) for answer in answers])
+        assert found[0] == found[1]
+        for topic in ("orders", "mixed", "steps"):
+            assert stored(short, topic) == stored(long, topic)
+        assert counted(short) == counted(long)
+        assert short.store.end_offset == long.store.end_offset
+
+    run(scene())
+
+
+def counted(parts: Parts) -> Any:
+    traffic = parts.traffic
+    sizes = {topic: (one.counts, one.total) for topic, one in traffic.message_sizes.items()}
+    return traffic.messages_in, traffic.bytes_in, traffic.refusals, sizes
+
+
+class NeverKnown(dict[str, Any]):
+    """Topics none of which has accepted a usual message."""
+
+    def get(self, *_: Any) -> None:
+        return None
+
+
+def plain(answers: list[Any] | None) -> Any:
+    """The answers in a form that can be compared."""
+    return answers and [str(one) if isinstance(one, Exception) else one for one in answers]
+
+
+def test_the_short_way_is_the_one_of_official_clients() -> None:
+    async def scene() -> None:
+        parts = Parts()
+        sent = message(tag="t", keys=["k"], born_host="host", message_type=v2.NORMAL)
+        sent.system_properties.born_timestamp.FromMilliseconds(NOW_MS)
+        assert not parts.sender._begin_usual(sent, usual_context(), [].append, accepting=False)
+        assert begin(parts, sent) == []
+        await turns()
+        assert parts.sender._begin_usual(sent, usual_context(), [].append, accepting=False)
+
+    run(scene())
+
+
+def usual_context() -> Any:
+    return RpcContext()
