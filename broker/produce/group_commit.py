@@ -86,10 +86,17 @@ class GroupCommit:
         self._settings = settings
         self._on_messages_available = on_messages_available
         self._waiters: deque[_Waiter] = deque()
-        self._wanted = asyncio.Event()
         self._capacity = asyncio.Event()
         self._thread = SyncThread()
         self._timer: asyncio.TimerHandle | None = None
+        # The worker. It rests, or gathers, or a sync runs, or it waits to repeat one.
+        self._loop: asyncio.AbstractEventLoop
+        self._ended: asyncio.Future[None]
+        self._wanted = False
+        self._resting = False
+        self._interval: asyncio.TimerHandle | None = None
+        self._thorough_at = 0.0
+        self._work: Flushable | None = None  # the sync that began last
         self._closing = False
         self._syncing = False
         self._before_sync: list[Callable[[], None]] = []
@@ -109,7 +116,7 @@ class GroupCommit:
             self._timer = None
         self._arm_timer()
         self._capacity.set()
-        self._wanted.set()
+        self._want()
 
     # --- for producers ------------------------------------------------------------------------------
     @property
@@ -129,7 +136,7 @@ class GroupCommit:
     def appended(self) -> None:
         """Notifies the worker that the log grew."""
         if self._settings.mode == "sync" or self.full:
-            self._wanted.set()
+            self._want()
 
     def before_next_sync(self, action: Callable[[], None]) -> bool:
         """Runs `action` once, before the next sync begins or when the running one takes longer than
@@ -140,7 +147,7 @@ class GroupCommit:
             loop = asyncio.get_running_loop()
             self._gather_timer = loop.call_later(self._settings.gather_max_ms / 1000, self._run_before_sync)
         self._before_sync.append(action)
-        self._wanted.set()
+        self._want()
         return True
 
     def when_durable(self, end: PhysicalOffset, resolve: Resolve) -> None:
@@ -156,7 +163,7 @@ class GroupCommit:
             return
         deadline = asyncio.get_running_loop().time() + self._settings.sync_flush_timeout_ms / 1000
         self._add(_Waiter(end, deadline, resolve))
-        self._wanted.set()
+        self._want()
         self._arm_timer()
 
     def _add(self, waiter: _Waiter) -> None:
@@ -177,7 +184,7 @@ class GroupCommit:
             async with asyncio.timeout(self._settings.append_wait_max_ms / 1000):
                 while self.full and self.failure is None:
                     self._capacity.clear()
-                    self._wanted.set()
+                    self._want()
                     await self._capacity.wait()
         except TimeoutError:
             raise TroveError(
@@ -207,54 +214,113 @@ class GroupCommit:
     # --- the worker ---------------------------------------------------------------------------------
     async def run(self) -> None:
         """Serves until `stop`. Raises TroveError STORE_FAILED when a sync failed or `fail` was called."""
-        loop = asyncio.get_running_loop()
-        thorough_at = loop.time() + self._settings.thorough_interval_ms / 1000
-        while not self._closing:
-            await self._next_turn()
-            if self._before_sync:
-                await self._gather()
+        self._loop = asyncio.get_running_loop()
+        self._ended = self._loop.create_future()
+        self._put_off_thorough()
+        self._rest()
+        try:
+            await self._ended
+        finally:
+            self._resting = False
+            self._cancel_interval()
+
+    def _want(self) -> None:
+        """Something is to be done: in the next turn of the loop, so that one sync covers all that this turn
+        appends, or after the running sync."""
+        self._wanted = True
+        if self._resting:
+            self._resting = False
+            self._cancel_interval()
+            self._loop.call_soon(self._look)
+
+    def _rest(self) -> None:
+        """Waits until something is wanted; in async mode for an interval at most."""
+        self._resting = True
+        if self._wanted:
+            self._want()
+        elif self._settings.mode == "async":
+            self._interval = self._loop.call_later(self._settings.flush_interval_ms / 1000, self._want)
+
+    def _cancel_interval(self) -> None:
+        if self._interval is not None:
+            self._interval.cancel()
+            self._interval = None
+
+    def _look(self) -> None:
+        self._wanted = False
+        if self._before_sync:
+            self._gather(GATHER_TURNS)
+        else:
+            self._proceed()
+
+    def _gather(self, turns_left: int) -> None:
+        """Lets the loop answer callers and read calls that have arrived before the next sync begins: the more
+        appends one sync covers, the fewer syncs there are. With nothing to do this takes a fraction of a
+        sync."""
+        if turns_left:
+            self._loop.call_soon(self._gather, turns_left - 1)
+        else:
+            self._proceed()
+
+    def _proceed(self) -> None:
+        """Begins a sync if one is worth it."""
+        if self._ended.done():  # cancelled
+            return
+        try:
             if self.failure is not None:
                 raise _store_failed(self.failure) from self.failure
             self._run_before_sync()
-            thorough = loop.time() >= thorough_at
-            if self._worth_a_sync(thorough):
-                await self._flush()
-            if thorough:
-                thorough_at = loop.time() + self._settings.thorough_interval_ms / 1000
-        self._run_before_sync()
-        while self.unsynced_bytes > 0:  # includes bytes that were appended during the last sync
-            await self._flush()
+            if self._worth_a_sync():
+                self._begin_sync()
+            elif self._closing:
+                self._ended.set_result(None)
+            else:
+                self._rest()
+        except BaseException as error:
+            self._ended.set_exception(error)
 
-    async def _next_turn(self) -> None:
-        if self._settings.mode == "sync":
-            await self._wanted.wait()
-        else:
-            try:
-                async with asyncio.timeout(self._settings.flush_interval_ms / 1000):
-                    await self._wanted.wait()
-            except TimeoutError:
-                pass
-        self._wanted.clear()
-
-    def _worth_a_sync(self, thorough: bool) -> bool:
+    def _worth_a_sync(self) -> bool:
         dirty = self.unsynced_bytes
-        if self._waiters or thorough or self._settings.mode == "sync":
+        if self._settings.mode == "sync" or self._closing:
             return dirty > 0
-        return dirty > 0 and dirty >= self._settings.least_pages * PAGE_SIZE
+        thorough = self._loop.time() >= self._thorough_at
+        if thorough:
+            self._put_off_thorough()
+        return dirty > 0 and (
+            thorough or bool(self._waiters) or dirty >= self._settings.least_pages * PAGE_SIZE
+        )
 
-    async def _flush(self) -> None:
+    def _put_off_thorough(self) -> None:
+        self._thorough_at = self._loop.time() + self._settings.thorough_interval_ms / 1000
+
+    def _begin_sync(self) -> None:
+        assert not self._resting, "nothing else begins meanwhile"
+        self._work = self._store.begin_flush()
+        assert self._work is not None, "unsynced bytes are dirty"
+        self._syncing = self._settings.mode == "sync" and not self._closing
+        self._thread.start(self._work.run, self._synced)
+
+    def _synced(self, failure: BaseException | None) -> None:
+        """A sync is over: what it covered is published and acknowledged in this callback."""
+        if self._ended.done():  # cancelled
+            return
         try:
-            work = self._store.begin_flush()
-            if work is None:
-                return
-            self._syncing = self._settings.mode == "sync" and not self._closing
-            await self._thread.run(work.run)
-            grown = self._store.finish_flush(work)
+            if self._finish(failure):
+                self._capacity.set()
+                self._rest()
+        except BaseException as error:
+            self._ended.set_exception(error)
+
+    def _finish(self, failure: BaseException | None) -> bool:
+        """False if the sync is repeated in a moment."""
+        try:
+            if failure is not None:
+                raise failure
+            grown = self._store.finish_flush(self._work)
         except StorageError as error:
-            if error.no_descriptor:  # for the sync of a directory: nothing is lost, the sync is repeated
-                await asyncio.sleep(RETRY_PAUSE_S)
-                self._wanted.set()
-                return
+            if error.no_descriptor:  # for the sync of a directory: nothing is lost
+                self._loop.call_later(RETRY_PAUSE_S, self._repeat)
+                return False
             self.fail(error)
             raise _store_failed(error) from error
         finally:
@@ -262,14 +328,11 @@ class GroupCommit:
         self.flush_count += 1
         self._on_messages_available(grown)
         self._resolve_up_to(self._store.flushed_offset)
-        self._capacity.set()
+        return True
 
-    async def _gather(self) -> None:
-        """Lets the loop answer callers and read calls that have arrived before the next sync begins: the more
-        appends one sync covers, the fewer syncs there are. With nothing to do this takes a fraction of a
-        sync."""
-        for _ in range(GATHER_TURNS):
-            await asyncio.sleep(0)
+    def _repeat(self) -> None:
+        self._wanted = True
+        self._rest()
 
     def _run_before_sync(self) -> None:
         if self._gather_timer is not None:
@@ -308,13 +371,13 @@ class GroupCommit:
         self._run_before_sync()  # each gets the error from the store
         while self._waiters:
             self._waiters.popleft().resolve(_store_failed(self.failure))
-        self._wanted.set()
+        self._want()
         self._capacity.set()
 
     def stop(self) -> None:
         """Asks the worker to end after a last sync of whatever is dirty."""
         self._closing = True
-        self._wanted.set()
+        self._want()
 
     def close(self) -> None:
         """Ends the thread; call when the worker has ended."""

@@ -1,7 +1,7 @@
 """The thread that syncs: one call at a time, so that a disk that stands still stops nobody else.
 
-A call costs a queue, a call of the event loop from the thread, and one future: a third of a pool's, whose
-futures, locks and records of each call a single caller does not need.
+A call costs a queue and a call of the event loop from the thread. A pool's futures, locks and records of each
+call are not needed for a single caller.
 """
 
 from __future__ import annotations
@@ -12,26 +12,24 @@ from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
 
-Call = tuple[Callable[[], None], asyncio.Future[None]]
+Done = Callable[[BaseException | None], None]
 
 
 class SyncThread:
     """Runs calls in a thread of its own, which begins with the first one."""
 
     def __init__(self) -> None:
-        self._calls: SimpleQueue[Call | None] = SimpleQueue()
+        self._calls: SimpleQueue[tuple[Callable[[], None], Done] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    async def run(self, call: Callable[[], None]) -> None:
-        """Returns when the call has; raises its exception. A cancellation leaves the call running."""
-        loop = asyncio.get_running_loop()
+    def start(self, call: Callable[[], None], done: Done) -> None:
+        """Runs `call` in the thread, then `done` on the loop with its exception."""
         if self._thread is None:
+            loop = asyncio.get_running_loop()
             thread = threading.Thread(target=self._serve, args=(loop,), name="flush", daemon=True)
             thread.start()
             self._thread = thread  # if there can be one: else nobody would take the calls
-        future: asyncio.Future[None] = loop.create_future()
-        self._calls.put((call, future))
-        await future
+        self._calls.put((call, done))
 
     def close(self) -> None:
         """Waits for the calls, and ends the thread."""
@@ -41,20 +39,11 @@ class SyncThread:
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         while (asked := self._calls.get()) is not None:
-            call, future = asked
+            call, done = asked
             failure: BaseException | None = None
             try:
                 call()
             except BaseException as error:  # whatever it is, it is the caller's
                 failure = error
             with suppress(RuntimeError):  # the loop is closed: nobody waits
-                loop.call_soon_threadsafe(_answer, future, failure)
-
-
-def _answer(future: asyncio.Future[None], failure: BaseException | None) -> None:
-    if future.done():  # cancelled
-        return
-    if failure is None:
-        future.set_result(None)
-    else:
-        future.set_exception(failure)
+                loop.call_soon_threadsafe(done, failure)

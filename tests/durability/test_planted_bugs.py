@@ -26,8 +26,8 @@ BUGS = (
     Planted(
         "acknowledged while the sync runs",
         "broker/produce/group_commit.py",
-        "            await self._thread.run(work.run)\n",
-        "            asyncio.ensure_future(self._thread.run(work.run))\n",
+        "        self._thread.start(self._work.run, self._synced)\n",
+        "        self._thread.start(self._work.run, lambda _failure: None)\n        self._synced(None)\n",
         ("tests/unit/produce/test_group_commit.py::test_appends_that_come_during_a_sync_share_the_next_one",),
     ),
     Planted(

@@ -28,7 +28,7 @@ from broker.daemon.broker_services import BrokerServices as AllServices
 from broker.daemon.security import BrokerSecurity
 from broker.daemon.services import open_consumer_state
 from broker.daemon.settings import BrokerSettings
-from broker.produce.sync_thread import SyncThread
+from broker.produce.sync_thread import Done, SyncThread
 from broker.security.sealing import KEY_SIZE, SealingKey, key_file_content
 from broker.security.table import SecurityTable
 from broker.server.monitoring.traffic import Traffic
@@ -119,9 +119,13 @@ class InlineExecutor(ThreadPoolExecutor):
 class InlineSync(SyncThread):
     """Syncs in the caller's thread, and lets others have a turn."""
 
-    async def run(self, call: Callable[[], None]) -> None:
-        call()
-        await asyncio.sleep(0)
+    def start(self, call: Callable[[], None], done: Done) -> None:
+        failure: BaseException | None = None
+        try:
+            call()
+        except BaseException as error:  # as the thread does
+            failure = error
+        asyncio.get_running_loop().call_soon(done, failure)
 
 
 def clock_ms() -> EpochMs:

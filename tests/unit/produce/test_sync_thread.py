@@ -26,6 +26,19 @@ def play(scene: Callable[[SyncThread], Coroutine[None, None, None]]) -> None:
         thread.close()
 
 
+async def run(thread: SyncThread, call: Callable[[], None]) -> None:
+    """Returns when the call has; raises its exception."""
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def done(failure: BaseException | None) -> None:
+        assert threading.current_thread() is threading.main_thread()
+        if not ended.done():  # cancelled
+            ended.set_result(None) if failure is None else ended.set_exception(failure)
+
+    thread.start(call, done)
+    await ended
+
+
 def fail() -> None:
     raise OSError("the disk")
 
@@ -34,7 +47,7 @@ def test_calls_run_one_after_the_other_in_one_other_thread() -> None:
     names: list[str] = []
 
     async def scene(thread: SyncThread) -> None:
-        calls = [thread.run(lambda: names.append(threading.current_thread().name)) for _ in range(20)]
+        calls = [run(thread, lambda: names.append(threading.current_thread().name)) for _ in range(20)]
         await asyncio.gather(*calls)
 
     play(scene)
@@ -44,8 +57,8 @@ def test_calls_run_one_after_the_other_in_one_other_thread() -> None:
 def test_the_caller_gets_the_error_and_the_thread_stays() -> None:
     async def scene(thread: SyncThread) -> None:
         with pytest.raises(OSError, match="the disk"):
-            await thread.run(fail)
-        await thread.run(lambda: None)
+            await run(thread, fail)
+        await run(thread, lambda: None)
 
     play(scene)
 
@@ -62,14 +75,14 @@ def test_a_caller_that_is_cancelled_leaves_its_call_running(call_fails: bool) ->
             fail()
 
     async def scene(thread: SyncThread) -> None:
-        waiting = asyncio.ensure_future(thread.run(call))
+        waiting = asyncio.ensure_future(run(thread, call))
         while not begun.is_set():
             await asyncio.sleep(0)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         assert not ended.is_set()
         may_end.set()
-        await thread.run(lambda: None)
+        await run(thread, lambda: None)
         assert ended.is_set()
 
     play(scene)
@@ -84,7 +97,7 @@ def test_close_waits_for_a_call_whose_loop_is_closed() -> None:
         ended.set()
 
     async def leave(thread: SyncThread) -> None:
-        waiting = asyncio.ensure_future(thread.run(call))
+        waiting = asyncio.ensure_future(run(thread, call))
         while not begun.is_set():
             await asyncio.sleep(0)
         waiting.cancel()
@@ -104,9 +117,9 @@ def test_a_sync_waited_for_ever_after_the_machine_had_no_thread(monkeypatch: pyt
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", refuse)
             with pytest.raises(RuntimeError, match="new thread"):
-                await thread.run(lambda: None)
+                await run(thread, lambda: None)
             thread.close()
-        await thread.run(lambda: None)
+        await run(thread, lambda: None)
 
     play(scene)
 
