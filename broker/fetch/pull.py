@@ -99,8 +99,15 @@ class Puller:
 
     def pull(self, request: PullRequest) -> PullResult:
         """Raises TroveError TOPIC_NOT_FOUND, QUEUE_NOT_FOUND, OFFSET_OUT_OF_RANGE, REQUEST_ILLEGAL."""
+        topic, queue_id, offset, messages_max, bytes_max, tags = request
+        queue = self._store.consume_queues.get(topic, queue_id)
+        plain = not tags and messages_max >= 0 and bytes_max >= 0
+        if plain and queue is not None and queue.max_offset - offset == 1:
+            last = self._last(queue, offset)
+            if last is not None:
+                return last
         _check(request)
-        queue = find_queue(self._store, request.topic, request.queue_id)
+        queue = find_queue(self._store, topic, queue_id)
         low = queue.min_offset if queue is not None else QUEUE_ORIGIN
         high = queue.max_offset if queue is not None else QUEUE_ORIGIN
         if not low <= request.offset <= high:
@@ -138,6 +145,29 @@ class Puller:
             gathered.keep_tags(frozenset(request.tags))
         return gathered.result(QueueOffset(request.offset + scanned), low, high)
 
+    def _last(self, queue: ConsumeQueue, offset: QueueOffset) -> PullResult | None:
+        """The queue's last message, as one gets it who has waited for it. None if _read_few() would return
+        None."""
+        store, low = self._store, queue.min_offset
+        if offset < low:
+            return None
+        try:
+            ((place, size, _),) = queue.few_units(offset, 1)
+            if place < self._checked_from or place < store.min_offset or place + size > store.visible_offset:
+                return None
+            data = store.read(PhysicalOffset(place), size)
+        except StorageError:
+            return None
+        fields = read_fields(data, 0, len(data))
+        if (
+            fields is None
+            or fields.size != size
+            or _OFFSETS.unpack_from(data, QUEUE_OFFSET_AT) != (offset, place)
+        ):
+            return None
+        high = QueueOffset(offset + 1)
+        return PullResult([data], 1, size, high, low, high)
+
     def _read_few(
         self, request: PullRequest, queue: ConsumeQueue, count: int, low: QueueOffset, high: QueueOffset
     ) -> PullResult | None:
@@ -162,7 +192,7 @@ class Puller:
     def _runs(self, request: PullRequest, units: Sequence[Unit]) -> list[Run] | None:
         """The records that fit; adjacent ones are joined into runs. None if one of them is not in the part of
         the log that may be read without checks."""
-        left = self._bytes_max(request)
+        left = self.bytes_max(request)
         begin, end = max(self._store.min_offset, self._checked_from), self._store.visible_offset
         runs: list[Run] = []
         after = -1
@@ -181,12 +211,13 @@ class Puller:
             after = place + size
         return runs
 
-    def _bytes_max(self, request: PullRequest) -> int:
+    def bytes_max(self, request: PullRequest) -> int:
+        """The most bytes of its records, unless one record has more."""
         return min(request.bytes_max or self._settings.bytes_default, self._settings.bytes_max)
 
     def _limit(self, request: PullRequest, sizes: Indexes) -> int:
         """How many of these records fit; at least one if there is any."""
-        fit = int(np.searchsorted(np.cumsum(sizes), self._bytes_max(request), side="right"))
+        fit = int(np.searchsorted(np.cumsum(sizes), self.bytes_max(request), side="right"))
         count = max(fit, 1)
         if request.messages_max:
             count = min(count, request.messages_max)

@@ -117,6 +117,8 @@ def test_a_few_messages_are_read_as_many_are(
     reader = puller_of_checked(SHARED)
     short = reader.pull(request)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Puller, "_last", lambda *_: None)
+        assert reader.pull(request) == short
         patch.setattr("broker.fetch.pull.FEW_MAX", 0)
         assert reader.pull(request) == short
 
@@ -235,13 +237,13 @@ PLACES = {"nothing": -1, "size": 3, "queue offset": 27, "physical offset": 35, "
 
 
 @pytest.mark.parametrize("at", PLACES)
-@pytest.mark.parametrize("short_way", [True, False])
+@pytest.mark.parametrize("without", [(), ("_last",), ("_last", "_read_few")])
 def test_the_last_message_by_itself_is_read_as_any_other(
-    at: str, short_way: bool, monkeypatch: pytest.MonkeyPatch
+    at: str, without: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a short way where all is well, else as others are."""
-    if not short_way:
-        monkeypatch.setattr(Puller, "_read_few", lambda *_: None)
+    for short_way in without:
+        monkeypatch.setattr(Puller, short_way, lambda *_: None)
     files = MemoryFileSystem()
     opened = open_store(files)
     reader = puller(opened)
