@@ -12,7 +12,7 @@ from trovemq_proto.records.cached import cached_property
 from trovemq_proto.records.compression import inflate_body
 from trovemq_proto.records.fields import RecordFields, queue_offset, split_fields
 from trovemq_proto.records.layout import BODY_SIZE_MAX_DEFAULT, SYS_FLAG_COMPRESSED
-from trovemq_proto.records.message import Message, decode_received
+from trovemq_proto.records.message import Message, received_of
 
 from ._numpy import int64s
 
@@ -117,5 +117,6 @@ class FetchedBatch:
         if self.queue_offsets is None and self._has_columns:
             yield from self.records.received()
             return
-        for offset, record in self.split():
-            yield decode_received(record, queue_offset=offset)
+        data, offsets = self.data, self.queue_offsets
+        for index, row in enumerate(self.rows):
+            yield received_of(data, row, None if offsets is None else QueueOffset(int(offsets[index])))

@@ -214,6 +214,20 @@ def decode_received(
     return received(build_message(data, _checked_fields(data), queue_offset, inflate=False))
 
 
+def received_of(
+    data: bytes | bytearray | memoryview, fields: RecordFields, queue_offset: QueueOffset | None
+) -> Message:
+    """decode_received() of the record that has these fields in `data`."""
+    at, size, *_ = fields
+    record = bytes(data[at : at + size])
+    if at:
+        at, size, sys_flag, body_at, body_size, topic_at, topic_size, property_at, property_size = fields
+        places = (body_at - at, body_size, topic_at - at, topic_size, property_at - at, property_size)
+        fields = RecordFields(0, size, sys_flag, *places)
+    _check_crc(record, fields)
+    return received(build_message(record, fields, queue_offset, inflate=False))
+
+
 def received(stored: Message) -> Message:
     """The form for a program of a message that was decoded with its stored body: inflated if that is
     possible, otherwise with `body_error`; without TroveMQ's own properties."""
@@ -242,9 +256,13 @@ def _checked_fields(data: bytes) -> RecordFields:
     fields = read_fields(data, 0, len(data))
     if fields is None or fields.size != len(data):
         raise TroveError(errors.RECORD_DAMAGED, f"the {len(data)} bytes are not a well-formed record")
+    _check_crc(data, fields)
+    return fields
+
+
+def _check_crc(data: bytes, fields: RecordFields) -> None:
     if not crc_matches(data, fields):
         raise TroveError(errors.RECORD_DAMAGED, "the record does not have the CRC that it states")
-    return fields
 
 
 def build_message(

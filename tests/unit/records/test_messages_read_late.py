@@ -7,18 +7,23 @@ import pickle
 from dataclasses import fields, replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueOffset
 from trovemq_proto.records import SingleRecords, encode_properties, pack_host
-from trovemq_proto.records.message import Message, decode_message, decode_received
+from trovemq_proto.records.fields import split_fields
+from trovemq_proto.records.layout import BODY_CRC_AT
+from trovemq_proto.records.message import Message, decode_message, decode_received, received_of
 
 HOST = pack_host("127.0.0.1:10911")
 PROPERTIES = {"UNIQ_KEY": "A" * 32, "TAGS": "a", "KEYS": "k1 k2", "mine": "1"}
 
 
-def encoded(properties: dict[str, str] = PROPERTIES) -> bytes:
+def encoded(properties: dict[str, str] = PROPERTIES, body: bytes = b"content") -> bytes:
     records = SingleRecords("late", 3, born_host=HOST, store_host=HOST, append_property_crc=False)
-    return records.encode(b"content", encode_properties(properties), 1_700_000_000_000, 5)
+    return records.encode(body, encode_properties(properties), 1_700_000_000_000, 5)
 
 
 NAMES = [field.name for field in fields(Message)]
@@ -70,3 +75,27 @@ def test_a_program_does_not_see_our_own_properties() -> None:
     received = decode_received(encoded({**PROPERTIES, "TROVEMQ_SEQUENCE": "4"}))
     assert received.properties == PROPERTIES
     assert decode_received(encoded()).properties == PROPERTIES
+
+
+@given(
+    bodies=st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=4),
+    at=st.integers(0, 3),
+    queue_offset=st.one_of(st.none(), st.just(QueueOffset(9))),
+    damaged=st.booleans(),
+)
+def test_a_record_among_others_is_decoded_as_by_itself(
+    bodies: list[bytes], at: int, queue_offset: QueueOffset | None, damaged: bool
+) -> None:
+    parts = [bytearray(encoded(body=body)) for body in bodies]
+    at %= len(parts)
+    if damaged:
+        parts[at][BODY_CRC_AT] ^= 1
+    data = b"".join(parts)
+    fields = list(split_fields(data))[at]
+    if damaged:
+        with pytest.raises(TroveError, match="RECORD_DAMAGED"):
+            received_of(data, fields, queue_offset)
+        return
+    found = received_of(memoryview(data), fields, queue_offset)
+    assert found == decode_received(parts[at], queue_offset=queue_offset)
+    assert (found.body, found.topic, found.properties["TAGS"]) == (bodies[at], "late", "a")
