@@ -193,7 +193,12 @@ class StoreServices:
 
     def _on_messages_available(self, queues: list[tuple[str, QueueId]]) -> None:
         """Wakes all calls that wait for messages of these queues."""
-        self.long_polls.wake(queues)
+        if self.appender.sync and len(self.long_polls):
+            # Many may wait for one queue, and whoever has waited for this sync is to be answered first. In
+            # async mode the acknowledgements were sent before.
+            asyncio.get_running_loop().call_soon(self.long_polls.wake, queues)
+        else:
+            self.long_polls.wake(queues)
         self.model.on_messages_available(queues)
         self.timer_task.changed()
         self.receive_waits.on_messages_available(queues)

@@ -2,7 +2,7 @@
 
 Invariants
 - A waiter is called back at most once: with True when the queue grew or was deleted, with False at its
-  deadline.
+  deadline. One that stands is called back with True each time, until its deadline.
 - A cancelled waiter is never called. A waiter ends with its stream.
 - The number of waiters is bounded; one timer serves each, set once.
 """
@@ -25,14 +25,15 @@ Queue = tuple[str, QueueId]
 class Waiter:
     """One wait. `cancel()` ends it without a call."""
 
-    __slots__ = ("_callback", "_polls", "_timer", "queue")
+    __slots__ = ("_callback", "_polls", "_stands", "_timer", "queue")
 
     def __init__(
-        self, polls: LongPolls, queue: Queue, callback: Callable[[bool], None], wait_s: float
+        self, polls: LongPolls, queue: Queue, callback: Callable[[bool], None], wait_s: float, *, stands: bool
     ) -> None:
         self._polls = polls
         self.queue = queue
         self._callback = callback
+        self._stands = stands
         self._timer = asyncio.get_running_loop().call_later(wait_s, self._finish, False)
 
     def cancel(self) -> None:
@@ -41,8 +42,11 @@ class Waiter:
 
     def wake(self) -> None:
         """Calls back, because the queue grew."""
-        self._timer.cancel()
-        self._finish(True)
+        if not self._stands:
+            self._timer.cancel()
+            self._finish(True)
+        elif not self._timer.cancelled():  # by another waiter's callback
+            self._callback(True)
 
     def _finish(self, grown: bool) -> None:
         if self._polls.forget(self):  # otherwise another waiter's callback has cancelled it
@@ -61,13 +65,27 @@ class LongPolls:
     def __len__(self) -> int:
         return self._count
 
-    def wait(self, topic: str, queue_id: QueueId, wait_ms: int, callback: Callable[[bool], None]) -> Waiter:
-        """Calls `callback` when the queue grows, or after `wait_ms`. Raises TroveError LIMIT_EXCEEDED."""
-        if self._count >= self._waiters_max:
+    @property
+    def full(self) -> bool:
+        """Whether no more may wait."""
+        return self._count >= self._waiters_max
+
+    def wait(
+        self,
+        topic: str,
+        queue_id: QueueId,
+        wait_ms: int,
+        callback: Callable[[bool], None],
+        *,
+        stands: bool = False,
+    ) -> Waiter:
+        """Calls `callback` when the queue grows (`stands`: whenever it grows), or after `wait_ms`. Raises
+        TroveError LIMIT_EXCEEDED."""
+        if self.full:
             raise TroveError(
                 errors.LIMIT_EXCEEDED, f"{self._count} long polls are waiting already (longPollingCountMax)"
             )
-        waiter = Waiter(self, (topic, queue_id), callback, wait_ms / 1000)
+        waiter = Waiter(self, (topic, queue_id), callback, wait_ms / 1000, stands=stands)
         self._by_queue.setdefault(waiter.queue, {})[waiter] = None
         self._count += 1
         return waiter

@@ -115,6 +115,7 @@ class CheckedCallbacks(CheckedContext):
         self._admitted_view = False
         self.try_send: Final[Callable[[Any], bool]] = context.try_send
         """To be called if `can_send`, or in the turn of a message that needed no wait."""
+        self.try_send_now: Final[Callable[[Any], bool]] = context.try_send_now
 
     async def read(self) -> Any:
         data = await self._context.read()

@@ -118,7 +118,7 @@ def pull_request(request: message_pb2.FetchRequest) -> PullRequest:
     )
 
 
-def fetch_reply(fetch_id: int, result: PullResult) -> bytes:
+def fetch_reply(fetch_id: int, result: PullResult, replies_left: int = 0) -> bytes:
     """A serialised FetchReply."""
     head = message_pb2.FetchReply(
         fetch_id=fetch_id,
@@ -127,6 +127,7 @@ def fetch_reply(fetch_id: int, result: PullResult) -> bytes:
         max_offset=result.max_offset,
         queue_offsets=result.queue_offsets,
         damaged_offsets=result.damaged_offsets,
+        replies_left=replies_left,
     )
     return write_with_records(head, result.slices, result.byte_count)
 

@@ -70,11 +70,14 @@ class ReplyStream:
         del request
         return False
 
-    def reply_now(self, message: bytes) -> None:
-        """Writes the reply in this callback, or later if the client has not read earlier replies."""
-        if self._callbacks is None or not self._callbacks.try_send(message):
-            self.begin_waiting()
-            self._make_ready(lambda: message)
+    def reply_now(self, message: bytes, *, flush: bool = False) -> None:
+        """Writes the reply in this callback, or later if the client has not read earlier replies. `flush`: it
+        does not wait for others of this turn of the loop."""
+        callbacks = self._callbacks
+        if callbacks is not None and (callbacks.try_send_now if flush else callbacks.try_send)(message):
+            return
+        self.begin_waiting()
+        self._make_ready(lambda: message)
 
     async def reply(self, message: bytes) -> None:
         """Writes a reply."""
@@ -116,7 +119,7 @@ class ReplyStream:
         try:
             message = make()
         except Exception as error:  # the append or sync that called this must not fail with it
-            self._make_ready(partial(_fail, error))
+            self._make_ready(partial(fail, error))
             return
         if message is not None:
             self.reply_now(message)
@@ -126,9 +129,10 @@ class ReplyStream:
     @property
     def _may_send(self) -> bool:
         """Whether a reply can be written at once."""
-        if self._callbacks is None or self._over or self._ready or self._writing.locked():
+        callbacks, replies = self._callbacks, self._replies
+        if callbacks is None or self._over or self._ready or self._writing.locked():
             return False
-        return self._callbacks.can_send and self.has_capacity()
+        return callbacks.can_send and (replies is None or replies.has_space(self._peer))
 
     def _make_ready(self, make: MakeReply) -> None:
         self._ready.append(make)
@@ -236,7 +240,8 @@ def _stopping() -> TroveError:
     return TroveError(errors.SERVICE_NOT_AVAILABLE, "the broker is stopping", **{UNREAD: "true"})
 
 
-def _fail(error: Exception) -> bytes:
+def fail(error: Exception) -> bytes:
+    """A MakeReply that ends the stream."""
     raise error
 
 
@@ -248,6 +253,8 @@ class CallbackContext(Protocol):
     def can_send(self) -> bool: ...
 
     def try_send(self, message: bytes, /) -> bool: ...
+
+    def try_send_now(self, message: bytes, /) -> bool: ...
 
     def set_receiver(self, receiver: Callable[[Any], bool] | None, /) -> None: ...
 

@@ -5,6 +5,9 @@ previous one has arrived. So each fetch requests a number of messages that shoul
 the sizes so far, and covers the offsets [start, end). If an answer ends before its end, a fetch for the rest
 is inserted after it. If it ends later (blank offsets are skipped), the next one is trimmed. Answers are
 returned in the order of this list, without gaps and repetitions. This module does no I/O.
+
+At the end of a queue that is followed, a fetch may stand: it gets several replies, and needs no request in
+between. After each reply it is in the list again, as the last one, from where the reply ends.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ class Fetch:
     start: int
     end: int | None
     limit: int = 0
+    replies_max: int = 0  # more than 1: it stands
     sent: bool = False
     batch: FetchedBatch | None = None
 
@@ -57,6 +61,7 @@ class FetchPlan:
             gaps).
         end: The queue offset to stop before.
         messages_max: Messages of one answer; 0 = as many as fit.
+        replies_max: Replies that a fetch at the end of the queue may get; 0 and 1: one.
     """
 
     def __init__(
@@ -68,6 +73,7 @@ class FetchPlan:
         foretell: bool,
         end: int = NO_END,
         messages_max: int = 0,
+        replies_max: int = 0,
     ) -> None:
         self.position = offset  # the next offset to return
         self.max_offset = offset  # the last known end of the queue
@@ -76,14 +82,24 @@ class FetchPlan:
         self._foretell = foretell
         self._end = end
         self._messages_max = messages_max
+        self._replies_max = replies_max
+        self._standing: Fetch | None = None  # has had a reply, and gets more
+        self._replies_left = 0  # of it
         self._count = 0  # messages to request; 0: not known yet
         self._fetches: deque[Fetch] = deque()
         self._next_id = 1
+
+    @property
+    def stands(self) -> bool:
+        """Whether the broker sends more without a request."""
+        return self._standing is not None
 
     # --- sending --------------------------------------------------------------------------------------
 
     def next_to_send(self) -> Fetch | None:
         """A fetch to send now; None if enough are in flight, or no more messages are known."""
+        if self._standing is not None:
+            return None
         fetch = next((fetch for fetch in self._fetches if not fetch.sent), None)
         if fetch is None and len(self._fetches) < self._fetches_max:
             fetch = self._append_fetch()
@@ -100,8 +116,19 @@ class FetchPlan:
         if self._count and self._foretell and start < known_end:
             end = min(start + self._count, known_end)
         fetch = self._made(start, end)
+        if start >= self.max_offset:
+            fetch.replies_max = self._replies_max
         self._fetches.append(fetch)
         return fetch
+
+    def replies_to_ask_for(self) -> tuple[int, int] | None:
+        """The id of the standing fetch, and how many more replies to ask for, once half of them have come."""
+        fetch = self._standing
+        if fetch is None or self._replies_left * 2 > self._replies_max:
+            return None
+        more = self._replies_max - self._replies_left
+        self._replies_left = self._replies_max
+        return fetch.fetch_id, more
 
     def _made(self, start: int, end: int | None) -> Fetch:
         self._next_id += 1
@@ -112,12 +139,23 @@ class FetchPlan:
 
     # --- answers --------------------------------------------------------------------------------------
 
-    def answered(self, fetch_id: int, batch: FetchedBatch) -> None:
+    def answered(self, fetch_id: int, batch: FetchedBatch, replies_left: int = 0) -> None:
         """Takes an answer; ignores one whose fetch is no longer in the plan."""
-        found = next((fetch for fetch in self._fetches if fetch.fetch_id == fetch_id), None)
+        found = self._standing
+        if found is None or found.fetch_id != fetch_id:
+            found = next((fetch for fetch in self._fetches if fetch.fetch_id == fetch_id), None)
         if found is None:
             return
         found.batch = batch
+        if replies_left > 0:
+            asked_for = self._replies_max if self._standing is None else self._replies_left
+            self._replies_left = (
+                asked_for - 1
+            )  # the broker's own number may not count the last that were asked for
+            self._standing = Fetch(fetch_id, batch.next_offset, None, sent=True)
+            self._fetches.append(self._standing)
+        else:
+            self._standing = None
         self.max_offset = max(self.max_offset, batch.max_offset)
         covered = batch.next_offset - found.start
         if found.end is None or 0 < covered < found.end - found.start:
@@ -143,6 +181,7 @@ class FetchPlan:
     def restart(self) -> None:
         """The stream broke: messages that were not returned are fetched again."""
         self._fetches.clear()
+        self._standing = None
 
 
 def _from(batch: FetchedBatch, offset: int) -> FetchedBatch:

@@ -6,15 +6,20 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Final
 
 from trovemq._connections import ConnectionPool
 from trovemq._fetch_plan import NO_END, Fetch, FetchPlan
 from trovemq._wire.connection import Stream
-from trovemq._wire.streams import FetchAnswer, fetch_request
+from trovemq._wire.streams import FetchAnswer, fetch_request, more_replies
 from trovemq.fetched import FetchedBatch
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.numpy_extra import has_numpy
+
+REPLIES_MAX: Final = 16
+"""At the end of the queue the broker may send so many batches before it hears that one was taken. While they
+are not taken, messages gather for the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,9 @@ class Puller:
             foretell=not request.tags,
             end=request.end,
             messages_max=request.messages_max,
+            replies_max=REPLIES_MAX
+            if request.follow and request.end == NO_END and request.prefetch > 1
+            else 1,
         )
 
     async def batches(self) -> AsyncGenerator[FetchedBatch, None]:
@@ -107,7 +115,8 @@ class Puller:
         reading: asyncio.Task[FetchAnswer] | None = None
         try:
             while True:
-                await self._send_fetches(stream)
+                if not self._plan.stands:
+                    await self._send_fetches(stream)
                 answer = await (reading or stream.read())
                 self._take(answer)
                 await self._send_fetches(stream)
@@ -119,7 +128,8 @@ class Puller:
                         yield batch
                     if self._at_end(batch):
                         return
-                    await self._send_fetches(stream)
+                    if not self._plan.stands:
+                        await self._send_fetches(stream)
         finally:
             stream.cancel()
             if reading is not None:
@@ -130,7 +140,7 @@ class Puller:
         if answer.error is not None:
             raise answer.error
         self._failures = 0
-        self._plan.answered(answer.fetch_id, answer.batch)
+        self._plan.answered(answer.fetch_id, answer.batch, answer.replies_left)
 
     def _at_end(self, batch: FetchedBatch) -> bool:
         if batch.next_offset >= self._request.end:
@@ -140,6 +150,9 @@ class Puller:
     async def _send_fetches(self, stream: Stream) -> None:
         while (fetch := self._plan.next_to_send()) is not None:
             await stream.send(self._frame(fetch))
+        if (more := self._plan.replies_to_ask_for()) is not None:
+            fetch_id, count = more
+            await stream.send(more_replies(fetch_id, self._request.topic, self._request.queue_id, count))
 
     def _frame(self, fetch: Fetch) -> bytes:
         request = self._request
@@ -152,4 +165,5 @@ class Puller:
             bytes_max=request.bytes_max,
             wait_ms=request.wait_ms if request.follow else 0,
             tags=request.tags,
+            replies_max=fetch.replies_max,
         )

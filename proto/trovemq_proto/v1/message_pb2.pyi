@@ -127,7 +127,7 @@ class OutgoingMessage(_message.Message):
     def __init__(self, body: _Optional[bytes] = ..., tag: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., unique_key: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., flag: _Optional[int] = ..., born_timestamp: _Optional[int] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
-    __slots__ = ("fetch_id", "topic", "queue_id", "offset", "messages_max", "bytes_max", "wait_ms", "tags")
+    __slots__ = ("fetch_id", "topic", "queue_id", "offset", "messages_max", "bytes_max", "wait_ms", "tags", "replies_max", "replies_more")
     FETCH_ID_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -136,6 +136,8 @@ class FetchRequest(_message.Message):
     BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     TAGS_FIELD_NUMBER: _ClassVar[int]
+    REPLIES_MAX_FIELD_NUMBER: _ClassVar[int]
+    REPLIES_MORE_FIELD_NUMBER: _ClassVar[int]
     fetch_id: int
     topic: str
     queue_id: int
@@ -144,10 +146,12 @@ class FetchRequest(_message.Message):
     bytes_max: int
     wait_ms: int
     tags: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, fetch_id: _Optional[int] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., messages_max: _Optional[int] = ..., bytes_max: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ...) -> None: ...
+    replies_max: int
+    replies_more: int
+    def __init__(self, fetch_id: _Optional[int] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., messages_max: _Optional[int] = ..., bytes_max: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ..., replies_max: _Optional[int] = ..., replies_more: _Optional[int] = ...) -> None: ...
 
 class FetchReply(_message.Message):
-    __slots__ = ("fetch_id", "error", "records", "next_offset", "min_offset", "max_offset", "queue_offsets", "damaged_offsets")
+    __slots__ = ("fetch_id", "error", "records", "next_offset", "min_offset", "max_offset", "queue_offsets", "damaged_offsets", "replies_left")
     FETCH_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
@@ -156,6 +160,7 @@ class FetchReply(_message.Message):
     MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
     QUEUE_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     DAMAGED_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    REPLIES_LEFT_FIELD_NUMBER: _ClassVar[int]
     fetch_id: int
     error: _common_pb2.Error
     records: bytes
@@ -164,4 +169,5 @@ class FetchReply(_message.Message):
     max_offset: int
     queue_offsets: bytes
     damaged_offsets: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, fetch_id: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., records: _Optional[bytes] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., queue_offsets: _Optional[bytes] = ..., damaged_offsets: _Optional[_Iterable[int]] = ...) -> None: ...
+    replies_left: int
+    def __init__(self, fetch_id: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., records: _Optional[bytes] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., queue_offsets: _Optional[bytes] = ..., damaged_offsets: _Optional[_Iterable[int]] = ..., replies_left: _Optional[int] = ...) -> None: ...

@@ -124,6 +124,22 @@ class ServerCall(Incoming, Outgoing):
         self.send(message)
         return True
 
+    def try_send_now(self, message: Any) -> bool:
+        """`try_send`; the message is with the transport when this returns. While a read is handled, its end
+        writes."""
+        if self.over or self.stream.pending:
+            return False
+        endpoint = self.endpoint
+        if endpoint.gathering:
+            self.send(message)
+            return True
+        endpoint.gathering = True
+        try:
+            self.send(message)
+        finally:
+            endpoint.end_turn()
+        return True
+
     @property
     def can_send(self) -> bool:
         """Whether `try_send` would send."""

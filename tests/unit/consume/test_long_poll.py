@@ -95,3 +95,40 @@ async def test_the_number_of_waiters_is_bounded() -> None:
     waiters[0].cancel()
     polls.wait("orders", QueueId(0), 60_000, lambda _grown: None)
     polls.close()
+
+
+@pytest.mark.asyncio
+async def test_a_waiter_that_stands_is_called_each_time_until_its_deadline() -> None:
+    polls, calls = LongPolls(), list[bool]()
+    over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def called(grown: bool) -> None:
+        calls.append(grown)
+        if not grown:
+            over.set_result(None)
+
+    polls.wait("orders", QueueId(0), 1, called, stands=True)
+    for _ in range(3):
+        polls.wake([("orders", QueueId(0))])
+    assert (calls, len(polls)) == ([True] * 3, 1)
+    await over
+    polls.wake([("orders", QueueId(0))])
+    assert (calls, len(polls)) == ([True] * 3 + [False], 0)
+
+
+@pytest.mark.asyncio
+async def test_a_waiter_that_stands_may_be_cancelled_while_both_are_woken() -> None:
+    polls, calls = LongPolls(waiters_max=2), list[str]()
+    others: list[Waiter] = []
+
+    def first_called(_grown: bool) -> None:
+        calls.append("first")
+        others[0].cancel()
+
+    polls.wait("orders", QueueId(0), 60_000, first_called, stands=True)
+    others.append(
+        polls.wait("orders", QueueId(0), 60_000, lambda _grown: calls.append("second"), stands=True)
+    )
+    assert polls.full
+    polls.wake([("orders", QueueId(0))])
+    assert (calls, len(polls), polls.full) == (["first"], 1, False)

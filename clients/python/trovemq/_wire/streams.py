@@ -7,14 +7,18 @@ import sys
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
-from trovemq.fetched import FetchedBatch
+from trovemq.fetched import Buffer, FetchedBatch
 from trovemq.receipts import NO_GAPS, AppendOutcome, Duplicate
 from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import common_pb2, message_pb2
 
 from .failures import error_from_wire
 from .frames import split_records
+
+COPIED_SIZE_MAX: Final = 8_192
+"""A reply up to this size is copied: that takes less time than to find its records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,8 @@ class FetchAnswer:
     fetch_id: int
     error: TroveError | None
     batch: FetchedBatch
+    replies_left: int = 0
+    """How many more replies the fetch may get; 0: it has ended."""
 
 
 def append_outcome(data: bytes) -> AppendOutcome:
@@ -62,9 +68,13 @@ _STATUS_NAMES = {value: name for name, value in common_pb2.PutMessageStatus.item
 
 
 def fetch_answer(data: bytes) -> FetchAnswer:
-    """Deserialises a FetchReply without copying the records."""
-    records, rest = split_records(data)
-    reply = message_pb2.FetchReply.FromString(rest)
+    """Deserialises a FetchReply. Records of some size are not copied."""
+    if len(data) <= COPIED_SIZE_MAX:
+        reply = message_pb2.FetchReply.FromString(data)
+        records: Buffer = reply.records
+    else:
+        records, rest = split_records(data)
+        reply = message_pb2.FetchReply.FromString(rest)
     batch = FetchedBatch(
         data=records,
         next_offset=reply.next_offset,
@@ -73,9 +83,8 @@ def fetch_answer(data: bytes) -> FetchAnswer:
         queue_offsets=offsets_column(reply.queue_offsets),
         damaged_offsets=tuple(reply.damaged_offsets),
     )
-    return FetchAnswer(
-        reply.fetch_id, error_from_wire(reply.error) if reply.HasField("error") else None, batch
-    )
+    error = error_from_wire(reply.error) if reply.HasField("error") else None
+    return FetchAnswer(reply.fetch_id, error, batch, reply.replies_left)
 
 
 def fetch_request(
@@ -88,6 +97,7 @@ def fetch_request(
     bytes_max: int,
     wait_ms: int,
     tags: tuple[str, ...],
+    replies_max: int = 0,
 ) -> bytes:
     """A serialised FetchRequest."""
     return message_pb2.FetchRequest(
@@ -99,6 +109,14 @@ def fetch_request(
         bytes_max=bytes_max,
         wait_ms=wait_ms,
         tags=tags,
+        replies_max=replies_max,
+    ).SerializeToString()
+
+
+def more_replies(fetch_id: int, topic: str, queue_id: int, count: int) -> bytes:
+    """A serialised FetchRequest for so many more replies to a standing fetch."""
+    return message_pb2.FetchRequest(
+        fetch_id=fetch_id, topic=topic, queue_id=queue_id, replies_more=count
     ).SerializeToString()
 
 

@@ -265,6 +265,8 @@ class OwnContext(Context):
         self.written.append(message)
         return True
 
+    try_send_now = try_send
+
     async def read(self) -> Any:
         found = await self.coming.get()
         if isinstance(found, Exception):

@@ -67,6 +67,9 @@ class SendingContext(Context):
     def try_send(self, _reply: Any) -> bool:
         raise AssertionError("replies are written")
 
+    def try_send_now(self, reply: Any) -> bool:
+        return self.try_send(reply)
+
     def set_receiver(self, _receiver: Any) -> None:
         """None is used."""
 
@@ -168,11 +171,12 @@ class WaitingContext(SendingContext):
         return True
 
 
-def answer_of_waiting_fetch(here: AccessHere, change: Any) -> message_pb2.FetchReply:
-    """The reply to a fetch that waits during the change, and gets a message then. Raises the stream's
-    error."""
+def answer_of_waiting_fetch(here: AccessHere, change: Any, *, stands: bool = False) -> message_pb2.FetchReply:
+    """The reply to a fetch that waits during the change, and gets a message then. `stands`: it had another
+    reply before. Raises the stream's error."""
     key = here.log_in("alice")
-    frame = message_pb2.FetchRequest(topic="orders", wait_ms=30_000).SerializeToString()
+    request = message_pb2.FetchRequest(topic="orders", wait_ms=30_000, replies_max=9 if stands else 0)
+    frame = request.SerializeToString()
     context = WaitingContext(signed(key, 0, FETCH), [key.sign(0, 0, frame)])
 
     async def scene() -> None:
@@ -189,6 +193,10 @@ def answer_of_waiting_fetch(here: AccessHere, change: Any) -> message_pb2.FetchR
         serving = asyncio.create_task(guarded.stream_stream(None, context))
         await turns()
         assert len(polls) == 1, "it waits"
+        if stands:
+            send(store, b"allowed")
+            polls.wake([("orders", QueueId(0))])
+            assert b"allowed" in context.written.pop()
         change(here)
         send(store, b"secret")
         polls.wake([("orders", QueueId(0))])
@@ -204,18 +212,24 @@ def answer_of_waiting_fetch(here: AccessHere, change: Any) -> message_pb2.FetchR
     return message_pb2.FetchReply.FromString(reply)
 
 
-def test_a_waiting_fetch_brought_messages_to_a_user_without_the_right(here: AccessHere) -> None:
-    reply = answer_of_waiting_fetch(here, deny)
-    assert (reply.error.symbol, reply.records) == ("ACCESS_DENIED", b"")
+@pytest.mark.parametrize("stands", [False, True])
+def test_a_waiting_fetch_brought_messages_to_a_user_without_the_right(
+    here: AccessHere, *, stands: bool
+) -> None:
+    reply = answer_of_waiting_fetch(here, deny, stands=stands)
+    assert (reply.error.symbol, reply.records, reply.replies_left) == ("ACCESS_DENIED", b"", 0)
     here.without_rules("alice")
     here.rule("alice", "Sub", "Topic:orders")
-    other = answer_of_waiting_fetch(here, lambda here: here.user("bob"))
+    other = answer_of_waiting_fetch(here, lambda here: here.user("bob"), stands=stands)
     assert (other.error.symbol, b"secret" in other.records) == ("", True)
 
 
-def test_the_stream_of_a_user_who_was_disabled_ended_without_the_reason(here: AccessHere) -> None:
+@pytest.mark.parametrize("stands", [False, True])
+def test_the_stream_of_a_user_who_was_disabled_ended_without_the_reason(
+    here: AccessHere, *, stands: bool
+) -> None:
     with pytest.raises(TroveError) as raised:
-        answer_of_waiting_fetch(here, disable)
+        answer_of_waiting_fetch(here, disable, stands=stands)
     assert raised.value.symbol == "AUTHENTICATION_FAILED"
 
 
