@@ -384,6 +384,9 @@ class RecordColumns:
     @cached_property
     def property_bytes(self) -> bytes:
         """All property blocks, one after the other: shows quickly that a name is in none of them."""
+        if len(self) == 1:
+            row = self.rows[0]
+            return bytes(self.data[row.property_position : row.property_position + row.property_size])
         if len(self) <= SMALL_BATCH_MAX:
             spans = [(row.property_position, row.property_position + row.property_size) for row in self.rows]
             return b"".join([self.data[start:end] for start, end in spans])

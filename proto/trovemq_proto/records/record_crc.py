@@ -32,6 +32,8 @@ from trovemq_proto.records.layout import (
 
 ALIKE_MIN: Final = 6
 DIGITS_AT: Final = len(CRC_PROPERTY_PREFIX)
+_DIGITS_FORM: Final = b"%%0%dd" % CRC_PROPERTY_DIGITS
+_VALUE_END: Final = bytes([VALUE_END])
 
 
 def looks_like_record_crc(data: bytes | memoryview, end: int) -> bool:
@@ -52,5 +54,4 @@ def has_record_crc(data: bytes | memoryview, fields: RecordFields) -> bool:
 def record_crc_property(data: bytes | memoryview, begin: int, end: int) -> bytes:
     """The 20 bytes that belong at the end of the record [begin, end)."""
     crc = crc32(data[begin : end - CRC_PROPERTY_SIZE]) & CRC_MASK
-    digits = f"{crc:0{CRC_PROPERTY_DIGITS}}"[::-1]
-    return CRC_PROPERTY_PREFIX + digits.encode() + bytes([VALUE_END])
+    return CRC_PROPERTY_PREFIX + (_DIGITS_FORM % crc)[::-1] + _VALUE_END
