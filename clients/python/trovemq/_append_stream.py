@@ -285,7 +285,9 @@ class AppendStream:
             queue = frame.queue
             frame.answered(outcome)
             del self._in_flight[frame_id]
-            self._answered_one(queue)
+            left = self._unanswered[queue] = self._unanswered[queue] - 1
+            if not left:
+                del self._unanswered[queue]
         if self._pending and not self._write_scheduled:
             self._write_soon()
         return True

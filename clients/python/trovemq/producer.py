@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self, Unpack
 
-from trovemq._arguments import check_bodies, check_body, check_number, check_optional_text
+from trovemq._arguments import check_bodies, check_body, check_number, check_text
 from trovemq._columns import columns_of, split_columns
 from trovemq._connections import ConnectionPool
 from trovemq._delivery import Delivery
@@ -455,10 +455,13 @@ class Producer:
         return body, block, unique_key, slot, ordering_key is not None, size
 
     def _slot(self, queue_id: int | None, broker: str | None, ordering_key: str | None) -> Slot | None:
-        check_optional_text("broker", broker)
-        check_optional_text("ordering_key", ordering_key)
+        if broker is not None:
+            check_text("broker", broker)
+        if ordering_key is not None:
+            check_text("ordering_key", ordering_key)
         if queue_id is not None:
-            check_number("queue_id", queue_id)
+            if type(queue_id) is not int:
+                check_number("queue_id", queue_id)
             if queue_id < 0:
                 raise TroveError(
                     errors.QUEUE_NOT_FOUND, f"no queue has the number {queue_id}", queue_id=queue_id
