@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 FRAMES_IN_FLIGHT_MAX = 256
-GROWING_FRAMES_MAX = 8  # of one queue
+GROWING_FRAMES_MAX = 2  # of one queue: while one is answered, the next one is at the broker
 GROWING_WAIT_S = 0.005  # a distant broker answers late, and is not busy
 LONE_FRAMES_MIN = 4  # some, so that a program that begins to send more is not taken for one that does not
 EXPIRY_CHECK_SECONDS = 0.25
