@@ -9,8 +9,9 @@ PROTOCOL_ERROR.
 | a request has :method, :scheme and a :path that is not empty; a response has :status        | 8.3.1, 8.3.2 |
 | trailers have no pseudo-header fields                                                       | 8.1          |
 
-Sound fields are remembered, so that a field which every call repeats costs one look-up. So are the
-pseudo-header fields of requests, all together: by themselves they are sound only before all other fields.
+Sound fields are remembered, so that a field which every call repeats costs one look-up. So are sound names,
+for fields with a new value in each call, and the pseudo-header fields of requests, all together: by
+themselves they are sound only before all other fields.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ Field = tuple[bytes, bytes]
 Fields = list[Field]
 
 SOUND_FIELDS_MAX: Final = 1_024  # remembered by the process; all are forgotten when there are more
-SOUND_FIELD_SIZE_MAX: Final = 256  # larger ones are rarely repeated: at most 256 KiB are remembered
+SOUND_FIELD_SIZE_MAX: Final = 256
+"""Larger ones are rarely repeated: at most 256 KiB are remembered, and as much of names alone."""
 
 LIST_SIZE_OF_A_BYTE_MAX: Final = 60
 """A byte of a header block that we send stands for at most so many bytes of its header list."""
@@ -44,6 +46,7 @@ _CONNECTION_SPECIFIC = frozenset(
 )
 _RequestLine = tuple[bytes, bytes, bytes, bytes]  # method, scheme, path, authority
 _sound: set[Field] = set()
+_sound_names: set[bytes] = set()  # of fields whose value may be any that is sound
 _request_lines: dict[tuple[Field, ...], _RequestLine] = {}
 
 
@@ -137,19 +140,30 @@ def check_fields(fields: Fields) -> int:
         if field in _sound:
             continue
         name, value = field
-        if not _NAME.fullmatch(name):
-            raise malformed("a field's name is not a lower-case token, or a pseudo-header field is misplaced")
-        if name == b"content-length":
-            length = _content_length(value, length)
-            continue
-        if name in _CONNECTION_SPECIFIC or (name == b"te" and value != b"trailers"):
-            raise malformed(f"{name.decode()} is connection-specific")
-        _check_value(value)
+        if name not in _sound_names:
+            if name == b"content-length":
+                length = _content_length(value, length)
+                continue
+            _check_name(name, value)
+        if not value.isalnum():
+            _check_value(value)
         if len(name) + len(value) <= SOUND_FIELD_SIZE_MAX:
             if len(_sound) >= SOUND_FIELDS_MAX:
                 _sound.clear()
             _sound.add(field)
     return length
+
+
+def _check_name(name: bytes, value: bytes) -> None:
+    """Remembers a name that is sound with any value."""
+    if not _NAME.fullmatch(name):
+        raise malformed("a field's name is not a lower-case token, or a pseudo-header field is misplaced")
+    if name in _CONNECTION_SPECIFIC or (name == b"te" and value != b"trailers"):
+        raise malformed(f"{name.decode()} is connection-specific")
+    if name != b"te" and len(name) <= SOUND_FIELD_SIZE_MAX:
+        if len(_sound_names) >= SOUND_FIELDS_MAX:
+            _sound_names.clear()
+        _sound_names.add(name)
 
 
 def _check_value(value: bytes) -> None:

@@ -55,6 +55,7 @@ ENCODED_FIELDS_MAX: Final = 256
 ENCODED_FIELD_SIZE_MAX: Final = 256  # larger ones are rarely repeated
 
 _STATIC_COUNT: Final = len(STATIC_TABLE) - 1
+_STATIC_SIZES: Final = tuple(len(name) + len(value) + ENTRY_OVERHEAD for name, value in STATIC_TABLE)
 _NEVER_INDEXED: Final = frozenset({b"authorization", b"proxy-authorization", b"cookie", b"set-cookie"})
 
 
@@ -115,6 +116,7 @@ class Decoder:
         "_size",
         "_size_limit",
         "_size_max",
+        "_sizes",
         "shared",
         "work",
     )
@@ -125,6 +127,7 @@ class Decoder:
         max_header_list_size: int = HEADER_LIST_SIZE_DEFAULT,
     ) -> None:
         self._entries: list[Header] = []  # oldest first, so that index 62 is the last
+        self._sizes: list[int] = []  # of the entries
         self._size = 0
         self._size_max = max_table_size  # chosen by the peer
         self._size_limit = max_table_size  # set by us
@@ -152,7 +155,8 @@ class Decoder:
         self._changed = self.shared = False
         self._list_size = 0
         try:
-            fields = self._fields(block, self._size_updates(block))
+            at = self._size_updates(block) if block and block[0] & 0xE0 == 0x20 else 0
+            fields = self._fields(block, at)
         except IndexError:
             raise HpackError("a block ends within a field, or names an entry that is not there") from None
         except HuffmanError as e:
@@ -199,8 +203,7 @@ class Decoder:
     def _fields(self, block: bytes, at: int) -> list[Header]:
         fields: list[Header] = []
         end, size, size_max = len(block), 0, self._list_size_max
-        size_bomb = max(size_max * 4, LIST_SIZE_BOMB)
-        entries = self._entries
+        entries, sizes = self._entries, self._sizes
         while at < end:
             first = block[at]
             at += 1
@@ -209,22 +212,26 @@ class Decoder:
                 if index == 0x7F:
                     index, at = _integer(block, at, 0x7F)
                 if index > _STATIC_COUNT:
-                    field = entries[_STATIC_COUNT - index]
+                    index = _STATIC_COUNT - index
+                    field = entries[index]
+                    size += sizes[index]
                 elif index:
                     field = STATIC_TABLE[index]
+                    size += _STATIC_SIZES[index]
                 else:
                     raise HpackError("index 0 is not used")
             else:
-                field, at = self._literal(block, at, first)
-            size += len(field[0]) + len(field[1]) + ENTRY_OVERHEAD
+                field, field_size, at = self._literal(block, at, first)
+                size += field_size
             if size <= size_max:
                 fields.append(field)
-            elif size > size_bomb:
+            elif size > max(size_max * 4, LIST_SIZE_BOMB):
                 raise HeaderBomb
         self._list_size = size
         return fields
 
-    def _literal(self, block: bytes, at: int, first: int) -> tuple[Header, int]:
+    def _literal(self, block: bytes, at: int, first: int) -> tuple[Header, int, int]:
+        """A field, its size, and where the next one begins."""
         if first & 0xE0 == 0x20:
             raise HpackError("a dynamic table size update comes after a field")
         mask = 0x3F if first & 0x40 else 0x0F
@@ -237,32 +244,39 @@ class Decoder:
             name = self._entries[_STATIC_COUNT - index][0]
         else:
             name = STATIC_TABLE[index][0]
-        value, at = _string(block, at)
+        length = block[at]
+        if length < 0x7F:  # as _string does for a short one that is plain
+            start = at + 1
+            at = start + length
+            if at > len(block):
+                raise HpackError("a string is longer than its block")
+            value = block[start:at]
+        else:
+            value, at = _string(block, at)
         field = (name, value)
+        size = len(name) + len(value) + ENTRY_OVERHEAD
         if first & 0x40:
-            self._insert(field)
-        return field, at
-
-    def _insert(self, field: Header) -> None:
-        self._changed = True
-        size = len(field[0]) + len(field[1]) + ENTRY_OVERHEAD
-        if self._size + size > self._size_max:
-            self._evict(size)
-            if size > self._size_max:  # section 4.4: not an error, it empties the table
-                return
-        self._entries.append(field)
-        self._size += size
+            self._changed = True
+            if self._size + size > self._size_max:
+                self._evict(size)
+            if size <= self._size_max:  # section 4.4: a larger one is no error, it empties the table
+                self._entries.append(field)
+                self._sizes.append(size)
+                self._size += size
+        return field, size, at
 
     def _evict(self, needed: int) -> None:
         """Drop the oldest entries until `needed` bytes fit, or none is left."""
-        count = 0
-        while count < len(self._entries) and self._size + needed > self._size_max:
-            name, value = self._entries[count]
-            self._size -= len(name) + len(value) + ENTRY_OVERHEAD
+        count, sizes, size = 0, self._sizes, self._size
+        limit = self._size_max - needed
+        while size > limit and count < len(sizes):
+            size -= sizes[count]
             count += 1
         del self._entries[:count]
-        assert self._size >= 0
-        assert self._entries or not self._size
+        del sizes[:count]
+        self._size = size
+        assert size >= 0
+        assert sizes or not size
 
 
 def _encoded_integer(value: int, mask: int, pattern: int) -> bytes:

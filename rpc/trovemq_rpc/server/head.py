@@ -86,7 +86,7 @@ def read_head(head: RequestHead, method: Method | None, accepted: bytes = ACCEPT
         call.not_grpc = True
     if call.refusal is None and method is None:
         call.refusal = (StatusCode.UNIMPLEMENTED, "Method not found!")
-    if call.refusal is None and not is_accepted(call.encoding, accepted):
+    if call.encoding != b"identity" and call.refusal is None and not is_accepted(call.encoding, accepted):
         unknown = call.encoding[:64].decode("ascii", "replace")
         call.refusal = (StatusCode.UNIMPLEMENTED, f"grpc-encoding {unknown} is not supported")
     return call
