@@ -14,7 +14,7 @@ from trovemq_rpc.channel.endpoint import ChannelEndpoint
 from trovemq_rpc.errors import EOF, AioRpcError
 from trovemq_rpc.http2.streams import MAY_SEND, Buffer
 from trovemq_rpc.intake import Received, as_bytes, lasting
-from trovemq_rpc.wire.framing import PREFIX_SIZE, pack_prefix
+from trovemq_rpc.wire.framing import PREFIX_SIZE, pack_prefix, unpack_prefix
 from trovemq_rpc.wire.status import StatusCode
 
 WRITE_PENDING_MAX: Final = 256 << 10
@@ -34,8 +34,8 @@ class OneResponse(Call):
         """Takes a whole message in one frame as it is; others go to the reader, under the budget."""
         size = len(data)
         if self.reader is None and self._response is None and not self.over and size >= PREFIX_SIZE:
-            length = int.from_bytes(data[1:PREFIX_SIZE], "big")
-            if not data[0] and length == size - PREFIX_SIZE and not ended:
+            length = size - PREFIX_SIZE
+            if unpack_prefix(data) == (0, length) and not ended:
                 self.endpoint.to_acknowledge += size
                 if length > self.endpoint.options.receive_size_max:
                     limit = self.endpoint.options.receive_size_max

@@ -147,7 +147,11 @@ class Sending(ConnectionState):
         )
         self.output.append(piece)
         self.output_size += len(piece)
-        self._sent_end(stream)
+        if stream.state == HALF_CLOSED_REMOTE:
+            stream.state = CLOSED
+            del self.streams[stream_id]
+        else:
+            self._sent_end(stream)
 
     # --- data -------------------------------------------------------------------------------------------
     def send_data(self, stream: Stream, pieces: Sequence[Buffer], size: int, end: bool = False) -> None:

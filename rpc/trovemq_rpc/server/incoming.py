@@ -11,7 +11,7 @@ from trovemq_rpc.intake import Received, as_bytes, lasting
 from trovemq_rpc.server.call_endpoint import CallEndpoint
 from trovemq_rpc.server.method import BATCH, CALLBACKS, ON_MESSAGE, Method
 from trovemq_rpc.stream_intake import StreamIntake
-from trovemq_rpc.wire.framing import PREFIX_SIZE
+from trovemq_rpc.wire.framing import PREFIX_SIZE, unpack_prefix
 from trovemq_rpc.wire.status import StatusCode
 
 
@@ -33,9 +33,9 @@ class Incoming(StreamIntake):
             return
         if ended:
             self.ended = True
-            if self.reader is None and size >= PREFIX_SIZE and not data[0]:
-                length = int.from_bytes(data[1:PREFIX_SIZE], "big")
-                if length == size - PREFIX_SIZE and not self.method.request_streaming:
+            if self.reader is None and size >= PREFIX_SIZE and not self.method.request_streaming:
+                length = size - PREFIX_SIZE
+                if unpack_prefix(data) == (0, length):
                     endpoint.to_acknowledge += size
                     limit = endpoint.options.receive_size_max
                     if length > limit:
