@@ -1,0 +1,120 @@
+"""ReceiveMessage and AckMessage as our own transport calls them, those of a turn together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from broker.groups.consumer_settings import ConsumerSettings
+from broker.server.rocketmq.service import RocketmqService
+from tests.support.fake_loop import run, turns
+from tests.support.rocketmq_parts import Parts, message, receive_request
+from tests.support.rpc_context import RpcContext
+from trovemq_daemon.handler_guard import HandlerGuard
+from trovemq_daemon.metrics import RpcMetrics, new_registry
+from trovemq_daemon.reply_budget import ReplyBudget
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_proto.rocketmq.v2 import service_pb2 as service
+from trovemq_store.events.codec import EventKind
+
+RECEIVE, ACKNOWLEDGE = "ReceiveMessage", "AckMessage"
+MESSAGES = 12
+
+
+class Call(RpcContext):
+    """A call on our own transport, whose request is complete."""
+
+    def __init__(self, request: Any, client_id: str = "client-1") -> None:
+        super().__init__(client_id)
+        self.request = request.SerializeToString()
+        self.over = self.is_left = False
+        self.ends: list[Callable[[Any], None]] = []
+
+    def keep(self) -> bytes:
+        return bytes(self.request)
+
+    def reply(self, reply: Any) -> None:
+        self.reply_all([reply])
+
+    def reply_all(self, replies: Sequence[Any]) -> None:
+        assert not self.over, "a call is answered once"
+        self.over = True
+        for callback in self.ends:
+            asyncio.get_running_loop().call_soon(callback, self)
+        self.written += [one if isinstance(one, bytes) else one.SerializeToString() for one in replies]
+
+    def in_task(self) -> None:
+        self.is_left = True
+
+    def done(self) -> bool:
+        return self.over
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        self.ends.append(callback)
+
+    def end(self) -> None:
+        """The client goes away."""
+        self.over = self.is_done = True
+        for callback in self.ends:
+            callback(self)
+
+
+class Door:
+    """The handlers of one service on its parts. `turn` is the transport's: it has the calls of one turn."""
+
+    def __init__(self, replies: ReplyBudget | None = None, **consumers: Any) -> None:
+        self.parts = Parts(consumers=ConsumerSettings(new_group_start="begin", **consumers))
+        metrics = RpcMetrics(new_registry("1.2.3"), cluster="c", node_type="t", node_id="n")
+        self._guard = HandlerGuard(metrics, replies)
+        self.metrics: Any = metrics
+        self.handlers: dict[str, Any] = {}
+        server: Any = self
+        (made := RocketmqService(self.parts.rocketmq)).add_to(server)
+        self.taken: Any = made.receiver._taken
+        self.polls: Any = made.receiver._polls
+
+    def add_registered_method_handlers(self, _service: str, handlers: dict[str, Any]) -> None:
+        self.handlers |= handlers
+
+    def turn(self, name: str, *calls: Call) -> None:
+        waiting: Any = list(calls)
+        self._guard.callbacks(name, self.handlers[name]).on_calls(waiting)
+
+    async def in_task(self, name: str, call: Call) -> None:
+        handler = self._guard.handler(name, self.handlers[name].coroutine)
+        context: Any = call
+        request = handler.request_deserializer(call.request)
+        if name == RECEIVE:
+            call.reply_all([reply async for reply in handler.unary_stream(request, context)])
+        else:
+            call.reply(await handler.unary_unary(request, context))
+
+    async def send(self, count: int = MESSAGES, size: int = 5, **system: Any) -> None:
+        for number in range(count):
+            body = b"%04d" % number + bytes(size)
+            await self.parts.send(message(body, message_id=f"M{number}", tag="ab"[number % 2], **system))
+        await turns()
+
+    def acknowledged(self) -> list[Any]:
+        return [one for one in self.parts.events.view_pending() if one.kind is EventKind.ACKNOWLEDGED]
+
+
+def messages(call: Call) -> list[v2.Message]:
+    replies = map(service.ReceiveMessageResponse.FromString, call.written)
+    return [reply.message for reply in replies if reply.HasField("message")]
+
+
+def handles(calls: Sequence[Call]) -> list[str]:
+    return [one.system_properties.receipt_handle for call in calls for one in messages(call)]
+
+
+def receive(**fields: Any) -> Call:
+    return Call(receive_request("orders", **fields))
+
+
+def scene(play: Callable[[], Awaitable[None]]) -> None:
+    async def played() -> None:
+        await play()
+
+    run(played())
