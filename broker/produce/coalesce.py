@@ -244,15 +244,13 @@ class Coalescer:
         joined: _Groups = {}
         size = 0
         for queue, sends in groups.items():
-            own_size = len(sends[0].records)
-            if len(sends) > 1:
-                own_size = sum(len(send.records) for send in sends)
+            own_size = len(sends[0].records) if len(sends) == 1 else sum(len(send.records) for send in sends)
             if size + own_size <= self._batch_size_max and self._appender.joins(queue[0]):
                 joined[queue] = sends
                 size += own_size
         if not joined:
             return groups
-        parts = [QueuePart(*queue, sum(send.count for send in sends)) for queue, sends in joined.items()]
+        parts = [QueuePart(*queue, _count(sends)) for queue, sends in joined.items()]
         data = bytearray().join(send.records for sends in joined.values() for send in sends)
         try:
             results = self._appender.append_joined(parts, data)
@@ -324,3 +322,8 @@ class Coalescer:
     def _share_parts(self, sends: list[_Send], queue_id: QueueId, result: AppendResult) -> None:
         for send, part in zip(sends, result.parts(send.count for send in sends), strict=True):
             send.done(SendOutcome(queue_id, part))
+
+
+def _count(sends: list[_Send]) -> int:
+    """The messages of these sends."""
+    return sends[0].count if len(sends) == 1 else sum(send.count for send in sends)
