@@ -191,6 +191,10 @@ class ReceiveWaits:
         line = self._by_pair.get(pair)
         return line is not None and _key(filter_) in line.filters
 
+    def any_for(self, pair: GroupTopicKey) -> bool:
+        """Whether somebody waits for the pair's messages."""
+        return pair in self._by_pair
+
     def wake(self, pair: GroupTopicKey) -> None:
         """Wakes the first waiter of the pair, which may have a message to receive."""
         line = self._by_pair.get(pair)

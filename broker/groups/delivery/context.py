@@ -53,7 +53,7 @@ class Context:
         self.dead_letter_count = 0
         self.dead_letter_failures = 0
         """Copies to a dead-letter topic that were refused (a full disk); each is tried again."""
-        self.gathering = GatheredAcknowledgements(events)
+        self.gathering = GatheredAcknowledgements(events, self.commit)
 
     def add(self, event: Event) -> None:
         if self.gathering.is_open:

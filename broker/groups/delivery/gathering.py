@@ -1,7 +1,8 @@
 """Acknowledgements of several calls, before their events are in the event log.
 
 Clients acknowledge one message a call, so the calls of one turn name neighbours. Their messages are consumed
-at once, call by call; only the events wait, for the end of the turn, and say whole ranges.
+at once, call by call; only the events wait, for the end of the turn, and say whole ranges. So do the group's
+stored offsets, each of which is set once.
 
 Invariants
 - An offset is taken once: a message that is consumed has no lease.
@@ -11,6 +12,7 @@ Invariants
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeAlias
 
 from broker.groups.delivery.leases import Lease
@@ -26,10 +28,13 @@ _Key: TypeAlias = tuple[QueueState, int, int]
 class GatheredAcknowledgements:
     """Those of a block (`with`), whose events are added at its end."""
 
-    __slots__ = ("_events", "_offsets", "_time_ms", "is_open")
+    __slots__ = ("_commit", "_events", "_moved", "_offsets", "_time_ms", "is_open")
 
-    def __init__(self, events: EventLog) -> None:
+    def __init__(self, events: EventLog, commit: Callable[[QueueState], None]) -> None:
+        """`commit`: sets the group's stored offset of a queue."""
         self._events = events
+        self._commit = commit
+        self._moved: dict[QueueState, None] = {}
         self._offsets: dict[_Key, list[int]] = {}
         self._time_ms = EpochMs(0)
         self.is_open = False
@@ -42,6 +47,15 @@ class GatheredAcknowledgements:
     def __exit__(self, *_: object) -> None:
         self.is_open = False
         self.add_events()
+        moved, self._moved = self._moved, {}
+        for state in moved:
+            self._commit(state)
+
+    def note_moved(self, state: QueueState) -> None:
+        """The queue's `committed` has moved."""
+        assert self.is_open, "somebody sets the stored offset"
+        assert state.committed > 0, "it only rises"
+        self._moved[state] = None
 
     def take(self, state: QueueState, lease: Lease, offsets: range, now_ms: EpochMs) -> None:
         """These messages were open under the lease, and are consumed."""

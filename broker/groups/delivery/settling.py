@@ -244,9 +244,10 @@ class Settling:
         return True
 
     def _find(self, group: str, topic: str, handle: str) -> tuple[GroupTopic, QueueState, HandleHead, int]:
-        pair = self._pair(group, topic)
+        pair = self.group_topics.get(group, topic) or self._pair(group, topic)
         head, offset = pair.handles.read(handle)
-        return pair, _state_of(pair, head), head, offset
+        state = pair.sources.get(head[:2]) or _state_of(pair, head)
+        return pair, state, head, offset
 
     def _find_run(self, group: str, topic: str, receipt: str) -> tuple[GroupTopic, QueueState, HandleHead]:
         pair = self._pair(group, topic)
@@ -299,7 +300,11 @@ class Settling:
         begin = state.committed
         moved = state.settle_run(lease, offsets)
         if moved:
-            self.context.commit(state)
+            gathering = self.context.gathering
+            if gathering.is_open:
+                gathering.note_moved(state)
+            else:
+                self.context.commit(state)
         window_was_full = state.next_offset - begin >= self._settings.ordered_window_max
         if (
             state.held

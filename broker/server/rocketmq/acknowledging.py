@@ -181,5 +181,6 @@ class Acknowledger:
 
     def wake(self, group: str, topic: str) -> None:
         """Wakes receives for messages that waited for those which are now consumed."""
-        if self._parts.delivery.next_visible_ms(group, topic) == 0:
-            self._parts.waits.wake((group, topic))
+        waits = self._parts.waits
+        if waits.any_for((group, topic)) and self._parts.delivery.next_visible_ms(group, topic) == 0:
+            waits.wake((group, topic))

@@ -42,6 +42,7 @@ from trovemq_proto.records.layout import (
     HEADERS,
     MAGIC_AT,
     MAGIC_V1_BYTES,
+    PROPERTY_CRC,
     PROPERTY_DEAD_ID,
     PROPERTY_DEAD_TOPIC,
     PROPERTY_KEY_SIZES,
@@ -161,8 +162,12 @@ def fill_message(
         system.tag = tag
     if keys := take(PROPERTY_KEYS, ""):
         system.keys.extend(keys.split())
+    if len(properties) <= 2:  # most messages have no others: RocketMQ's clients state their host
+        take(PROPERTY_CRC, "")
+        if host := take(PROPERTY_BORN_HOST, ""):
+            system.born_host = host
     system.message_type = _kind(properties, sys_flag)
-    if properties:  # most messages have no other properties
+    if properties:
         _fill_others(message, properties, reconsume_times)
 
 

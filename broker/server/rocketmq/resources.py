@@ -47,16 +47,22 @@ _SCHEMES: Final = (v2.IPv4, v2.IPv6, v2.DOMAIN_NAME)
 
 def topic_to_read(resource: v2.Resource) -> str:
     """The stored name of a topic in a route or for consumers. Raises TroveError TOPIC_ILLEGAL."""
+    if not resource.resource_namespace:
+        return _readable_topic(resource.name)
     return _readable_topic(_full_name(resource, errors.TOPIC_ILLEGAL, is_system_topic))
 
 
 def topic_to_send(resource: v2.Resource) -> str:
     """The stored name of a topic that users may send to. Raises TroveError TOPIC_ILLEGAL."""
+    if not resource.resource_namespace:
+        return _sendable_topic(resource.name)
     return _sendable_topic(_full_name(resource, errors.TOPIC_ILLEGAL, is_system_topic))
 
 
 def group_name(resource: v2.Resource) -> str:
     """The stored name of a consumer group. Raises TroveError GROUP_ILLEGAL."""
+    if not resource.resource_namespace:
+        return _user_group(resource.name)
     return _user_group(_full_name(resource, errors.GROUP_ILLEGAL, is_system_group))
 
 
@@ -84,9 +90,8 @@ def _user_group(name: str) -> str:
 
 
 def _full_name(resource: v2.Resource, spec: errors.ErrorSpec, is_system: Callable[[str], bool]) -> str:
+    """The name in its namespace, which is not empty."""
     name, namespace = resource.name, resource.resource_namespace
-    if not namespace:
-        return name
     if len(namespace) > NAMESPACE_SIZE_MAX or not _NAME.fullmatch(namespace):
         raise TroveError(spec, f"namespace {namespace[:160]!a} is too long or has an illegal character")
     for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX):
