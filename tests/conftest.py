@@ -27,6 +27,7 @@ from tests.support.tracing import Tracing, is_traced
 from tests.support.trials import pytest_terminal_summary, trials
 from trovemq.testing import DaemonProcess
 from trovemq_proto.channels import TRANSPORTS, GrpcTransport
+from trovemq_store.files.kernel_sync import KernelSync
 
 if TYPE_CHECKING:
     from _typeshed import HasFileno
@@ -65,6 +66,17 @@ def transport(request: pytest.FixtureRequest) -> GrpcTransport:
 
 
 @pytest.fixture
+def kernel_sync(monkeypatch: pytest.MonkeyPatch) -> Generator[KernelSync]:
+    """The real disk, synced by the kernel."""
+    monkeypatch.setattr(KernelSync, "open", _open_kernel_sync)
+    found = KernelSync.open()
+    if found is None:
+        pytest.skip("the kernel offers no syncs of its own here")
+    yield found
+    found.close()
+
+
+@pytest.fixture
 def small_timer_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     """RocketMQ's has 38 MB, which each clean stop would write."""
     monkeypatch.setattr("broker.groups.timers.rocketmq_files.WHEEL_SLOTS", 600)
@@ -77,6 +89,8 @@ def _not_synced(fd: int | HasFileno) -> None:
 
 
 os.fsync = os.fdatasync = _not_synced
+_open_kernel_sync = KernelSync.open
+KernelSync.open = lambda: None  # type: ignore[method-assign]
 
 # A shell starts what runs in the background with Ctrl-C ignored, and so would be all that is started here.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -21,6 +21,7 @@ from bench.report import Report
 from broker.produce.group_commit import FlushSettings, GroupCommit, Grown
 from trovemq.testing import BrokerProcess
 from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
+from trovemq_store.files.kernel_sync import KernelSync
 
 IN_FLIGHT: Final = (1, 8, 64, 1_000)
 SECONDS: Final = 2.0
@@ -75,6 +76,12 @@ class _NoSync:
 
     def run(self) -> None:
         pass
+
+    def begin_in_kernel(self, _kernel: KernelSync) -> bool:
+        return False
+
+    def end_in_kernel(self, _kernel: KernelSync) -> bool:
+        raise AssertionError("nothing begins in the kernel")
 
 
 @dataclass(slots=True)

@@ -276,6 +276,11 @@ class NodeSettings(TlsSettings):
         rocketmq="flushDiskType",
         convert=_flush_disk_type,
     )
+    flush_in_kernel_enable: bool = setting(
+        True,
+        "The kernel syncs the log by a request (io_submit) where it can; otherwise a thread of the broker "
+        "does.",
+    )
     flush_interval_ms: int = setting(
         _FLUSH.flush_interval_ms,
         "Async flush: how often the broker checks whether the log needs a sync.",

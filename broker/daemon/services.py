@@ -53,6 +53,7 @@ from trovemq_proto.records import UniqueKeyGenerator
 from trovemq_store.engine.deduplication import Deduplication
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.failures import storage_errors
+from trovemq_store.files.kernel_sync import KernelSync
 from trovemq_store.topics.names import is_system_topic
 from trovemq_store.topics.topics import TopicConfig
 
@@ -82,7 +83,8 @@ class StoreServices:
         self.receive_waits = _receive_waits(store, self.model, settings)
         self.timer_task = TimerTask(self.model, clock_ms, stopped=settings.timer_stop_dequeue)
         self.clients = ClientRegistry(settings.clients_max, settings.client_expiry_ms)
-        self.group_commit = GroupCommit(store, settings.flush_settings(), self._on_messages_available)
+        kernel = KernelSync.open() if settings.flush_in_kernel_enable else None
+        self.group_commit = GroupCommit(store, settings.flush_settings(), self._on_messages_available, kernel)
         self.deduplication = Deduplication(store, log_duplicate(), log_gap())
         self.appender = Appender(
             store,

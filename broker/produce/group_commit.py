@@ -25,6 +25,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset, QueueId
 from trovemq_store.files.files import StorageError
+from trovemq_store.files.kernel_sync import KernelSync
 from trovemq_store.settings import FlushMode
 
 PAGE_SIZE: Final = 4096
@@ -41,6 +42,8 @@ class Flushable(Protocol):
     end: PhysicalOffset
 
     def run(self) -> None: ...
+    def begin_in_kernel(self, kernel: KernelSync, /) -> bool: ...
+    def end_in_kernel(self, kernel: KernelSync, /) -> bool: ...
 
 
 class FlushStore(Protocol):
@@ -80,14 +83,20 @@ class GroupCommit:
     """The flush worker and its waiters. Everything but the sync itself runs on the event loop."""
 
     def __init__(
-        self, store: FlushStore, settings: FlushSettings, on_messages_available: Callable[[Grown], None]
+        self,
+        store: FlushStore,
+        settings: FlushSettings,
+        on_messages_available: Callable[[Grown], None],
+        kernel: KernelSync | None = None,
     ) -> None:
+        """`kernel`: syncs where it can, in place of the thread; it is closed by close()."""
         self._store = store
         self._settings = settings
         self._on_messages_available = on_messages_available
         self._waiters: deque[_Waiter] = deque()
         self._capacity = asyncio.Event()
         self._thread = SyncThread()
+        self._kernel = kernel
         self._timer: asyncio.TimerHandle | None = None
         # The worker. It rests, or gathers, or a sync runs, or it waits to repeat one.
         self._loop: asyncio.AbstractEventLoop
@@ -218,9 +227,13 @@ class GroupCommit:
         self._ended = self._loop.create_future()
         self._put_off_thorough()
         self._rest()
+        if self._kernel is not None:
+            self._loop.add_reader(self._kernel.fileno(), self._synced_by_kernel)
         try:
             await self._ended
         finally:
+            if self._kernel is not None:
+                self._loop.remove_reader(self._kernel.fileno())
             self._resting = False
             self._cancel_interval()
 
@@ -298,7 +311,19 @@ class GroupCommit:
         self._work = self._store.begin_flush()
         assert self._work is not None, "unsynced bytes are dirty"
         self._syncing = self._settings.mode == "sync" and not self._closing
-        self._thread.start(self._work.run, self._synced)
+        if self._kernel is None or not self._work.begin_in_kernel(self._kernel):
+            self._thread.start(self._work.run, self._synced)
+
+    def _synced_by_kernel(self) -> None:
+        assert self._kernel is not None, "its end was reported"
+        assert self._work is not None, "it began"
+        try:
+            if not self._work.end_in_kernel(self._kernel):
+                return
+        except BaseException as error:  # as from the thread
+            self._synced(error)
+        else:
+            self._synced(None)
 
     def _synced(self, failure: BaseException | None) -> None:
         """A sync is over: what it covered is published and acknowledged in this callback."""
@@ -380,10 +405,13 @@ class GroupCommit:
         self._want()
 
     def close(self) -> None:
-        """Ends the thread; call when the worker has ended."""
+        """Ends the thread; call when the worker has ended. Waits for a sync that runs."""
         if self._timer is not None:
             self._timer.cancel()
         self._thread.close()
+        if self._kernel is not None:
+            self._kernel.close()
+            self._kernel = None
 
 
 def _store_failed(failure: Exception) -> TroveError:

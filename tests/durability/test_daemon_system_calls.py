@@ -194,7 +194,8 @@ class Life:
 
     def broker(self) -> AbstractContextManager[BrokerProcess]:
         settings = (f"mappedFileSizeCommitLog={SEGMENT}", "projection_flush_interval_ms=50")
-        return running_broker(self.store, *settings)
+        # strace fails system calls only, not a sync by the kernel itself.
+        return running_broker(self.store, *settings, "flush_in_kernel_enable=false")
 
     def send(self, client: RawClient, count: int) -> bool:
         """False once the broker is gone."""

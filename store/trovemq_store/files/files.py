@@ -26,6 +26,7 @@ from typing import Final, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from trovemq_store.files.kernel_sync import KernelSync
 from trovemq_store.files.trees import Trees
 
 Buffer = bytes | bytearray | memoryview
@@ -95,6 +96,15 @@ class File(Protocol):
 
     def sync(self) -> None:
         """Returns when everything written (also through a WritableMap) is on disk. May run in any thread."""
+        ...
+
+    def begin_sync(self, kernel: KernelSync) -> bool:
+        """As sync(), but returns at once; end_sync() follows when `kernel` reports the end. False: nothing
+        has begun, and the caller calls sync()."""
+        ...
+
+    def end_sync(self, kernel: KernelSync) -> bool:
+        """Whether the sync has ended. StorageError if it failed."""
         ...
 
     def close(self) -> None: ...

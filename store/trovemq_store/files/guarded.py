@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from trovemq_store.files.files import Buffer, File, FileSystem, StorageError, WritableMap
+from trovemq_store.files.kernel_sync import KernelSync
 from trovemq_store.files.trees import TreeChange, Trees
 
 RESERVE_DIRECTORY: Final = "trovemq"
@@ -50,6 +51,7 @@ class GuardedFile:
         self.check_readable = inner.check_readable
         self.read = inner.read
         self.written_ranges = inner.written_ranges
+        self.begin_sync = inner.begin_sync
         self.close = inner.close
 
     def write(self, offset: int, data: Buffer) -> None:
@@ -61,6 +63,9 @@ class GuardedFile:
 
     def sync(self) -> None:
         self._owner.noting(self._inner.sync)
+
+    def end_sync(self, kernel: KernelSync) -> bool:
+        return self._owner.noting(lambda: self._inner.end_sync(kernel))
 
 
 class GuardedMap(GuardedFile):

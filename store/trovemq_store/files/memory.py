@@ -23,6 +23,7 @@ from trovemq_store.files.files import (
     StorageError,
     WritableMap,
 )
+from trovemq_store.files.kernel_sync import KernelSync
 from trovemq_store.files.memory_trees import MemoryTrees, TreeContent
 from trovemq_store.files.paths import checked_path, parent_directory
 from trovemq_store.files.real import scatter_into
@@ -80,6 +81,13 @@ class MemoryFile:
 
     def sync(self) -> None:
         self._content.synced = bytes(self._content.data)
+
+    def begin_sync(self, kernel: KernelSync) -> bool:
+        del kernel
+        return False
+
+    def end_sync(self, kernel: KernelSync) -> bool:
+        raise AssertionError("begin_sync() begins nothing")
 
     def close(self) -> None:
         pass

@@ -24,6 +24,7 @@ from trovemq_store.files.files import (
     StorageError,
     WritableMap,
 )
+from trovemq_store.files.kernel_sync import KernelSync
 from trovemq_store.files.lmdb_trees import DATA_NAME, LmdbTrees, check_structure
 from trovemq_store.files.paths import checked_path
 from trovemq_store.files.real import check_readable, find, os_errors, read_head
@@ -72,6 +73,13 @@ class ReadOnlyFile:
 
     def sync(self) -> None:
         pass
+
+    def begin_sync(self, kernel: KernelSync) -> bool:
+        del kernel
+        return False
+
+    def end_sync(self, kernel: KernelSync) -> bool:
+        raise AssertionError("begin_sync() begins nothing")
 
     def close(self) -> None:
         """The mapping is freed with its last view."""

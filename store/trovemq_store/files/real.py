@@ -27,6 +27,7 @@ from trovemq_store.files.files import (
     StorageError,
     WritableMap,
 )
+from trovemq_store.files.kernel_sync import KernelSync
 from trovemq_store.files.lmdb_trees import LmdbTrees, check_structure
 from trovemq_store.files.paths import checked_path, parent_directory
 from trovemq_store.files.trees import Trees
@@ -187,6 +188,15 @@ class RealFile:
     def sync(self) -> None:
         with os_errors("sync", self._path):
             os.fdatasync(self._descriptor)
+
+    def begin_sync(self, kernel: KernelSync) -> bool:
+        return self._descriptor >= 0 and kernel.begin(self._descriptor)
+
+    def end_sync(self, kernel: KernelSync) -> bool:
+        number = kernel.end()
+        if number:
+            raise StorageError("sync", self._path, number, os.strerror(number))
+        return number == 0
 
     def close(self) -> None:
         if self._descriptor < 0:

@@ -29,6 +29,7 @@ from trovemq_proto.records.layout import STORE_TIMESTAMP_END
 from trovemq_store.files.failures import reported
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import Buffer, FileSystem, StorageError
+from trovemq_store.files.kernel_sync import KernelSync
 from trovemq_store.log.segments import DIRECTORY, Segment, Segments, SpareWork
 
 
@@ -68,6 +69,21 @@ class FlushWork:
             fault_point("flush.before_sync")
             segment.file.sync()
         fault_point("flush.after_sync")
+
+    def begin_in_kernel(self, kernel: KernelSync) -> bool:
+        """As run(), but returns at once; end_in_kernel() follows when `kernel` reports the end. False: run()
+        is to be called, because there are several files to sync, or new names, or a file that a thread has to
+        sync."""
+        if self.new_names or len(self._segments) > 1:
+            return False
+        return self._segments[0].file.begin_sync(kernel)
+
+    def end_in_kernel(self, kernel: KernelSync) -> bool:
+        """Whether the sync has ended. StorageError: nothing may be acknowledged."""
+        ended = self._segments[0].file.end_sync(kernel)
+        if ended:
+            fault_point("flush.after_sync")
+        return ended
 
 
 class CommitLog:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
+import os
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -17,6 +20,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueId
 from trovemq_store.files.files import StorageError
+from trovemq_store.files.kernel_sync import KernelSync
 
 END: Final = PhysicalOffset(100)
 LATER: Final = PhysicalOffset(200)
@@ -33,6 +37,15 @@ class Work:
         if self.store.sync_error is not None:
             raise self.store.sync_error
 
+    def begin_in_kernel(self, kernel: KernelSync) -> bool:
+        return self.store.descriptor >= 0 and kernel.begin(self.store.descriptor)
+
+    def end_in_kernel(self, kernel: KernelSync) -> bool:
+        ended = kernel.end() is not None
+        if ended and self.store.sync_error is not None:
+            raise self.store.sync_error
+        return ended
+
 
 @dataclass
 class Store:
@@ -41,6 +54,8 @@ class Store:
     end_offset: PhysicalOffset = LOG_ORIGIN
     flushed_offset: PhysicalOffset = LOG_ORIGIN
     syncs: int = 0
+    descriptor: int = -1
+    """Of a file that the kernel syncs by itself."""
     failed: bool = False
     sync_error: StorageError | None = None
     gate: threading.Event = field(default_factory=threading.Event)
@@ -59,8 +74,10 @@ class Store:
 
 
 @asynccontextmanager
-async def committing(store: Store, settings: FlushSettings) -> AsyncIterator[GroupCommit]:
-    commit = GroupCommit(store, settings, lambda grown: store.events.append(f"grown {grown}"))
+async def committing(
+    store: Store, settings: FlushSettings, kernel: KernelSync | None = None
+) -> AsyncIterator[GroupCommit]:
+    commit = GroupCommit(store, settings, lambda grown: store.events.append(f"grown {grown}"), kernel)
     task = asyncio.create_task(commit.run())
     try:
         yield commit
@@ -252,3 +269,75 @@ async def test_async_mode_syncs_at_once_for_somebody_who_waits() -> None:
     settings = FlushSettings(mode="async", flush_interval_ms=60_000, thorough_interval_ms=60_000)
     async with committing(store, settings) as commit:
         await commit.durable(PhysicalOffset(1))
+
+
+# --- syncs by the kernel itself -------------------------------------------------------------------------
+@pytest.fixture
+def file(tmp_path: Path) -> Generator[int]:
+    descriptor = os.open(tmp_path / "log", os.O_RDWR | os.O_CREAT)
+    yield descriptor
+    os.close(descriptor)
+
+
+@pytest.mark.asyncio
+async def test_the_kernel_syncs_for_one_send_after_the_other(kernel_sync: KernelSync, file: int) -> None:
+    store = Store(end_offset=END, descriptor=file)
+    async with committing(store, FlushSettings(), kernel_sync) as commit:
+        for number in range(1, 20):
+            store.end_offset = PhysicalOffset(100 * number)
+            await commit.durable(store.end_offset)
+        commit.when_durable(END, note(store, "a"))
+    assert store.events[:3] == ["flushed 100", "grown [('orders', 0)]", "flushed 200"]
+    assert store.events[-1] == "a durable"
+    assert (store.syncs, commit.flush_count) == (0, 19), "none by the thread"
+
+
+@pytest.mark.asyncio
+async def test_the_thread_syncs_what_the_kernel_does_not_take(kernel_sync: KernelSync) -> None:
+    reader, writer = os.pipe()
+    store = Store(end_offset=END, descriptor=writer)
+    store.gate.set()
+    async with committing(store, FlushSettings(), kernel_sync) as commit:
+        await commit.durable(END)
+    assert store.syncs == 1
+    os.close(reader)
+    os.close(writer)
+
+
+@pytest.mark.asyncio
+async def test_a_sync_of_the_kernel_that_fails_ends_the_worker(kernel_sync: KernelSync, file: int) -> None:
+    error = StorageError("sync", "commitlog/0", errno.EIO)
+    store = Store(end_offset=END, descriptor=file, sync_error=error)
+    commit = GroupCommit(store, FlushSettings(), lambda _grown: None, kernel_sync)
+    task = asyncio.create_task(commit.run())
+    for end in (END, LATER):
+        with pytest.raises(TroveError, match="STORE_FAILED"):
+            await commit.durable(end)
+    with pytest.raises(TroveError, match="STORE_FAILED"):
+        await task
+    assert store.failed
+    assert store.flushed_offset == 0
+    commit.close()
+
+
+@pytest.mark.asyncio
+async def test_a_sync_of_the_kernel_that_stands_still_stops_nobody(file: int) -> None:
+    calls: list[int] = []
+
+    def still(number: ctypes.c_long, *_arguments: object) -> int:
+        calls.append(number.value)
+        return 1
+
+    kernel = KernelSync(still, (0, 1, 2, 3), 0, os.eventfd(0, os.EFD_NONBLOCK))
+    store = Store(end_offset=END, descriptor=file)
+    commit = GroupCommit(store, FlushSettings(sync_flush_timeout_ms=1), lambda _grown: None, kernel)
+    task = asyncio.create_task(commit.run())
+    with pytest.raises(TroveError, match="FLUSH_DISK_TIMEOUT"):
+        await commit.durable(END)
+    assert calls == [3], "it was submitted, and nothing else"
+    os.eventfd_write(kernel.fileno(), 1)
+    await until(lambda: store.flushed_offset == END)
+    commit.stop()
+    await task
+    commit.close()
+    assert calls == [3, 2, 1]
