@@ -61,6 +61,8 @@ class LongPolls:
         self._by_queue: dict[Queue, dict[Waiter, None]] = {}  # a dict keeps the order of arrival
         self._count = 0
         self.closed = False
+        self.woke_one = False
+        """Whether the last growth concerned one waiter only."""
 
     def __len__(self) -> int:
         return self._count
@@ -105,9 +107,11 @@ class LongPolls:
         """Calls the waiters of these queues, which have new messages."""
         if not self._count:
             return
-        for queue in queues:
-            for waiter in list(self._by_queue.get(queue, ())):
-                waiter.wake()
+        by_queue = self._by_queue
+        waiters = [waiter for queue in queues for waiter in by_queue.get(queue, ())]
+        self.woke_one = len(waiters) == 1
+        for waiter in waiters:
+            waiter.wake()
 
     def wake_topic(self, topic: str) -> None:
         """Calls the waiters of a deleted topic: they try again, and get the error."""

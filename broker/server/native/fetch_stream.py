@@ -181,7 +181,8 @@ class FetchStream(ReplyStream):
             self._make_ready(partial(fail, error))
             return
         if message is not None:
-            self.reply_now(message, flush=True)
+            # Several waiters may share a connection, and then share a write.
+            self.reply_now(message, flush=self._parts.long_polls.woke_one)
         if fetch not in self._waiters:
             self._answered()
             self._end_if_idle()

@@ -90,9 +90,9 @@ class FetchPlan:
         self._next_id = 1
 
     @property
-    def stands(self) -> bool:
-        """Whether the broker sends more without a request."""
-        return self._standing is not None
+    def has_requests(self) -> bool:
+        """Whether there may be something to send. Nothing, while the broker sends more without a request."""
+        return self._standing is None or self._replies_left * 2 <= self._replies_max
 
     # --- sending --------------------------------------------------------------------------------------
 
@@ -124,7 +124,7 @@ class FetchPlan:
     def replies_to_ask_for(self) -> tuple[int, int] | None:
         """The id of the standing fetch, and how many more replies to ask for, once half of them have come."""
         fetch = self._standing
-        if fetch is None or self._replies_left * 2 > self._replies_max:
+        if fetch is None or not self.has_requests:
             return None
         more = self._replies_max - self._replies_left
         self._replies_left = self._replies_max

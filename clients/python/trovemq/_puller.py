@@ -115,11 +115,12 @@ class Puller:
         reading: asyncio.Task[FetchAnswer] | None = None
         try:
             while True:
-                if not self._plan.stands:
+                if self._plan.has_requests:
                     await self._send_fetches(stream)
                 answer = await (reading or stream.read())
                 self._take(answer)
-                await self._send_fetches(stream)
+                if self._plan.has_requests:
+                    await self._send_fetches(stream)
                 # The next answer is read while the caller works on this one, except at the end of the queue.
                 at_end = answer.batch.next_offset >= answer.batch.max_offset
                 reading = None if at_end else asyncio.get_running_loop().create_task(stream.read())
@@ -128,7 +129,7 @@ class Puller:
                         yield batch
                     if self._at_end(batch):
                         return
-                    if not self._plan.stands:
+                    if self._plan.has_requests:
                         await self._send_fetches(stream)
         finally:
             stream.cancel()

@@ -10,7 +10,7 @@ from trovemq_proto.numpy_extra import COLUMNS_SIZE_MIN, has_numpy
 from trovemq_proto.positions import QueueOffset
 from trovemq_proto.records.cached import cached_property
 from trovemq_proto.records.compression import inflate_body
-from trovemq_proto.records.fields import RecordFields, queue_offset, split_fields
+from trovemq_proto.records.fields import RecordFields, queue_offset, read_fields, split_fields
 from trovemq_proto.records.layout import BODY_SIZE_MAX_DEFAULT, SYS_FLAG_COMPRESSED
 from trovemq_proto.records.message import Message, received_of
 
@@ -117,6 +117,10 @@ class FetchedBatch:
         if self.queue_offsets is None and self._has_columns:
             yield from self.records.received()
             return
-        data, offsets = self.data, self.queue_offsets
+        data, offsets = memoryview(self.data), self.queue_offsets
+        only = read_fields(data, 0, len(data)) if offsets is None else None
+        if only is not None and only.size == len(data):
+            yield received_of(data, only, None)
+            return
         for index, row in enumerate(self.rows):
             yield received_of(data, row, None if offsets is None else QueueOffset(int(offsets[index])))

@@ -35,6 +35,7 @@ class Context:
         self.requests: asyncio.Queue[Any] = asyncio.Queue()
         self.replies: list[message_pb2.FetchReply] = []
         self.reads = 0
+        self.flushed = 0
 
     def peer(self) -> str:
         return "ipv4:127.0.0.1:5000"
@@ -55,6 +56,7 @@ class Context:
         return self.can_send
 
     def try_send_now(self, message: bytes) -> bool:
+        self.flushed += 1
         return self.try_send(message)
 
     def set_receiver(self, receiver: Callable[[Any], bool] | None) -> None:
@@ -199,6 +201,18 @@ def test_a_fetch_that_stands_gets_more_replies_on_request() -> None:
         bench.context.offer_request(fetch_id=7, replies_more=2)
         bench.send(b"last")
         assert len(bench.left) == 4, "it has ended"
+
+    scene(program)
+
+
+def test_replies_to_several_that_wait_share_a_write() -> None:
+    async def program(bench: Bench) -> None:
+        bench.context.offer_request(fetch_id=7, wait_ms=60_000, replies_max=9)
+        bench.send(b"one")
+        assert (bench.answered, bench.context.flushed) == ([(7, 1)], 1)
+        bench.context.offer_request(fetch_id=8, offset=1, wait_ms=60_000)
+        bench.send(b"two")
+        assert (bench.answered[1:], bench.context.flushed) == ([(7, 2), (8, 2)], 1)
 
     scene(program)
 
