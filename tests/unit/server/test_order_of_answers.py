@@ -1,0 +1,35 @@
+"""Who is told first that a message is there: with a sync for each, its sender; else it is known already."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from broker.daemon.services import StoreServices
+from broker.daemon.settings import BrokerSettings
+from tests.support import fake_loop
+from tests.support.engine import SMALL, SMALL_SYNC, append, flush, open_store, record
+from trovemq_proto.positions import QueueId
+from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.settings import StoreSettings
+
+
+@pytest.mark.parametrize("settings", [SMALL, SMALL_SYNC])
+def test_readers_hear_of_a_message_after_its_sender(settings: StoreSettings) -> None:
+    told: list[str] = []
+
+    async def scene() -> None:
+        store = open_store(MemoryFileSystem(), settings)
+        parts = StoreServices(store, BrokerSettings())
+        parts.long_polls.wait("orders", QueueId(0), 60_000, lambda _grown: told.append("reader"))
+        append(store, record(b"x"))
+        if parts.appender.sync:
+            assert store.dispatch() == [], "nothing is visible before its sync"
+            flush(store)
+        parts._on_messages_available([("orders", QueueId(0))] if parts.appender.sync else store.dispatch())
+        told.append("sender" if parts.appender.sync else "next turn")
+        await asyncio.sleep(0)
+
+    fake_loop.run(scene())
+    assert told == (["sender", "reader"] if settings is SMALL_SYNC else ["reader", "next turn"])
