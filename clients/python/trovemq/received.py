@@ -14,15 +14,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 Delay = float | timedelta  # seconds
-Processed = TypeVar("Processed", bound="_Processable")
-
-
-class _Processable(Protocol):
-    """A message, or several of them."""
-
-    def _consumed(self) -> Settlement | None: ...
-
-    def return_after(self, failure: BaseException) -> None: ...
+Processed = TypeVar("Processed", bound=AbstractAsyncContextManager[object])  # a message, or several of them
 
 
 class Tracing(Protocol):
@@ -196,7 +188,18 @@ class ReceivedMessage(ReceivedFields):
         """
         if self.tracing is not None:
             return TracedProcessing(self, self.tracing.process((self,)))
-        return Processing(self)
+        return self  # type: ignore[return-value]  # mypy does not see that Self has both methods
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, failure: BaseException | None, where: TracebackType | None
+    ) -> None:
+        if failure is None:
+            await self.consumed()
+        else:
+            self.return_after(failure)
 
     def return_after(self, failure: BaseException) -> None:
         """Called after an exception in `process`: returns the message, unless it is settled."""
@@ -208,16 +211,11 @@ class ReceivedMessage(ReceivedFields):
     async def consumed(self) -> None:
         """Acknowledges together with others, as the end of `process` does, unless it is settled; does not
         wait for the broker."""
-        full = self._consumed()
-        if full is not None:
-            await full.wait_for_capacity()
-
-    def _consumed(self) -> Settlement | None:
-        """As `consumed`. Returns the settlement if the caller must wait for its capacity."""
         if self.settled:
-            return None
+            return
         self.settled = True
-        return self.settlement if self.settlement.consumed(self) else None
+        if self.settlement.consumed(self):
+            await self.settlement.wait_for_capacity()
 
     @property
     def place(self) -> tuple[object, ...]:
@@ -245,35 +243,13 @@ class ReceivedMessage(ReceivedFields):
         self.settled = True
 
 
-class Processing(Generic[Processed]):
-    """A block of `process`."""
+class TracedProcessing(Generic[Processed]):
+    """A block of `process` within a span."""
 
-    __slots__ = ("_processed",)
-
-    def __init__(self, processed: Processed) -> None:
-        self._processed = processed
-
-    async def __aenter__(self) -> Processed:
-        return self._processed
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, failure: BaseException | None, where: TracebackType | None
-    ) -> None:
-        if failure is None:
-            full = self._processed._consumed()
-            if full is not None:
-                await full.wait_for_capacity()
-        else:
-            self._processed.return_after(failure)
-
-
-class TracedProcessing(Processing[Processed]):
-    """The same within a span."""
-
-    __slots__ = ("_span",)
+    __slots__ = ("_processed", "_span")
 
     def __init__(self, processed: Processed, span: AbstractContextManager[None]) -> None:
-        super().__init__(processed)
+        self._processed = processed
         self._span = span
 
     async def __aenter__(self) -> Processed:
@@ -284,7 +260,7 @@ class TracedProcessing(Processing[Processed]):
         self, kind: type[BaseException] | None, failure: BaseException | None, where: TracebackType | None
     ) -> None:
         try:
-            await super().__aexit__(kind, failure, where)
+            await self._processed.__aexit__(kind, failure, where)
         finally:
             self._span.__exit__(kind, failure, where)
 

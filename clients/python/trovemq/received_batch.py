@@ -5,9 +5,10 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager
 from itertools import groupby
 from operator import attrgetter
+from types import TracebackType
 from typing import Final, Self
 
-from trovemq.received import Processing, ReceivedMessage, Settlement, TracedProcessing
+from trovemq.received import ReceivedMessage, TracedProcessing
 
 _settlement: Final = attrgetter("settlement")
 
@@ -30,25 +31,29 @@ class ReceivedBatch(list[ReceivedMessage]):
         tracing = self[0].tracing if self else None
         if tracing is not None:
             return TracedProcessing(self, tracing.process(self))
-        return Processing(self)
+        return self  # type: ignore[return-value]  # mypy does not see that Self has both methods
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, failure: BaseException | None, where: TracebackType | None
+    ) -> None:
+        if failure is None:
+            await self.consumed()
+        else:
+            self.return_after(failure)
 
     async def consumed(self) -> None:
         """Acknowledges the messages that are not settled. Does not wait for the broker: acknowledgements are
         retried in the background."""
-        full = self._consumed()
-        if full is not None:
-            await full.wait_for_capacity()  # not before: a cancellation would leave messages unsettled
-
-    def _consumed(self) -> Settlement | None:
-        """As `consumed`. Returns the settlement if the caller must wait for its capacity."""
         unsettled = [message for message in self if not message.settled]
         for message in unsettled:
             message.settled = True
         for settlement, messages in groupby(unsettled, _settlement):
             settlement.consumed_all(list(messages))
         if unsettled and (last := unsettled[-1].settlement).at_capacity:
-            return last
-        return None
+            await last.wait_for_capacity()  # not before: a cancellation would leave messages unsettled
 
     def return_after(self, failure: BaseException) -> None:
         """Called after an exception in `process`: returns the messages that are not settled."""

@@ -198,18 +198,16 @@ class Subscription:
         return self
 
     async def __anext__(self) -> ReceivedMessage:
-        if self.tracing is not None:
-            began_ns = time.time_ns()
-            message = await self.next()
-            if message is not None:
-                self.tracing.received(self.topic, self.group, [message], began_ns)
-        else:
-            inbox = self._inbox
-            message = None if inbox.closed else inbox.take()
-            if message is None:
-                message = await self.next()
+        for ready in (inbox := self._inbox).messages:
+            if inbox.askers:
+                inbox.note_space()
+            return ready
+        began_ns = time.time_ns()
+        message = await self.next()
         if message is None:
             raise StopAsyncIteration
+        if self.tracing is not None:
+            self.tracing.received(self.topic, self.group, [message], began_ns)
         return message
 
     async def next(self) -> ReceivedMessage | None:

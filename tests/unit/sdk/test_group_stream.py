@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from itertools import count
+from operator import itemgetter
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.support.fake_loop import run, turns
 from tests.unit.sdk.records_made import record_at
 from trovemq._rocketmq import group_stream
 from trovemq._rocketmq.group_stream import GroupStream, StreamSettings
 from trovemq._rocketmq.inbox import Inbox
-from trovemq._rocketmq.streamed import StreamedMessage
+from trovemq._rocketmq.settling_together import RELEASE
+from trovemq._rocketmq.streamed import StreamedBatch, StreamedMessage
 from trovemq._wire.consumer import consume_answer
 from trovemq.options import ClientOptions
 from trovemq.received import ReceivedMessage
@@ -98,11 +102,21 @@ class Scene:
     def put_all(self, messages: Sequence[ReceivedMessage]) -> None:
         assert self.inbox.put_all(messages) == []
 
+    def put_batch(self, batch: StreamedBatch) -> None:
+        assert self.inbox.put_batch(batch) == []
+
     def unreadable(self, message: StreamedMessage, error: TroveError) -> None:
         raise AssertionError(message, error)
 
     def answered(self, message: ReceivedMessage, *, done: bool, failure: TroveError | None) -> None:
         self.reported.append((message.queue_offset, done, failure.symbol if failure else ""))
+
+    def consumed(self, message: ReceivedMessage) -> bool:
+        assert isinstance(message, StreamedMessage)
+        return self.stream.consume(message)
+
+    async def wait_for_capacity(self) -> None:
+        await self.stream.wait_for_capacity()
 
     def is_final(self, error: TroveError) -> bool:
         return not error.retriable
@@ -142,6 +156,83 @@ def test_acknowledgements_of_one_turn_are_one_settlement_of_ranges() -> None:
         await here.now.settled()
         await here.stream.consumed(until=asyncio.get_running_loop().time() + 1)
         assert here.reported == [], "nobody waits for one of them"
+        await here.over()
+
+    run(scene())
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=10, unique_by=itemgetter(0)),
+    st.sets(st.integers(0, 9)),
+    st.sampled_from(["answered", "lost", "over"]),
+)
+def test_blocks_of_process_settle_as_single_calls_do(
+    settled: list[tuple[int, bool]], refused: set[int], end: str
+) -> None:
+    """The same frames, the same reports, whoever gathers. True: the writer has its turn afterwards."""
+
+    async def scene(by_blocks: bool) -> tuple[object, ...]:
+        here = Scene()
+        messages = await here.opened(10)
+        for index, has_turn in settled:
+            message = messages[index]
+            if by_blocks:
+                async with message.process():
+                    pass
+                assert message.settled
+            else:
+                here.stream.settle(message, None)
+            if has_turn:
+                await turns(10)
+        counted = here.stream.unacknowledged
+        await turns(10)
+        said = [(each.kind, list(each.ranges)) for each in here.now.settlements()]
+        error = common_pb2.Error(symbol="RECEIPT_HANDLE_ILLEGAL", message="late")
+        if end == "answered":
+            while any(frame.settlements for frame in here.now.frames):
+                frames, here.now.frames = here.now.frames, []
+                for each in (one for frame in frames for one in frame.settlements):
+                    late = [offset for offset in sorted(refused) if offset in offsets_of(each)]
+                    result = consumer_pb2.SettlementResult(
+                        settlement_id=each.settlement_id,
+                        refused=[consumer_pb2.RefusedOffset(offset=offset, error=error) for offset in late],
+                    )
+                    await here.now.reply(consumer_pb2.ConsumeReply(results=[result]))
+            assert here.stream.unacknowledged == 0
+        elif end == "lost":
+            await here.now.reply(LOST)
+            await asyncio.sleep(1)
+            said += [(each.kind, list(each.ranges)) for each in here.now.settlements()]
+        await here.over()
+        return said, counted, sorted(here.reported)
+
+    assert run(scene(True)) == run(scene(False))
+
+
+def offsets_of(settlement: consumer_pb2.Settlement) -> set[int]:
+    pairs = zip(settlement.ranges[::2], settlement.ranges[1::2], strict=True)
+    return {offset for first, size in pairs for offset in range(first, first + size)}
+
+
+def test_blocks_wait_while_too_many_settlements_have_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_stream, "UNDER_WAY_MAX", 3)
+
+    async def scene() -> None:
+        here = Scene()
+        messages = await here.opened(6)
+        here.stream.settle(messages[5], RELEASE)
+        for message in messages[:2]:
+            async with message.process():
+                pass
+        third = asyncio.ensure_future(messages[2].consumed())
+        fourth = asyncio.ensure_future(messages[3].__aexit__(None, None, None))
+        await turns(10)
+        assert messages[2].settled
+        assert not third.done()
+        assert not fourth.done()
+        await here.now.settled()
+        await here.now.settled()
+        await asyncio.gather(third, fourth)
         await here.over()
 
     run(scene())

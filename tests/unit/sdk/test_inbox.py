@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import Any
 
 import pytest
@@ -20,6 +21,23 @@ def message(queue_offset: int, group: str | None = None, **values: Any) -> Recei
         "broker": "b",
     }  # fmt: skip
     return ReceivedMessage(**{**fixed, "queue_offset": queue_offset, "message_group": group, **values})
+
+
+class Batch:
+    """A batch of made messages."""
+
+    def __init__(self, messages: list[ReceivedMessage], lease_end: float | None) -> None:
+        self.broker, self.lease_end = "b", lease_end
+        self.physical_offsets = [message.queue_offset for message in messages]
+        self._left = deque(messages)
+        self.messages = (self._left.popleft() for _ in messages)
+
+    def __len__(self) -> int:
+        return len(self._left)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(message.nbytes for message in self._left)
 
 
 def test_space_is_counted_in_messages_and_bytes() -> None:
@@ -167,3 +185,77 @@ def test_several_at_once_are_as_one_at_a_time(
         assert many.take_all(9) == []
 
     asyncio.run(scene())
+
+
+@given(
+    steps=st.lists(
+        st.one_of(
+            st.tuples(st.just("batch"), st.lists(st.integers(0, 9), max_size=5, unique=True)),
+            st.tuples(st.just("single"), st.lists(st.integers(0, 9), min_size=1, max_size=1)),
+            st.tuples(st.sampled_from(["take", "take_all", "next"]), st.integers(1, 4)),
+        ),
+        max_size=25,
+    ),
+    ordered=st.booleans(),
+    leased=st.booleans(),
+)
+def test_batches_are_as_their_messages_one_by_one(
+    steps: list[tuple[str, Any]], ordered: bool, leased: bool
+) -> None:
+    """Also when a message is delivered again while it waits, or after it was taken."""
+
+    async def scene() -> None:
+        now = asyncio.get_running_loop().time()
+        one, many = Inbox(100, 10_000), Inbox(100, 10_000)
+        one.ordered = many.ordered = ordered
+        groups = "ab" if ordered else "a"
+        for poll, (kind, values) in enumerate(steps):
+            if kind in ("batch", "single"):
+                lease_end = now + (60 if poll % 2 else -60) if leased else None
+                made, again = (
+                    [
+                        message(offset, groups[offset % len(groups)], poll=poll, lease_end=lease_end)
+                        for offset in values
+                    ]
+                    for _ in range(2)
+                )
+                assert all(one.put(each) for each in made)
+                if kind == "single":
+                    assert many.put(again[0])
+                else:
+                    assert many.put_batch(Batch(again, lease_end)) == []
+            else:
+                expected = [found for _ in range(values) if (found := one.take(now)) is not None]
+                taken = await taken_by(many, kind, values, now)
+                assert [(found.queue_offset, found.poll) for found in taken] == [
+                    (found.queue_offset, found.poll) for found in expected
+                ]
+            assert (many.count, many.size, many.free) == (one.count, one.size, one.free)
+        assert {(left.queue_offset, left.poll) for left in many.drain()} == {
+            (left.queue_offset, left.poll) for left in one.drain()
+        }
+        assert (many.count, many.size) == (0, 0)
+
+    asyncio.run(scene())
+
+
+async def taken_by(inbox: Inbox, kind: str, count: int, now: float) -> list[ReceivedMessage]:
+    """The next messages; "next": as the iteration over a subscription takes them."""
+    if kind == "take_all":
+        return inbox.take_all(count)
+    taken: list[ReceivedMessage] = []
+    for _ in range(count):
+        found = next(inbox.messages, None) if kind == "next" else None
+        found = found or inbox.take(now)
+        taken += () if found is None else (found,)
+    return taken
+
+
+def test_the_end_leaves_the_messages_of_batches_to_be_drained() -> None:
+    inbox = Inbox(8, 1_000)
+    inbox.put_batch(Batch([message(0), message(1)], None))
+    assert next(inbox.messages).queue_offset == 0
+    inbox.close()
+    inbox.put_batch(Batch([message(2)], None))
+    assert next(inbox.messages, None) is None
+    assert [left.queue_offset for left in inbox.drain()] == [1, 2]

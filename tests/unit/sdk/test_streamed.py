@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import zlib
 from dataclasses import fields
 from typing import Any
@@ -13,9 +14,9 @@ from hypothesis import strategies as st
 
 from broker.groups.delivery.request import Delivered
 from broker.server.rocketmq.messages import received
-from trovemq._rocketmq import streamed
+from trovemq._rocketmq import record_spans
 from trovemq._rocketmq.messages import received_message
-from trovemq._rocketmq.streamed import StreamedMessage, streamed_messages
+from trovemq._rocketmq.streamed import StreamedBatch, StreamedMessage
 from trovemq._wire.consumer import Run
 from trovemq.received import NO_SETTLEMENT, ReceivedFields
 from trovemq_proto.errors import TroveError
@@ -49,9 +50,8 @@ def stored(number: int, body: bytes, properties: dict[str, str], **header: Any) 
     )
 
 
-def messages(records: list[bytes]) -> list[tuple[StreamedMessage, TroveError | None]]:
-    runs = [Run(3, 10, len(records), 2, RECEIPT)]
-    made, unreadable = streamed_messages(
+def batch_of(runs: list[Run], records: list[bytes]) -> StreamedBatch:
+    return StreamedBatch(
         runs,
         memoryview(b"".join(records)),
         topic="orders",
@@ -60,7 +60,11 @@ def messages(records: list[bytes]) -> list[tuple[StreamedMessage, TroveError | N
         lease_end=None,
         settlement=NO_SETTLEMENT,
     )
-    return [(message, unreadable.get(number)) for number, message in enumerate(made)]
+
+
+def messages(records: list[bytes]) -> list[tuple[StreamedMessage, TroveError | None]]:
+    made = batch_of([Run(3, 10, len(records), 2, RECEIPT)], records)
+    return [(made.message(number), made.unreadable.get(number)) for number in range(len(records))]
 
 
 def content(message: ReceivedFields) -> dict[str, object]:
@@ -88,7 +92,7 @@ def test_each_field_is_that_of_rocketmqs_protocol(
         for number, (body, properties, times) in enumerate(sent)
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(streamed, "COLUMNS_SIZE_MIN", 0 if columns else 1 << 30)
+        patch.setattr(record_spans, "COLUMNS_SIZE_MIN", 0 if columns else 1 << 30)
         made = messages(records)
     for number, (message, error) in enumerate(made):
         assert error is None
@@ -104,7 +108,7 @@ def test_records_that_cannot_be_read_cost_no_other_message(
     monkeypatch: pytest.MonkeyPatch, columns: bool, at: int
 ) -> None:
     """A flipped bit of the magic code, one of the body, and a body that does not inflate."""
-    monkeypatch.setattr(streamed, "COLUMNS_SIZE_MIN", 0 if columns else 1 << 30)
+    monkeypatch.setattr(record_spans, "COLUMNS_SIZE_MIN", 0 if columns else 1 << 30)
     damaged = bytearray(stored(1, b"damaged", {}))
     damaged[at] ^= 1
     records = [
@@ -123,23 +127,64 @@ def test_records_that_cannot_be_read_cost_no_other_message(
 def test_without_numpy_records_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     records = [stored(number, b"x" * 2_000, {}) for number in range(20)]
     with_columns = [content(message) for message, _ in messages(records)]
-    monkeypatch.setattr(streamed, "has_numpy", lambda: False)
+    monkeypatch.setattr(record_spans, "has_numpy", lambda: False)
     assert [content(message) for message, _ in messages(records)] == with_columns
 
 
 def test_records_that_are_not_those_of_the_runs_are_refused() -> None:
     with pytest.raises(TroveError, match="BATCH_ILLEGAL"):
-        streamed_messages(
-            [Run(3, 10, 2, 1, RECEIPT)],
-            memoryview(stored(0, b"one", {})),
-            topic="orders",
-            broker="broker-a",
-            poll=1,
-            lease_end=None,
-            settlement=NO_SETTLEMENT,
-        )
+        batch_of([Run(3, 10, 2, 1, RECEIPT)], [stored(0, b"one", {})])
     with pytest.raises(TroveError, match="BATCH_ILLEGAL"):
         messages([b"no record"])
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(1, 4)), min_size=1, max_size=4),
+    st.booleans(),
+    st.booleans(),
+)
+def test_a_batch_hands_out_each_message_as_it_makes_it_alone(
+    spread: list[tuple[int, int]], alike: bool, columns: bool
+) -> None:
+    runs = [
+        Run(number, first, count, 1 + number, f"{RECEIPT}{number}")
+        for number, (first, count) in enumerate(spread)
+    ]
+    count = sum(run.count for run in runs)
+    records = [stored(number, b"x" * (9 if alike else number), {"own": "1"}) for number in range(count)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record_spans, "COLUMNS_SIZE_MIN", 0 if columns else 1 << 30)
+        batch = batch_of(runs, records)
+    places = [(run, run.first_offset + index) for run in runs for index in range(run.count)]
+    for number, message in enumerate(batch):
+        alone, (run, offset) = batch.message(number), places[number]
+        assert content(message) == content(alone)
+        assert (message.receipt, message.place, message.nbytes, message.settled, message.lease_end) == (
+            (alone.receipt, alone.place, alone.nbytes, alone.settled, alone.lease_end)
+        )
+        assert (message.queue_id, message.queue_offset, message.attempt) == (
+            run.queue_id,
+            offset,
+            run.attempt,
+        )
+        assert message.receipt == run.receipt
+        assert message.body == b"x" * (9 if alike else number)
+        assert len(batch) == count - number - 1
+        assert batch.nbytes == sum(map(len, records[number + 1 :]))
+    assert [content(message) for message in batch.readable()] == [
+        content(batch.message(number)) for number in range(count)
+    ]
+
+
+def test_a_value_of_one_message_is_not_that_of_its_neighbours() -> None:
+    batch = batch_of([Run(3, 10, 2, 2, RECEIPT)], [stored(0, b"one", {}), stored(1, b"two", {})])
+    one, two = batch
+    one.attempt, one.receipt, one.lease_end, one.body = 5, None, 7.0, b"other"
+    assert (one.attempt, one.receipt, one.lease_end, one.body) == (5, None, 7.0, b"other")
+    assert (two.attempt, two.receipt, two.lease_end, two.body) == (2, RECEIPT, None, b"two")
+    copied = dataclasses.replace(two, body=b"more")
+    assert content(copied) == content(two) | {"body": b"more"}
+    assert (copied.receipt, copied.receipt_handle) == (None, two.receipt_handle)
 
 
 def test_a_message_that_is_delivered_again_has_its_new_handle() -> None:

@@ -13,13 +13,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from trovemq._connections import ConnectionPool
 from trovemq._rocketmq.grouped import GroupConsumer, GroupSubscription
 from trovemq._rocketmq.inbox import Inbox
 from trovemq.faults import Faults
 from trovemq.received import ReceivedMessage
+
+if TYPE_CHECKING:
+    from trovemq._rocketmq.streamed import StreamedBatch
 
 _log = logging.getLogger("trovemq.faults")
 
@@ -43,6 +46,11 @@ class FaultyConsumer(GroupConsumer):
     def put_all(self, messages: Sequence[ReceivedMessage]) -> None:
         """Each as `put`."""
         for message in messages:
+            self.put(message)
+
+    def put_batch(self, batch: StreamedBatch) -> None:
+        """The same for a batch of a stream."""
+        for message in batch:
             self.put(message)
 
     def put(self, message: ReceivedMessage) -> None:

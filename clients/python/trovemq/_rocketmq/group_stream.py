@@ -20,7 +20,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Final, Protocol
@@ -28,8 +28,9 @@ from typing import Final, Protocol
 from trovemq._connections import ConnectionPool
 from trovemq._rocketmq.identity import metadata_of
 from trovemq._rocketmq.inbox import Inbox
+from trovemq._rocketmq.settling_together import RELEASE, Change, Settling
 from trovemq._rocketmq.statuses import may_pass
-from trovemq._rocketmq.streamed import StreamedMessage, streamed_messages
+from trovemq._rocketmq.streamed import StreamedBatch, StreamedMessage
 from trovemq._wire.connection import Connection, Stream
 from trovemq._wire.consumer import (
     ConsumeAnswer,
@@ -53,17 +54,15 @@ ANSWERED_KEPT_S: Final = 2.0
 least ten times a second."""
 CREDIT_SHARE: Final = 4  # credit is sent when it is this part of the whole
 
-Change = tuple[int, bool]
-"""The invisible time in ms and `suspend`, for messages that are returned."""
-RELEASE: Final[Change] = (0, True)
-"""The change for messages that the program has not tried."""
-
 
 class Owner(Settlement, Protocol):
     """The group consumer, as its streams see it."""
 
     def put_all(self, messages: Sequence[ReceivedMessage]) -> None:
         """Messages came."""
+
+    def put_batch(self, batch: StreamedBatch) -> None:
+        """A batch came, all of whose messages are readable."""
 
     def unreadable(self, message: StreamedMessage, error: TroveError) -> None:
         """Returns a message that the program must not see."""
@@ -86,22 +85,6 @@ class StreamSettings:
     filter: str
     invisible_ms: int | None
     client_id: str
-
-
-@dataclass(slots=True, eq=False)
-class _Settling:
-    """Messages that are settled together. `change` None: they are acknowledged."""
-
-    receipt: str
-    change: Change | None
-    deadline: float
-    messages: list[StreamedMessage] = field(default_factory=list)
-    offsets: list[int] = field(default_factory=list)
-    """The queue offsets of the messages, rising; set when it is sent for the first time."""
-    again: bool = False
-    """It was sent before and had no result."""
-    was_answered: bool = False
-    """It had a result before the stream broke. Nobody waits for another one, and `messages` is empty."""
 
 
 class GroupStream:
@@ -140,11 +123,11 @@ class GroupStream:
         self._closed = False
         self._wake = asyncio.Event()  # there may be something to send
         self._progress = asyncio.Event()  # results arrived
-        self._gathering: dict[tuple[str, Change | None], _Settling] = {}
-        self._again: list[_Settling] = []
-        self._late: list[_Settling] = []  # sent again after a pause
-        self._sent: dict[int, _Settling] = {}
-        self._answered: deque[tuple[float, _Settling]] = (
+        self._gathering: dict[tuple[str, Change | None], Settling] = {}
+        self._again: list[Settling] = []
+        self._late: list[Settling] = []  # sent again after a pause
+        self._sent: dict[int, Settling] = {}
+        self._answered: deque[tuple[float, Settling]] = (
             deque()
         )  # acknowledgements, with the time of their result
         self._numbers = count(1)
@@ -152,8 +135,9 @@ class GroupStream:
         self._batch_count = 0
         self._is_open = self._stop_said = self._stopped = False
         self._futures: dict[StreamedMessage, asyncio.Future[None]] = {}
-        self._unsettled = 0
-        self._unacknowledged = 0
+        self.unacknowledged = 0  # settlements without a result: acknowledgements,
+        self._returned = 0  # and the others
+        self.acknowledged_max = UNDER_WAY_MAX  # less those that were returned
         self._credit_messages = self._credit_bytes = 0  # credit that was sent and is not used
         self._received_batch = self._confirmed_batch = 0
 
@@ -189,7 +173,7 @@ class GroupStream:
 
     async def consumed(self, *, until: float) -> None:
         """Waits until the broker knows all acknowledgements, `until` (the loop's time) at most."""
-        await self._wait_while(lambda: self._unacknowledged > 0, until)
+        await self._wait_while(lambda: self.unacknowledged > 0, until)
 
     async def close(self, *, until: float) -> None:
         """Waits for all results, `until` at most; settlements without a result then fail with
@@ -211,9 +195,21 @@ class GroupStream:
             pass
 
     @property
+    def _unsettled(self) -> int:
+        return self.unacknowledged + self._returned
+
+    @property
     def at_capacity(self) -> bool:
         """Whether too many settlements have no result yet."""
-        return self._unsettled > UNDER_WAY_MAX
+        return self.unacknowledged > self.acknowledged_max
+
+    def _count(self, change: Change | None, more: int) -> None:
+        """Counts settlements without a result."""
+        if change is None:
+            self.unacknowledged += more
+        else:
+            self._returned += more
+            self.acknowledged_max = UNDER_WAY_MAX - self._returned
 
     async def wait_for_capacity(self) -> None:
         """Waits for that."""
@@ -230,11 +226,22 @@ class GroupStream:
         if self._closed:
             self._owner.answered(message, done=False, failure=_closed())
             return False
-        gathering = self._gathering.get((receipt, change)) or self._gather(receipt, change)
-        gathering.messages.append(message)
-        self._unsettled += 1
-        self._unacknowledged += change is None
-        return self._unsettled > UNDER_WAY_MAX
+        self._gathering_of(receipt, change).messages.append(message)
+        self._count(change, 1)
+        return self.at_capacity
+
+    def consume(self, message: StreamedMessage) -> bool:
+        """Acknowledges a message whose result nobody needs, unless it is a failure. From now on, until the
+        next frame, its run gathers those that follow by itself."""
+        run, receipt = message.run, message.receipt
+        if receipt is None or self._closed:
+            return self.settle(message, None)
+        gathering = self._gathering_of(receipt, None)
+        gathering.runs.append(run)
+        gathering.gathered.append(message.queue_offset)
+        run.gathered, run.stream = gathering.gathered, self
+        self.unacknowledged += 1
+        return self.at_capacity
 
     def settle_all(self, receipt: str, messages: list[StreamedMessage]) -> None:
         """Acknowledges the messages, which have this receipt, as `settle` does."""
@@ -242,15 +249,16 @@ class GroupStream:
             for message in messages:
                 self._owner.answered(message, done=False, failure=_closed())
             return
-        gathering = self._gathering.get((receipt, None)) or self._gather(receipt, None)
-        gathering.messages.extend(messages)
-        self._unsettled += len(messages)
-        self._unacknowledged += len(messages)
+        self._gathering_of(receipt, None).messages.extend(messages)
+        self.unacknowledged += len(messages)
 
-    def _gather(self, receipt: str, change: Change | None) -> _Settling:
-        """Begins to gather the messages of this receipt that are settled so."""
+    def _gathering_of(self, receipt: str, change: Change | None) -> Settling:
+        """Gathers the messages of this receipt that are settled so."""
+        gathering = self._gathering.get((receipt, change))
+        if gathering is not None:
+            return gathering
         deadline = self._now() + self._options.reconnect_timeout_ms / 1000
-        gathering = self._gathering[receipt, change] = _Settling(receipt, change, deadline)
+        gathering = self._gathering[receipt, change] = Settling(receipt, change, deadline)
         self._wake.set()
         return gathering
 
@@ -359,18 +367,17 @@ class GroupStream:
         self._credit_bytes += byte_count
         return messages, byte_count
 
-    def _next_settlements(self) -> list[tuple[int, _Settling]]:
+    def _next_settlements(self) -> list[tuple[int, Settling]]:
         if self._frames_unanswered >= FRAMES_UNANSWERED_MAX or not (self._again or self._gathering):
             return []
         self._frames_unanswered += 1
-        waiting = [*self._again, *self._gathering.values()]
-        self._gathering.clear()
-        chosen: list[tuple[int, _Settling]] = []
+        waiting = [*self._again, *self._end_gathering()]
+        chosen: list[tuple[int, Settling]] = []
         space = FRAME_MESSAGES_MAX
         while waiting:
             each = waiting[0]
             if not each.offsets:
-                each.offsets = sorted([message.queue_offset for message in each.messages])
+                each.offsets = sorted([*each.gathered, *[message.queue_offset for message in each.messages]])
             if chosen and space < len(each.offsets):
                 break
             del waiting[0]
@@ -380,6 +387,13 @@ class GroupStream:
             chosen.append((number, each))
         self._again = waiting
         return chosen
+
+    def _end_gathering(self) -> list[Settling]:
+        gathered = list(self._gathering.values())
+        self._gathering.clear()
+        for each in gathered:
+            each.end_gathering()
+        return gathered
 
     # --- replies --------------------------------------------------------------------------------------
     def _take(self, answer: ConsumeAnswer) -> None:
@@ -404,7 +418,7 @@ class GroupStream:
             lease_end = self._now() + lease_ms / 1000
         self._credit_messages -= sum(run.count for run in answer.runs)
         self._credit_bytes -= len(answer.records)
-        messages, unreadable = streamed_messages(
+        batch = StreamedBatch(
             answer.runs,
             answer.records,
             topic=self._settings.topic,
@@ -413,10 +427,12 @@ class GroupStream:
             lease_end=lease_end,
             settlement=self._owner,
         )
-        for number, error in unreadable.items():
-            self._owner.unreadable(messages[number], error)
-        if unreadable:
-            messages = [message for number, message in enumerate(messages) if number not in unreadable]
+        if tracing is None and not batch.unreadable:
+            self._owner.put_batch(batch)
+            return
+        for number, error in batch.unreadable.items():
+            self._owner.unreadable(batch.message(number), error)
+        messages = batch.readable()
         if tracing is not None:
             for message in messages:
                 tracing.take(message, message.trace_context)
@@ -433,7 +449,7 @@ class GroupStream:
             return
         self._finish(settling, result.error, result.refused)
 
-    def _repeat(self, settling: _Settling) -> None:
+    def _repeat(self, settling: Settling) -> None:
         if settling in self._late:
             self._late.remove(settling)
             self._again.append(settling)
@@ -445,33 +461,32 @@ class GroupStream:
         taken = [
             (message, each.change, self._futures.pop(message, None))
             for each in self._take_waiting()
-            for message in each.messages
+            for message in each.all_messages()
         ]
-        self._unsettled = self._unacknowledged = 0
+        self.unacknowledged = 0
+        self._count(RELEASE, -self._returned)
         self._progress.set()
         return taken
 
-    def _take_waiting(self) -> list[_Settling]:
-        waiting = [*self._sent.values(), *self._late, *self._again, *self._gathering.values()]
+    def _take_waiting(self) -> list[Settling]:
+        waiting = [*self._sent.values(), *self._late, *self._again, *self._end_gathering()]
         for each in self._sent.values():
             each.again = True
         self._sent.clear()
         self._late.clear()
         self._again.clear()
-        self._gathering.clear()
         return waiting
 
-    def _finish(self, settling: _Settling, error: TroveError | None, refused: dict[int, TroveError]) -> None:
+    def _finish(self, settling: Settling, error: TroveError | None, refused: dict[int, TroveError]) -> None:
         if settling.was_answered:
             return
         done, released = settling.change is None, settling.change == RELEASE
         if done and error is None:
             self._keep_answered(settling)
-        self._unsettled -= len(settling.messages)
-        self._unacknowledged -= len(settling.messages) if done else 0
+        self._count(settling.change, -len(settling))
         if error is None and not refused and not self._futures and not self._inbox.ordered:
             return  # the usual case
-        for message in settling.messages:
+        for message in settling.all_messages():
             failure = error or refused.get(message.queue_offset)
             if (
                 failure is not None
@@ -489,11 +504,11 @@ class GroupStream:
             if future is not None or not released:
                 self._owner.answered(message, done=done, failure=failure)
 
-    def _keep_answered(self, settling: _Settling) -> None:
+    def _keep_answered(self, settling: Settling) -> None:
         now = self._now()
         while self._answered and now > self._answered[0][0] + ANSWERED_KEPT_S:
             self._answered.popleft()
-        kept = _Settling(
+        kept = Settling(
             settling.receipt, None, settling.deadline, offsets=settling.offsets, was_answered=True
         )
         self._answered.append((now, kept))

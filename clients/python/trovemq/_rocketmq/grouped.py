@@ -46,7 +46,7 @@ from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 
 if TYPE_CHECKING:
     from trovemq._rocketmq.group_stream import GroupStream
-    from trovemq._rocketmq.streamed import StreamedMessage
+    from trovemq._rocketmq.streamed import StreamedBatch, StreamedMessage
 
 _log = logging.getLogger(__name__)
 
@@ -307,6 +307,11 @@ class GroupConsumer:
         for message in messages if self._closing else self._inbox.put_all(messages):
             self.release(message)
 
+    def put_batch(self, batch: StreamedBatch) -> None:
+        """Puts a batch of a stream into the inbox."""
+        for message in batch if self._closing else self._inbox.put_batch(batch):
+            self.release(message)
+
     def unreadable(self, message: StreamedMessage, error: TroveError) -> None:
         """Returns a message that the program never sees."""
         _log.warning("a message of %s was returned: %s", self._subscription.topic, error)
@@ -334,8 +339,9 @@ class GroupConsumer:
         if stream is None:
             self._acknowledge_by_call(message, urgent=False)
             return self.at_capacity
-        streamed: Any = message
-        return stream.settle(streamed, None)
+        streamed = cast("StreamedMessage", message)
+        # Lanes know their messages themselves, not by their offsets.
+        return stream.settle(streamed, None) if self._inbox.ordered else stream.consume(streamed)
 
     def consumed_all(self, messages: Sequence[ReceivedMessage]) -> None:
         """The same for several messages."""

@@ -4,6 +4,8 @@ A lane is one message group of one queue (messages without a group share their q
 
 - a message that was put and not taken is counted in `count` and `size`, and is contained exactly once, by its
   place;
+- a batch waits as a whole and hands out its messages one by one, unless they have an order, or one of them
+  waits here already. Batches and single messages never wait at the same time;
 - orderly: exactly one message of each lane, its head, is ready or with the program. The others wait in queue
   order until the head is settled.
 """
@@ -13,9 +15,10 @@ from __future__ import annotations
 import asyncio
 from bisect import insort
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from itertools import islice
+from typing import Final, Protocol
 
 from trovemq.received import ReceivedMessage
 from trovemq_proto.errors import TroveError
@@ -32,12 +35,44 @@ class _Lane:
     later: list[ReceivedMessage] = field(default_factory=list)
 
 
+class MessageBatch(Protocol):
+    """Messages of one broker that are handed out one by one."""
+
+    @property
+    def messages(self) -> Iterator[ReceivedMessage]:
+        """Hands them out."""
+
+    def __len__(self) -> int:
+        """The number of messages that were not handed out yet."""
+
+    @property
+    def nbytes(self) -> int:
+        """Their bytes."""
+
+    @property
+    def broker(self) -> str:
+        """Their broker."""
+
+    @property
+    def lease_end(self) -> float | None:
+        """The end of their leases, in the loop's time."""
+
+    @property
+    def physical_offsets(self) -> list[int]:
+        """Where all messages of the batch lie in the broker's log."""
+
+
 class Inbox:
     """Receive loops put messages, and the program takes them. Used on one event loop.
 
     Args:
         count_max: The most waiting messages; callers of put await `wait_for_capacity` before.
         bytes_max: The most bytes of their bodies.
+
+    Attributes:
+        messages: The messages of the first batch, if no lease of them ends. It may be at its end while other
+            messages wait: `take` has those. Whoever takes one calls `note_space` if there are `askers`.
+        askers: Those who wait for space.
     """
 
     def __init__(self, count_max: int, bytes_max: int) -> None:
@@ -48,7 +83,6 @@ class Inbox:
         # A request for each message that was taken would cost one call per message.
         self.ask_min = max(1, min(ASKED_TOGETHER, count_max // 2))
         self.ordered = False
-        self.size = 0
         self.closed = False
         self._failure: TroveError | None = None
         self._ready: deque[ReceivedMessage] = deque()
@@ -56,13 +90,29 @@ class Inbox:
         self._polls: set[int] = set()
         self._given_back: dict[_LaneKey, int] = {}
         self._waiting: dict[_Place, ReceivedMessage] = {}
+        self._size = 0  # of these
+        self._first: MessageBatch | None = None
+        self.messages: Iterator[ReceivedMessage] = iter(())
+        self._later: deque[MessageBatch] = deque()
+        self._later_count = self._later_size = 0
+        self._places: dict[str, set[int]] = {}
+        """By broker, the physical offsets of the batches that wait, and of messages of theirs that were
+        taken."""
         self._takers = _Waiters()
         self._putters = _Waiters()
+        self.askers: Final = self._putters.waiting
 
     @property
     def count(self) -> int:
         """The number of waiting messages."""
-        return len(self._waiting)
+        if self._first is None:
+            return len(self._waiting)
+        return len(self._first) + self._later_count
+
+    @property
+    def size(self) -> int:
+        """The bytes of the waiting messages."""
+        return self._size if self._first is None else self._first.nbytes + self._later_size
 
     @property
     def free(self) -> int:
@@ -96,6 +146,7 @@ class Inbox:
         Returns False if an earlier message of its lane, from the same poll, was returned meanwhile; then this
         one must be returned, too.
         """
+        self._break_up()
         if self.ordered and self._given_back.get(_lane_key(message)) == message.poll:
             return False
         place = message.place
@@ -104,7 +155,7 @@ class Inbox:
             known.take_over(message)
             return True
         self._waiting[place] = message
-        self.size += message.nbytes
+        self._size += message.nbytes
         if self.ordered:
             lane = self._lanes.get(_lane_key(message))
             if lane is not None:
@@ -114,23 +165,76 @@ class Inbox:
         self._make_ready(message)
         return True
 
-    def put_all(self, messages: Sequence[ReceivedMessage]) -> list[ReceivedMessage]:
+    def put_all(self, messages: Iterable[ReceivedMessage]) -> list[ReceivedMessage]:
         """Puts each message. Returns those that must be returned."""
-        if self.ordered:
-            return [message for message in messages if not self.put(message)]
-        waiting, size, ready = self._waiting, self.size, self._ready
-        for message in messages:
-            place = message.place
-            known = waiting.get(place)
-            if known is None:
-                waiting[place] = message
-                size += message.nbytes
-                ready.append(message)
-            else:
-                known.take_over(message)
-        self.size = size
-        self._takers.wake(len(messages))
+        return [message for message in messages if not self.put(message)]
+
+    def put_batch(self, batch: MessageBatch) -> list[ReceivedMessage]:
+        """As `put_all`, for a batch of which no message was handed out."""
+        if self.ordered or self._waiting or not self._is_new(batch):
+            return self.put_all(batch.messages)
+        if not len(batch):
+            return []
+        self._places.setdefault(batch.broker, set()).update(batch.physical_offsets)
+        self._later.append(batch)
+        self._later_count += len(batch)
+        self._later_size += batch.nbytes
+        if self._first is None:
+            self._next_batch()
+        self._takers.wake(len(batch))
         return []
+
+    def _is_new(self, batch: MessageBatch) -> bool:
+        """Whether none of its messages waits here already."""
+        places = self._places.get(batch.broker)
+        if not places or places.isdisjoint(batch.physical_offsets):
+            return True
+        places.clear()
+        for other in () if self._first is None else (self._first, *self._later):
+            if other.broker == batch.broker and (left := len(other)):
+                places.update(other.physical_offsets[-left:])
+        return places.isdisjoint(batch.physical_offsets)
+
+    def _next_batch(self) -> None:
+        """The first batch is used up."""
+        used = self._first
+        if not self._later:
+            self._first, self.messages = None, iter(())
+            self._places.clear()
+            return
+        if used is not None:
+            self._places[used.broker].difference_update(used.physical_offsets)
+        self._first = first = self._later.popleft()
+        self.messages = iter(()) if self.closed or first.lease_end is not None else first.messages
+        self._later_count -= len(first)
+        self._later_size -= first.nbytes
+
+    def _take_of_batches(self, count_max: int, now: float) -> list[ReceivedMessage]:
+        """The next messages of the batches that wait."""
+        taken: list[ReceivedMessage] = []
+        while (first := self._first) is not None and len(taken) < count_max:
+            if not len(first):
+                self._next_batch()
+                continue
+            some = islice(first.messages, count_max - len(taken))
+            if first.lease_end is None or first.lease_end > now:
+                taken += some
+            else:
+                deque(some, 0)
+        self.note_space()
+        return taken
+
+    def _break_up(self) -> None:
+        """The messages of batches wait as single ones from now on."""
+        if self._first is None:
+            return
+        left = [message for batch in (self._first, *self._later) for message in batch.messages]
+        self._first, self.messages = None, iter(())
+        self._later.clear()
+        self._later_count = self._later_size = 0
+        self._places.clear()
+        for message in left:
+            self.put(message)
 
     def _make_ready(self, message: ReceivedMessage) -> None:
         self._ready.append(message)
@@ -163,15 +267,23 @@ class Inbox:
     def take(self, now: float | None = None) -> ReceivedMessage | None:
         """The next message that is ready, or None. Messages whose lease has ended by `now` are dropped,
         because they are delivered again. `now` None: the present time."""
+        while (first := self._first) is not None:
+            for message in first.messages:
+                if self.askers:
+                    self.note_space()
+                lease_end = first.lease_end
+                if lease_end is None or lease_end > (_time() if now is None else now):
+                    return message
+            self._next_batch()
         ready = self._ready
         while ready:
             message = ready.popleft()
             del self._waiting[message.place]
-            self.size -= message.nbytes
-            if self._putters.waiting:
-                self._note_space()
+            self._size -= message.nbytes
+            if self.askers:
+                self.note_space()
             lease_end = message.lease_end
-            if lease_end is None or lease_end > (asyncio.get_running_loop().time() if now is None else now):
+            if lease_end is None or lease_end > (_time() if now is None else now):
                 return message
             lane = self._lanes.pop(_lane_key(message), None)
             if lane is not None:
@@ -180,8 +292,10 @@ class Inbox:
 
     def take_all(self, count_max: int) -> list[ReceivedMessage]:
         """The next messages that are ready, as `take`; [] if there is none or the inbox is closed."""
-        taken: list[ReceivedMessage] = []
-        ready, now = self._ready, asyncio.get_running_loop().time()
+        if self.closed:
+            return []
+        ready, now = self._ready, _time()
+        taken = self._take_of_batches(count_max, now)
         while ready and len(taken) < count_max and not self.closed:
             if self.ordered:
                 message = self.take(now)
@@ -214,6 +328,7 @@ class Inbox:
 
     def drain(self) -> list[ReceivedMessage]:
         """Removes and returns all waiting messages."""
+        self._break_up()
         left = list(self._waiting.values())
         self._forget(left)
         self._ready.clear()
@@ -221,14 +336,15 @@ class Inbox:
         return left
 
     def _forget(self, messages: Iterable[ReceivedMessage]) -> None:
-        waiting, size = self._waiting, self.size
+        waiting, size = self._waiting, self._size
         for message in messages:
             del waiting[message.place]
             size -= message.nbytes
-        self.size = size
-        self._note_space()
+        self._size = size
+        self.note_space()
 
-    def _note_space(self) -> None:
+    def note_space(self) -> None:
+        """Messages were taken: those who wait for space are woken if there is enough."""
         assert self.size >= 0, self.size
         if self.free >= self.ask_min:
             self._putters.wake_all()
@@ -243,6 +359,7 @@ class Inbox:
     def close(self) -> None:
         """`get` returns None from now on."""
         self.closed = True
+        self.messages = iter(())
         self._takers.wake_all()
 
 
@@ -271,6 +388,10 @@ class _Waiters:
 
     def wake_all(self) -> None:
         self.wake(len(self.waiting))
+
+
+def _time() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _lane_key(message: ReceivedMessage) -> _LaneKey:

@@ -1,25 +1,28 @@
-"""Messages of a Consume stream. To make one takes a microsecond; its record is read when a field is asked
-for.
+"""Messages of a Consume stream. A batch makes each of them when it is handed out, in a fraction of a
+microsecond; its record is read when a field is asked for.
 
-A message has its batch and its number in the batch. The fields of its record are read together when one of
-them is asked for, the body by itself. Each field means the same as that of a message by RocketMQ's protocol
-(broker/server/rocketmq/messages.py).
+A message has its run and its number in the batch. A run is consecutive messages of one queue, under one
+receipt, and has all that they have in common. A message for which one of these values is set gets a run of
+its own. The fields of its record are read together when one of them is asked for, the body by itself. Each
+field means the same as that of a message by RocketMQ's protocol (broker/server/rocketmq/messages.py).
 
 Invariant: the record of each message that the program gets has the right CRC and a readable body.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import partial
-from struct import Struct
-from typing import Any, Final
+from operator import attrgetter, length_hint
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from trovemq._rocketmq.record_spans import RecordSpans
 from trovemq._wire.consumer import Run
-from trovemq.received import ReceivedMessage, Settlement
+from trovemq.received import NO_SETTLEMENT, ReceivedMessage, Settlement
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.numpy_extra import COLUMNS_SIZE_MIN, has_numpy
 from trovemq_proto.receipts import handle_of
 from trovemq_proto.records import (
     PROPERTY_KEYS,
@@ -29,30 +32,26 @@ from trovemq_proto.records import (
     encode_offset_msg_id,
     parse_properties,
 )
-from trovemq_proto.records.check import crc_matches
-from trovemq_proto.records.compression import inflate_body
-from trovemq_proto.records.fields import read_fields
+from trovemq_proto.records.fields import RecordFields, read_fields
 from trovemq_proto.records.internal_properties import is_reserved
 from trovemq_proto.records.layout import (
     HEADERS,
-    PHYSICAL_OFFSET_AT,
     PROPERTY_DEAD_ID,
     PROPERTY_DEAD_TOPIC,
     PROPERTY_TIMER_DELIVER_MS,
     PROPERTY_TIMER_OUT_MS,
-    RECORD_SIZE_MIN,
-    SYS_FLAG_COMPRESSED,
     host_bits,
 )
 from trovemq_proto.records.priorities import stored_priority
 
-INFLATED_SIZE_MAX: Final = 64 << 20
+if TYPE_CHECKING:
+    pass
+
 PROPERTY_BORN_TIMESTAMP: Final = "BORN_TIMESTAMP"
 PROPERTY_ORIGIN_ID: Final = "ORIGIN_MESSAGE_ID"
 PROPERTY_TRACE_CONTEXT: Final = "TRACE_CONTEXT"
 _TRACE_CONTEXT: Final = PROPERTY_TRACE_CONTEXT.encode()
 
-_PHYSICAL_OFFSET: Final = Struct(">q")
 _OF_RECORD: Final = (
     "message_id",
     "keys",
@@ -65,133 +64,171 @@ _OF_RECORD: Final = (
     "deliver_timestamp",
     "dead_letter_of",
 )
+_OF_RUN: Final = (
+    "topic",
+    "broker",
+    "queue_id",
+    "attempt",
+    "lease_end",
+    "poll",
+    "settlement",
+)
 
 Place = tuple[str, int]
 
 
-class RecordSpans:
-    """Where the records of a batch lie in its bytes and in the log, and which of them are damaged."""
+class Unanswered(Protocol):
+    """A stream counts its acknowledgements without a result, and has the most of them before callers wait."""
 
-    __slots__ = (
-        "body_ends",
-        "body_starts",
-        "compressed",
-        "damaged",
-        "data",
-        "ends",
-        "physical_offsets",
-        "starts",
-    )
+    unacknowledged: int
+    acknowledged_max: int
 
-    def __init__(self, data: memoryview) -> None:
-        """Raises TroveError BATCH_ILLEGAL if the bytes are not records."""
-        self.data = data
-        self.starts: list[int] = []
-        self.ends: list[int] = []
-        self.body_starts: list[int] = []
-        self.body_ends: list[int] = []
-        self.physical_offsets: list[int] = []
-        self.damaged: set[int] = set()
-        self.compressed: set[int] = set()
-        if len(data) < COLUMNS_SIZE_MIN or not has_numpy() or not self._read_columns():
-            self._read_each()
 
-    def __len__(self) -> int:
-        return len(self.starts)
+@dataclass(slots=True, eq=False, kw_only=True)
+class StreamedRun:
+    """The values that consecutive messages of one queue have in common.
 
-    def _read_each(self) -> None:
-        data, at = self.data, 0
-        while at < len(data):
-            number, size = len(self.starts), int.from_bytes(data[at : at + 4])
-            if not RECORD_SIZE_MIN <= size <= len(data) - at:
-                raise TroveError(errors.BATCH_ILLEGAL, f"no record at byte {at} of {len(data)}")
-            self.starts.append(at)
-            self.ends.append(at + size)
-            self.physical_offsets += _PHYSICAL_OFFSET.unpack_from(data, at + PHYSICAL_OFFSET_AT)
-            fields = read_fields(data, at, at + size)
-            begin = end = at
-            if fields is None or not crc_matches(data, fields):
-                self.damaged.add(number)
-            else:
-                begin, end = fields.body_position, fields.body_position + fields.body_size
-                if fields.sys_flag & SYS_FLAG_COMPRESSED:
-                    self.compressed.add(number)
-            self.body_starts.append(begin)
-            self.body_ends.append(end)
-            at += size
+    Attributes:
+        offsets: Their queue offsets.
+        first_number: The number of the first one in the batch.
+        receipt: The receipt under which they are settled together; None: each has a handle of its own.
+        gathered: The queue offsets of those that were acknowledged in this turn of the loop. None if there is
+            none yet, or if each acknowledgement needs more than that: then `settlement` acknowledges.
+        stream: Counts them.
+    """
 
-    def _read_columns(self) -> bool:
-        """False if a record is not well formed."""
-        from trovemq_proto.records import RecordBatch
-        from trovemq_proto.records.record_crcs import damaged_records
+    spans: RecordSpans
+    first_number: int
+    offsets: range
+    topic: str
+    broker: str
+    queue_id: int
+    attempt: int
+    receipt: str | None
+    lease_end: float | None
+    poll: int
+    settlement: Settlement
+    gathered: list[int] | None = field(default=None, init=False)
+    stream: Unanswered | None = field(default=None, init=False)
 
-        try:
-            batch = RecordBatch.split(self.data)
-        except TroveError:
-            return False
-        geometry = batch.geometry
-        begins = geometry.body_positions
-        self.starts = batch.positions.tolist()
-        self.ends = (batch.positions + batch.sizes).tolist()
-        self.body_starts = begins.tolist()
-        self.body_ends = (begins + geometry.body_sizes).tolist()
-        self.physical_offsets = batch.physical_offsets.tolist()
-        self.damaged = set(damaged_records(batch).nonzero()[0].tolist())
-        self.compressed = set((batch.sys_flags & SYS_FLAG_COMPRESSED).nonzero()[0].tolist())
-        return True
+    def message(self, offset: int) -> StreamedMessage:
+        """Makes the message of this queue offset."""
+        message = StreamedMessage.__new__(StreamedMessage)
+        message.run = self
+        message._number = number = self.first_number + offset - self.offsets.start
+        message._body = None
+        message.queue_offset = offset
+        message.settled = False
+        message.tracing = None
+        if number in self.spans.damaged:
+            _fill_nothing(message)
+        return message
 
 
 class StreamedMessage(ReceivedMessage):
-    """A message whose fields are read from its record on demand.
+    """A message whose fields are read from its run and its record on demand.
 
     Attributes:
-        receipt: The receipt under which it is settled together with others; None: it is settled by its own
-            `receipt_handle`.
-        place: Identifies its record among those of all brokers.
-        nbytes: The record's size.
+        run: The values that it has in common with its neighbours.
     """
 
-    __slots__ = ("_number", "_spans", "nbytes", "place", "receipt")
+    __slots__ = ("_body", "_number", "run")
 
-    receipt: str | None
-    place: Place
-    nbytes: int
-    _spans: RecordSpans
+    run: StreamedRun
     _number: int
+    _body: bytes | None
 
     def __init__(self, *arguments: Any, **fields: Any) -> None:
         """A copy with other values (`dataclasses.replace`): it is settled by its own handle."""
+        self.run = _OF_COPIES
+        self._number = 0
         super().__init__(*arguments, **fields)
-        self.receipt = None
+
+    @property
+    def receipt(self) -> str | None:
+        """The receipt under which it is settled together with others; None: it is settled by its own
+        `receipt_handle`."""
+        return self.run.receipt
+
+    @receipt.setter
+    def receipt(self, receipt: str | None) -> None:
+        self.run = replace(self.run, receipt=receipt)
+
+    @property
+    def place(self) -> Place:
+        """Identifies its record among those of all brokers."""
+        run = self.run
+        return run.broker, run.spans.physical_offsets[self._number]
+
+    @property
+    def nbytes(self) -> int:
+        """The record's size."""
+        starts, number = self.run.spans.starts, self._number
+        return starts[number + 1] - starts[number]
 
     def take_over(self, newer: ReceivedMessage) -> None:
-        """Takes over the receipt of a newer delivery of the same message, because the older one is void."""
-        super().take_over(newer)
-        self.receipt = newer.receipt if isinstance(newer, StreamedMessage) else None
+        """Takes over the run and the receipt of a newer delivery of the same message, because the older one
+        is void."""
+        if isinstance(newer, StreamedMessage):
+            self.run, self._number, self.receipt_handle = newer.run, newer._number, newer.receipt_handle
+        else:
+            super().take_over(newer)
+            self.receipt = None
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, failure: BaseException | None, where: TracebackType | None
+    ) -> None:
+        run = self.run
+        gathered = run.gathered
+        if gathered is None or failure is not None or self.settled:
+            await super().__aexit__(kind, failure, where)
+            return
+        self.settled = True
+        gathered.append(self.queue_offset)
+        stream = run.stream
+        assert stream is not None, "it gathers"
+        stream.unacknowledged = count = stream.unacknowledged + 1
+        if count > stream.acknowledged_max:
+            await run.settlement.wait_for_capacity()
 
     @property
     def trace_context(self) -> str:
         """A property of RocketMQ's that programs do not see; "" if there is none."""
-        begin, end = self._spans.starts[self._number], self._spans.ends[self._number]
-        record = bytes(self._spans.data[begin:end])
-        fields = read_fields(record, 0, len(record))
-        assert fields is not None, "a batch has well-formed records only"
+        record, fields = self._record()
         block = record[fields.property_position :]
         return parse_properties(block).get(PROPERTY_TRACE_CONTEXT, "") if _TRACE_CONTEXT in block else ""
 
-    def _read_body(self) -> None:
-        spans, number = self._spans, self._number
-        self.body = bytes(spans.data[spans.body_starts[number] : spans.body_ends[number]])
-
-    def _make_handle(self) -> None:
-        assert self.receipt is not None, "a message without a receipt has its handle"
-        self.receipt_handle = handle_of(self.receipt, self.queue_offset)
-
-    def _read_record(self) -> None:
-        spans, number = self._spans, self._number
-        record = bytes(spans.data[spans.starts[number] : spans.ends[number]])
+    def _record(self) -> tuple[bytes, RecordFields]:
+        spans, number = self.run.spans, self._number
+        record = bytes(spans.data[spans.starts[number] : spans.starts[number + 1]])
         fields = read_fields(record, 0, len(record))
         assert fields is not None, "a batch has well-formed records only"
+        return record, fields
+
+    def _read_body(self) -> bytes:
+        body = self._body
+        if body is None:
+            spans, number = self.run.spans, self._number
+            if spans.inflated and (inflated := spans.inflated.get(number)) is not None:
+                body = inflated
+            else:
+                body = bytes(spans.data[spans.body_starts[number] : spans.body_ends[number]])
+            self._body = body
+        return body
+
+    def _keep_body(self, body: bytes) -> None:
+        self._body = body
+
+    def _make_handle(self) -> None:
+        receipt = self.run.receipt
+        assert receipt is not None, "a message without a receipt has its handle"
+        self.receipt_handle = handle_of(receipt, self.queue_offset)
+
+    def _has_body(self) -> None:
+        self.body_error = ""
+
+    def _read_record(self) -> None:
+        record, fields = self._record()
         header = HEADERS[host_bits(fields.sys_flag)].unpack_from(record)
         _, _, _, _, _, _, physical_offset, _, born_ms, _, store_ms, store_host, reconsume_times, _, _ = header
         properties = parse_properties(record[fields.property_position :])
@@ -242,8 +279,16 @@ def _read_on_demand() -> None:
     setattr_ = partial(setattr, StreamedMessage)
     for name in _OF_RECORD:
         setattr_(name, _OnDemand(name, StreamedMessage._read_record))
-    setattr_("body", _OnDemand("body", StreamedMessage._read_body))
+    setattr_("body_error", _OnDemand("body_error", StreamedMessage._has_body))
     setattr_("receipt_handle", _OnDemand("receipt_handle", StreamedMessage._make_handle))
+    setattr_("body", property(StreamedMessage._read_body, StreamedMessage._keep_body))
+    for name in _OF_RUN:
+        setattr_(name, property(attrgetter(f"run.{name}"), partial(_set_alone, name)))
+
+
+def _set_alone(name: str, message: StreamedMessage, value: object) -> None:
+    values: dict[str, Any] = {name: value}
+    message.run = replace(message.run, **values)
 
 
 _read_on_demand()
@@ -254,56 +299,110 @@ def _number_in(text: str | None) -> int | None:
     return int(text) if text and len(text) <= 15 and text.isascii() and text.isdigit() else None
 
 
-def streamed_messages(
-    runs: list[Run],
-    records: memoryview,
-    *,
-    topic: str,
-    broker: str,
-    poll: int,
-    lease_end: float | None,
-    settlement: Settlement,
-) -> tuple[list[StreamedMessage], dict[int, TroveError]]:
-    """The messages of a batch, and the errors of damaged ones, by their number. The body of those is empty.
+class StreamedBatch:
+    """The messages of a batch, each of which is made when it is handed out.
 
-    Raises:
-        TroveError: BATCH_ILLEGAL, RECORD_DAMAGED: the runs and the records do not match.
+    Attributes:
+        broker: Their broker.
+        lease_end: The end of their leases.
+        physical_offsets: Where their records lie in the broker's log.
+        messages: Hands them out.
+        unreadable: The errors of records that are damaged, by number. The body of those is empty. If there
+            are any, the program gets `readable` instead of the batch.
     """
-    spans = RecordSpans(records)
-    count = sum(run.count for run in runs)
-    if count != len(spans):
-        raise TroveError(errors.BATCH_ILLEGAL, f"the batch has {len(spans)} records, and its runs {count}")
-    messages: list[StreamedMessage] = []
-    new, add = StreamedMessage.__new__, messages.append
-    starts, ends, physical_offsets = spans.starts, spans.ends, spans.physical_offsets
-    number = 0
-    for run in runs:
-        for offset in range(run.first_offset, run.first_offset + run.count):
-            message = new(StreamedMessage)
-            message._spans = spans
-            message._number = number
-            message.topic = topic
-            message.queue_id = run.queue_id
-            message.queue_offset = offset
-            message.attempt = run.attempt
-            message.broker = broker
-            message.body_error = ""
-            message.receipt = run.receipt
-            message.settled = False
-            message.lease_end = lease_end
-            message.poll = poll
-            message.settlement = settlement
-            message.tracing = None
-            message.nbytes = ends[number] - starts[number]
-            message.place = (broker, physical_offsets[number])
-            add(message)
-            number += 1
-    unreadable: dict[int, TroveError] = {}
-    for number in sorted(spans.damaged | spans.compressed):
-        error = _prepared(messages[number])
-        if error is not None:
-            unreadable[number] = error
-    return messages, unreadable
+
+    __slots__ = (
+        "_numbers",
+        "_runs",
+        "_spans",
+        "broker",
+        "lease_end",
+        "messages",
+        "physical_offsets",
+        "unreadable",
+    )
+
+    def __init__(
+        self,
+        runs: list[Run],
+        records: memoryview,
+        *,
+        topic: str,
+        broker: str,
+        poll: int,
+        lease_end: float | None,
+        settlement: Settlement,
+    ) -> None:
+        """Raises TroveError BATCH_ILLEGAL, RECORD_DAMAGED: the runs and the records do not match."""
+        self._spans = spans = RecordSpans(records)
+        self._runs: list[StreamedRun] = []
+        count = 0
+        for run in runs:
+            made = StreamedRun(
+                spans=spans,
+                first_number=count,
+                offsets=range(run.first_offset, run.first_offset + run.count),
+                topic=topic,
+                broker=broker,
+                queue_id=run.queue_id,
+                attempt=run.attempt,
+                receipt=run.receipt,
+                lease_end=lease_end,
+                poll=poll,
+                settlement=settlement,
+            )
+            self._runs.append(made)
+            count += run.count
+        if count != len(spans):
+            text = f"the batch has {len(spans)} records, and its runs {count}"
+            raise TroveError(errors.BATCH_ILLEGAL, text)
+        self.broker = broker
+        self.lease_end = lease_end
+        self.physical_offsets: Final = spans.physical_offsets
+        self._numbers = iter(range(count))
+        self.messages: Final = self._make_each()
+        self.unreadable = spans.inflate()
+
+    def __len__(self) -> int:
+        """The number of messages that were not handed out yet."""
+        return length_hint(self._numbers)
+
+    def __iter__(self) -> Iterator[StreamedMessage]:
+        return self.messages
+
+    @property
+    def nbytes(self) -> int:
+        """The size of their records."""
+        starts = self._spans.starts
+        return starts[-1] - starts[-1 - len(self)]
+
+    def message(self, number: int) -> StreamedMessage:
+        """Makes one of the messages."""
+        (run,) = [run for run in self._runs if 0 <= number - run.first_number < len(run.offsets)]
+        return run.message(run.offsets[number - run.first_number])
+
+    def readable(self) -> list[StreamedMessage]:
+        """All messages that are readable."""
+        return [
+            run.message(offset)
+            for run in self._runs
+            for number, offset in enumerate(run.offsets, run.first_number)
+            if number not in self.unreadable
+        ]
+
+    def _make_each(self) -> Iterator[StreamedMessage]:
+        """As `StreamedRun.message`, for all of them: they are right."""
+        new, class_, numbers = StreamedMessage.__new__, StreamedMessage, self._numbers
+        for run in self._runs:
+            for offset, number in zip(run.offsets, numbers, strict=False):
+                message = new(class_)
+                message.run = run
+                message._number = number
+                message._body = None
+                message.queue_offset = offset
+                message.settled = False
+                message.tracing = None
+                yield message
 
 
 def _fill_nothing(message: StreamedMessage) -> None:
@@ -314,18 +413,17 @@ def _fill_nothing(message: StreamedMessage) -> None:
     message.born_timestamp = message.store_timestamp = 0
 
 
-def _prepared(message: StreamedMessage) -> TroveError | None:
-    """Inflates a compressed body. Returns the error if the body or the record is damaged."""
-    spans, number = message._spans, message._number
-    if number in spans.damaged:
-        _fill_nothing(message)
-        return TroveError(errors.RECORD_DAMAGED, "the record is not as it was stored: its CRC is wrong")
-    begin, end = spans.body_starts[number], spans.body_ends[number]
-    fields = read_fields(spans.data, spans.starts[number], spans.ends[number])
-    assert fields is not None, "a batch has well-formed records only"
-    try:
-        message.body = inflate_body(bytes(spans.data[begin:end]), fields.sys_flag, INFLATED_SIZE_MAX)
-    except TroveError as error:
-        message.body = b""
-        return error
-    return None
+_OF_COPIES: Final = StreamedRun(
+    spans=RecordSpans(memoryview(b"")),
+    first_number=0,
+    offsets=range(0),
+    topic="",
+    broker="",
+    queue_id=0,
+    attempt=0,
+    receipt=None,
+    lease_end=None,
+    poll=0,
+    settlement=NO_SETTLEMENT,
+)
+"""The run of a copied message, before its values are set."""
