@@ -9,6 +9,7 @@ Invariants
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from broker.groups.delivery.context import Context
@@ -124,13 +125,13 @@ class LeaseWriter:
         self._batch.wanted -= 1
         self._batch.space -= len(record)
 
-    def give_run(self, first: int, records: list[memoryview], size: int) -> None:
+    def give_run(self, first: int, records: Sequence[memoryview], size: int) -> None:
         """New messages side by side, delivered for the first time."""
         self._close_run()
-        self._first, self._end, self._attempt, self._records = first, first + len(records), 1, records
+        self._first, self._end, self._attempt = first, first + len(records), 1
         self._batch.wanted -= len(records)
         self._batch.space -= size
-        self._close_run()
+        self._hand_out(records, size)
 
     def hold(self, offset: int, key: str) -> None:
         """A new message that waits."""
@@ -192,9 +193,11 @@ class LeaseWriter:
             self._context.commit(state)
 
     def _close_run(self) -> None:
-        if not self._records:
-            return
-        records, self._records = self._records, []
+        if self._records:
+            records, self._records = self._records, []
+            self._hand_out(records, sum(map(len, records)))
+
+    def _hand_out(self, records: Sequence[memoryview], size: int) -> None:
         state, batch, request = self._state, self._batch, self._batch.request
         if not self._number:
             self._number = state.take_lease_number()
@@ -232,15 +235,15 @@ class LeaseWriter:
         self._context.note_lease(self._pair, state, lease)
         if request.attempt_id and request.group.orderly:
             self._pair.note_attempt(request.attempt_id, state, lease)
-        self._hand_over(records)
+        self._hand_over(records, size)
 
-    def _hand_over(self, records: list[memoryview]) -> None:
+    def _hand_over(self, records: Sequence[memoryview], size: int) -> None:
         state, batch = self._state, self._batch
         head = handle_head(state.kind, state.queue_id, self._number, batch.until_ms, batch.request.renewed)
         batch.delivered.append(
             DeliveredRun(
                 records,
-                sum(map(len, records)),
+                size,
                 self._pair.topic,
                 state.queue_id,
                 QueueOffset(self._first),

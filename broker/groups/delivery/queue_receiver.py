@@ -10,16 +10,16 @@ one event cover them. In all other cases messages are handled one by one.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from heapq import heappop, heappush
-from itertools import accumulate
 from typing import Final
+
+import numpy as np
 
 from broker.groups.delivery.context import Context
 from broker.groups.delivery.group_topic import GroupTopic
 from broker.groups.delivery.lease_writer import READS_OF_AGAIN, Batch, LeaseWriter
 from broker.groups.delivery.queue_state import QueueState
-from broker.groups.delivery.records import properties_of, reconsume_times_of
+from broker.groups.delivery.records import Int64s, properties_of, reconsume_times_of
 from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_store.engine.queues import BLANK_UNIT_SIZE, readable_units
 from trovemq_store.events.receipt_handle import SourceKind
@@ -143,14 +143,14 @@ class QueueReceiver:
         batch = self._batch
         count = min(batch.wanted, self._context.settings.in_flight_max - len(self._state.open))
         units = readable_units(queue, QueueOffset(begin), count)
-        sizes: list[int] = units["size"].tolist()
-        total = sum(sizes)
+        sizes = units["size"].astype(np.int64)
+        total = int(sizes.sum())
         if total > batch.space:
             sizes = _fitting(sizes, batch.space, at_least=not batch.has_some)
-            total = sum(sizes)
-        if not sizes:
+            total = int(sizes.sum())
+        if not len(sizes):
             return True
-        physical_offsets = units["physical_offset"][: len(sizes)].tolist()
+        physical_offsets = units["physical_offset"][: len(sizes)].astype(np.int64)
         records = self._context.records.read_run(physical_offsets, sizes)
         if records is None:
             return False
@@ -227,7 +227,7 @@ def first_attempt(state: QueueState, record: memoryview) -> int:
     return 1 if state.kind is SourceKind.TOPIC else reconsume_times_of(record) + 1
 
 
-def _fitting(sizes: list[int], space: int, *, at_least: bool) -> list[int]:
+def _fitting(sizes: Int64s, space: int, *, at_least: bool) -> Int64s:
     """The first sizes that fit; at least one with `at_least`."""
-    count = bisect_right(list(accumulate(sizes)), space)
+    count = int(np.searchsorted(sizes.cumsum(), space, side="right"))
     return sizes[: max(count, 1 if at_least else 0)]

@@ -8,6 +8,7 @@ from functools import partial
 from itertools import repeat
 from typing import Final, NamedTuple
 
+from broker.groups.delivery.records import AdjacentRecords
 from broker.groups.filters.filter import TAKE_ALL, Filter
 from trovemq_proto.positions import ANY_QUEUE, EpochMs, QueueId, QueueOffset
 from trovemq_proto.receipts import handles_of
@@ -71,7 +72,7 @@ class DeliveredRun:
     """Consecutive messages of one queue that were delivered with the same attempt number. Record i has the
     queue offset first_offset + i. The other fields are those of Delivered."""
 
-    records: list[memoryview]
+    records: Sequence[memoryview]
     size: int
     """The sum of the records' bytes."""
     topic: str
@@ -80,6 +81,12 @@ class DeliveredRun:
     attempt: int
     receipt: str
     until_ms: EpochMs
+
+    @property
+    def pieces(self) -> Sequence[memoryview]:
+        """The bytes of the records, in as few pieces as they lie in the log."""
+        records = self.records
+        return (records.data,) if isinstance(records, AdjacentRecords) else records
 
     @property
     def offsets(self) -> range:

@@ -419,4 +419,4 @@ def batch_reply(batch: int, runs: Sequence[DeliveredRun], size: int) -> bytes:
             attempt=run.attempt,
             receipt=run.receipt,
         )
-    return write_with_records(head, (record for run in runs for record in run.records), size)
+    return write_with_records(head, (piece for run in runs for piece in run.pieces), size)

@@ -1,0 +1,79 @@
+"""Records of a run that are compared together are those that are compared one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from broker.groups.delivery.records import AdjacentRecords, _records_one_by_one, _records_together
+from broker.groups.delivery.request import DeliveredRun
+from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
+from trovemq_proto.records import encode_record
+
+FIRST = 4_096
+
+
+def stored(body_sizes: list[int], gaps: list[int]) -> tuple[bytearray, list[int], list[int]]:
+    """Records with gaps after them, where other queues have theirs; their places and sizes."""
+    data, offsets, sizes = bytearray(), list[int](), list[int]()
+    for number, body_size in enumerate(body_sizes):
+        at = FIRST + len(data)
+        record = encode_record(
+            "orders", b"x" * body_size, queue_id=0, queue_offset=number, physical_offset=at
+        )
+        offsets.append(at)
+        sizes.append(len(record))
+        data += record
+        if number < len(body_sizes) - 1:
+            data += bytes(gaps[number % len(gaps)] if gaps else 0)
+    return data, offsets, sizes
+
+
+@given(
+    st.lists(st.integers(0, 9), min_size=1, max_size=9),
+    st.lists(st.integers(0, 3), max_size=3),
+    st.none()
+    | st.tuples(st.sampled_from(["byte", "offset", "size"]), st.integers(0, 8), st.integers(-99, 99)),
+)
+@example([1, 1], [], ("size", 0, -99))
+@example([1, 1], [], ("offset", 1, -99))
+def test_together_is_as_one_by_one(
+    body_sizes: list[int], gaps: list[int], fault: tuple[str, int, int] | None
+) -> None:
+    data, offsets, sizes = stored(body_sizes, gaps)
+    if fault is not None:
+        kind, index, change = fault
+        index %= len(offsets)
+        if kind == "byte":
+            data[offsets[index] - FIRST + abs(change) % sizes[index]] ^= 1
+        else:
+            (offsets if kind == "offset" else sizes)[index] += change
+    view = memoryview(data)
+    expected = _records_one_by_one(view, FIRST, offsets, sizes)
+    columns = np.array(offsets, np.int64), np.array(sizes, np.int64)
+    found = _records_together(view, columns[0] - FIRST, *columns)
+    assert (None if found is None else list(found)) == expected
+    if fault is None:
+        assert found is not None
+        assert isinstance(found, AdjacentRecords) == (sum(sizes) == len(data))
+
+
+def test_adjacent_records_are_a_sequence_of_one_piece() -> None:
+    data, offsets, sizes = stored([3, 1, 2], [])
+    columns: Any = np.array(offsets, np.int64), np.array(sizes, np.int64)
+    found = _records_together(memoryview(data), columns[0] - FIRST, *columns)
+    assert found is not None
+    each = _records_one_by_one(memoryview(data), FIRST, offsets, sizes)
+    assert each is not None
+    assert (len(found), found[1], found[-1], found[1:]) == (3, each[1], each[2], each[1:])
+    runs = [
+        DeliveredRun(records, len(data), "t", QueueId(0), QueueOffset(7), 1, "0.0.1.2.1.3", EpochMs(9))
+        for records in (found, each)
+    ]
+    assert b"".join(runs[0].pieces) == b"".join(runs[1].pieces) == data
+    assert len(runs[0].pieces) == 1
+    assert runs[0].messages() == runs[1].messages()
+    assert list(runs[0].offsets) == [7, 8, 9]
