@@ -195,7 +195,11 @@ class Appender:
         written.
         """
         if self._accepting and self._tracer is None:
-            plain = self._append_plain(topic, queue_id, records, born_host, owned=owned)
+            try:
+                plain = self._plain.append(topic, queue_id, records, born_host, self._clock_ms(), owned=owned)
+            except TroveError as error:
+                self._note(error)
+                raise
             if plain is not None:
                 self.appended()
                 return plain
@@ -206,8 +210,7 @@ class Appender:
                 data, batch, topic=topic, queue_id=queue_id, now_ms=self._clock_ms(), born_host=born_host
             )
         except TroveError as error:
-            if error.spec is errors.STORE_FAILED:
-                self._group_commit.fail(error)
+            self._note(error)
             if trace is not None:
                 trace.ended(error)
             raise
@@ -217,15 +220,10 @@ class Appender:
             self._end_when_acknowledged(trace, result)
         return result
 
-    def _append_plain(
-        self, topic: str, queue_id: QueueId, records: Buffer, born_host: bytes | None, *, owned: bool
-    ) -> AppendResult | None:
-        try:
-            return self._plain.append(topic, queue_id, records, born_host, self._clock_ms(), owned=owned)
-        except TroveError as error:
-            if error.spec is errors.STORE_FAILED:
-                self._group_commit.fail(error)
-            raise
+    def _note(self, error: TroveError) -> None:
+        """An append raised it."""
+        if error.spec is errors.STORE_FAILED:
+            self._group_commit.fail(error)
 
     def joins(self, topic: str) -> bool:
         """Whether append_joined() takes batches of the topic."""
@@ -254,8 +252,7 @@ class Appender:
         try:
             run = self._store.append_run(JoinedBatches(data, batch, parts), self._clock_ms())
         except TroveError as error:
-            if error.spec is errors.STORE_FAILED:
-                self._group_commit.fail(error)
+            self._note(error)
             raise
         self.appended()
         return _results_of(run, batch, ends)

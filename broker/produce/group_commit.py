@@ -140,7 +140,8 @@ class GroupCommit:
     @property
     def full(self) -> bool:
         """Whether the bytes that wait for the disk exceed their limit."""
-        return self.unsynced_bytes >= self._settings.unsynced_bytes_max
+        store = self._store
+        return store.end_offset - store.flushed_offset >= self._settings.unsynced_bytes_max
 
     def appended(self) -> None:
         """Notifies the worker that the log grew."""

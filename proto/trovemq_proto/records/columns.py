@@ -384,7 +384,7 @@ class RecordColumns:
     @cached_property
     def property_bytes(self) -> bytes:
         """All property blocks, one after the other: shows quickly that a name is in none of them."""
-        if len(self) == 1:
+        if len(self.positions) == 1:
             row = self.rows[0]
             return bytes(self.data[row.property_position : row.property_position + row.property_size])
         if len(self) <= SMALL_BATCH_MAX:

@@ -214,7 +214,7 @@ def plain_properties(batch: RecordColumns, row: RecordFields) -> dict[str, str]:
 
 
 def plain_tags_code(batch: RecordColumns, row: RecordFields) -> int:
-    if _TAGS_BEGIN not in batch.property_bytes and plain_topic(batch, row) != SCHEDULE_TOPIC:
+    if _TAGS_BEGIN not in batch.property_bytes and (batch.topic or plain_topic(batch, row)) != SCHEDULE_TOPIC:
         return 0
     return _own_tags_code(batch, row)
 

@@ -529,7 +529,9 @@ class ConsumeQueue:
     def _write(self, offset: QueueOffset, units: bytes) -> None:
         data = units
         while data:
-            base, position = self._place(offset)
+            begin = offset * UNIT_SIZE
+            position = begin % self._file_size
+            base = begin - position
             piece = data if position + len(data) <= self._file_size else data[: self._file_size - position]
             path = self._path(base)
             fault_point("queues.before_write")

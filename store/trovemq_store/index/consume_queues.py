@@ -220,7 +220,7 @@ class ConsumeQueues:
         nothing was done."""
         records = batch.records
         topic = records.topic
-        if topic is None or batch.alive is not None or len(records) != 1:
+        if topic is None or batch.alive is not None or len(records.positions) != 1:
             return False
         row = records.rows[0]
         physical_offset = batch.physical_offset + row.position

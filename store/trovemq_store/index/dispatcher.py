@@ -117,7 +117,7 @@ class Dispatcher:
     def _leave(self, batch: DispatchBatch) -> bool:
         """Whether the batch is left for later, when the optional projections get it with others."""
         size = batch.records.nbytes
-        few = self.index_later and 0 < len(batch.records) <= LEFT_RECORDS and size <= LEFT_BYTES_MAX
+        few = self.index_later and 0 < len(batch.records.positions) <= LEFT_RECORDS and size <= LEFT_BYTES_MAX
         if few and (self._left_bytes or not self.lagging()):
             self._left_bytes += size
             return True
