@@ -327,7 +327,7 @@ class GroupCommit:
             self._synced(None)
 
     def _synced(self, failure: BaseException | None) -> None:
-        """A sync is over: what it covered is published and acknowledged in this callback."""
+        """A sync is over: its messages are published and acknowledged in this callback."""
         if self._ended.done():  # cancelled
             return
         try:

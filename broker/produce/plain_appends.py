@@ -23,7 +23,7 @@ QUEUES_KNOWN: Final = 4_096
 
 
 class _Queue(NamedTuple):
-    """What is known of a queue as long as its topic has this configuration. form: of the plain records that
+    """A queue, as long as its topic has this configuration. form: of the plain records that
     it takes; None if each must be looked at."""
 
     config: TopicConfig

@@ -83,7 +83,7 @@ class FetchWait:
         self._replies_left = left = self._replies_left - 1
         self._space = space = self._space - result.byte_count
         self.stands = left > 0 and at_end and not last and space > 0
-        if not self.stands:  # what follows is not at the end of the queue, or would be too much
+        if not self.stands:  # the next fetch is not at the end of the queue, or would be too much
             return counted_reply(parts, self.fetch_id, request.topic, result)
         self.request = _from(request, following, space)
         self._started, self._waited = time.perf_counter(), True
