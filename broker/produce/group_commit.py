@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
@@ -236,6 +237,7 @@ class GroupCommit:
             if self._kernel is not None:
                 self._loop.remove_reader(self._kernel.fileno())
             self._resting = False
+            self._syncing = False
             self._cancel_interval()
 
     def _want(self) -> None:
@@ -250,7 +252,7 @@ class GroupCommit:
     def _rest(self) -> None:
         """Waits until something is wanted; in async mode for an interval at most."""
         self._resting = True
-        if self._wanted:
+        if self._wanted or self._closing:
             self._want()
         elif self._settings.mode == "async":
             self._interval = self._loop.call_later(self._settings.flush_interval_ms / 1000, self._want)
@@ -411,6 +413,10 @@ class GroupCommit:
             self._timer.cancel()
         self._thread.close()
         if self._kernel is not None:
+            if self._kernel.running and self._work is not None:  # the worker was cancelled
+                self._kernel.wait()
+                with suppress(StorageError):  # the store has noted it: nothing is marked clean
+                    self._work.end_in_kernel(self._kernel)
             self._kernel.close()
             self._kernel = None
 

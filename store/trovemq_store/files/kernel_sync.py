@@ -34,6 +34,7 @@ import ctypes
 import errno
 import os
 import platform
+import select
 import sys
 from struct import Struct
 from typing import Any, Final
@@ -109,6 +110,14 @@ class KernelSync:
             return ctypes.get_errno() or errno.EIO
         assert self._result[_RESULT_AT] <= 0, "a sync returns nothing but an errno"
         return -self._result[_RESULT_AT]
+
+    def wait(self) -> None:
+        """Returns when the sync that runs has ended. Other threads run meanwhile, and signals are handled."""
+        assert self.running, "there is one"
+        assert self._event >= 0, "it is open"
+        poll = select.poll()
+        poll.register(self._event, select.POLLIN)
+        poll.poll()
 
     def close(self) -> None:
         """Waits for the sync that runs."""
