@@ -113,7 +113,7 @@ class Appender:
         self._held: TroveError | None = None
         self._drained: TroveError | None = None
         self._accepting = True  # none of the three is set
-        self._plain = PlainAppends(store, self._batch_size_limit)
+        self._plain = PlainAppends(store, self._batch_size_limit, possible=tracer is None)
         self._dispatch_scheduled = False
 
     def apply(self, settings: AppendSettings) -> None:
@@ -194,7 +194,7 @@ class Appender:
         writable view that the caller never uses again (`owned`). If it raises TroveError, nothing was
         written.
         """
-        if self._accepting and self._tracer is None:
+        if self._accepting:
             try:
                 plain = self._plain.append(topic, queue_id, records, born_host, self._clock_ms(), owned=owned)
             except TroveError as error:

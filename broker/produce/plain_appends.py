@@ -31,10 +31,12 @@ class _Queue(NamedTuple):
 
 
 class PlainAppends:
-    def __init__(self, store: MessageStore, batch_size_limit: int) -> None:
+    """possible: whether single appends need nothing else (a span for a trace)."""
+
+    def __init__(self, store: MessageStore, batch_size_limit: int, *, possible: bool = True) -> None:
         self._store = store
         self._batch_size_limit = batch_size_limit
-        self._possible = len(pack_host(store.settings.store_host)) == HOST_SIZE_IPV4
+        self._possible = possible and len(pack_host(store.settings.store_host)) == HOST_SIZE_IPV4
         self._queues: dict[tuple[str, QueueId], _Queue] = {}
 
     def append(
