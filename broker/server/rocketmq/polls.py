@@ -30,7 +30,7 @@ ENDS_A_TURN: Final = 128
 class Poll:
     """One receive that waits."""
 
-    __slots__ = ("answer", "attempt", "client", "context", "is_over", "until", "wait", "woken")
+    __slots__ = ("answer", "attempt", "client", "context", "is_last", "is_over", "until", "wait", "woken")
 
     def __init__(
         self, parts: RocketmqParts, attempt: ReceiveRequest, until: float, context: Context, answer: Answer
@@ -47,6 +47,8 @@ class Poll:
         """Whether it has not looked since it was woken."""
         self.is_over = False
         """Whether the polling time has ended."""
+        self.is_last = False
+        """Whether the polling time ended after it was woken: it looks once more, and has no timer."""
 
     def wait_for_messages(self) -> None:
         self.woken = False
@@ -113,8 +115,10 @@ class Polls:
         nothing = self._nothing()
         for poll in list(polls)[:ENDS_A_TURN]:
             del polls[poll]
-            if poll.wait.waiting:  # else it is about to look
+            if poll.wait.waiting:
                 self._answer(poll, nothing)
+            else:  # it is about to look
+                poll.is_last = True
         if polls:
             self._ends[until] = (asyncio.get_running_loop().call_at(until, self._end_polls, until), polls)
 

@@ -226,7 +226,7 @@ class Receiver:
             parts.waits.wake(poll.wait.pair)  # there may be more than one call takes
             return _Taken.of(attempt, runs)
         poll.woken = False
-        if parts.delivery.next_visible_ms(*poll.wait.pair) == 0:
+        if poll.is_last or parts.delivery.next_visible_ms(*poll.wait.pair) == 0:
             return False
         poll.wait_for_messages()
         return True
