@@ -138,6 +138,8 @@ def _records_together(
     data: memoryview, begins: Int64s, physical_offsets: Int64s, sizes: Int64s
 ) -> Sequence[memoryview] | None:
     """As `_records_one_by_one`, compared as columns."""
+    if int(begins.max()) > len(data):
+        return None  # its end may be too large for an int64
     ends = begins + sizes
     if int(sizes.min()) < RECORD_SIZE_MIN or int(begins.min()) < 0 or int(ends.max()) > len(data):
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -59,6 +60,17 @@ def test_together_is_as_one_by_one(
     if fault is None:
         assert found is not None
         assert isinstance(found, AdjacentRecords) == (sum(sizes) == len(data))
+
+
+@pytest.mark.parametrize("index", [0, 1, 2])
+@pytest.mark.parametrize("offset", [2**63 - 1, -(2**63)])
+def test_a_unit_near_the_largest_offset_broke_the_reading_of_its_run(offset: int, index: int) -> None:
+    """The end of its record is too large for an int64."""
+    data, offsets, sizes = stored([FIRST + 1_000] * 3, [])
+    offsets[index] = offset
+    assert _records_one_by_one(memoryview(data), FIRST, offsets, sizes) is None
+    columns = np.array(offsets, np.int64), np.array(sizes, np.int64)
+    assert _records_together(memoryview(data), columns[0] - FIRST, *columns) is None
 
 
 def test_adjacent_records_are_a_sequence_of_one_piece() -> None:

@@ -17,6 +17,7 @@ from tests.support.fake_loop import run, turns
 from tests.unit.sdk.records_made import record_at
 from trovemq._rocketmq import group_stream
 from trovemq._rocketmq.group_stream import GroupStream, StreamSettings
+from trovemq._rocketmq.grouped import GroupConsumer, GroupSubscription, MessageFilter
 from trovemq._rocketmq.inbox import Inbox
 from trovemq._rocketmq.settling_together import RELEASE
 from trovemq._rocketmq.streamed import StreamedBatch, StreamedMessage
@@ -25,6 +26,7 @@ from trovemq.options import ClientOptions
 from trovemq.received import ReceivedMessage
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.v1 import common_pb2, consumer_pb2
 
 RECEIPT = "0.0.1.18bcfe5dd30.1.4a1bf138"
@@ -72,6 +74,19 @@ class FakeStream:
             for one in last.settlements
         ]
         await self.reply(consumer_pb2.ConsumeReply(results=results))
+
+    async def settled_each(self) -> None:
+        """The results of each frame that has settlements. The frames are taken out."""
+        await turns(10)
+        while any(frame.settlements for frame in self.frames):
+            frames, self.frames = self.frames, []
+            for frame in frames:
+                results = [
+                    consumer_pb2.SettlementResult(settlement_id=one.settlement_id)
+                    for one in frame.settlements
+                ]
+                if results:
+                    await self.reply(consumer_pb2.ConsumeReply(results=results))
 
 
 class Scene:
@@ -236,6 +251,63 @@ def test_blocks_wait_while_too_many_settlements_have_no_result(monkeypatch: pyte
         await here.over()
 
     run(scene())
+
+
+class FakeSession:
+    """The session with one broker, whose settings say whether the group is orderly."""
+
+    def __init__(self, broker: str, *, orderly: bool) -> None:
+        self.broker = broker
+        self.settings = v2.Settings(subscription=v2.Subscription(fifo=orderly))
+        self.stream = FakeStream()
+
+    def service(self) -> None: ...
+
+    def connection(self) -> Any:
+        return SimpleNamespace(open=lambda *_, **__: self.stream)
+
+
+def test_a_group_that_turned_orderly_while_a_run_gathered_stood_still() -> None:
+    """Its lane did not hear of the blocks that were gathered, and never moved on."""
+
+    async def scene() -> None:
+        routes = SimpleNamespace(is_fifo=lambda _topic: False)
+        pool: Any = SimpleNamespace(options=ClientOptions(), routes=routes, closed=False)
+        inbox = Inbox(100, 1 << 20)
+        subscription = GroupSubscription(topic="orders", group="g", filter=MessageFilter("tag", "*"))
+        consumer = GroupConsumer(pool, subscription, inbox)
+        one: Any = FakeSession("broker-a", orderly=False)
+        other: Any = FakeSession("broker-b", orderly=True)
+        receiving = [asyncio.ensure_future(consumer._receive(one))]
+        await turns(10)
+        await one.stream.batch(0, 6)
+        for _ in range(group_stream.FRAMES_UNANSWERED_MAX):
+            await consume(inbox, 1)
+            await turns(10)
+        assert await consume(inbox, 1) == [("broker-a", 2)]  # gathers for the frame after these
+        receiving.append(asyncio.ensure_future(consumer._receive(other)))
+        await turns(10)
+        await other.stream.batch(100, 1)
+        assert await consume(inbox, 9) == [("broker-a", 3), ("broker-b", 100)]
+        for offset in (4, 5):  # each follows when the broker has confirmed the one before it
+            await one.stream.settled_each()
+            assert await consume(inbox, 9) == [("broker-a", offset)]
+        for task in receiving:
+            task.cancel()
+        await asyncio.gather(*receiving, return_exceptions=True)
+        for stream in consumer._streams():
+            await stream.close(until=asyncio.get_running_loop().time())
+
+    run(scene())
+
+
+async def consume(inbox: Inbox, count_max: int) -> list[tuple[str, int]]:
+    """The next messages that are ready: their brokers and queue offsets."""
+    consumed: list[tuple[str, int]] = []
+    while len(consumed) < count_max and (message := inbox.take()) is not None:
+        async with message.process():
+            consumed.append((message.broker, message.queue_offset))
+    return consumed
 
 
 def test_messages_that_are_acknowledged_together_are_one_settlement() -> None:

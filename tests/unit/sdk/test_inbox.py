@@ -7,7 +7,7 @@ from collections import deque
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trovemq import ReceivedMessage
@@ -199,6 +199,14 @@ def test_several_at_once_are_as_one_at_a_time(
     ordered=st.booleans(),
     leased=st.booleans(),
 )
+@example(  # message 0 is taken, and delivered again twice, once before the batch that had it is left
+    steps=[
+        *(("batch", [0, 1]), ("take", 1), ("batch", [2, 0]), ("take", 2)),
+        *(("batch", [0]), ("take_all", 4)),
+    ],
+    ordered=False,
+    leased=False,
+)
 def test_batches_are_as_their_messages_one_by_one(
     steps: list[tuple[str, Any]], ordered: bool, leased: bool
 ) -> None:
@@ -237,6 +245,22 @@ def test_batches_are_as_their_messages_one_by_one(
         assert (many.count, many.size) == (0, 0)
 
     asyncio.run(scene())
+
+
+def test_a_record_that_was_delivered_twice_more_waited_twice() -> None:
+    """It was forgotten that it waits in a later batch when the batch that had it before was used up."""
+    inbox = Inbox(100, 10_000)
+    inbox.put_batch(Batch([message(0, poll=1), message(1, poll=1)], None))
+    taken = [inbox.take(0.0)]  # the program returns it
+    inbox.put_batch(Batch([message(2, poll=2), message(0, poll=2)], None))
+    taken += [inbox.take(0.0), inbox.take(0.0)]
+    inbox.put_batch(Batch([message(0, poll=3)], None))
+    assert [found and found.queue_offset for found in taken] == [0, 1, 2]
+    assert inbox.count == 1
+    last = inbox.take(0.0)
+    assert last is not None
+    assert (last.queue_offset, last.poll) == (0, 3)
+    assert inbox.take(0.0) is None
 
 
 async def taken_by(inbox: Inbox, kind: str, count: int, now: float) -> list[ReceivedMessage]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import gc
+import weakref
 import zlib
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
@@ -15,6 +18,7 @@ from hypothesis import strategies as st
 from broker.groups.delivery.request import Delivered
 from broker.server.rocketmq.messages import received
 from trovemq._rocketmq import record_spans
+from trovemq._rocketmq.inbox import Inbox
 from trovemq._rocketmq.messages import received_message
 from trovemq._rocketmq.streamed import StreamedBatch, StreamedMessage
 from trovemq._wire.consumer import Run
@@ -50,10 +54,10 @@ def stored(number: int, body: bytes, properties: dict[str, str], **header: Any) 
     )
 
 
-def batch_of(runs: list[Run], records: list[bytes]) -> StreamedBatch:
+def batch_of(runs: list[Run], records: list[bytes] | memoryview) -> StreamedBatch:
     return StreamedBatch(
         runs,
-        memoryview(b"".join(records)),
+        records if isinstance(records, memoryview) else memoryview(b"".join(records)),
         topic="orders",
         broker="broker-a",
         poll=1,
@@ -202,3 +206,57 @@ def test_an_unread_message_is_copied_shown_and_lacks_unknown_names() -> None:
     assert copy.copy(message).properties == {"own": "1"}
     assert "b'one'" in repr(message)
     assert not hasattr(message, "colour")
+
+
+def take_in_inbox(batch: StreamedBatch) -> None:
+    inbox = Inbox(100, 1 << 20)
+    inbox.put_batch(batch)
+    for _ in range(len(batch)):
+        inbox.take(0.0)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        pytest.param(len, id="not handed out"),
+        pytest.param(lambda batch: next(batch.messages).body, id="one handed out"),
+        pytest.param(lambda batch: [next(batch.messages) for _ in range(3)], id="as many as there are"),
+        pytest.param(StreamedBatch.readable, id="handed out as readable ones"),
+        pytest.param(take_in_inbox, id="taken from the inbox"),
+        pytest.param(list, id="iterated to the end"),
+    ],
+)
+def test_a_batch_that_was_not_iterated_to_its_end_waited_for_the_collector(
+    use: Callable[[StreamedBatch], object],
+) -> None:
+    """It held itself, and so the records of all its messages."""
+    gc.disable()
+    try:
+        records = memoryview(b"".join(stored(number, b"one", {}) for number in range(3)))
+        held = weakref.ref(records)
+        batch = batch_of([Run(3, 10, 3, 2, RECEIPT)], records)
+        del records
+        use(batch)
+        assert held() is not None
+        del batch
+        assert held() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_a_kept_message_kept_the_inflated_bodies_of_its_neighbours(
+    monkeypatch: pytest.MonkeyPatch, columns: bool
+) -> None:
+    monkeypatch.setattr(record_spans, "COLUMNS_SIZE_MIN", 0 if columns else 1 << 30)
+    bodies = [bytes([number]) * 1_000 for number in range(4)]
+    records = [
+        stored(number, body if number == 2 else zlib.compress(body), {}, sys_flag=int(number != 2))
+        for number, body in enumerate(bodies)
+    ]
+    batch = batch_of([Run(3, 10, 1, 2, RECEIPT), Run(3, 11, 3, 1, RECEIPT)], records)
+    kept = next(batch.messages)
+    assert sorted(kept.run.spans.inflated) == [1, 3], "those that were not handed out"
+    others = list(batch)
+    assert kept.run.spans.inflated == {}
+    assert [message.body for message in (kept, *others)] == bodies

@@ -243,6 +243,11 @@ class GroupStream:
         self.unacknowledged += 1
         return self.at_capacity
 
+    def stop_gathering(self) -> None:
+        """From now on each message is settled by itself."""
+        for each in self._gathering.values():
+            each.end_gathering()
+
     def settle_all(self, receipt: str, messages: list[StreamedMessage]) -> None:
         """Acknowledges the messages, which have this receipt, as `settle` does."""
         if self._closed:

@@ -265,7 +265,10 @@ class GroupConsumer:
         """Whether the broker's settings say that the group is orderly."""
         settings = session.settings
         assert settings is not None, "work begins with the settings"
-        self._inbox.ordered = self._inbox.ordered or settings.subscription.fifo
+        if settings.subscription.fifo and not self._inbox.ordered:
+            self._inbox.ordered = True
+            for stream in self._streams():
+                stream.stop_gathering()  # lanes know their messages themselves, not by their offsets
         if not settings.subscription.fifo:
             self._warn_of_lost_order()
 

@@ -98,6 +98,7 @@ class Inbox:
         self._places: dict[str, set[int]] = {}
         """By broker, the physical offsets of the batches that wait, and of messages of theirs that were
         taken."""
+        self._came_again = False
         self._takers = _Waiters()
         self._putters = _Waiters()
         self.askers: Final = self._putters.waiting
@@ -193,6 +194,7 @@ class Inbox:
         for other in () if self._first is None else (self._first, *self._later):
             if other.broker == batch.broker and (left := len(other)):
                 places.update(other.physical_offsets[-left:])
+        self._came_again = True
         return places.isdisjoint(batch.physical_offsets)
 
     def _next_batch(self) -> None:
@@ -201,9 +203,15 @@ class Inbox:
         if not self._later:
             self._first, self.messages = None, iter(())
             self._places.clear()
+            self._came_again = False
             return
         if used is not None:
-            self._places[used.broker].difference_update(used.physical_offsets)
+            places = self._places[used.broker]
+            places.difference_update(used.physical_offsets)
+            if self._came_again:  # one of them that was taken may wait in a later batch
+                for other in self._later:
+                    if other.broker == used.broker:
+                        places.update(other.physical_offsets)
         self._first = first = self._later.popleft()
         self.messages = iter(()) if self.closed or first.lease_end is not None else first.messages
         self._later_count -= len(first)

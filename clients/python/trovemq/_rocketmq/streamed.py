@@ -360,7 +360,7 @@ class StreamedBatch:
         self.lease_end = lease_end
         self.physical_offsets: Final = spans.physical_offsets
         self._numbers = iter(range(count))
-        self.messages: Final = self._make_each()
+        self.messages: Final = _each_of(self._runs, self._numbers, spans.inflated)
         self.unreadable = spans.inflate()
 
     def __len__(self) -> int:
@@ -390,19 +390,23 @@ class StreamedBatch:
             if number not in self.unreadable
         ]
 
-    def _make_each(self) -> Iterator[StreamedMessage]:
-        """As `StreamedRun.message`, for all of them: they are right."""
-        new, class_, numbers = StreamedMessage.__new__, StreamedMessage, self._numbers
-        for run in self._runs:
-            for offset, number in zip(run.offsets, numbers, strict=False):
-                message = new(class_)
-                message.run = run
-                message._number = number
-                message._body = None
-                message.queue_offset = offset
-                message.settled = False
-                message.tracing = None
-                yield message
+
+def _each_of(
+    runs: list[StreamedRun], numbers: Iterator[int], inflated: dict[int, bytes]
+) -> Iterator[StreamedMessage]:
+    """As `StreamedRun.message`, for all of them: they are right. The batch itself is not held: it would hold
+    itself. Nor do neighbours hold an inflated body."""
+    new, class_ = StreamedMessage.__new__, StreamedMessage
+    for run in runs:
+        for offset, number in zip(run.offsets, numbers, strict=False):
+            message = new(class_)
+            message.run = run
+            message._number = number
+            message._body = inflated.pop(number, None) if inflated else None
+            message.queue_offset = offset
+            message.settled = False
+            message.tracing = None
+            yield message
 
 
 def _fill_nothing(message: StreamedMessage) -> None:
