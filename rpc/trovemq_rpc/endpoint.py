@@ -285,7 +285,7 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
         connection = self.connection
         transport = self.transport
         pieces = connection.output
-        if transport is None or not pieces or not self.may_write:
+        if transport is None or not pieces or not self.may_write or self._lingers is not None:
             if self.output_held:
                 self.count_output()
             return

@@ -23,6 +23,9 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueOffset
 from trovemq_proto.v1 import message_pb2
 
+REPLIES_MAX: Final = 1_024
+"""Outstanding replies of one fetch: a client that wants more asks for them."""
+
 
 @dataclass(frozen=True, slots=True)
 class FetchParts:
@@ -57,7 +60,7 @@ class FetchWait:
         self._loop: Final = asyncio.get_running_loop()
         self._wait_s: Final = wait_ms / 1000
         self._deadline = self._loop.time() + self._wait_s
-        self._replies_left = max(1, replies_max)
+        self._replies_left = min(max(1, replies_max), REPLIES_MAX)
         self.stands = False
         self.is_due = False
         """Whether it is answered as soon as the client has read earlier replies."""
@@ -92,7 +95,7 @@ class FetchWait:
 
     def grant(self, replies: int) -> None:
         """So many more replies, and bytes as at the beginning."""
-        self._replies_left += max(0, replies)
+        self._replies_left = min(self._replies_left + max(0, replies), REPLIES_MAX)
         self._space = self._space_max
         self.request = _from(self.request, self.request.offset, self._space)
 
@@ -177,12 +180,12 @@ class FetchStream(ReplyStream):
         try:
             last = self._ending or (not grown and not fetch.remaining_ms)
             message = self._answer(fetch, last=last)
+            if message is not None:
+                # Several waiters may share a connection, and then share a write.
+                self.reply_now(message, flush=self._parts.long_polls.woke_one)
         except Exception as error:  # the append or sync that called this must not fail with it
             self._make_ready(partial(fail, error))
             return
-        if message is not None:
-            # Several waiters may share a connection, and then share a write.
-            self.reply_now(message, flush=self._parts.long_polls.woke_one)
         if fetch not in self._waiters:
             self._answered()
             self._end_if_idle()

@@ -51,6 +51,7 @@ class ReplyStream:
         self._waiting = 0  # requests whose reply comes later
         self._ready: deque[MakeReply] = deque()
         self._writing = asyncio.Lock()
+        self._writers = 0  # replies that are written, or wait for the lock: no other may overtake them
         self._wake = asyncio.Event()
         self._settled = asyncio.Event()  # set whenever a waiting request was answered
         self._handling = False
@@ -81,16 +82,23 @@ class ReplyStream:
 
     async def reply(self, message: bytes) -> None:
         """Writes a reply."""
-        async with self._writing:
-            if self._replies is None:
+        self._writers += 1
+        try:
+            async with self._writing:
+                await self._write(message)
+        finally:
+            self._writers -= 1
+
+    async def _write(self, message: bytes) -> None:
+        if self._replies is None:
+            await self._context.write(message)
+            return
+        try:
+            with self._replies.writing(self._peer, len(message)):
                 await self._context.write(message)
-                return
-            try:
-                with self._replies.writing(self._peer, len(message)):
-                    await self._context.write(message)
-            except asyncio.CancelledError:
-                self._give_up()
-                raise
+        except asyncio.CancelledError:
+            self._give_up()
+            raise
 
     def _give_up(self) -> None:
         """Ends the whole stream because a reply was not read in time, so that gRPC frees it."""
@@ -130,7 +138,7 @@ class ReplyStream:
     def _may_send(self) -> bool:
         """Whether a reply can be written at once."""
         callbacks, replies = self._callbacks, self._replies
-        if callbacks is None or self._over or self._ready or self._writing.locked():
+        if callbacks is None or self._over or self._ready or self._writers:
             return False
         return callbacks.can_send and (replies is None or replies.has_space(self._peer))
 
