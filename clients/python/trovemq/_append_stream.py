@@ -98,7 +98,7 @@ class AppendStream:
         if self._closed:
             frame.failed(_closed_error(), in_doubt=False)
             return
-        if self._in_flight or self._pending:
+        if self._in_flight or self._pending or frame.one_way:
             self._lone_frames = 0
         self._pending.append(frame)
         if self._task is None:

@@ -252,6 +252,7 @@ class Delivery:
 
     def _give_up(self, batch: Batch, error: TroveError) -> None:
         if batch in self._outstanding:
+            self.batch_taken(batch)  # or messages would join a batch that is never sent
             self.one_way_dropped += batch.one_way
             batch.fail(error)
 
