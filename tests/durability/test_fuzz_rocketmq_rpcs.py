@@ -34,6 +34,7 @@ INPUTS = 2_000 if SOAK else 150  # of one trial
 TRIALS = 10
 WARM_UP = 400  # of a soak's inputs, until everything that is loaded at the first use is there
 AGAIN = 24
+TICK_S = 0.05
 PASSES = 3
 GROWN_KIB_MAX = 6 << 10
 """How much memory the others may leave, the store's files among it. The inputs that the
@@ -122,10 +123,17 @@ async def left_by_passes(
     for _ in range(2 + PASSES):
         for requests, metadata in calls:
             await broker.call(name, requests, metadata)
-        await asyncio.sleep(settle_s)
+        await settle(settle_s)
         forget_cancelled_timers()
         kept.append(kept_blocks() - broker.accounted_blocks())
     return [(after - before) / len(calls) for before, after in pairwise(kept[1:])]
+
+
+async def settle(seconds: float) -> None:
+    """Returns after the time, between two ticks of the background work: in the middle of one its objects
+    would be counted."""
+    await asyncio.sleep(seconds)
+    await asyncio.sleep(1.5 * TICK_S - asyncio.get_running_loop().time() % TICK_S)
 
 
 async def check_growth(broker: FuzzedBroker, name: str, count: int) -> None:
@@ -133,7 +141,7 @@ async def check_growth(broker: FuzzedBroker, name: str, count: int) -> None:
     batch of an index is not left."""
 
     async def kept() -> int:
-        await asyncio.sleep(GROWTH_SETTLE_S)
+        await settle(GROWTH_SETTLE_S)
         forget_cancelled_timers()
         return kept_blocks() - broker.accounted_blocks()
 

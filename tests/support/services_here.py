@@ -149,6 +149,7 @@ class CallContext:
         self.details = ""
         self.error: common_pb2.Error | None = None
         self.deadline_s = 30.0
+        self.over = False
 
     def invocation_metadata(self) -> tuple[tuple[str, Any], ...]:
         return self._metadata
@@ -163,15 +164,17 @@ class CallContext:
         return self.deadline_s
 
     def done(self) -> bool:
-        return False
+        return self.over
 
-    cancelled = done
+    def cancelled(self) -> bool:
+        return False
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
         self._done_callbacks.append(callback)
 
     def ended(self) -> None:
         """gRPC calls it when the reply is written."""
+        self.over = True
         for callback in self._done_callbacks:
             callback(self)
 
@@ -218,7 +221,7 @@ async def _called_back(callbacks: Any, request: bytes, context: CallContext) -> 
     answered: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     def fail(code: grpc.StatusCode, details: str) -> None:
-        context.code, context.details = code.name, details
+        context.code, context.details, context.over = code.name, details, True
         answered.set_result(True)
 
     def reply(message: Any) -> None:
@@ -226,10 +229,10 @@ async def _called_back(callbacks: Any, request: bytes, context: CallContext) -> 
 
     def reply_all(messages: Sequence[Any]) -> None:
         context.written += messages
+        context.over = True
         answered.set_result(True)
 
     vars(context).update(  # the coroutine gets the same object
-        over=False,
         keep=lambda: request,
         reply=reply,
         reply_all=reply_all,
