@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -12,10 +12,12 @@ import pytest
 import trovemq_rpc as rpc
 from tests.unit.rpc.memory_rpc import ADDRESS, TARGET, run
 from tests.unit.rpc.test_hostile_peers import OPENING, Raw
+from trovemq_rpc.endpoint import LINGER_S
 from trovemq_rpc.http2 import frames
 from trovemq_rpc.http2.connection import Connection
 from trovemq_rpc.http2.constants import ErrorCode
 from trovemq_rpc.testing.loop import MemoryLoop
+from trovemq_rpc.testing.transport import MemoryTransport
 
 FIELDS = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/t.T/Talk"), (b":authority", b"a")]
 CALL = Connection.encode([*FIELDS, (b"content-type", b"application/grpc"), (b"te", b"trailers")])
@@ -170,6 +172,46 @@ def test_a_stream_that_ends_leaves_nothing_behind(name: str, paused: bool) -> No
         assert scene.talk.end == end
         came = scene.talk.taken + scene.talk.read[1:]
         assert came == ([b"1", b"2"] if end == "half-closed" or not paused else [])
+
+    run(program)
+
+
+@pytest.mark.parametrize("name", ["try_send", "try_send_now"])
+def test_a_reply_after_a_fault_was_written_to_a_side_that_had_ended(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The peer breaks the protocol and does not read the GOAWAY: until the connection is closed its call
+    seems open. asyncio's and uvloop's transports raise for such a write, whoever made it."""
+    writelines, late = MemoryTransport.writelines, list[bytes]()
+
+    def strict(transport: MemoryTransport, pieces: Iterable[Any]) -> None:
+        if transport._pipe.ended:
+            late.extend(map(bytes, pieces))
+            raise RuntimeError("Cannot call write() after write_eof()")
+        writelines(transport, pieces)
+
+    async def program(loop: MemoryLoop) -> None:
+        scene = Scene(loop)
+        await scene.start()
+        transport, _ = await scene.raw()
+        context = scene.talk.context
+        assert getattr(context, name)(b"before")
+        await asyncio.sleep(0.1)
+        transport.pause_reading()
+        transport.write(ENDS["fault"][0])
+        await asyncio.sleep(0.1)
+        (endpoint,) = scene.server.endpoints
+        assert endpoint._lingers is not None
+        monkeypatch.setattr(MemoryTransport, "writelines", strict)
+        assert context.can_send
+        for wait_s in (0.1, LINGER_S, 0.1):  # the last one after the endpoint has closed the transport
+            getattr(context, name)(b"late")
+            await asyncio.sleep(wait_s)
+        assert late == []
+        monkeypatch.undo()
+        transport.resume_reading()
+        await scene.is_at_rest()
+        assert scene.talk.end == "CancelledError"
 
     run(program)
 

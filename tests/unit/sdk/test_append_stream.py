@@ -140,11 +140,11 @@ def test_frames_of_one_turn_are_written_before_the_turn_after_the_next() -> None
     fake_loop.run(scene())
 
 
-async def sent_alone(server: Server, stream: AppendStream, count: int) -> None:
+async def sent_alone(server: Server, stream: AppendStream, count: int, *, one_way: bool = False) -> None:
     """So many frames of one message are written and answered, one after the other."""
     for _ in range(count):
         number = len(server.came) + 1
-        stream.submit(Frame(str(number), growing=True, lone=True))
+        stream.submit(Frame(str(number), one_way=one_way, growing=True, lone=True))
         await fake_loop.turns()
         server.answer(number)
         await fake_loop.turns()
@@ -189,6 +189,27 @@ def test_messages_that_have_company_share_frames_again(company: str) -> None:
         assert server.came == came
         await fake_loop.turns()
         assert server.came == [*came, "a", "b"]
+        await stream.close()
+
+    fake_loop.run(scene())
+
+
+@pytest.mark.parametrize("one_way", [True, False], ids=["after one-way ones", "after answered ones"])
+def test_a_burst_of_one_way_messages_left_in_a_frame_each(one_way: bool) -> None:
+    """Nobody waits for their answers, so the next one may come in the same turn."""
+
+    async def scene() -> None:
+        server = Server()
+        stream = await opened(server)
+        await sent_alone(server, stream, LONE_FRAMES_MIN, one_way=one_way)
+        came = list(server.came)
+        stream.submit(burst := Frame("a", one_way=True, growing=True, lone=True))
+        assert server.came == came, "more of this turn may join it"
+        burst.text += "bc"
+        burst.lone = False
+        await fake_loop.turns()
+        assert server.came == [*came, "abc"]
+        assert burst.ends == ["written"]
         await stream.close()
 
     fake_loop.run(scene())

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from broker.fetch.long_poll import LongPolls
 from broker.fetch.pull import Puller, PullSettings
 from broker.server.monitoring.traffic import Traffic
-from broker.server.native.fetch_stream import FetchParts, FetchStream
+from broker.server.native.fetch_stream import REPLIES_MAX, FetchParts, FetchStream
 from tests.support import fake_loop
 from tests.support.engine import NOW_MS, open_store, record, send
 from trovemq._fetch_plan import FetchPlan
@@ -172,6 +172,23 @@ def test_who_appends_does_not_hear_of_a_reader_whose_pull_fails(monkeypatch: pyt
     scene(program)
 
 
+@pytest.mark.parametrize("fetches", [1, 2], ids=["written at once", "written together"])
+def test_a_reply_that_could_not_be_written_failed_the_append(fetches: int) -> None:
+    def broken(_message: bytes) -> bool:
+        raise RuntimeError("Cannot call write() after write_eof()")
+
+    async def program(bench: Bench) -> None:
+        for number in range(fetches):
+            bench.context.offer_request(fetch_id=number, wait_ms=60_000, replies_max=9)
+        bench.context.try_send = bench.context.try_send_now = broken
+        bench.send(b"one")
+        bench.send(b"two")
+        await asyncio.wait({bench.serving})
+        assert (bench.answered, len(bench.polls)) == ([], 0), "the stream has ended, and nothing waits"
+
+    scene(program)
+
+
 # --- fetches that stand -----------------------------------------------------------------------------
 
 
@@ -270,6 +287,51 @@ def test_while_the_client_does_not_read_messages_gather_for_the_next_reply() -> 
         assert bench.left[-1][0] == 3
         bench.send(b"four")
         assert bench.left[-1][0] == 4
+
+    scene(program)
+
+
+def test_the_second_reply_of_a_fetch_overtook_the_first() -> None:
+    """The first waits for the lock, and a message comes in the turn in which another reply releases it."""
+
+    async def program(bench: Bench) -> None:
+        context = bench.context
+        bench.send(b"one")
+        context.offer_request(fetch_id=7, offset=1, wait_ms=60_000)
+        context.can_send = False
+        bench.send(b"two")
+        await fake_loop.turns()
+        context.offer_request(fetch_id=8, wait_ms=60_000, replies_max=9)
+        await fake_loop.turns()
+        assert context.replies == [], "the reply to 7 is being written, and that to 8 waits for the lock"
+        try_send = context.try_send
+
+        def noted(message: bytes) -> bool:
+            if try_send(message) and len(context.replies) == 1:
+                asyncio.get_running_loop().call_soon(bench.send, b"three")
+            return bool(context.can_send)
+
+        context.try_send = noted
+        context.can_send = True
+        await asyncio.sleep(1)
+        assert bench.answered == [(7, 2), (8, 2), (8, 3)]
+
+    scene(program)
+
+
+@pytest.mark.parametrize("more", [0, 1, 2**31 - 1])
+@pytest.mark.parametrize("replies_max", [2, REPLIES_MAX, REPLIES_MAX + 1, 2**31 - 1])
+def test_a_client_that_asked_for_too_many_replies_lost_its_stream(replies_max: int, more: int) -> None:
+    """The count of those that are left had no place in their number's 32 bits."""
+
+    async def program(bench: Bench) -> None:
+        bench.context.offer_request(fetch_id=7, wait_ms=60_000, replies_max=replies_max)
+        if more:
+            bench.context.offer_request(fetch_id=7, replies_more=more)
+        bench.send(b"one")
+        await fake_loop.turns()
+        assert not bench.serving.done()
+        assert bench.left[0] == (1, min(replies_max + more, REPLIES_MAX) - 1)
 
     scene(program)
 
