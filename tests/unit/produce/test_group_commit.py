@@ -8,19 +8,24 @@ import errno
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Generator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from broker.produce.group_commit import FlushSettings, GroupCommit
+from broker.produce.group_commit import FlushSettings, FlushStore, GroupCommit
+from tests.support.engine import NOW_MS, SMALL_SYNC, append, flush, open_store, record
+from tests.support.fake_loop import turns
+from tests.unit.storage.test_kernel_sync import Kernel, ended, sync_of
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueId
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.kernel_sync import KernelSync
+from trovemq_store.files.real import RealFileSystem
+from trovemq_store.settings import FlushMode
 
 END: Final = PhysicalOffset(100)
 LATER: Final = PhysicalOffset(200)
@@ -88,6 +93,21 @@ async def committing(
         commit.close()
         if not store.failed:
             task.result()
+
+
+@asynccontextmanager
+async def working(
+    store: FlushStore, settings: FlushSettings, kernel: KernelSync | None = None
+) -> AsyncIterator[tuple[GroupCommit, asyncio.Task[None]]]:
+    """A worker that a test stops or cancels by itself."""
+    with closing(GroupCommit(store, settings, lambda _grown: None, kernel)) as commit:
+        worker = asyncio.create_task(commit.run())
+        await turns()
+        try:
+            yield commit, worker
+        finally:
+            worker.cancel()
+            await asyncio.wait([worker])
 
 
 def note(store: Store, name: str) -> Callable[[TroveError | None], None]:
@@ -271,6 +291,38 @@ async def test_async_mode_syncs_at_once_for_somebody_who_waits() -> None:
         await commit.durable(PhysicalOffset(1))
 
 
+@pytest.mark.asyncio
+async def test_a_send_after_a_cancelled_sync_is_not_kept_for_the_next_one() -> None:
+    store, actions = Store(end_offset=END), list[str]()
+    async with working(store, FlushSettings()) as (commit, worker):
+        commit.appended()
+        await until(lambda: store.syncs == 1)
+        assert commit.before_next_sync(lambda: actions.append("during the sync"))
+        worker.cancel()
+        await asyncio.wait([worker])
+        kept = commit.before_next_sync(lambda: actions.append("after the end"))
+        store.gate.set()
+        assert not kept
+
+
+LONG_MS: Final = 3_600_000
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.asyncio
+async def test_a_stop_before_anybody_wants_a_sync_ends_after_it(mode: FlushMode) -> None:
+    store, settings = Store(), FlushSettings(mode=mode, flush_interval_ms=LONG_MS)
+    async with working(store, settings) as (commit, worker):
+        store.end_offset = END
+        commit.stop()
+        await until(lambda: store.syncs == 1)
+        store.gate.set()
+        await until(lambda: store.flushed_offset == END)
+        await turns()
+        assert worker.done()
+        worker.result()
+
+
 # --- syncs by the kernel itself -------------------------------------------------------------------------
 @pytest.fixture
 def file(tmp_path: Path) -> Generator[int]:
@@ -332,6 +384,8 @@ async def test_a_sync_of_the_kernel_that_stands_still_stops_nobody(file: int) ->
     store = Store(end_offset=END, descriptor=file)
     commit = GroupCommit(store, FlushSettings(sync_flush_timeout_ms=1), lambda _grown: None, kernel)
     task = asyncio.create_task(commit.run())
+    commit.appended()
+    await until(lambda: kernel.running)
     with pytest.raises(TroveError, match="FLUSH_DISK_TIMEOUT"):
         await commit.durable(END)
     assert calls == [3], "it was submitted, and nothing else"
@@ -341,3 +395,48 @@ async def test_a_sync_of_the_kernel_that_stands_still_stops_nobody(file: int) ->
     await task
     commit.close()
     assert calls == [3, 2, 1]
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.asyncio
+async def test_a_stop_ends_after_a_sync_of_the_kernel_that_follows(mode: FlushMode, file: int) -> None:
+    store, kernel = Store(descriptor=file), sync_of(Kernel())
+    settings = FlushSettings(mode=mode, flush_interval_ms=LONG_MS)
+    async with working(store, settings, kernel) as (commit, worker):
+        store.end_offset = END
+        commit.stop()
+        await until(lambda: kernel.running)
+        ended(kernel)
+        await until(lambda: store.flushed_offset == END)
+        await turns()
+        assert worker.done()
+        worker.result()
+
+
+@pytest.mark.asyncio
+async def test_a_sync_that_fails_after_the_worker_was_cancelled_is_known(tmp_path: Path) -> None:
+    """Another task of the daemon failed during the sync; nothing may be marked clean then."""
+    (tmp_path / "store").mkdir()
+    store = open_store(RealFileSystem(tmp_path / "store"), SMALL_SYNC)
+    kernel = sync_of(Kernel(result=errno.EIO))
+    append(store, record(b"first"))
+    flush(store)  # with the new file's directory: that is not for the kernel
+    append(store, record(b"perhaps not on the disk"))
+    closes = threading.Event()
+
+    def end() -> None:
+        assert closes.wait(10)
+        ended(kernel)
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    async with working(store, FlushSettings(), kernel) as (commit, worker):
+        commit.appended()
+        await until(lambda: kernel.running)
+        worker.cancel()
+        await asyncio.wait([worker])
+        closes.set()
+    thread.join()
+    assert store.failed
+    store.close(NOW_MS)
+    assert (tmp_path / "store" / "abort").exists()

@@ -7,6 +7,7 @@ import errno
 import os
 import platform
 import select
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,10 +48,13 @@ class Kernel:
         return -1 if failure else 1
 
 
+def sync_of(kernel: Kernel) -> KernelSync:
+    return KernelSync(kernel, (SETUP, DESTROY, GET_EVENTS, SUBMIT), 0, os.eventfd(0, os.EFD_NONBLOCK))
+
+
 @contextmanager
 def syncing(kernel: Kernel) -> Iterator[KernelSync]:
-    event = os.eventfd(0, os.EFD_NONBLOCK)
-    sync = KernelSync(kernel, (SETUP, DESTROY, GET_EVENTS, SUBMIT), 0, event)
+    sync = sync_of(kernel)
     try:
         yield sync
     finally:
@@ -94,6 +98,31 @@ def test_a_sync_that_runs_is_waited_for_by_close(tmp_path: Path, kernel_sync: Ke
         assert file.begin_sync(kernel_sync)
         kernel_sync.close()
     kernel_sync.close()
+
+
+def test_a_sync_that_was_waited_for_has_its_result(tmp_path: Path, kernel_sync: KernelSync) -> None:
+    with file_of(RealFileSystem(tmp_path)) as file:
+        file.write(0, bytes(SIZE))
+        assert file.begin_sync(kernel_sync)
+        kernel_sync.wait()
+        assert file.end_sync(kernel_sync)
+
+
+def test_other_threads_go_on_while_one_waits_for_a_sync() -> None:
+    waits = threading.Event()
+    with syncing(Kernel(result=errno.EIO)) as sync:
+
+        def end() -> None:
+            assert waits.wait(WAIT_S_MAX)
+            ended(sync)
+
+        thread = threading.Thread(target=end)
+        thread.start()
+        assert sync.begin(0)
+        waits.set()
+        sync.wait()
+        assert sync.end() == errno.EIO, "it has ended"
+        thread.join()
 
 
 def test_what_cannot_be_synced_is_not_taken(kernel_sync: KernelSync) -> None:

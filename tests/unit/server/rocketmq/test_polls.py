@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from broker.server.rocketmq.polls import ENDS_A_TURN
 from tests.support.engine import append, record
 from tests.support.fake_loop import turns
-from tests.support.rocketmq_door import RECEIVE, Door, messages, receive, scene
+from tests.support.rocketmq_door import RECEIVE, Call, Door, messages, receive, scene
 from trovemq_daemon.reply_budget import ReplyBudget, ReplyLimits
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
@@ -89,6 +90,49 @@ def test_polls_of_one_time_end_together_in_steps() -> None:
         assert door.metrics._streams == {RECEIVE: 0}
 
     scene(play)
+
+
+def test_a_poll_that_is_woken_as_its_time_ends_is_answered() -> None:
+    async def play() -> None:
+        door, loop = Door(), asyncio.get_running_loop()
+        door.turn(RECEIVE, call := receive(polling_ms=5_000))
+        (until,) = door.polls._ends
+        same_pass = math.nextafter(until, 0)
+        loop.call_at(same_pass, door.parts.waits.wake, ("g", "orders"))
+        await asyncio.sleep(6)
+        await in_coroutines(door, call)
+        assert [status(call)] == [v2.MESSAGE_NOT_FOUND]
+        assert (len(door.parts.waits), len(door.polls), len(door.polls._ends)) == (0, 0, 0)
+
+    scene(play)
+
+
+def test_polls_that_are_woken_between_the_steps_of_their_end_are_answered() -> None:
+    async def play() -> None:
+        door, loop = Door(), asyncio.get_running_loop()
+        calls = [receive(polling_ms=5_000) for _ in range(ENDS_A_TURN + 3)]
+        door.parts.waits._waiters_max = len(calls)
+        door.turn(RECEIVE, *calls)
+        (until,) = door.polls._ends
+        loop.call_at(until, loop.call_soon, door.parts.waits.wake_group, "g")  # before the second step
+        await asyncio.sleep(6)
+        await in_coroutines(door, *calls)
+        assert [status(call) for call in calls] == [v2.MESSAGE_NOT_FOUND] * len(calls)
+        assert (len(door.parts.waits), len(door.polls), len(door.polls._ends)) == (0, 0, 0)
+
+    scene(play)
+
+
+async def in_coroutines(door: Door, *calls: Call) -> None:
+    """As the transport begins them for the calls that are left to them."""
+    for call in calls:
+        if call.is_left:
+            await asyncio.wait_for(door.in_task(RECEIVE, call), 1)
+
+
+def status(call: Call) -> Any:
+    assert call.over, "it is answered"
+    return service.ReceiveMessageResponse.FromString(call.written[0]).status.code
 
 
 def test_a_wake_up_of_a_client_that_left_wakes_the_next_one() -> None:
