@@ -36,7 +36,7 @@ class Settling:
         return len(self.messages) + len(self.gathered)
 
     def all_messages(self) -> Iterator[StreamedMessage]:
-        """All messages; those that were gathered by their offsets are made again."""
+        """All messages. Those that were gathered are created from their offsets."""
         yield from self.messages
         for offset in self.gathered:
             message = next(run for run in self.runs if offset in run.offsets).message(offset)
