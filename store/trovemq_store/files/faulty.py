@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trovemq_store.files.files import Buffer, File, FileHead, FileSystem, StorageError, WritableMap
-from trovemq_store.files.kernel_sync import KernelSync
+from trovemq_store.files.kernel_sync import SyncedByThread
 from trovemq_store.files.trees import TreeChange, TreeReader, Trees
 
 Decide = Callable[[str, str], int | None]
@@ -40,7 +40,7 @@ def fail_always(operation: str, error_number: int, path_part: str = "") -> Decid
     return lambda called, path: error_number if called == operation and path_part in path else None
 
 
-class FaultyFile:
+class FaultyFile(SyncedByThread):
     def __init__(self, owner: FaultyFileSystem, inner: WritableMap | File) -> None:
         self._owner = owner
         self._inner = inner
@@ -88,14 +88,6 @@ class FaultyFile:
     def sync(self) -> None:
         self._owner.check("sync", self.path)
         self._inner.sync()
-
-    def begin_sync(self, kernel: KernelSync) -> bool:
-        """A sync that fails on request is called."""
-        del kernel
-        return False
-
-    def end_sync(self, kernel: KernelSync) -> bool:
-        raise AssertionError("begin_sync() begins nothing")
 
     def close(self) -> None:
         if not self._closed:

@@ -23,7 +23,7 @@ from trovemq_store.files.files import (
     StorageError,
     WritableMap,
 )
-from trovemq_store.files.kernel_sync import KernelSync
+from trovemq_store.files.kernel_sync import SyncedByThread
 from trovemq_store.files.memory_trees import MemoryTrees, TreeContent
 from trovemq_store.files.paths import checked_path, parent_directory
 from trovemq_store.files.real import scatter_into
@@ -44,7 +44,7 @@ class _Content:
         self.trees = TreeContent()
 
 
-class MemoryFile:
+class MemoryFile(SyncedByThread):
     def __init__(self, path: str, content: _Content) -> None:
         self._path = path
         self._content = content
@@ -81,13 +81,6 @@ class MemoryFile:
 
     def sync(self) -> None:
         self._content.synced = bytes(self._content.data)
-
-    def begin_sync(self, kernel: KernelSync) -> bool:
-        del kernel
-        return False
-
-    def end_sync(self, kernel: KernelSync) -> bool:
-        raise AssertionError("begin_sync() begins nothing")
 
     def close(self) -> None:
         pass

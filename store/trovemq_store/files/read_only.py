@@ -24,7 +24,7 @@ from trovemq_store.files.files import (
     StorageError,
     WritableMap,
 )
-from trovemq_store.files.kernel_sync import KernelSync
+from trovemq_store.files.kernel_sync import SyncedByThread
 from trovemq_store.files.lmdb_trees import DATA_NAME, LmdbTrees, check_structure
 from trovemq_store.files.paths import checked_path
 from trovemq_store.files.real import check_readable, find, os_errors, read_head
@@ -38,7 +38,7 @@ def _refuse(operation: str, path: str) -> NoReturn:
     raise StorageError(operation, path, errno.EROFS, "the store is only read here")
 
 
-class ReadOnlyFile:
+class ReadOnlyFile(SyncedByThread):
     """One file, mapped read-only."""
 
     def __init__(self, path: str, data: mmap.mmap | bytes) -> None:
@@ -73,13 +73,6 @@ class ReadOnlyFile:
 
     def sync(self) -> None:
         pass
-
-    def begin_sync(self, kernel: KernelSync) -> bool:
-        del kernel
-        return False
-
-    def end_sync(self, kernel: KernelSync) -> bool:
-        raise AssertionError("begin_sync() begins nothing")
 
     def close(self) -> None:
         """The mapping is freed with its last view."""
