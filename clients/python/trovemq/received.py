@@ -108,8 +108,33 @@ class ReceivedFields:
     body_error: str = ""
 
 
+class ProcessBlock:
+    """The block of `process`, which the message or batch itself is."""
+
+    __slots__ = ()
+
+    async def consumed(self) -> None:
+        """Called at the end of the block."""
+        raise NotImplementedError
+
+    def return_after(self, failure: BaseException) -> None:
+        """Called after an exception in the block."""
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, failure: BaseException | None, where: TracebackType | None
+    ) -> None:
+        if failure is None:
+            await self.consumed()
+        else:
+            self.return_after(failure)
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
-class ReceivedMessage(ReceivedFields):
+class ReceivedMessage(ReceivedFields, ProcessBlock):
     """One message of a subscription: consumed by `ack`, delivered again by `nack`.
 
         async for message in subscription:
@@ -189,17 +214,6 @@ class ReceivedMessage(ReceivedFields):
         if self.tracing is not None:
             return TracedProcessing(self, self.tracing.process((self,)))
         return self  # type: ignore[return-value]  # mypy does not see that Self has both methods
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, failure: BaseException | None, where: TracebackType | None
-    ) -> None:
-        if failure is None:
-            await self.consumed()
-        else:
-            self.return_after(failure)
 
     def return_after(self, failure: BaseException) -> None:
         """Called after an exception in `process`: returns the message, unless it is settled."""

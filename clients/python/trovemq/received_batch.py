@@ -5,15 +5,14 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager
 from itertools import groupby
 from operator import attrgetter
-from types import TracebackType
 from typing import Final, Self
 
-from trovemq.received import ReceivedMessage, TracedProcessing
+from trovemq.received import ProcessBlock, ReceivedMessage, TracedProcessing
 
 _settlement: Final = attrgetter("settlement")
 
 
-class ReceivedBatch(list[ReceivedMessage]):
+class ReceivedBatch(list[ReceivedMessage], ProcessBlock):
     """A list of `Subscription.batches`.
 
         async for batch in messages.batches(500):
@@ -32,17 +31,6 @@ class ReceivedBatch(list[ReceivedMessage]):
         if tracing is not None:
             return TracedProcessing(self, tracing.process(self))
         return self  # type: ignore[return-value]  # mypy does not see that Self has both methods
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, failure: BaseException | None, where: TracebackType | None
-    ) -> None:
-        if failure is None:
-            await self.consumed()
-        else:
-            self.return_after(failure)
 
     async def consumed(self) -> None:
         """Acknowledges the messages that are not settled. Does not wait for the broker: acknowledgements are
