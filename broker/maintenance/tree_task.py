@@ -26,6 +26,9 @@ STEP_BYTES_FAR: Final = 64 << 20
 FAR_BYTES: Final = 128 << 20
 """Trees that lag by more are being built: each step touches most of their pages, so steps are larger."""
 SWEEP_ENTRIES: Final = 4_096
+STEP_BYTES_WORTH: Final = 256 << 10
+"""While messages arrive, a lag of less waits for the next poll: a step costs a thread and a commit,
+however few messages it has."""
 POLL_S: Final = 0.1
 QUIET_POLLS: Final = 10
 """While the log does not grow, so many polls pass between two looks for entries of removed records: each look
@@ -72,7 +75,11 @@ class TreeTask:
             if not worked:
                 await self._rest(seen)
             elif busy and not trees.urgent:
-                await asyncio.sleep(took_s * self._pause_of_work)
+                pause_s = took_s * self._pause_of_work
+                if pause_s < POLL_S and trees.lag_bytes < STEP_BYTES_WORTH:
+                    await sleep_to_tick(POLL_S)
+                else:
+                    await asyncio.sleep(pause_s)
 
     @property
     def _visible(self) -> tuple[int, int]:

@@ -101,7 +101,9 @@ def test_a_store_without_trees_has_nothing_to_do() -> None:
     run(TreeTask(open_store(MemoryFileSystem()), 20).run())
 
 
-def test_while_messages_come_in_the_trees_take_only_their_share() -> None:
+def pauses_while_messages_come(messages: int) -> list[float]:
+    """Of a task that works for 0.01 s a step, and may use a quarter of a processor. `messages`: of 4 KiB,
+    that come in each pause."""
     store = filled(MemoryFileSystem())
     pauses: list[float] = []
     times = count(step=0.01)
@@ -112,21 +114,33 @@ def test_while_messages_come_in_the_trees_take_only_their_share() -> None:
 
         async def sleeping(delay: float) -> None:
             pauses.append(delay)
-            append(store, record(bytes(1 << 11), unique_key=f"{len(pauses)}"))
+            append(store, *(record(bytes(1 << 12), unique_key=f"{len(pauses)}-{n}") for n in range(messages)))
             store.dispatch()
             flush(store)
             if len(pauses) == 5:
                 raise asyncio.CancelledError
             await real_sleep(0)
 
+        def step_bytes(_busy: bool) -> int:
+            return 1 << 13
+
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("broker.maintenance.tree_task.asyncio.sleep", sleeping)
+            patch.setattr(task, "_step_bytes", step_bytes)
             with pytest.raises(asyncio.CancelledError):
                 await task.run()
 
     run(scenario())
-    assert pauses[0] == POLL_S
-    assert pauses[1:] == [pytest.approx(0.03)] * 4
+    return pauses
+
+
+def test_while_messages_come_in_the_trees_take_only_their_share() -> None:
+    assert pauses_while_messages_come(100) == [POLL_S] + [pytest.approx(0.03)] * 4
+
+
+def test_a_few_messages_are_not_worth_a_step() -> None:
+    """Each message that was sent by itself and synced had a thread and a commit of the trees beside it."""
+    assert pauses_while_messages_come(1) == [POLL_S] * 5
 
 
 def test_at_rest_the_thread_wakes_once_a_second_or_for_new_messages() -> None:
@@ -169,7 +183,7 @@ def test_look_ups_waited_for_long_steps_of_trees_that_were_behind() -> None:
 
     def begin(bytes_max: int) -> TreeStep | None:
         steps.append(bytes_max)
-        return begin_trees(1 << 16)
+        return begin_trees(1 << 13)
 
     async def scenario() -> None:
         task = TreeTask(store, 20, lambda: next(times), looked_up=lambda: min(len(steps), 3))
