@@ -11,6 +11,7 @@ import errno
 import gc
 import os
 import random
+import sys
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -59,6 +60,10 @@ from trovemq_store.settings import StoreSettings
 YOUNG_OBJECTS_MAX: Final = 10_000
 """New objects before a collection looks at them. With the default of 700 there was one for every 50th
 SendMessage, of 64 in flight, and hardly anything of a call is in a cycle.
+"""
+THREAD_SWITCH_S: Final = 0.0005
+"""How long a thread of background work (a step of the trees) may hold the interpreter while the event loop
+waits for it. By default it is 5 ms, which a message then waits.
 """
 CALLS_END_S: Final = 1.0  # for unary calls under way when the streams have ended
 LAST_REPLIES_S: Final = 0.5  # for replies with STORE_FAILED to waiting calls
@@ -202,6 +207,7 @@ class BrokerApp:
         gc.collect()
         gc.freeze()  # all present objects stay: later collections skip them
         gc.set_threshold(YOUNG_OBJECTS_MAX)
+        sys.setswitchinterval(THREAD_SWITCH_S)
         self._problem = ""
         self.serving.set_result(listening)
         registrations.start()
