@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs the brokers of `make bench ARGS=peers` below $PEERS (default ~/.cache/peers), with package clients alone: apt-get
 # (as root, where a server is not there yet), pip, mvn (Java 17 or newer), gcc. Safe to run again. A broker that
-# cannot be installed is left out of the benchmark.
+# cannot be installed is left out of the benchmark. $PYTHON: the interpreter of their clients, which should be ours
+# (`make setup PYTHON=...`).
 set -euo pipefail
 PEERS="${PEERS:-$HOME/.cache/peers}"
 HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
@@ -18,7 +19,7 @@ if ! command -v redis-server >/dev/null || ! PATH="$PATH:/usr/sbin" command -v n
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends redis-server nats-server >/dev/null
 fi
 
-[ -x "$PEERS/venv/bin/python" ] || python3 -m venv "$PEERS/venv"
+[ -x "$PEERS/venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$PEERS/venv"
 "$PEERS/venv/bin/pip" install -q uvloop redis==8.1.0 hiredis nats-py==2.16.0 confluent-kafka==2.16.1
 
 # Kafka; RocketMQ's nameserver, broker and proxy, for the official clients' rows.
