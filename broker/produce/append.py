@@ -303,29 +303,28 @@ class Appender:
 
     def appended(self) -> None:
         """The log grew, by append() or by the broker's own records: it needs a sync and a dispatch."""
-        if not self._sync:
-            self._dispatch_soon()
-        self._group_commit.appended()
-        self._on_appended()
+        if self._sync:
+            self._group_commit.appended()
+            self._on_appended()
+        elif not self._dispatch_scheduled:
+            self._dispatch_scheduled = True
+            asyncio.get_running_loop().call_soon(self._dispatch)
 
-    def _dispatch_soon(self) -> None:
+    def _dispatch(self) -> None:
         """In async mode: dispatches after the present callback, once for all appends of this turn of the
         loop.
 
         So the acknowledgement is sent before the projections are written. The next request of its receiver is
         handled after that, in a later turn, and finds the message.
         """
-        if not self._dispatch_scheduled:
-            self._dispatch_scheduled = True
-            asyncio.get_running_loop().call_soon(self._dispatch)
-
-    def _dispatch(self) -> None:
         self._dispatch_scheduled = False
         try:
             self._on_messages_available(self._store.dispatch())
         except Exception as error:
             self._group_commit.fail(error)  # ends the daemon: an acknowledged message must be readable
             raise
+        self._group_commit.appended()
+        self._on_appended()
 
     def topic_for_write(self, topic: str, queue_id: QueueId | None = None) -> TopicConfig:
         """The topic, if it may be written; it is created now if settings allow that.
