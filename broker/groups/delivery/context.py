@@ -6,6 +6,7 @@ Invariant: while acknowledgements are gathered, every other event comes after th
 from __future__ import annotations
 
 from broker.groups.consumer_settings import ConsumerSettings
+from broker.groups.delivery.due_watch import NOW, DueWatch
 from broker.groups.delivery.gathering import GatheredAcknowledgements
 from broker.groups.delivery.group_topic import GroupTopic
 from broker.groups.delivery.lease_time import LeaseTime
@@ -48,6 +49,7 @@ class Context:
         """Pairs with a lease that ends by itself."""
         self.woken: set[GroupTopic] = set()
         """Pairs with more messages for a receive than before, for another reason than time."""
+        self.due_watch = DueWatch()
         self.damaged_count = 0
         """Messages skipped because their record cannot be read."""
         self.dead_letter_count = 0
@@ -76,6 +78,12 @@ class Context:
         else:
             pair.leases.push(lease, state)
             self.timed.add(pair)
+            self.due_watch.due(lease.until_ms)
+
+    def wake(self, pair: GroupTopic) -> None:
+        """The pair has more messages for a receive than before."""
+        self.woken.add(pair)
+        self.due_watch.due(NOW)
 
     def commit(self, state: QueueState) -> None:
         """Sets the group's stored offset (consumerOffset.json) to `committed`."""

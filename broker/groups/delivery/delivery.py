@@ -21,6 +21,7 @@ from typing import Final
 from broker.groups.consumer_settings import ConsumerSettings
 from broker.groups.delivery import reappending, replaying, rocketmq_export, snapshotting
 from broker.groups.delivery.context import Context
+from broker.groups.delivery.due_watch import NOW, DueWatch
 from broker.groups.delivery.exhausted import ExhaustedMessages
 from broker.groups.delivery.group_topic import GroupTopic
 from broker.groups.delivery.group_topics import GroupTopicTable
@@ -117,6 +118,7 @@ class Delivery(Settling):
         pair.end_leases(self.context.lease_time.at(request.now_ms), request.group.max_attempts)
         if pair.exhausted:
             self._exhausted_pairs.add(pair)
+            self.context.due_watch.due(NOW)
         self.context.woken.discard(pair)
         pair.turn += 1
         orderly = request.group.orderly
@@ -156,7 +158,7 @@ class Delivery(Settling):
         if next_ms is not None and next_ms <= self.context.lease_time.at(request.now_ms):
             batch.unfinished = True  # more leases have ended than one step ends
         if batch.unfinished and not batch.full:
-            self.context.woken.add(pair)
+            self.context.wake(pair)
         return batch.delivered
 
     def _check(self, request: ReceiveRequest) -> None:
@@ -208,11 +210,15 @@ class Delivery(Settling):
         return not _may_have_some(pair, self.context.store.consume_queues)
 
     def next_due_ms(self) -> int | None:
-        """When due_pairs() will return something; 0 if it does now."""
+        """When due_pairs() will return something; NOW if it does. due_watch notifies of an earlier time."""
         if self.context.woken or self._exhausted_pairs:
-            return 0
+            return NOW
         times = [until for pair in self.context.timed if (until := pair.leases.earliest_ms()) is not None]
         return min(times, default=None)
+
+    @property
+    def due_watch(self) -> DueWatch:
+        return self.context.due_watch
 
     def due_pairs(self, now_ms: EpochMs) -> list[tuple[str, str]]:
         """(group, topic) of pairs that have messages to deliver since the last call: leases ended, held
@@ -360,7 +366,7 @@ class Delivery(Settling):
                 Event(EventKind.RESET, now_ms, group, topic, queue_id, offset, lease=state.ended_lease)
             )
             for pair in self.group_topics.of_state(state):
-                self.context.woken.add(pair)
+                self.context.wake(pair)
         if forgotten:
             self.context.events.flush(now_ms)  # a reset is kept even if the process dies now
         return forgotten

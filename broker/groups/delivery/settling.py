@@ -311,7 +311,7 @@ class Settling:
             or len(state.open) + len(offsets) >= self._settings.in_flight_max
             or (pair.keyed and moved and window_was_full)
         ):
-            self.context.woken.add(pair)  # others may have waited for that
+            self.context.wake(pair)  # others may have waited for that
 
     # --- acknowledgements of an atomic transaction ---------------------------------------------------------
     def prepare_acknowledgements(

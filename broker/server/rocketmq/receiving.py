@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from dataclasses import replace
 from math import ceil
 from typing import Any, Final, NamedTuple, Protocol
@@ -41,7 +42,6 @@ from broker.server.rocketmq.status import (
     metadata_value,
 )
 from trovemq_daemon.callback_handlers import Answer
-from trovemq_daemon.ticks import sleep_to_tick
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
@@ -61,8 +61,9 @@ VERSION_KEY: Final = "x-mq-client-version"
 ATTEMPT_ID_SIZE_MAX: Final = 255
 REPLIES_SMALL: Final = 65_536
 """Bytes of a stream that is answered at once. A larger one is written as its client reads it."""
-REDELIVERY_TICK_S: Final = 0.05  # a lease that is shortened meanwhile ends so much late at most
-REDELIVERY_TURN_S: Final = 0.001
+REDELIVERY_WAIT_MAX_MS: Final = 500  # the clock may be set meanwhile
+REDELIVERY_GATHER_S: Final = 0.05  # what is due earlier than expected is late by so much
+REDELIVERY_TURN_MS: Final = 1
 LONG_LOOK_READS: Final = 256
 """A look for messages with so many reads, about a millisecond, is the last one of its pass of the loop: a
 filter may drop most of a backlog, and a client may receive hundreds of times at once. The next pass is left
@@ -457,14 +458,17 @@ class Receiver:
     async def watch_redeliveries(self) -> None:
         """Wakes receives when messages become visible again, and makes messages whose last attempt has ended
         dead letters. Runs until it is cancelled."""
-        parts = self._parts
+        parts, earlier = self._parts, asyncio.Event()
         while True:
-            due_ms = parts.delivery.next_due_ms()
-            wait_s = REDELIVERY_TICK_S if due_ms is None else (due_ms - parts.clock_ms()) / 1000
-            if wait_s < REDELIVERY_TICK_S:
-                await asyncio.sleep(max(wait_s, REDELIVERY_TURN_S))
-            else:
-                await sleep_to_tick(REDELIVERY_TICK_S)
+            due_ms, now_ms = parts.delivery.next_due_ms(), parts.clock_ms()
+            wait_ms = REDELIVERY_WAIT_MAX_MS if due_ms is None else due_ms - now_ms
+            wait_ms = min(max(wait_ms, REDELIVERY_TURN_MS), REDELIVERY_WAIT_MAX_MS)
+            earlier.clear()
+            parts.delivery.due_watch.wait(now_ms + wait_ms, earlier.set)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_ms / 1000):
+                    await earlier.wait()
+                await asyncio.sleep(REDELIVERY_GATHER_S)
             parts.waits.wake_pairs(parts.delivery.due_pairs(parts.clock_ms()))
             parts.delivery.make_dead_letters(parts.clock_ms())
 

@@ -62,6 +62,15 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.stored: dict[tuple[str, int], int] = {}
         self.letters = dict.fromkeys(GROUPS, 0)
         self.old_handles: list[tuple[str, str]] = []
+        self._watch()
+
+    def _watch(self) -> None:
+        """As the task that waits for redeliveries."""
+        delivery = self.engine.delivery
+        due_ms, now_ms = delivery.next_due_ms(), self.engine.now_ms
+        self.watched, self.watched_until_ms = delivery, now_ms + 500 if due_ms is None else due_ms
+        self.notices: list[bool] = []
+        delivery.due_watch.wait(self.watched_until_ms, lambda: self.notices.append(True))
 
     # --- users' steps --------------------------------------------------------------------------------
     @rule(queue_id=st.integers(0, QUEUES - 1), keys=st.lists(st.sampled_from("abc"), min_size=1, max_size=6))
@@ -298,6 +307,14 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.store_offsets()
 
     # --- invariants -----------------------------------------------------------------------------------
+    @invariant()
+    def the_watcher_gets_a_notice_of_an_earlier_time(self) -> None:
+        delivery = self.engine.delivery
+        due_ms = delivery.next_due_ms()
+        if delivery is self.watched and due_ms is not None and due_ms < self.watched_until_ms:
+            assert self.notices == [True]
+        self._watch()
+
     @invariant()
     def the_committed_offset_never_passes_an_open_message(self) -> None:
         for group in GROUPS:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from broker.groups.delivery.due_watch import NOW
 from tests.support.delivery import LEASE_MS, ROOMY, Engine
 from tests.support.engine import append, record
 from tests.unit.delivery.test_delivery_troubles import full_disk
@@ -118,9 +119,20 @@ def test_thousands_that_end_together_become_dead_letters_in_steps() -> None:
     steps = 0
     while engine.delivery.in_flight_count:
         before = engine.delivery.dead_letter_count
-        assert engine.delivery.next_due_ms() == 0
+        assert engine.delivery.next_due_ms() == NOW
         engine.delivery.make_dead_letters(engine.now_ms)
         assert 0 < engine.delivery.dead_letter_count - before <= 64
         steps += 1
     assert steps >= 1_000 // 64
     assert engine.delivery.dead_letter_count == 1_000
+
+
+def test_a_last_attempt_that_a_receive_ended_is_due_at_once() -> None:
+    engine = engine_of("m0", "m1", retry_max=0)
+    group = engine.groups.require("workers")
+    assert len(engine.receive(group)) == 2
+    notices: list[str] = []
+    engine.now_ms += LEASE_MS
+    engine.delivery.due_watch.wait(engine.now_ms, lambda: notices.append("earlier"))
+    assert engine.receive(group) == []
+    assert notices == ["earlier"]

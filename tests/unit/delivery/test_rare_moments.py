@@ -6,6 +6,7 @@ import pytest
 
 from broker.groups.delivery import delivery as delivery_module
 from broker.groups.delivery import group_topic as pair_module
+from broker.groups.delivery.due_watch import NOW
 from broker.groups.filters.filter import parse_filter
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from trovemq_proto import errors
@@ -77,7 +78,7 @@ def test_a_filter_that_takes_nothing_of_a_long_queue_stops_and_continues(
     engine.send("last", tag="red")
     red = parse_filter("tag", "red")
     assert engine.receive(filter=red) == []
-    assert engine.delivery.next_due_ms() == 0
+    assert engine.delivery.next_due_ms() == NOW
     assert engine.delivery.due_pairs(engine.now_ms) == [("workers", "orders")]
     assert bodies(engine.receive(filter=red)) == ["last"]
 
