@@ -59,13 +59,13 @@ class PlainAppends:
         if queue is None or queue.form is None or len(records) > self._batch_size_limit:
             return None
         data = memoryview(records)
-        rows = queue.form.read(data)
-        if rows is None:
+        plain = queue.form.read(data)
+        if plain is None:
             return None
         if not owned:
             data = memoryview(bytearray(data))
         return self._store.append_plain(
-            data, rows, topic=topic, queue_id=queue_id, now_ms=now_ms, born_host=born_host
+            data, plain, topic=topic, queue_id=queue_id, now_ms=now_ms, born_host=born_host
         )
 
     def _learn(self, topic: str, queue_id: QueueId) -> _Queue | None:

@@ -68,6 +68,9 @@ class RecordColumns:
     """
 
     parts: Sequence[QueuePart] | None = None
+    alike: RecordFields | None = None
+    """The fields of the first record, if all others are known to have the same sizes, sys flag, queue, names
+    of properties and sizes of values, and queue offsets that follow one another (of_uniform)."""
 
     def __init__(self, data: Buffer, positions: Int64s, sizes: Int64s, topic: str | None = None) -> None:
         self.data: Final = data if isinstance(data, memoryview) else memoryview(data)
@@ -119,6 +122,21 @@ class RecordColumns:
         positions = _ORIGIN if len(rows) == 1 else np.array([row.position for row in rows], np.int64)
         return cls._of_few(data, positions, rows, topic)
 
+    @classmethod
+    def of_uniform(cls, data: memoryview, first: RecordFields, count: int, topic: str) -> Self:
+        """`count` well-formed records that fill `data`, one after the other, and are `alike`."""
+        assert first.position == 0, "the first record begins the buffer"
+        assert first.size * count == len(data), "the records fill the buffer"
+        batch = cls.__new__(cls)
+        batch.__dict__ |= {
+            "data": data,
+            "positions": np.arange(0, len(data), first.size, dtype=np.int64),
+            "topic": topic,
+            "alike": first,
+            "nbytes": len(data),
+        }
+        return batch
+
     def check_well_formed(self) -> None:
         """Raises TroveError BATCH_ILLEGAL when a record's lengths do not add up or its magic is unknown."""
         _ = self.rows if len(self) <= SMALL_BATCH_MAX else self.geometry
@@ -131,6 +149,8 @@ class RecordColumns:
     @cached_property
     def sizes(self) -> Int64s:
         """int64[n]: the bytes of each record."""
+        if self.alike is not None:
+            return np.full(len(self), self.alike.size, np.int64)
         return np.array([row.size for row in self.rows], np.int64)
 
     @cached_property

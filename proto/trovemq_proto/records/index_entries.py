@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from trovemq_proto.records.columns import RecordColumns
 from trovemq_proto.records.fields import SMALL_BATCH_MAX, RecordFields, store_timestamp
+from trovemq_proto.records.geometry import strided_rows
 from trovemq_proto.records.hash_columns import POWERS, fold_hashes, row_hashes
 from trovemq_proto.records.hashes import index_hash, java_hash, prefix_hash, utf16_units
 from trovemq_proto.records.layout import (
@@ -56,6 +57,9 @@ class IndexEntries(NamedTuple):
 
 def tags_codes(batch: RecordColumns) -> NDArray[np.int64]:
     """int64[n]."""
+    code = _only_tags_code(batch)
+    if code is not None:
+        return np.full(len(batch), code, np.int64)
     if len(batch) <= SMALL_BATCH_MAX:
         return np.array([plain_tags_code(batch, row) for row in batch.rows], np.int64)
     codes = np.zeros(len(batch), np.int64)
@@ -79,6 +83,20 @@ def tags_codes(batch: RecordColumns) -> NDArray[np.int64]:
             rows = [batch.row(index) for index in records.tolist()]
             codes[records] = [plain_tags_code(batch, row) for row in rows]
     return codes
+
+
+def _only_tags_code(batch: RecordColumns) -> int | None:
+    """The tagsCode of all records, which are alike; None if they are not, or if it takes a closer look."""
+    first = batch.alike
+    if first is None or batch.topic is None or batch.topic == SCHEDULE_TOPIC:
+        return None
+    block = plain_block(batch, first)
+    if _TAGS_BEGIN not in block:
+        return 0
+    tags = _only_tags(block)
+    at = first.property_position + block.find(_TAGS_BEGIN) + len(_TAGS_BEGIN)
+    own = strided_rows(batch.data, at, len(batch), len(tags), first.size)
+    return _tags_hash(tags) if tags and own.tobytes() == tags * len(batch) else None
 
 
 def _is_unscheduled(batch: RecordColumns) -> bool:

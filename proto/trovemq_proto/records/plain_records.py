@@ -1,15 +1,15 @@
-"""A few records of one queue in the form of nearly every message: checked and patched without columns.
+"""Records of one queue in the form of nearly every message: checked and patched without columns.
 
 A record is plain if both of its hosts are IPv4, and nothing of it needs a second look: no compression, no
 property that another module decides about, fewer than a sector of properties. Whatever is not plain, and
 whatever is to be refused, goes the way of batches (validate.py, patch.py), which gives the reason. So a plain
 record is one that validate_batch() takes, that has no mark of a kind (a group, a delivery time, a
-priority) and that log/sectors.py takes; patch() writes the same as patch_batch().
+priority) and that log/sectors.py takes; patch() writes the same as patch_batch(). A few are read one by one;
+more must be uniform (uniform_records.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from struct import Struct
 from typing import Final
 
@@ -38,12 +38,14 @@ from trovemq_proto.records.layout import (
 )
 from trovemq_proto.records.priorities import PROPERTY_PRIORITY
 from trovemq_proto.records.record_crc import DIGITS_AT, looks_like_record_crc, record_crc_property
+from trovemq_proto.records.uniform_records import UniformForm, UniformRecords, patch_uniform, uniform_form
 from trovemq_proto.records.validate import BORN_TIMESTAMP_MAX, PORT_MAX
 
 PROPERTIES_SIZE_MAX_PLAIN: Final = 511
 """One byte less than a sector of the disk."""
 
-RECORDS_MAX: Final = 32  # of more, columns cost less
+RECORDS_MAX: Final = 32  # of more that are not uniform, columns cost less
+UNIFORM_MIN: Final = 8  # fewer cost less one by one
 
 _CHECKED: Final = Struct(">iiii20xiq4xi16xiqi")
 """TOTALSIZE, MAGIC, BODYCRC, QUEUEID, SYSFLAG, BORNTIMESTAMP, the born port, RECONSUMETIMES,
@@ -54,6 +56,7 @@ _HOSTS: Final = Struct(">8sq8s")  # BORNHOST, STORETIMESTAMP, STOREHOST
 _STORED: Final = Struct(">q8s")  # STORETIMESTAMP, STOREHOST
 assert STORE_TIMESTAMP_AT == BORN_HOST_AT + HOST_SIZE_IPV4, "they are written together"
 assert STORE_HOST_AT == STORE_TIMESTAMP_AT + 8, "they are written together"
+PlainRecords = list[RecordFields] | UniformRecords
 _VALUE_END: Final = bytes([VALUE_END])
 _DIGITS: Final = DIGITS_AT - CRC_PROPERTY_SIZE
 _INTERNAL: Final = INTERNAL_PREFIX.encode()
@@ -78,18 +81,42 @@ class PlainForm:
         self._topic_field: Final = topic_field(topic, magic)
         self._topic_size: Final = len(topic.encode())
         self._rest_size: Final = BODY_AT + len(self._topic_field) + 2
+        self._uniform: UniformForm | None = None
 
-    def read(self, data: memoryview) -> list[RecordFields] | None:
-        """The plain records that fill `data`, up to RECORDS_MAX; None if something else does."""
-        rows: list[RecordFields] = []
-        position, end = 0, len(data)
+    def read(self, data: memoryview) -> PlainRecords | None:
+        """The plain records that fill `data`; None if something else does, or if more than RECORDS_MAX do
+        and are not uniform."""
+        first = self._read_one(data, 0, len(data))
+        if first is None:
+            return None
+        total = len(data)
+        if first.size * UNIFORM_MIN <= total and self._append_property_crc and total % first.size == 0:
+            uniform = self._read_uniform(data, first)
+            if uniform is not None:
+                return uniform
+        return self._read_few(data, first)
+
+    def _read_uniform(self, data: memoryview, first: RecordFields) -> UniformRecords | None:
+        form = self._uniform
+        if form is not None and form.first == first:
+            records = form.read(data)
+            if records is not None:
+                return records
+        form = self._uniform = uniform_form(data, first)
+        return None if form is None else form.read(data)
+
+    def _read_few(self, data: memoryview, first: RecordFields) -> list[RecordFields] | None:
+        end = len(data)
+        if first.size * RECORDS_MAX < end:
+            return None
+        rows, position = [first], first.size
         while position < end:
             row = self._read_one(data, position, end)
             if row is None or len(rows) == RECORDS_MAX or row.size * RECORDS_MAX < end:
                 return None
             rows.append(row)
             position += row.size
-        return rows or None
+        return rows
 
     def _read_one(self, data: memoryview, position: int, end: int) -> RecordFields | None:
         if end - position < RECORD_SIZE_MIN:
@@ -145,7 +172,7 @@ class PlainForm:
 
 def patch(
     data: memoryview,
-    rows: Sequence[RecordFields],
+    records: PlainRecords,
     *,
     append_property_crc: bool,
     first_queue_offset: QueueOffset,
@@ -158,9 +185,21 @@ def patch(
     or one of another form than IPv4: the client's stays."""
     assert len(store_host) == HOST_SIZE_IPV4, "store host of another form"
     assert first_queue_offset >= 0, "queue offsets count from 0"
+    if isinstance(records, UniformRecords):
+        assert append_property_crc, "they are found where each record has a CRC property"
+        patch_uniform(
+            data,
+            records,
+            first_queue_offset=first_queue_offset,
+            physical_offset=physical_offset,
+            store_timestamp=store_timestamp,
+            store_host=store_host,
+            born_host=born_host,
+        )
+        return
     has_form = born_host is not None and len(born_host) == HOST_SIZE_IPV4
     queue_offset = int(first_queue_offset)
-    for row in rows:
+    for row in records:
         at = row.position
         _OFFSETS.pack_into(data, at + QUEUE_OFFSET_AT, queue_offset, physical_offset + at)
         if has_form:

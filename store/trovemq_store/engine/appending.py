@@ -14,10 +14,10 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records.batch import RecordBatch
-from trovemq_proto.records.fields import RecordFields
 from trovemq_proto.records.hosts import pack_host
 from trovemq_proto.records.patch import patch_batch
-from trovemq_proto.records.plain_records import PROPERTIES_SIZE_MAX_PLAIN, patch
+from trovemq_proto.records.plain_records import PROPERTIES_SIZE_MAX_PLAIN, PlainRecords, patch
+from trovemq_proto.records.uniform_records import UniformRecords
 from trovemq_store.engine.append_result import AppendResult
 from trovemq_store.engine.disk_reserve import DiskReserve
 from trovemq_store.engine.joined_batches import JoinedBatches
@@ -109,7 +109,7 @@ class StoreAppending(StoreReading):
     def append_plain(
         self,
         data: memoryview,
-        rows: list[RecordFields],
+        records: PlainRecords,
         *,
         topic: str,
         queue_id: QueueId,
@@ -136,7 +136,7 @@ class StoreAppending(StoreReading):
         timestamp = self._next_timestamp(now_ms)
         patch(
             data,
-            rows,
+            records,
             append_property_crc=self.settings.append_property_crc,
             first_queue_offset=first,
             physical_offset=physical_offset,
@@ -144,9 +144,14 @@ class StoreAppending(StoreReading):
             store_host=self._store_host,
             born_host=born_host,
         )
-        batch = RecordBatch.of_rows(data, rows, topic)
+        if isinstance(records, UniformRecords):
+            count = records.record_count
+            batch = RecordBatch.of_uniform(data, records.first, count, topic)
+        else:
+            count = len(records)
+            batch = RecordBatch.of_rows(data, records, topic)
         self._write_checked(
-            data, batch, physical_offset, timestamp, {(topic, queue_id): QueueOffset(first + len(rows))}
+            data, batch, physical_offset, timestamp, {(topic, queue_id): QueueOffset(first + count)}
         )
         return AppendResult(
             AppendStatus.PUT_OK,
@@ -154,7 +159,7 @@ class StoreAppending(StoreReading):
             size,
             timestamp,
             first,
-            len(rows),
+            count,
             self._store_host,
             batch.positions,
         )

@@ -216,13 +216,16 @@ class ConsumeQueues:
         self._position = batch.end
 
     def _apply_next(self, batch: DispatchBatch) -> bool:
-        """apply() of a single record that is the next of its queue: a message that was sent by itself. False:
-        nothing was done."""
+        """apply() of the next records of a queue: a message that was sent by itself, or a batch of records
+        that are alike. False: nothing was done."""
         records = batch.records
         topic = records.topic
-        if topic is None or batch.alive is not None or len(records.positions) != 1:
+        if topic is None or batch.alive is not None:
             return False
-        row = records.rows[0]
+        count = len(records.positions)
+        row = records.rows[0] if count == 1 else records.alike
+        if row is None:
+            return False
         physical_offset = batch.physical_offset + row.position
         queue_id, offset = _QUEUE_PLACE.unpack_from(records.data, row.position + QUEUE_ID_AT)
         queue = self.get(topic, queue_id)
@@ -233,10 +236,14 @@ class ConsumeQueues:
             or row.sys_flag & SYS_FLAG_TRANSACTION_MASK
         ):
             return False
-        queue.write(offset, _UNIT.pack(physical_offset, row.size, plain_tags_code(records, row)))
+        if count == 1:
+            units = _UNIT.pack(physical_offset, row.size, plain_tags_code(records, row))
+        else:
+            units = _units(batch).tobytes()
+        queue.write(offset, units)
         fault_point("queues.after_run")
         fault_point("queues.before_showing")
-        queue.publish(offset, 1)
+        queue.publish(offset, count)
         self._grown[topic, queue_id] = None
         self._position = batch.end
         return True
@@ -509,7 +516,7 @@ def _units(batch: DispatchBatch) -> NDArray[np.void]:
     records = batch.records
     units = np.empty(len(records), UNIT_DTYPE)
     units["physical_offset"] = batch.physical_offset + records.positions
-    units["size"] = records.sizes
+    units["size"] = records.sizes if records.alike is None else records.alike.size
     units["tags_code"] = records.tags_codes()
     return units
 

@@ -15,7 +15,7 @@ from tests.support.engine import BORN_HOST, SMALL_SYNC, flush
 from tests.unit.produce.test_append import Bench, record
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueId
+from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.memory import MemoryFileSystem
@@ -46,6 +46,15 @@ sends = st.tuples(
     st.lists(st.sampled_from(RECORDS), min_size=1, max_size=3),
     st.integers(0, 300) | st.integers(0, 9_000),
     st.booleans(),
+)
+uniform = st.tuples(
+    st.just("uniform"),
+    st.sampled_from(sorted(TOPICS)),
+    st.sampled_from(RECORDS),
+    st.integers(7, 50),
+    st.integers(0, 90),
+    st.integers(0, 9_000),
+    st.sampled_from([0, 0, 0, 1, 0x80, 0xFF]),
 )
 others = st.one_of(
     st.tuples(st.sampled_from(["hold", "drain"]), st.booleans()),
@@ -78,6 +87,15 @@ def act(bench: Bench, action: str, *values: Any) -> object:
         topic, chosen, size, owned = values
         data = b"".join(record(bytes(size), topic=topic, **fields) for fields in chosen)
         return append(bench, topic, data, owned=owned)
+    if action == "uniform":
+        topic, fields, count, size, at, byte = values
+        keyed = "unique_key" in fields
+        names = [{"unique_key": f"{number:06}"} if keyed else {} for number in range(count)]
+        bodies = [bytes([number] * size) for number in range(count)]
+        rows = zip(bodies, names, strict=True)
+        spoiled = bytearray(b"".join(record(body, topic=topic, **fields | name) for body, name in rows))
+        spoiled[at % len(spoiled)] ^= byte
+        return append(bench, topic, bytes(spoiled))
     if action == "spoil":
         topic, at, byte = values
         spoiled = bytearray(record(b"body", topic=topic))
@@ -107,7 +125,7 @@ def by_batches(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(plain_appends.PlainAppends, "append", lambda *_args, **_named: None)
 
 
-@given(st.lists(sends | others, max_size=25))
+@given(st.lists(sends | uniform | others, max_size=25))
 def test_both_ways_do_the_same(actions: list[tuple[Any, ...]]) -> None:
     bench = open_bench()
     plain = [act(bench, *action) for action in actions]
@@ -116,6 +134,19 @@ def test_both_ways_do_the_same(actions: list[tuple[Any, ...]]) -> None:
         other = open_bench()
         assert [act(other, *action) for action in actions] == plain
     assert files_of(bench.store) == files_of(other.store)
+
+
+def test_a_uniform_batch_takes_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = open_bench()
+    taken = count_ways(bench, monkeypatch)
+    for count in (1, 50, 8):
+        act(bench, "uniform", "orders", {"tag": "paid", "unique_key": "0"}, count, 60, 0, 0)
+    assert taken() == 2, "all but the first of the segment and queue"
+    flush(bench.store)
+    queue = bench.store.consume_queues.get("orders", QueueId(0))
+    assert queue is not None
+    assert len({code for _, _, code in queue.units(QueueOffset(0), 59).tolist()}) == 1
+    assert queue.max_offset == 59
 
 
 def count_ways(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:

@@ -84,8 +84,10 @@ def test_spoiled_bytes_are_never_taken_for_them(data: st.DataObject, crc: bool) 
 
 @pytest.mark.parametrize("count", [0, 1, RECORDS_MAX, RECORDS_MAX + 1])
 def test_more_than_a_few_are_left_to_the_columns(count: int) -> None:
-    raw = reference.encode(fit(blank_fields(), ipv6=False, crc=True)) * count
-    rows = FORMS[True].read(memoryview(raw))
+    """Unless they are uniform."""
+    blocks = [b"name%d\x01value\x02" % (number % 2) for number in range(count)]
+    run = [fit(replace(blank_fields(), properties=block), ipv6=False, crc=True) for block in blocks]
+    rows = FORMS[True].read(memoryview(b"".join(map(reference.encode, run))))
     assert len(rows or []) == (count if count <= RECORDS_MAX else 0)
 
 
