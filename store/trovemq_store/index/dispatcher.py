@@ -3,7 +3,8 @@
 The consume queues are always up to date with `position`: they have exactly the visible records. The key index
 may lag, because it was just switched on or a file is not created yet. It then reads the log by itself, in
 small steps, and queries scan the part that it has not reached. With `index_later` small batches are left for
-later on purpose, up to LEFT_BYTES_MAX: many records at once cost the index a half or a third.
+later on purpose, up to LEFT_BYTES_MAX or LEFT_RECORDS_MAX: many records at once cost the index a half or a
+third.
 
 Invariants
 - Batches are applied in log order and nothing is skipped: a batch that a consume queue could not take stays
@@ -29,10 +30,11 @@ from trovemq_store.index.index_file import FileWantedError
 from trovemq_store.log.projection import DispatchBatch, Projection
 from trovemq_store.topics.deletions import TopicDeletions
 
-LEFT_RECORDS: Final = 64
+LEFT_RECORDS: Final = 256
 """The most records of a batch that is left for later; more cost less when they are indexed at once."""
-LEFT_BYTES_MAX: Final = 256 << 10
-"""A look-up reads so much of the log at most."""
+LEFT_BYTES_MAX: Final = 512 << 10
+LEFT_RECORDS_MAX: Final = 1_024
+"""A look-up reads so much of the log and so many records at most, and one batch: half a millisecond."""
 AT_STOP_BYTES_MAX: Final = 64 << 20
 """Of the log, whose keys take a second or two."""
 NO_RECORDS: Final = RecordBatch(b"", np.empty(0, np.int64), np.empty(0, np.int64))
@@ -63,7 +65,7 @@ class Dispatcher:
         self.failures = 0
         self.index_later = False
         """Set if a caller calls catch_up() regularly: then small batches need not be indexed at once."""
-        self._left_bytes = 0  # for later, by projections that had everything before
+        self._left_bytes = self._left_records = 0  # for later, by projections that had everything before
 
     def offer(self, batch: DispatchBatch) -> None:
         """Adds a batch that was just appended; dispatch() applies it once it may be visible."""
@@ -111,15 +113,16 @@ class Dispatcher:
                 if projection.position >= self.position:
                     self._try_apply(projection, batch)
         self.position = max(self.position, batch.end)
-        if left and self._left_bytes > LEFT_BYTES_MAX:
+        if left and (self._left_bytes > LEFT_BYTES_MAX or self._left_records > LEFT_RECORDS_MAX):
             self.index_left()
 
     def _leave(self, batch: DispatchBatch) -> bool:
         """Whether the batch is left for later, when the optional projections get it with others."""
-        size = batch.records.nbytes
-        few = self.index_later and 0 < len(batch.records.positions) <= LEFT_RECORDS and size <= LEFT_BYTES_MAX
+        size, count = batch.records.nbytes, len(batch.records.positions)
+        few = self.index_later and 0 < count <= LEFT_RECORDS and size <= LEFT_BYTES_MAX
         if few and (self._left_bytes or not self.lagging()):
             self._left_bytes += size
+            self._left_records += count
             return True
         self.index_left()
         return False
@@ -170,7 +173,7 @@ class Dispatcher:
         after = [projection.position for projection in lagging]
         more = bool(self.lagging()) and before != after
         if not more:
-            self._left_bytes = 0  # they have everything, or lag for another reason
+            self._left_bytes = self._left_records = 0  # they have everything, or lag for another reason
         return more
 
     def _read_on(self, projection: Projection, bytes_max: int) -> None:
