@@ -63,7 +63,7 @@ class Traffic:
         sizes = self.message_sizes.get(topic)
         if sizes is None:
             sizes = self.message_sizes[topic] = Buckets(MESSAGE_SIZE_BUCKETS)
-        if positions is None or message_count == 1:
+        if positions is None or message_count == 1 or _have_one_size(positions, byte_count):
             sizes.add(byte_count / message_count, message_count)
         elif message_count <= SMALL_BATCH_MAX:
             for begin, end in pairwise([*positions.tolist(), byte_count]):
@@ -127,3 +127,9 @@ class Traffic:
             self.message_sizes,
         ):
             table.pop(topic, None)
+
+
+def _have_one_size(positions: NDArray[np.int64], byte_count: int) -> bool:
+    """Whether records that begin at these positions of so many bytes have one size."""
+    size, rest = divmod(byte_count, len(positions))
+    return not rest and positions.tolist() == list(range(0, byte_count, size))

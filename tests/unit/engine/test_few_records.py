@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from broker.server.monitoring import traffic as traffic_module
 from tests.support.engine import NOW_MS, SMALL, append, open_store, record
+from trovemq_daemon.metrics import Buckets
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset, QueueId
 from trovemq_proto.records import RecordBatch, columns, index_entries, patch, validate
@@ -115,7 +116,10 @@ def test_properties_that_look_like_a_lost_sector_are_refused_alike(zeros: list[i
         assert refused() == few
 
 
-@given(st.lists(st.integers(0, 9_000), min_size=1, max_size=9))
+of_one_size = st.builds(lambda size, count: [size] * count, st.integers(0, 9_000), st.integers(1, 40))
+
+
+@given(st.lists(st.integers(0, 9_000), min_size=1, max_size=9) | of_one_size)
 def test_sizes_are_counted_alike(bodies: list[int]) -> None:
     data = b"".join(record(bytes(size)) for size in bodies)
     batch = RecordBatch.split(data)
@@ -127,6 +131,10 @@ def test_sizes_are_counted_alike(bodies: list[int]) -> None:
         return found.counts, found.total
 
     few = counted()
+    sizes = Buckets(traffic_module.MESSAGE_SIZE_BUCKETS)
+    for size in batch.sizes.tolist():
+        sizes.add(size)
+    assert few == (sizes.counts, sizes.total)
     with pytest.MonkeyPatch.context() as patch:
         by_columns(patch)
         assert counted() == few
