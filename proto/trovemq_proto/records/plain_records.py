@@ -86,24 +86,22 @@ class PlainForm:
     def read(self, data: memoryview) -> PlainRecords | None:
         """The plain records that fill `data`; None if something else does, or if more than RECORDS_MAX do
         and are not uniform."""
-        first = self._read_one(data, 0, len(data))
-        if first is None:
-            return None
         total = len(data)
-        if first.size * UNIFORM_MIN <= total and self._append_property_crc and total % first.size == 0:
-            uniform = self._read_uniform(data, first)
-            if uniform is not None:
-                return uniform
-        return self._read_few(data, first)
-
-    def _read_uniform(self, data: memoryview, first: RecordFields) -> UniformRecords | None:
-        form = self._uniform
-        if form is not None and form.first == first:
-            records = form.read(data)
+        known = self._uniform
+        if known is not None and total >= known.first.size * UNIFORM_MIN:
+            records = known.read(data)
             if records is not None:
                 return records
-        form = self._uniform = uniform_form(data, first)
-        return None if form is None else form.read(data)
+        first = self._read_one(data, 0, total)
+        if first is None or first.size == total:
+            return None if first is None else [first]
+        if self._append_property_crc and first.size * UNIFORM_MIN <= total and total % first.size == 0:
+            form = uniform_form(data, first)
+            records = None if form is None else form.read(data)
+            if records is not None:
+                self._uniform = form
+                return records
+        return self._read_few(data, first)
 
     def _read_few(self, data: memoryview, first: RecordFields) -> list[RecordFields] | None:
         end = len(data)

@@ -2,11 +2,11 @@
 a matrix of bytes, in a few calls for all of them.
 
 Such records have one size, the same properties in the same order, and values of the same sizes; each ends
-with a CRC property. The first is checked by itself (plain_records.py). Then the others are as fit as it is:
-- All bytes that a check looks at are those of the first record: the header's fields, the lengths, the topic,
+with a CRC property. One is checked by itself (plain_records.py). Then the others are as fit as it is:
+- All bytes that a check looks at are those of that record: the header's fields, the lengths, the topic,
   the names of the properties and the bytes that end names and values.
 - A value ends no name and no value, and does not have the prefix of internal names.
-- Of a time of birth and a port the upper bytes are the first record's; the lower ones may have any value.
+- Of a time of birth and a port the upper bytes are that record's; the lower ones may have any value.
 - Each body has the CRC that its record states.
 """
 
@@ -49,7 +49,7 @@ _NAME_END: Final = bytes([NAME_END])
 _VALUE_END: Final = bytes([VALUE_END])
 _INTERNAL: Final = INTERNAL_PREFIX.encode()
 _SAME: Final = 0xFF
-"""In a mask: the byte is that of the first record."""
+"""In a mask: the byte is that of the record that was checked by itself."""
 _BORN_LOW_BITS: Final = 40
 _BORN_HIGH_END: Final = BORN_TIMESTAMP_MAX >> _BORN_LOW_BITS
 """With upper bytes below it, each time of birth is a legal one."""
@@ -80,8 +80,8 @@ _HEAD_MASK: Final = _head_mask()
 
 
 class UniformForm:
-    """The bytes that all records have like `first`, a plain record at the begin of `data`. `first` stays the
-    same for records of other values and bodies, so that one form serves for many batches."""
+    """The bytes that records have like `first`, a plain record at the begin of `data`. Nothing else is kept
+    of it, so that one form serves for many batches."""
 
     def __init__(self, data: memoryview, first: RecordFields) -> None:
         assert first.position == 0, "the first record begins the buffer"
@@ -99,7 +99,7 @@ class UniformForm:
         """The records, if all that fill `data` are of this form."""
         size, total = self.first.size, len(data)
         count, rest = divmod(total, size)
-        if rest:
+        if rest or data[:4] != self._head[:4]:
             return None
         heads = strided_rows(data, 0, count, BODY_AT, size)
         if (heads & _HEAD_MASK).tobytes() != self._head * count:
