@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from struct import Struct
 from typing import Protocol
 
 from trovemq._arguments import check_text
@@ -32,7 +33,7 @@ from trovemq.receipts import (
 from trovemq.send_arguments import Keys
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.numpy_extra import PLAIN_ENCODED_MAX, has_numpy
+from trovemq_proto.numpy_extra import has_numpy
 from trovemq_proto.records import (
     PROPERTY_SHARDING_KEY,
     PROPERTY_UNIQ_KEY,
@@ -40,7 +41,6 @@ from trovemq_proto.records import (
     SingleRecords,
     encode_properties,
 )
-from trovemq_proto.records.fields import split_fields
 from trovemq_proto.records.internal_properties import Writer
 from trovemq_proto.records.priorities import PROPERTY_PRIORITY
 from trovemq_proto.records.priorities import check_priority as stored_form
@@ -52,6 +52,8 @@ from trovemq_proto.records.unique_keys import UNIQUE_KEY_SIZE
 RECORD_OVERHEAD = 320
 MESSAGE_GROUP_SIZE_MAX = 63  # bytes
 ENCODERS_KNOWN = 1_024  # queues
+WALKED_MAX = 256  # records; of more, columns cost less
+_TOTAL_SIZE = Struct(">i")
 _UNIQUE_KEY_NAME = PROPERTY_UNIQ_KEY.encode()
 BARE_BLOCK_SIZE = len(_UNIQUE_KEY_NAME) + UNIQUE_KEY_SIZE + 2
 """The bytes of the properties of a message that has a unique key only."""
@@ -403,12 +405,20 @@ class ColumnBatch(Batch):
 
 
 def _sizes_of(records: bytearray, count: int) -> Sizes:
-    """The sizes of the encoded records in these bytes."""
-    if count > PLAIN_ENCODED_MAX and has_numpy():
+    """The sizes of the records in these bytes, which were just encoded."""
+    if count > WALKED_MAX and has_numpy():
         from trovemq_proto.records import RecordBatch
 
         return RecordBatch.split(records).sizes
-    return [fields.size for fields in split_fields(memoryview(records))]
+    sizes: list[int] = []
+    position, end = 0, len(records)
+    while position < end:
+        (size,) = _TOTAL_SIZE.unpack_from(records, position)
+        sizes.append(size)
+        position += size
+    assert position == end, "the records are whole"
+    assert len(sizes) == count, "each message has its record"
+    return sizes
 
 
 @lru_cache(maxsize=ENCODERS_KNOWN)
