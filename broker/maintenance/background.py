@@ -64,7 +64,9 @@ async def persist_offsets(keeper: OffsetKeeper, interval_ms: int) -> None:
 
 async def catch_up(store: MessageStore) -> None:
     """Lets projections that lag catch up with the log, in small steps."""
-    store.index_later()
+    loop = asyncio.get_running_loop()
+    # In the next turn of the loop: replies that this one makes are written at its end.
+    store.index_later(lambda index: loop.call_soon(loop.call_soon, index))
     store.index_files_by_work()
     logged = False
     while True:

@@ -33,7 +33,7 @@ from trovemq_store.files.failures import storage_errors
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem, StorageError
 from trovemq_store.files.guarded import GuardedFileSystem, reserve_chunk_size
-from trovemq_store.index.dispatcher import OnVisible
+from trovemq_store.index.dispatcher import CallSoon, OnVisible
 from trovemq_store.index.index_file import IndexFileWork
 from trovemq_store.index.open_files import OpenFiles
 from trovemq_store.index.trees.store_trees import StoreTrees
@@ -163,10 +163,12 @@ class MessageStore(StoreAppending):
         leaves for later do not count."""
         return [projection.name for projection in self._dispatcher.lagging_long]
 
-    def index_later(self) -> None:
+    def index_later(self, call_soon: CallSoon | None = None) -> None:
         """From now on the key index gets small batches later, several at once. The caller must call
-        catch_up() regularly; until then look-ups read these records from the log."""
+        catch_up() regularly; until then look-ups read these records from the log. `call_soon`: calls back
+        after the present dispatch and its acknowledgements; without it they wait when many are indexed."""
         self._dispatcher.index_later = True
+        self._dispatcher.call_soon = call_soon
 
     # --- flush and dispatch -------------------------------------------------------------------------
     def begin_flush(self) -> FlushWork | None:

@@ -34,12 +34,14 @@ LEFT_RECORDS: Final = 256
 """The most records of a batch that is left for later; more cost less when they are indexed at once."""
 LEFT_BYTES_MAX: Final = 512 << 10
 LEFT_RECORDS_MAX: Final = 1_024
-"""A look-up reads so much of the log and so many records at most, and one batch: half a millisecond."""
+"""A look-up reads so much of the log and so many records at most, and one batch: half a millisecond. It is
+twice as much while one turn of a caller's loop brings more."""
 AT_STOP_BYTES_MAX: Final = 64 << 20
 """Of the log, whose keys take a second or two."""
 NO_RECORDS: Final = RecordBatch(b"", np.empty(0, np.int64), np.empty(0, np.int64))
 
 OnVisible = Callable[[DispatchBatch], None]
+CallSoon = Callable[[Callable[[], None]], object]
 LogRuns = Callable[[PhysicalOffset, PhysicalOffset, int], Iterable[DispatchBatch]]
 """(begin, end, bytes_max of one run) -> the log's runs of [begin, end)."""
 
@@ -65,6 +67,9 @@ class Dispatcher:
         self.failures = 0
         self.index_later = False
         """Set if a caller calls catch_up() regularly: then small batches need not be indexed at once."""
+        self.call_soon: CallSoon | None = None
+        """Set if a caller can call back soon: then nobody who waits for a dispatch waits for the index."""
+        self._index_called = False
         self._left_bytes = self._left_records = 0  # for later, by projections that had everything before
 
     def offer(self, batch: DispatchBatch) -> None:
@@ -114,7 +119,7 @@ class Dispatcher:
                     self._try_apply(projection, batch)
         self.position = max(self.position, batch.end)
         if left and (self._left_bytes > LEFT_BYTES_MAX or self._left_records > LEFT_RECORDS_MAX):
-            self.index_left()
+            self._index_soon()
 
     def _leave(self, batch: DispatchBatch) -> bool:
         """Whether the batch is left for later, when the optional projections get it with others."""
@@ -126,6 +131,19 @@ class Dispatcher:
             return True
         self.index_left()
         return False
+
+    def _index_soon(self) -> None:
+        """Much is left: calls index_left() soon, or now where twice as much is left."""
+        many = self._left_bytes > 2 * LEFT_BYTES_MAX or self._left_records > 2 * LEFT_RECORDS_MAX
+        if self.call_soon is None or many:
+            self.index_left()
+        elif not self._index_called:
+            self._index_called = True
+            self.call_soon(self._index_now)
+
+    def _index_now(self) -> None:
+        self._index_called = False
+        self.index_left()
 
     def index_left(self) -> None:
         """Applies to the optional projections the records that were left for later."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -91,6 +92,36 @@ def test_only_so_many_records_are_left() -> None:
     assert max(left) < LEFT_BYTES_MAX
     assert left[-2] == 0, "all at once, after the record that was one too many"
     assert left[-1] > 0
+
+
+def test_acknowledgements_waited_for_the_index_of_many_messages() -> None:
+    """Every seventh synced batch of 64 was acknowledged when the records of all seven were indexed."""
+    store = open_store(MemoryFileSystem(), ROOMY)
+    calls: list[Callable[[], None]] = []
+    store.index_later(calls.append)
+    step = LEFT_BYTES_MAX // 4
+    for _ in range(5):
+        send(store, bytes(step))
+    assert (indexed(store), len(calls)) == (LOG_ORIGIN, 1)
+    for _ in range(2):
+        send(store, bytes(step))
+    assert (indexed(store), len(calls)) == (LOG_ORIGIN, 1), "one call is enough"
+    calls.pop()()
+    assert indexed(store) == store.end_offset
+    for _ in range(5):
+        send(store, bytes(step))
+    assert len(calls) == 1, "and again"
+
+
+def test_twice_as_much_is_indexed_at_once() -> None:
+    store = open_store(MemoryFileSystem(), ROOMY)
+    calls: list[Callable[[], None]] = []
+    store.index_later(calls.append)
+    for _ in range(8):
+        send(store, bytes(LEFT_BYTES_MAX // 4))
+    assert indexed(store) == store.end_offset
+    calls.pop()()
+    assert (indexed(store), calls) == (store.end_offset, [])
 
 
 def test_frames_of_many_sizes_reach_the_index_together() -> None:
