@@ -66,20 +66,21 @@ class TreeTask:
             began = self._clock_s()
             try:
                 urgent = trees.urgent
-                worked = await self._step(busy and not urgent) or await self._sweep()
+                stepped = await self._step(busy and not urgent)
+                little = busy and not trees.urgent and trees.lag_bytes < STEP_BYTES_WORTH
+                swept = (little or not stepped) and await self._sweep()
                 self.failure = ""
             except StorageError as error:
                 await self._wait_out(error)
                 continue
             took_s = self._clock_s() - began
-            if not worked:
+            pause_s = took_s * self._pause_of_work
+            if not stepped and not swept:
                 await self._rest(seen)
+            elif little and not swept and pause_s < POLL_S:
+                await sleep_to_tick(POLL_S)
             elif busy and not trees.urgent:
-                pause_s = took_s * self._pause_of_work
-                if pause_s < POLL_S and trees.lag_bytes < STEP_BYTES_WORTH:
-                    await sleep_to_tick(POLL_S)
-                else:
-                    await asyncio.sleep(pause_s)
+                await asyncio.sleep(pause_s)
 
     @property
     def _visible(self) -> tuple[int, int]:

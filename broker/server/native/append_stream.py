@@ -9,7 +9,7 @@ frame that has waited too long for space is refused.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 import grpc
@@ -17,15 +17,14 @@ import grpc
 from broker.produce.append import Appender
 from broker.produce.group_commit import GroupCommit
 from broker.server.monitoring.traffic import Traffic
-from broker.server.native.append_counts import AppendCounts
 from broker.server.native.convert import append_reply, born_host_of, mark_failed, refused_reply
 from broker.server.native.frames import AppendFrame
 from broker.server.native.reply_stream import ReplyStream
 from broker.server.refused_message import RefusedMessage
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.v1 import message_pb2
-from trovemq_store.engine.append_result import AppendResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +36,6 @@ class AppendParts:
     traffic: Traffic
     broker: str
     frames_in_flight_max: int = 256
-    counts: AppendCounts = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "counts", AppendCounts(self.traffic))
 
 
 class AppendStream(ReplyStream):
@@ -92,29 +87,27 @@ class AppendStream(ReplyStream):
             if request.one_way:
                 return None
             return refused_reply(request.frame_id, error, parts.broker).SerializeToString()
+        parts.traffic.appended(request.topic, result.record_count, result.bytes_written, result.positions)
         if request.one_way:
-            parts.traffic.appended(request.topic, result.record_count, result.bytes_written, result.positions)
             return None
-        elapsed_s = time.perf_counter() - started
-        reply = append_reply(request.frame_id, result, self._durability, parts.broker, int(elapsed_s * 1e6))
+        elapsed_us = int((time.perf_counter() - started) * 1e6)
+        reply = append_reply(request.frame_id, result, self._durability, parts.broker, elapsed_us)
         if self._sync:
-            self._reply_when_durable(reply, request.topic, result, started)
+            self._reply_when_durable(reply, result.end, started)
             return None
-        parts.counts.answered(request.topic, result, "OK", elapsed_s * 1000, self._peer)
+        parts.traffic.answered("Append", "OK", started, peer=self._peer)
         return reply.SerializeToString()
 
     def _reply_when_durable(
-        self, reply: message_pb2.AppendReply, topic: str, result: AppendResult, started: float
+        self, reply: message_pb2.AppendReply, end: PhysicalOffset, started: float
     ) -> None:
         def resolve(error: TroveError | None) -> None:
-            response = "OK"
+            response = error.symbol if error else "OK"
+            self._parts.traffic.answered("Append", response, started, peer=self._peer)
             if error is not None:
-                response = error.symbol
-                self._parts.traffic.refused(response)
+                self._parts.traffic.refused(error.symbol)
                 mark_failed(reply, error)
             self.reply_soon(reply.SerializeToString)
-            elapsed_ms = (time.perf_counter() - started) * 1000
-            self._parts.counts.answered(topic, result, response, elapsed_ms, self._peer)
 
         self.begin_waiting()
-        self._parts.group_commit.when_durable(result.end, resolve)
+        self._parts.group_commit.when_durable(end, resolve)

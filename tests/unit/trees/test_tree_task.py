@@ -143,6 +143,34 @@ def test_a_few_messages_are_not_worth_a_step() -> None:
     assert pauses_while_messages_come(1) == [POLL_S] * 5
 
 
+def test_a_trickle_of_messages_kept_the_trees_from_being_swept() -> None:
+    """There always was a step to make, and entries of removed records stayed."""
+    store = filled(MemoryFileSystem())
+    trees = store.trees
+    assert trees is not None
+    looks: list[int] = []
+    sweep = trees.sweep
+
+    def looked(entries_max: int) -> bool:
+        looks.append(entries_max)
+        return sweep(entries_max)
+
+    async def scenario() -> None:
+        task = asyncio.get_running_loop().create_task(TreeTask(store, 20).run())
+        for number in range(20):
+            append(store, record(b"x", unique_key=f"{number}"))
+            store.dispatch()
+            flush(store)
+            await asyncio.sleep(POLL_S / 2)
+        task.cancel()
+        await asyncio.wait([task])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trees, "sweep", looked)
+        run(scenario())
+    assert 8 <= len(looks) <= 12
+
+
 def test_at_rest_the_thread_wakes_once_a_second_or_for_new_messages() -> None:
     store = filled(MemoryFileSystem())
     trees = store.trees
