@@ -68,6 +68,13 @@ async def catch_up(store: MessageStore) -> None:
     # In the next turn of the loop: replies that this one makes are written at its end.
     store.index_later(lambda index: loop.call_soon(loop.call_soon, index))
     store.index_files_by_work()
+    try:
+        await _catch_up(store)
+    finally:
+        store.index_later()  # another thread may close the store now
+
+
+async def _catch_up(store: MessageStore) -> None:
     logged = False
     while True:
         made = await _make_index_file(store)

@@ -68,7 +68,8 @@ class Dispatcher:
         self.index_later = False
         """Set if a caller calls catch_up() regularly: then small batches need not be indexed at once."""
         self.call_soon: CallSoon | None = None
-        """Set if a caller can call back soon: then nobody who waits for a dispatch waits for the index."""
+        """Set while a caller can call back soon, in its thread: then who waits for a dispatch does not wait
+        for the index. A call that comes when it is not set any more does nothing."""
         self._index_called = False
         self._left_bytes = self._left_records = 0  # for later, by projections that had everything before
 
@@ -143,7 +144,8 @@ class Dispatcher:
 
     def _index_now(self) -> None:
         self._index_called = False
-        self.index_left()
+        if self.call_soon is not None:
+            self.index_left()
 
     def index_left(self) -> None:
         """Applies to the optional projections the records that were left for later."""

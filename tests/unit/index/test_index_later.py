@@ -113,6 +113,21 @@ def test_acknowledgements_waited_for_the_index_of_many_messages() -> None:
     assert len(calls) == 1, "and again"
 
 
+def test_a_stop_and_a_late_call_indexed_in_two_threads() -> None:
+    """The call of a loop came while another thread closed the store: keys were lost."""
+    store = open_store(MemoryFileSystem(), ROOMY)
+    calls: list[Callable[[], None]] = []
+    store.index_later(calls.append)
+    for _ in range(5):
+        send(store, bytes(LEFT_BYTES_MAX // 4))
+    store.index_later()
+    before = indexed(store)
+    calls.pop()()
+    assert indexed(store) == before, "a late call does nothing"
+    send(store, bytes(LEFT_BYTES_MAX // 4))
+    assert (indexed(store), calls) == (store.end_offset, [])
+
+
 def test_twice_as_much_is_indexed_at_once() -> None:
     store = open_store(MemoryFileSystem(), ROOMY)
     calls: list[Callable[[], None]] = []
