@@ -88,18 +88,7 @@ class Traffic:
         """Counts an answered frame of a stream; `started`: time.perf_counter() when it was read. `peer`: None
         if the time includes that of the client: such a frame is never logged as slow. It was asked for while
         the call was open: grpcio ends the process when it is asked after that."""
-        self.took(method, response, (time.perf_counter() - started) * 1000, waited=waited, peer=peer)
-
-    def took(
-        self,
-        method: str,
-        response: str,
-        elapsed_ms: float,
-        *,
-        waited: bool = False,
-        peer: str | None = None,
-    ) -> None:
-        """As answered(), of a frame that took so long."""
+        elapsed_ms = (time.perf_counter() - started) * 1000
         self.observe(method, response, elapsed_ms, is_long_polling=waited)
         if elapsed_ms >= self.slow.limit_ms and peer is not None and not waited:
             self.slow.note(method, response, elapsed_ms, peer)
