@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.settings import StoreSettings
 
 TOPICS: dict[str, dict[str, Any]] = {
     "orders": {},
@@ -64,8 +66,12 @@ others = st.one_of(
 )
 
 
-def open_bench() -> Bench:
-    bench = Bench(SMALL_SYNC)
+ROOMY_SYNC = replace(SMALL_SYNC, commit_log_file_size=1 << 20, batch_size_max=1 << 20, index_item_count=2_048)
+"""Segments in which many records of a batch have space."""
+
+
+def open_bench(settings: StoreSettings = SMALL_SYNC) -> Bench:
+    bench = Bench(settings)
     for topic, values in TOPICS.items():
         if topic != "orders":
             bench.store.topics.create(topic, 4, **values)
@@ -91,7 +97,7 @@ def act(bench: Bench, action: str, *values: Any) -> object:
         topic, fields, count, size, at, byte = values
         keyed = "unique_key" in fields
         names = [{"unique_key": f"{number:06}"} if keyed else {} for number in range(count)]
-        bodies = [bytes([number] * size) for number in range(count)]
+        bodies = [bytes([number % 251] * size) for number in range(count)]
         rows = zip(bodies, names, strict=True)
         spoiled = bytearray(b"".join(record(body, topic=topic, **fields | name) for body, name in rows))
         spoiled[at % len(spoiled)] ^= byte
@@ -117,7 +123,7 @@ def files_of(store: MessageStore) -> dict[str, bytes]:
     flush(store)
     files = store.files.inner
     assert isinstance(files, MemoryFileSystem)
-    paths = [path for path in files._files if path.startswith(("commitlog/", "consumequeue/"))]
+    paths = [path for path in files._files if path.startswith(("commitlog/", "consumequeue/", "index/"))]
     return {path: files.read_bytes(path) for path in paths}
 
 
@@ -132,6 +138,23 @@ def test_both_ways_do_the_same(actions: list[tuple[Any, ...]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         by_batches(patch)
         other = open_bench()
+        assert [act(other, *action) for action in actions] == plain
+    assert files_of(bench.store) == files_of(other.store)
+
+
+@given(st.lists(st.tuples(st.sampled_from([7, 8, 33, 256, 257]), st.integers(0, 90)), min_size=2, max_size=6))
+def test_large_batches_are_stored_alike_by_both_ways(sizes: list[tuple[int, int]]) -> None:
+    bench = open_bench(ROOMY_SYNC)
+    actions = [
+        ("uniform", "orders", {"tag": "paid", "unique_key": "0"}, count, size, 0, 0) for count, size in sizes
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        taken = count_ways(bench, patch)
+        plain = [act(bench, *action) for action in actions]
+        assert taken() >= len(actions) - 1, "all but the first of the queue"
+    with pytest.MonkeyPatch.context() as patch:
+        by_batches(patch)
+        other = open_bench(ROOMY_SYNC)
         assert [act(other, *action) for action in actions] == plain
     assert files_of(bench.store) == files_of(other.store)
 
