@@ -48,6 +48,7 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
     _lingers: asyncio.TimerHandle | None = None
     quiet_until = 0.0  # the loop's time; no tick has anything to do before, unless bytes come or wait
     may_write = False  # our SETTINGS wait for TLS; a server's wait for the client's first bytes, too
+    answers_soon = False  # a callback handler gets calls of this read in this turn; whoever runs it writes
 
     def __init__(
         self,
@@ -183,7 +184,7 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
             self.on_pings(connection.pings_received)
             connection.pings_received = 0
         self.gathering = False
-        if connection.output or self.output_held:
+        if (connection.output or self.output_held) and not self.answers_soon:
             self.flush()
 
     def _leave(self, rest: memoryview) -> None:

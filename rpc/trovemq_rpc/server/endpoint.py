@@ -212,6 +212,7 @@ class ServerEndpoint(CallEndpoint):
             if not method.waiting:
                 self.server.batch_ready(method)
             method.waiting.append(call)
+            self.answers_soon = True
         else:
             message = call.message
             if not isinstance(message, bytes):

@@ -244,19 +244,21 @@ class Server:
         self._batches.append(method)
 
     def _run_batches(self) -> None:
-        """Runs the callbacks. All answers that they give at once are one write a connection."""
+        """Runs the callbacks. All answers that they give at once are one write a connection, with the output
+        that the read of their calls left."""
         batches, self._batches = self._batches, []
         endpoints: set[CallEndpoint] = set()
         for method in batches:
             calls: list[ServerCall]
             calls, method.waiting = method.waiting, []
-            calls = [call for call in calls if not call.over]
             for call in calls:
                 call.endpoint.gathering = True
                 endpoints.add(call.endpoint)
+            calls = [call for call in calls if not call.over]
             if calls:
                 _run_batch(method, calls)
         for endpoint in endpoints:
+            endpoint.answers_soon = False
             endpoint.end_turn()
 
     async def run_intercepted(self, call: ServerCall) -> None:

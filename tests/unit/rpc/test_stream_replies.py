@@ -1,4 +1,5 @@
-"""When the responses of a stream leave: before other work of the loop, and from a callback."""
+"""When responses leave: a stream's before other work of the loop, and from a callback; a call's with all that
+its read causes."""
 
 import asyncio
 from typing import Any
@@ -72,3 +73,36 @@ def test_try_send_does_nothing_where_the_client_does_not_read() -> None:
 
     run(program)
     assert sent == [True, False]
+
+
+def test_the_answer_to_a_ping_left_before_that_of_the_call_beside_it(monkeypatch: Any) -> None:
+    steps: list[str] = []
+    flush = ServerEndpoint.flush
+
+    def noted(endpoint: ServerEndpoint) -> None:
+        if endpoint.connection.output:
+            steps.append("write")
+        flush(endpoint)
+
+    def answer(calls: list[rpc.ServerCall]) -> None:
+        steps.append("answer")
+        for call in calls:
+            call.reply(b"done")
+
+    async def program(loop: MemoryLoop) -> None:
+        server = rpc.server()
+        server.add_callback_handlers("t.T", {"Call": rpc.CallbackUnary(answer)})
+        await server.start()
+        await loop.create_server(lambda: server.accept(None), *ADDRESS)
+        async with rpc.insecure_channel(TARGET) as channel:
+            call = channel.unary_unary("/t.T/Call")
+            assert await call(b"") == b"done"
+            monkeypatch.setattr(ServerEndpoint, "flush", noted)
+            steps.clear()
+            (endpoint,) = channel.endpoints
+            endpoint.connection.ping(b"whatever")  # it is written with the call
+            assert await call(b"") == b"done"
+        await server.stop(None)
+
+    run(program)
+    assert steps[:2] == ["answer", "write"]
