@@ -26,7 +26,8 @@ from trovemq_store.files.files import StorageError
 CATCH_UP_BYTES: Final = 1 << 20  # the most bytes of the log in one step on the loop
 CATCH_UP_PAUSE_S: Final = 0.002  # between steps, in which requests are served
 LAG_POLL_S: Final = 0.5
-LEFT_POLL_S: Final = 0.1  # pause of catch_up() when no projection lags
+"""Between two looks for records that are not indexed. A step takes about a millisecond, for one record or
+for 500: at 1,000 messages a second, the 99th percentile of their times does not show two such waits."""
 SEGMENT_PAUSE_S: Final = 0.05
 SPACE_POLL_S: Final = 1.0  # how often a full disk is checked
 FREEZE_POLL_S: Final = 5.0
@@ -91,7 +92,7 @@ async def _catch_up(store: MessageStore) -> None:
         if more:
             await asyncio.sleep(CATCH_UP_PAUSE_S)
         else:
-            await sleep_to_tick(LAG_POLL_S if stuck else LEFT_POLL_S)
+            await sleep_to_tick(LAG_POLL_S)
 
 
 async def _make_index_file(store: MessageStore) -> bool:

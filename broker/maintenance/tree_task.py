@@ -29,8 +29,8 @@ SWEEP_ENTRIES: Final = 4_096
 STEP_BYTES_WORTH: Final = 256 << 10
 """While messages arrive, a lag of less waits for the next poll: a step costs a thread and a commit,
 however few messages it has."""
-POLL_S: Final = 0.1
-QUIET_POLLS: Final = 10
+POLL_S: Final = 0.5
+QUIET_POLLS: Final = 2
 """While the log does not grow, so many polls pass between two looks for entries of removed records: each look
 takes a thread."""
 FAILURE_PAUSE_S: Final = 1.0
