@@ -48,8 +48,9 @@ ABOUT: Final = (
     "- Topics: every one has a queue; calls go to one topic, to 64, and then to all in turn. With 64 in\n"
     "  flight, sends that come together are one append; 64 topics have 64 consume queues to write.\n"
     "- Official clients: 64 sends in flight; 8 receivers of 32 messages, an acknowledgement a message.\n"
-    "  One process goes through all servers in turns of 1 s; the stub is a grpc-go server that gives\n"
-    "  the replies that our broker once gave.\n\n"
+    "  One process goes through all servers in turns of 2 s, when it has warmed up for 6 s with each (Java)\n"
+    "  or 1 s (Python); each round begins with another server. The stub is a grpc-go server that gives the\n"
+    "  replies that our broker once gave. The broker's processor: while the client works with it alone.\n\n"
 )
 
 

@@ -2,9 +2,9 @@
 
     official.py send|receive TOPIC GROUP SECONDS TURNS ENDPOINTS...
 
-The servers take turns of so many seconds, after a warm-up each. Prints a JSON list with an object for each
-server. A turn ends with its last answer; the rate of one without messages is 0. Runs in an environment of its
-own: the client's protocol and ours do not mix.
+The servers take turns of so many seconds, after a warm-up each; each round begins with another. Prints a
+JSON list with an object for each server. A turn ends with its last answer; the rate of one without messages
+is 0. Runs in an environment of its own: the client's protocol and ours do not mix.
 """
 
 from __future__ import annotations
@@ -143,8 +143,9 @@ def main(work: str, topic: str, group: str, seconds: str, turns: str, *all_endpo
     for server in servers:
         server.turn(WARM_S)
         server.rates.clear()
-    for _ in range(int(turns)):
-        for server in servers:
+    for turn in range(int(turns)):
+        first = turn % len(servers)
+        for server in servers[first:] + servers[:first]:
             server.turn(float(seconds))
     print(json.dumps([server.found() for server in servers]), flush=True)
     os._exit(0)  # the client leaves threads running
