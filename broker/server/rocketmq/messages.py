@@ -10,7 +10,7 @@ different compressions. User properties have none of the store's internal ones.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from hashlib import md5, sha1
 from typing import Final
@@ -268,12 +268,13 @@ def is_usual(system: v2.SystemProperties, user_properties: Mapping[str, str]) ->
     )
 
 
-def usual_properties(system: v2.SystemProperties) -> bytes:
-    """The encoded properties of a usual message, as those of outgoing() are encoded."""
-    text = f"{PROPERTY_UNIQ_KEY}\x01{system.message_id}\x02"
-    if keys := " ".join(system.keys):
-        text += f"{PROPERTY_KEYS}\x01{keys}\x02"
-    if tag := system.tag:
+def usual_properties(message_id: str, tag: str, keys: Iterable[str], system: v2.SystemProperties) -> bytes:
+    """The encoded properties of a usual message, as those of outgoing() are encoded. The first three are of
+    `system`: its caller has read them."""
+    text = f"{PROPERTY_UNIQ_KEY}\x01{message_id}\x02"
+    if joined := " ".join(keys):
+        text += f"{PROPERTY_KEYS}\x01{joined}\x02"
+    if tag:
         text += f"{PROPERTY_TAGS}\x01{tag}\x02"
     if (host := system.born_host) and len(host) <= SYSTEM_TEXT_SIZE_MAX and host.isprintable():
         text += f"{PROPERTY_BORN_HOST}\x01{host}\x02"

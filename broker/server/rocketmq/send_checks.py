@@ -24,6 +24,7 @@ An empty tag, key or message group counts as none.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 from broker.server.rocketmq.messages import duration_ms, timestamp_ms
@@ -57,7 +58,7 @@ def check_message(message: v2.Message, body_size_max: int, delivery_ms_max: int)
             body_size_max=body_size_max,
         )
     system = message.system_properties
-    if message.user_properties or not are_usual(system):
+    if message.user_properties or not are_usual(system.message_id, system.tag, system.keys):
         _check_texts(message)
     if system.HasField("orphaned_transaction_recovery_duration"):
         recovery_ms = duration_ms(system.orphaned_transaction_recovery_duration)
@@ -86,11 +87,10 @@ def check_message(message: v2.Message, body_size_max: int, delivery_ms_max: int)
             )
 
 
-def are_usual(system: v2.SystemProperties) -> bool:
-    """Whether one look shows that tag, keys and message id are fine: most messages' are. If not, they may be
-    fine all the same."""
-    message_id = system.message_id
-    texts = "".join((message_id, system.tag, *system.keys))
+def are_usual(message_id: str, tag: str, keys: Iterable[str]) -> bool:
+    """Whether one look shows that these texts are fine: most messages' are. If not, they may be fine all the
+    same."""
+    texts = "".join((message_id, tag, *keys))
     return len(message_id) > 0 and len(texts) <= MESSAGE_ID_BYTES_MAX and _USUAL(texts) is not None
 
 

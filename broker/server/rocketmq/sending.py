@@ -113,13 +113,14 @@ class Sender:
         resource, system, body = message.topic, message.system_properties, message.body
         topic = resource.name
         config = self._usual_topics.get(topic)
+        message_id, tag, keys = system.message_id, system.tag, tuple(system.keys)
         if (
             config is None
             or self._topics.get(topic) is not config
             or resource.resource_namespace
             or not 0 < len(body) <= self._body_size_max
             or not is_usual(system, message.user_properties)
-            or not are_usual(system)
+            or not are_usual(message_id, tag, keys)
         ):
             return False
         parts = self._parts
@@ -129,8 +130,8 @@ class Sender:
         parts.coalescer.begin_checked(
             topic,
             body,
-            usual_properties(system),
-            self._answering(topic, message, answer),
+            usual_properties(message_id, tag, keys, system),
+            self._answering(topic, message, message_id, answer),
             born_host=peer_host(context.peer()),
             born_timestamp=born_ms_of(system, parts.clock_ms()),
         )
@@ -154,17 +155,17 @@ class Sender:
             topic,
             ANY_QUEUE,
             (ready,),
-            self._answering(topic, message, answer),
+            self._answering(topic, message, message.system_properties.message_id, answer),
             born_host=peer_host(context.peer()),
             now_ms=now_ms,
             checked=True,
         )
         return True
 
-    def _answering(self, topic: str, message: v2.Message, answer: Answer) -> Done:
+    def _answering(self, topic: str, message: v2.Message, message_id: str, answer: Answer) -> Done:
         """Answers when the message is as durable as the flush mode promises."""
         parts = self._parts
-        traffic, message_id = parts.traffic, message.system_properties.message_id
+        traffic = parts.traffic
 
         def stored(outcome: SendOutcome | Exception) -> None:
             if isinstance(outcome, Exception):
