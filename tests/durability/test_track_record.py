@@ -229,8 +229,8 @@ FAULTS = (
     Planted(
         "A broker that could make no index file tried it some hundred times a second",
         "store/trovemq_store/index/dispatcher.py",
-        "        more = bool(self.lagging()) and before != after",
-        "        more = bool(self.lagging()) or before != after",
+        "        return bool(self.lagging()) and before != after",
+        "        return bool(self.lagging()) or before != after",
         (
             f"{ENGINE}test_full_disk.py::"
             "test_an_index_that_no_file_can_be_had_for_was_tried_again_all_the_time",

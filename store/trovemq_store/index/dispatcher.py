@@ -27,6 +27,7 @@ from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_store.files.files import StorageError
 from trovemq_store.index.index_file import FileWantedError
+from trovemq_store.index.left_records import LeftRecords
 from trovemq_store.log.projection import DispatchBatch, Projection
 from trovemq_store.topics.deletions import TopicDeletions
 
@@ -71,7 +72,8 @@ class Dispatcher:
         """Set while a caller can call back soon, in its thread: then who waits for a dispatch does not wait
         for the index. A call that comes when it is not set any more does nothing."""
         self._index_called = False
-        self._left_bytes = self._left_records = 0  # for later, by projections that had everything before
+        self._left = LeftRecords()  # for later, by projections that had everything before
+        self._left_from = position
 
     def offer(self, batch: DispatchBatch) -> None:
         """Adds a batch that was just appended; dispatch() applies it once it may be visible."""
@@ -119,23 +121,24 @@ class Dispatcher:
                 if projection.position >= self.position:
                     self._try_apply(projection, batch)
         self.position = max(self.position, batch.end)
-        if left and (self._left_bytes > LEFT_BYTES_MAX or self._left_records > LEFT_RECORDS_MAX):
+        if left and (self._left.size_bytes > LEFT_BYTES_MAX or self._left.count > LEFT_RECORDS_MAX):
             self._index_soon()
 
     def _leave(self, batch: DispatchBatch) -> bool:
         """Whether the batch is left for later, when the optional projections get it with others."""
         size, count = batch.records.nbytes, len(batch.records.positions)
         few = self.index_later and 0 < count <= LEFT_RECORDS and size <= LEFT_BYTES_MAX
-        if few and (self._left_bytes or not self.lagging()):
-            self._left_bytes += size
-            self._left_records += count
+        if few and (self._left.count or not self.lagging()):
+            if not self._left.count:
+                self._left_from = self.position
+            self._left.add(batch)
             return True
         self.index_left()
         return False
 
     def _index_soon(self) -> None:
         """Much is left: calls index_left() soon, or now where twice as much is left."""
-        many = self._left_bytes > 2 * LEFT_BYTES_MAX or self._left_records > 2 * LEFT_RECORDS_MAX
+        many = self._left.size_bytes > 2 * LEFT_BYTES_MAX or self._left.count > 2 * LEFT_RECORDS_MAX
         if self.call_soon is None or many:
             self.index_left()
         elif not self._index_called:
@@ -149,9 +152,9 @@ class Dispatcher:
 
     def index_left(self) -> None:
         """Applies to the optional projections the records that were left for later."""
-        if self._left_bytes:
+        if self._left.count:
             try:
-                self.catch_up(self._left_bytes)
+                self.catch_up(self._left.size_bytes)
             except StorageError:  # they lag; records become visible all the same
                 self.failures += 1
 
@@ -177,7 +180,7 @@ class Dispatcher:
     @property
     def lagging_long(self) -> list[Projection]:
         """The projections that lag, unless they lack only records that were left for later."""
-        return [] if self._left_bytes else self.lagging()
+        return [] if self._left.count else self.lagging()
 
     def lagging(self) -> list[Projection]:
         """The projections that have not reached `position`."""
@@ -188,19 +191,23 @@ class Dispatcher:
         some projection made progress (one that cannot create a file should be tried again later)."""
         lagging = self.lagging()
         before = [projection.position for projection in lagging]
+        run = self._left.take() if self._left.count else None
         for projection in lagging:
-            self._read_on(projection, bytes_max)
+            if run is None or projection.position != self._left_from:
+                self._read_on(projection, bytes_max)
+            else:
+                self._try_apply(projection, self._alive(run))
         after = [projection.position for projection in lagging]
-        more = bool(self.lagging()) and before != after
-        if not more:
-            self._left_bytes = self._left_records = 0  # they have everything, or lag for another reason
-        return more
+        return bool(self.lagging()) and before != after
+
+    def _alive(self, run: DispatchBatch) -> DispatchBatch:
+        """The run, with the records of topics that have been deleted marked."""
+        return replace(run, alive=self._deletions.alive_mask(run.records, run.physical_offset))
 
     def _read_on(self, projection: Projection, bytes_max: int) -> None:
         target = self.position
         for run in self._read_log(projection.position, target, bytes_max):
-            alive = self._deletions.alive_mask(run.records, run.physical_offset)
-            if not self._try_apply(projection, replace(run, alive=alive)):
+            if not self._try_apply(projection, self._alive(run)):
                 return
             bytes_max -= run.records.nbytes
             if bytes_max <= 0:

@@ -57,6 +57,40 @@ def test_look_ups_are_exact_meanwhile_and_the_files_the_same(steps: list[int | s
     assert index_of(now) == index_of(later)
 
 
+@given(steps=st.lists(st.sampled_from(["orders", "bills", "bills", "delete bills", "catch up"]), max_size=40))
+def test_left_records_of_several_topics_and_segments_give_the_same_files(steps: list[str]) -> None:
+    now, later = MemoryFileSystem(), MemoryFileSystem()
+    stores = [open_store(files, topics=("orders", "bills")) for files in (now, later)]
+    stores[1].index_later()
+    for number, step in enumerate(steps):
+        if step in ("catch up", "delete bills"):
+            stores[1].catch_up(1 << 20)
+        for store in stores:
+            if step == "delete bills":
+                store.delete_topic("bills", NOW_MS)
+                store.topics.create("bills", queue_count=4)
+            elif step != "catch up":
+                count = 1 + number % 4
+                sent = [record(bytes(400), topic=step, unique_key=f"u{number}", tag="t")] * count
+                append(store, *sent, topic=step)
+                store.dispatch()
+        assert stores[1].lagging == []
+    for store in stores:
+        store.close(NOW_MS)
+    assert index_of(now) == index_of(later)
+
+
+def test_left_records_of_a_deleted_topic_get_no_keys() -> None:
+    files = MemoryFileSystem()
+    store = open_store(files, topics=("orders", "bills"))
+    store.index_later()
+    for number in range(3):
+        send(store, b"x", topic="bills", unique_key=f"u{number}")
+    store.delete_topic("bills", NOW_MS)
+    store.catch_up(1 << 20)
+    assert (indexed(store), index_of(files)) == (store.end_offset, {})
+
+
 def test_a_kill_while_records_are_left_loses_no_key() -> None:
     files = MemoryFileSystem()
     store = open_store(files)
