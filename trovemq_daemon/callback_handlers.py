@@ -20,17 +20,23 @@ Answer: TypeAlias = Callable[[Any], None]
 Begin: TypeAlias = Callable[[Any, Any, Answer], bool]
 """(request, context, answer). False: the call has to wait: use the coroutine, with the same context. An
 exception that it raises is the answer."""
+Usual: TypeAlias = Callable[[list[Any]], list[bytes | None]]
+"""(the calls of one turn). The serialised replies to those that are usual, which it handles together. None
+for any other call: nothing was done for it, and it begins by itself. A reply is so small that it takes no
+space of the budget of replies."""
 AGAIN: Final = object()
 """Instead of an answer: the call has waited, and begins again, by `begin` with the same context."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallbackHandler:
-    """A method with one request. The calls of one turn of the loop begin within `together`."""
+    """A method with one request. The calls of one turn of the loop begin within `together`; `usual` gets them
+    first."""
 
     begin: Begin
     coroutine: grpc.RpcMethodHandler[Any, Any]
     together: Callable[[], AbstractContextManager[None]] = nullcontext
+    usual: Usual | None = None
 
 
 def answer_into(future: asyncio.Future[Any]) -> Answer:

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 import trovemq_rpc
 from trovemq_daemon.bytes_budget import Claim
-from trovemq_daemon.callback_handlers import AGAIN, Begin, CallbackHandler
+from trovemq_daemon.callback_handlers import AGAIN, Begin, CallbackHandler, Usual
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.metrics import RpcMetrics
 from trovemq_daemon.reply_budget import UNCOUNTED_SIZE, ReplyBudget, ReplyLimits, size_of
@@ -174,17 +174,43 @@ class HandlerGuard:
         """The same around a handler whose calls are answered by callbacks, for our own transport."""
         coroutine = self.handler(method, handler.coroutine)
         read, stream = coroutine.request_deserializer or bytes, bool(coroutine.response_streaming)
-        begin = handler.begin
+        begin, usual = handler.begin, handler.usual
 
         def on_calls(calls: list[trovemq_rpc.ServerCall]) -> None:
             self.made = 0
             with handler.together():
+                if usual is not None and not self.large.get(method):
+                    calls = self._answer_usual(method, usual, calls)
                 for call in calls:
                     _BegunCall(self, method, call, begin, read, stream=stream).start()
 
         return trovemq_rpc.CallbackUnary(
             on_calls, response_serializer=coroutine.response_serializer, coroutine=coroutine
         )
+
+    def _answer_usual(
+        self, method: str, usual: Usual, calls: list[trovemq_rpc.ServerCall]
+    ) -> list[trovemq_rpc.ServerCall]:
+        """Answers the usual calls, which begin and end together. Returns the others."""
+        started = time.perf_counter()
+        others, answered, gone = [], [], []
+        for call, reply in zip(calls, usual(calls), strict=True):
+            if reply is None:
+                others.append(call)
+            elif call.over:
+                gone.append(call)
+            else:
+                call.reply(reply)
+                answered.append(call)
+        elapsed_ms = (time.perf_counter() - started) * 1000
+        slow = self.metrics.slow
+        for response, ended in (("OK", answered), ("CANCELLED", gone)):
+            if ended:
+                self.metrics.observe(method, response, elapsed_ms, count=len(ended))
+                if elapsed_ms >= slow.limit_ms:
+                    for call in ended:
+                        slow.note(method, response, elapsed_ms, call.peer())
+        return others
 
     def _guard_coroutine(self, method: str, behaviour: Any, stream: bool) -> Any:
         async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:

@@ -85,14 +85,15 @@ class RpcMetrics(Collector):
         self._transport, self._budget = transport, budget
 
     def observe(
-        self, method: str, response: str, elapsed_ms: float, *, is_long_polling: bool = False
+        self, method: str, response: str, elapsed_ms: float, *, is_long_polling: bool = False, count: int = 1
     ) -> None:
-        """Counts one answered request. `response`: OK or the symbol of an error."""
+        """Counts one answered request, or `count` that took the same time. `response`: OK or the symbol of an
+        error."""
         key = (method, response, is_long_polling)
         buckets = self._latencies.get(key)
         if buckets is None:
             buckets = self._latencies[key] = Buckets(RPC_LATENCY_BUCKETS_MS)
-        buckets.add(elapsed_ms)
+        buckets.add(elapsed_ms, count)
 
     def stream_opened(self, method: str) -> None:
         self._streams[method] += 1

@@ -81,6 +81,13 @@ class Door:
         waiting: Any = list(calls)
         self._guard.callbacks(name, self.handlers[name]).on_calls(waiting)
 
+    def usual(self, calls: list[Call]) -> list[bytes | None]:
+        """The replies to usual acknowledgements of one turn."""
+        handler = self.handlers[ACKNOWLEDGE]
+        with handler.together():
+            replies: list[bytes | None] = handler.usual(calls)
+        return replies
+
     async def in_task(self, name: str, call: Call) -> None:
         handler = self._guard.handler(name, self.handlers[name].coroutine)
         context: Any = call

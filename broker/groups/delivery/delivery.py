@@ -46,7 +46,8 @@ from broker.groups.delivery.request import (
     ReceiveRequest,
     messages_of,
 )
-from broker.groups.delivery.settling import Settling, illegal_duration
+from broker.groups.delivery.settling import illegal_duration
+from broker.groups.delivery.settling_together import SettlingTogether
 from broker.groups.delivery.snapshotting import DeliveryState
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -79,7 +80,7 @@ CONFIRMED_MS: Final = 2_000
 """The time from the confirmation of a message to the first renewal of its lease."""
 
 
-class Delivery(Settling):
+class Delivery(SettlingTogether):
     """All groups of one store. Used from one thread; nothing blocks except creating a topic."""
 
     def __init__(

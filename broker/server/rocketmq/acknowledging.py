@@ -12,6 +12,7 @@ from broker.server.rocketmq.messages import duration_ms
 from broker.server.rocketmq.parts import RocketmqParts
 from broker.server.rocketmq.resources import group_name, topic_to_read
 from broker.server.rocketmq.status import OK_SIZED, OK_STATUS, Context, status_of
+from broker.server.rocketmq.usual_acknowledgements import UsualAcknowledgements
 from trovemq_daemon.callback_handlers import Answer
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -45,6 +46,7 @@ def reply_of_one(message_id: str, receipt_handle: str) -> bytes:
 class Acknowledger:
     def __init__(self, parts: RocketmqParts) -> None:
         self._parts = parts
+        self.usual = UsualAcknowledgements(parts, self.wake)
 
     async def acknowledge(
         self, request: service_pb2.AckMessageRequest, _context: Context

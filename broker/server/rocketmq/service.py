@@ -145,7 +145,9 @@ class RocketmqService:
             **handlers,
             "SendMessage": CallbackHandler(send, handlers["SendMessage"], parts.coalescer.together),
             "ReceiveMessage": CallbackHandler(receive, handlers["ReceiveMessage"]),
-            "AckMessage": CallbackHandler(acknowledge, handlers["AckMessage"], gathering),
+            "AckMessage": CallbackHandler(
+                acknowledge, handlers["AckMessage"], gathering, self.acknowledger.usual.answer
+            ),
         }
 
     @staticmethod

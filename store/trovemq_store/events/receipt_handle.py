@@ -29,6 +29,7 @@ Invariant: a HandleReader accepts only handles and receipts that were made for t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -40,6 +41,7 @@ from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.receipts import handle_of
 
 HEAD_SIZE_MAX: Final = 96
+HEADS_KEPT: Final = 256
 
 
 class SourceKind(IntEnum):
@@ -91,6 +93,8 @@ class HandleReader:
         self._text = ""
         self._check = 0
         self._head = HandleHead(SourceKind.TOPIC, QueueId(0), 0, EpochMs(0), False)
+        self._heads: dict[bytes, tuple[HandleHead, int]] = {}
+        """By text, with the check's value after it: heads of handles that came among others."""
 
     def read(self, handle: str) -> tuple[HandleHead, int]:
         """The lease and the queue offset. Consecutive handles of one lease have the same head object.
@@ -106,6 +110,36 @@ class HandleReader:
         except (ValueError, IndexError):
             self._text = ""
         raise illegal_handle("is not a handle of this group and topic")
+
+    def read_mixed(self, handles: Sequence[bytes]) -> list[tuple[HandleHead, list[tuple[int, int]]]]:
+        """The handles by lease: (queue offset, place in `handles`) of each. Left out are those that read()
+        refuses."""
+        heads, found = self._heads, dict[bytes, list[tuple[int, int]]]()
+        if len(heads) > HEADS_KEPT:
+            heads.clear()
+        for place, handle in enumerate(handles):
+            try:
+                text, digits, check = handle.rsplit(b".", 2)
+                _, before = heads.get(text) or self._keep_head(text)
+                if b"%08x" % crc32(digits, before) != check:
+                    continue
+                offset = int(digits, 16)
+            except ValueError:
+                continue
+            if text in found:
+                found[text].append((offset, place))
+            else:
+                found[text] = [(offset, place)]
+        return [(heads[text][0], places) for text, places in found.items()]
+
+    def _keep_head(self, text: bytes) -> tuple[HandleHead, int]:
+        """Raises ValueError if it is not a head."""
+        try:
+            head, check = self._parsed(text.decode("ascii"))
+        except IndexError as error:
+            raise ValueError(text) from error
+        self._heads[text] = head, check
+        return head, check
 
     def read_receipt(self, receipt: str) -> HandleHead:
         """The lease that the receipt names; the same object for consecutive calls with the same receipt.
@@ -123,18 +157,22 @@ class HandleReader:
         raise illegal_handle("is not a receipt of this group and topic")
 
     def _read_head(self, text: str) -> None:
+        self._head, self._check = self._parsed(text)
+        self._text = text
+
+    def _parsed(self, text: str) -> tuple[HandleHead, int]:
+        """The head, and the check's value after it. Raises ValueError, IndexError if it is none."""
         if len(text) > HEAD_SIZE_MAX:
             raise ValueError(text[:HEAD_SIZE_MAX])
         kind, queue_id, lease, until, renewed = text.split(".")
-        self._head = HandleHead(
+        head = HandleHead(
             _KINDS[int(kind, 16)],
             QueueId(int(queue_id, 16)),
             int(lease, 16),
             EpochMs(int(until, 16)),
             renewed == "1",
         )
-        self._check = crc32(f"{text}.".encode(), self._seed)
-        self._text = text
+        return head, crc32(f"{text}.".encode(), self._seed)
 
 
 def illegal_handle(what: str) -> TroveError:
