@@ -169,6 +169,11 @@ class Appender:
         if self._drained is not None:
             raise self._drained
 
+    @property
+    def accepts(self) -> bool:
+        """Whether check_accepting() raises nothing."""
+        return self._accepting and not self._store.reserve.refuses
+
     def check_accepting(self, *, of_open_transaction: bool = False) -> None:
         """Raises an error if new messages are refused."""
         if of_open_transaction:

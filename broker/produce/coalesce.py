@@ -179,6 +179,30 @@ class Coalescer:
         record = self._encoder.encode_block(topic, queue_id, born_host, body, block, born_timestamp)
         self._enqueue(topic, queue_id, record, 1, done)
 
+    def encoded(
+        self,
+        topic: str,
+        queue_id: QueueId,
+        body: bytes,
+        block: bytes,
+        *,
+        born_host: bytes,
+        born_timestamp: EpochMs,
+    ) -> bytes:
+        """The record of one message for append_now(), which has passed the checks of its protocol; `block`:
+        its encoded properties. TroveError PROPERTIES_SIZE_EXCEEDED."""
+        return self._encoder.encode_block(topic, queue_id, born_host, body, block, born_timestamp)
+
+    def append_now(self, topic: str, queue_id: QueueId, records: Sequence[bytes]) -> AppendResult | None:
+        """Appends records of one message each, after the sends that wait. The caller waits for durability.
+        None: they are more than a batch, and nothing was done. Raises as Appender.append()."""
+        data = records[0] if len(records) == 1 else b"".join(records)
+        if not 0 < len(data) <= self._batch_size_max:
+            return None
+        if self._groups:
+            self._append_groups()
+        return self._appender.append(topic, queue_id, data, None)
+
     def _queue_for(self, topic: str, queue_id: QueueId) -> QueueId:
         """The named queue, or the one that all sends of this gathering without a queue share."""
         if queue_id >= 0:

@@ -15,20 +15,13 @@ from broker.groups.timers.recall_handle import encode_recall_handle
 from broker.produce.append import batch_size_limit
 from broker.produce.coalesce import Done, SendOutcome
 from broker.produce.outgoing import OutgoingMessage
-from broker.server.rocketmq.messages import (
-    born_ms_of,
-    duration_ms,
-    is_usual,
-    outgoing,
-    peer_host,
-    timestamp_ms,
-    usual_properties,
-)
+from broker.server.rocketmq.messages import born_ms_of, duration_ms, outgoing, peer_host, timestamp_ms
 from broker.server.rocketmq.parts import RocketmqParts
 from broker.server.rocketmq.resources import message_types, topic_to_send
-from broker.server.rocketmq.send_checks import are_usual, check_message, kind_of
+from broker.server.rocketmq.send_checks import check_message, kind_of
 from broker.server.rocketmq.send_replies import Stored, reply_of, reply_of_one
 from broker.server.rocketmq.status import Context, client_id_of
+from broker.server.rocketmq.usual_sends import UsualSends
 from trovemq_daemon.callback_handlers import Answer, answer_into
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -49,7 +42,6 @@ CHECKED_STEP: Final = 32
 """The most messages that are checked, or converted, in one step; more of them need a task."""
 _PLAIN: Final = (v2.NORMAL, v2.PRIORITY)
 """Types that are appended at once, to any queue."""
-TOPICS_KNOWN: Final = 16_384  # with a configuration that takes usual messages
 
 
 class Sender:
@@ -58,9 +50,7 @@ class Sender:
         settings = parts.store.settings
         self._body_size_max = settings.body_size_max
         self._inflated_max = max(batch_size_limit(settings), settings.body_size_max)
-        self._topics = parts.store.topics
-        self._usual_topics: dict[str, TopicConfig] = {}
-        """By the name in a request: the configuration with which a usual message was accepted."""
+        self.usual = UsualSends(parts)
         self._accepting_block = 0
         """The coalescer's block in which new messages were accepted; nothing changes in a block."""
 
@@ -110,30 +100,21 @@ class Sender:
     def _begin_usual(self, message: v2.Message, context: Context, answer: Answer, *, accepting: bool) -> bool:
         """As _begin_one, for the usual message to a topic that has accepted one: the same checks, made
         together. False, and nothing was done, for any other. `accepting`: new messages are accepted."""
-        resource, system, body = message.topic, message.system_properties, message.body
-        topic = resource.name
-        config = self._usual_topics.get(topic)
-        message_id, tag, keys = system.message_id, system.tag, tuple(system.keys)
-        if (
-            config is None
-            or self._topics.get(topic) is not config
-            or resource.resource_namespace
-            or not 0 < len(body) <= self._body_size_max
-            or not is_usual(system, message.user_properties)
-            or not are_usual(message_id, tag, keys)
-        ):
+        usual = self.usual.read(message)
+        if usual is None:
             return False
         parts = self._parts
         if not accepting:
             parts.appender.check_accepting()
             self._accepting_block = parts.coalescer.block
+        topic, message_id, block = usual
         parts.coalescer.begin_checked(
             topic,
-            body,
-            usual_properties(message_id, tag, keys, system),
+            message.body,
+            block,
             self._answering(topic, message, message_id, answer),
             born_host=peer_host(context.peer()),
-            born_timestamp=born_ms_of(system, parts.clock_ms()),
+            born_timestamp=born_ms_of(message.system_properties, parts.clock_ms()),
         )
         return True
 
@@ -148,9 +129,7 @@ class Sender:
         if kind not in _PLAIN:
             return False
         if kind == v2.NORMAL and topic == message.topic.name:
-            if len(self._usual_topics) >= TOPICS_KNOWN:
-                self._usual_topics.clear()
-            self._usual_topics[topic] = config
+            self.usual.learn(topic, config)
         parts.coalescer.begin(
             topic,
             ANY_QUEUE,

@@ -143,7 +143,9 @@ class RocketmqService:
         gathering = parts.delivery.gathering
         return {
             **handlers,
-            "SendMessage": CallbackHandler(send, handlers["SendMessage"], parts.coalescer.together),
+            "SendMessage": CallbackHandler(
+                send, handlers["SendMessage"], parts.coalescer.together, self.sender.usual.answer
+            ),
             "ReceiveMessage": CallbackHandler(receive, handlers["ReceiveMessage"]),
             "AckMessage": CallbackHandler(
                 acknowledge, handlers["AckMessage"], gathering, self.acknowledger.usual.answer

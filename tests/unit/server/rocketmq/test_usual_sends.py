@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,9 +12,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.engine import NOW_MS, read_queue
+from tests.support.engine import NOW_MS, own_properties, read_queue
 from tests.support.fake_loop import run, turns
-from tests.support.rocketmq_parts import Parts, message
+from tests.support.rocketmq_parts import ROOMY, Parts, message
 from tests.support.rpc_context import RpcContext
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -77,8 +78,8 @@ def test_a_usual_message_is_checked_stored_and_answered_as_any(blocks: Any, drai
         short, long = Parts(), Parts()
         found: list[list[Any]] = []
         for parts in (short, long):
-            topics: Any = parts.sender._usual_topics if parts is short else NeverKnown()
-            vars(parts.sender)["_usual_topics"] = topics
+            if parts is long:
+                vars(parts.sender.usual)["_known"] = NeverKnown()
             answers: list[Any] = []
             for number, block in enumerate([[{"topic": "orders"}], *blocks]):
                 if drained and number == len(blocks):
@@ -92,6 +93,113 @@ def test_a_usual_message_is_checked_stored_and_answered_as_any(blocks: Any, drai
             assert stored(short, topic) == stored(long, topic)
         assert counted(short) == counted(long)
         assert short.store.end_offset == long.store.end_offset
+
+    run(scene())
+
+
+class Call(RpcContext):
+    """A call with its request, as the transport hands it over."""
+
+    def __init__(self, sent: v2.Message, client_id: str = "client-1") -> None:
+        super().__init__(client_id)
+        self._request = service.SendMessageRequest(messages=[sent]).SerializeToString()
+
+    def keep(self) -> bytes:
+        return self._request
+
+
+def begin_together(parts: Parts, sent: list[v2.Message]) -> list[list[Any] | None]:
+    """The answers to the sends of one turn: as the daemon's guard gets them."""
+    replies = parts.sender.usual.answer([Call(one) for one in sent])
+    return [begin(parts, one) if reply is None else [reply] for one, reply in zip(sent, replies, strict=True)]
+
+
+@pytest.mark.slow
+@given(st.lists(SENT_AT_ONCE, min_size=1, max_size=3), st.booleans())
+@settings(max_examples=50, deadline=None)
+def test_usual_messages_of_a_turn_are_stored_together_as_each_by_itself(blocks: Any, drained: bool) -> None:
+    """They may come before the others of their turn."""
+
+    async def scene() -> None:
+        together, alone = Parts(), Parts()
+        found: list[list[Any]] = []
+        for parts in (together, alone):
+            answers: list[Any] = []
+            for number, block in enumerate([[{"topic": "orders"}], *blocks]):
+                if drained and number == len(blocks):
+                    parts.appender.hold(TroveError(errors.SERVICE_NOT_AVAILABLE, "planted"))
+                sent = [message(**fields) for fields in block]
+                with parts.coalescer.together():
+                    if parts is together:
+                        answers += begin_together(parts, sent)
+                    else:
+                        answers += [begin(parts, one) for one in sent]
+                await turns()
+            found.append([without_offsets(answer) for answer in answers])
+        assert found[0] == found[1]
+        for topic in ("orders", "mixed", "steps"):
+            assert contents(together, topic) == contents(alone, topic)
+        assert counted(together) == counted(alone)
+        assert together.store.end_offset == alone.store.end_offset
+
+    run(scene())
+
+
+def without_offsets(answers: list[Any] | None) -> Any:
+    """The answers in a form that can be compared."""
+    if not answers or isinstance(answers[0], Exception):
+        return plain(answers)
+    (answer,) = answers
+    parsed = service.SendMessageResponse.FromString(answer) if isinstance(answer, bytes) else answer
+    for entry in parsed.entries:
+        entry.offset = 0
+    return str(parsed)
+
+
+def contents(parts: Parts, topic: str) -> Any:
+    """The messages of a topic, without their places."""
+    found = [
+        (one.queue_id, one.body, own_properties(one), one.born_timestamp) for one in stored(parts, topic)
+    ]
+    return sorted(map(repr, found))
+
+
+def test_the_sends_of_official_clients_are_answered_together() -> None:
+    async def scene() -> None:
+        parts = Parts()
+        sent = [message(message_id=f"M{number}", tag="t", keys=[f"k{number}"]) for number in range(5)]
+        calls: list[Any] = [Call(one) for one in sent]
+        assert parts.sender.usual.answer(calls) == [None] * 5, "the topic has accepted none yet"
+        begin(parts, sent[0])
+        await turns()
+        strange: list[Any] = [Call(message(tag="a b")), Call(sent[0], client_id="")]
+        replies = parts.sender.usual.answer([*calls[1:], *strange])
+        assert replies[4:] == [None, None], "by themselves, they get their answers"
+        answers = [service.SendMessageResponse.FromString(reply or b"") for reply in replies[:4]]
+        assert [one.entries[0].message_id for one in answers] == ["M1", "M2", "M3", "M4"]
+        await turns()
+        found = {one.unique_key: (one.queue_id, one.queue_offset) for one in stored(parts, "orders")}
+        queue_id, first = found["M1"]
+        assert [found[f"M{number}"] for number in range(1, 5)] == [(queue_id, first + n) for n in range(4)]
+        assert [one.entries[0].offset for one in answers] == [first + number for number in range(4)]
+
+    run(scene())
+
+
+@pytest.mark.parametrize("reason", ["sync flush", "more than a batch", "refused"])
+def test_sends_that_cannot_be_stored_together_begin_by_themselves(reason: str) -> None:
+    async def scene() -> None:
+        parts = Parts(replace(ROOMY, flush_mode="sync" if reason == "sync flush" else "async"))
+        sent = [message(message_id=f"M{number}", body=bytes(1_000)) for number in range(3)]
+        begin(parts, sent[0])
+        await turns()
+        if reason == "more than a batch":
+            parts.coalescer._batch_size_max = 2_000
+        elif reason == "refused":
+            parts.appender.refuse(TroveError(errors.SERVICE_NOT_AVAILABLE, "planted"))
+        end = parts.store.end_offset
+        assert parts.sender.usual.answer([Call(one) for one in sent]) == [None] * 3
+        assert parts.store.end_offset == end
 
     run(scene())
 
