@@ -19,7 +19,7 @@ from trovemq_store.topics.message_kinds import TAKES_NORMAL
 from trovemq_store.topics.names import check_topic_name
 from trovemq_store.topics.topics import TopicConfig
 
-QUEUES_KNOWN: Final = 4_096
+QUEUES_KNOWN: Final = 16_384  # whose forms are kept: about 10 MB at most
 
 
 class _Queue(NamedTuple):
