@@ -13,6 +13,7 @@ from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.records.hosts import pack_host
 from trovemq_proto.records.layout import HOST_SIZE_IPV4
 from trovemq_proto.records.plain_records import PlainForm
+from trovemq_proto.records.uniform_records import UniformForms
 from trovemq_store.engine.message_store import AppendResult, MessageStore
 from trovemq_store.files.files import Buffer
 from trovemq_store.topics.message_kinds import TAKES_NORMAL
@@ -38,6 +39,7 @@ class PlainAppends:
         self._batch_size_limit = batch_size_limit
         self._possible = possible and len(pack_host(store.settings.store_host)) == HOST_SIZE_IPV4
         self._queues: dict[tuple[str, QueueId], _Queue] = {}
+        self._uniform_forms = UniformForms()
 
     def append(
         self,
@@ -79,7 +81,13 @@ class PlainAppends:
         if self._possible and takes_any and not config.options.deduplicate_ms:
             settings = self._store.settings
             crc = settings.append_property_crc
-            form = PlainForm(topic, queue_id, settings.body_size_max, append_property_crc=crc)
+            form = PlainForm(
+                topic,
+                queue_id,
+                settings.body_size_max,
+                append_property_crc=crc,
+                uniform_forms=self._uniform_forms,
+            )
         if len(self._queues) >= QUEUES_KNOWN:
             self._queues.clear()
         queue = self._queues[topic, queue_id] = _Queue(config, form)
