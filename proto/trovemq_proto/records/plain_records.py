@@ -10,6 +10,7 @@ more must be uniform (uniform_records.py).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from struct import Struct
 from typing import Final
 
@@ -110,7 +111,7 @@ class PlainForm:
             records = self._read_uniform(data, form)
             if records is not None:
                 return records
-        first = self._read_one(data, 0, total)
+        first = self.read_one(data, 0, total)
         if first is None or size == total:
             return None if first is None else [first]
         if may_be_uniform:
@@ -131,14 +132,15 @@ class PlainForm:
             return None
         rows, position = [first], first.size
         while position < end:
-            row = self._read_one(data, position, end)
+            row = self.read_one(data, position, end)
             if row is None or len(rows) == RECORDS_MAX or row.size * RECORDS_MAX < end:
                 return None
             rows.append(row)
             position += row.size
         return rows
 
-    def _read_one(self, data: memoryview, position: int, end: int) -> RecordFields | None:
+    def read_one(self, data: memoryview, position: int, end: int) -> RecordFields | None:
+        """The plain record at `position`; None if something else is there, or if it passes `end`."""
         if end - position < RECORD_SIZE_MIN:
             return None
         (size, magic, crc, queue_id, sys_flag, born_ms, born_port, consumed, prepared, length) = (
@@ -217,9 +219,34 @@ def patch(
             born_host=born_host,
         )
         return
+    patch_rows(
+        data,
+        records,
+        range(first_queue_offset, first_queue_offset + len(records)),
+        append_property_crc=append_property_crc,
+        physical_offset=physical_offset,
+        store_timestamp=store_timestamp,
+        store_host=store_host,
+        born_host=born_host,
+    )
+
+
+def patch_rows(
+    data: memoryview,
+    rows: Sequence[RecordFields],
+    queue_offsets: Sequence[int],
+    *,
+    append_property_crc: bool,
+    physical_offset: PhysicalOffset,
+    store_timestamp: EpochMs,
+    store_host: bytes,
+    born_host: bytes | None,
+) -> None:
+    """patch() of records that have these queue offsets: of several queues, perhaps."""
+    assert len(store_host) == HOST_SIZE_IPV4, "store host of another form"
+    assert len(queue_offsets) == len(rows), "each record has its queue offset"
     has_form = born_host is not None and len(born_host) == HOST_SIZE_IPV4
-    queue_offset = int(first_queue_offset)
-    for row in records:
+    for row, queue_offset in zip(rows, queue_offsets, strict=True):
         at = row.position
         _OFFSETS.pack_into(data, at + QUEUE_OFFSET_AT, queue_offset, physical_offset + at)
         if has_form:
@@ -229,4 +256,3 @@ def patch(
         if append_property_crc:
             end = at + row.size
             data[end - CRC_PROPERTY_SIZE : end] = record_crc_property(data, at, end)
-        queue_offset += 1

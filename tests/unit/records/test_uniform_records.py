@@ -202,7 +202,7 @@ def test_the_form_of_another_queue_is_not_learnt_again() -> None:
     form = learnt_from(run, "0rders", 0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(UniformForms, "learn", None)
-        patch.setattr(PlainForm, "_read_one", None)
+        patch.setattr(PlainForm, "read_one", None)
         assert read(encoded(run), form) is not None
 
 
