@@ -194,6 +194,11 @@ class RecordColumns:
         """The records' fields, read in plain Python: for small batches."""
         return [self.row(index) for index in range(len(self))]
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether the fields of each record are known: then plain Python is faster for some more."""
+        return "rows" in self.__dict__
+
     def row(self, index: int) -> RecordFields:
         """The fields of one record, read in plain Python."""
         position, size = int(self.positions[index]), int(self.sizes[index])
@@ -413,7 +418,7 @@ class RecordColumns:
         if len(self.positions) == 1:
             row = self.rows[0]
             return bytes(self.data[row.property_position : row.property_position + row.property_size])
-        if len(self) <= SMALL_BATCH_MAX:
+        if len(self) <= SMALL_BATCH_MAX or self.has_rows:
             spans = [(row.property_position, row.property_position + row.property_size) for row in self.rows]
             return b"".join([self.data[start:end] for start, end in spans])
         if self.uniform:

@@ -60,12 +60,13 @@ def tags_codes(batch: RecordColumns) -> NDArray[np.int64]:
     code = _only_tags_code(batch)
     if code is not None:
         return np.full(len(batch), code, np.int64)
-    if len(batch) <= SMALL_BATCH_MAX:
-        return np.array([plain_tags_code(batch, row) for row in batch.rows], np.int64)
+    few = len(batch) <= SMALL_BATCH_MAX
     codes = np.zeros(len(batch), np.int64)
-    unscheduled = _is_unscheduled(batch)
+    unscheduled = (not few or batch.topic is not None or batch.parts is not None) and _is_unscheduled(batch)
     if unscheduled and _TAGS_BEGIN not in batch.property_bytes:
         return codes
+    if few:
+        return np.array([plain_tags_code(batch, row) for row in batch.rows], np.int64)
     uniform = batch.uniform_properties
     if uniform is not None and unscheduled:
         span = uniform.values.get(_TAGS)
