@@ -418,7 +418,7 @@ class RecordColumns:
         if len(self.positions) == 1:
             row = self.rows[0]
             return bytes(self.data[row.property_position : row.property_position + row.property_size])
-        if len(self) <= SMALL_BATCH_MAX or self.has_rows:
+        if len(self) <= SMALL_BATCH_MAX:
             spans = [(row.property_position, row.property_position + row.property_size) for row in self.rows]
             return b"".join([self.data[start:end] for start, end in spans])
         if self.uniform:

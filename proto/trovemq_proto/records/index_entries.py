@@ -60,13 +60,14 @@ def tags_codes(batch: RecordColumns) -> NDArray[np.int64]:
     code = _only_tags_code(batch)
     if code is not None:
         return np.full(len(batch), code, np.int64)
-    few = len(batch) <= SMALL_BATCH_MAX
+    if len(batch) <= SMALL_BATCH_MAX:
+        return np.array([plain_tags_code(batch, row) for row in batch.rows], np.int64)
+    unscheduled = _is_unscheduled(batch)
+    if unscheduled and batch.has_rows:
+        return np.array([_tags_code_of(plain_block(batch, row)) for row in batch.rows], np.int64)
     codes = np.zeros(len(batch), np.int64)
-    unscheduled = (not few or batch.topic is not None or batch.parts is not None) and _is_unscheduled(batch)
     if unscheduled and _TAGS_BEGIN not in batch.property_bytes:
         return codes
-    if few:
-        return np.array([plain_tags_code(batch, row) for row in batch.rows], np.int64)
     uniform = batch.uniform_properties
     if uniform is not None and unscheduled:
         span = uniform.values.get(_TAGS)
@@ -253,19 +254,22 @@ def plain_tags_code(batch: RecordColumns, row: RecordFields) -> int:
 
 def _own_tags_code(batch: RecordColumns, row: RecordFields) -> int:
     """As plain_tags_code(), without a look at the other records."""
-    scheduled = plain_topic(batch, row) == SCHEDULE_TOPIC
     block = plain_block(batch, row)
-    if not scheduled and _TAGS_BEGIN not in block:
-        return 0
-    if not scheduled and (tags := _only_tags(block)):
-        return _tags_hash(tags)
-    properties = parse_properties(block)
-    if scheduled:
+    if plain_topic(batch, row) == SCHEDULE_TOPIC:
         stored = store_timestamp(batch.data, row.position, row.sys_flag)
-        delivered = deliver_time(properties.get(PROPERTY_DELAY), stored)
+        delivered = deliver_time(parse_properties(block).get(PROPERTY_DELAY), stored)
         if delivered is not None:
             return delivered
-    tag = properties.get(PROPERTY_TAGS)
+    return _tags_code_of(block)
+
+
+def _tags_code_of(block: bytes) -> int:
+    """The tagsCode of a record with these properties that has no time of delivery for it."""
+    if _TAGS_BEGIN not in block:
+        return 0
+    if tags := _only_tags(block):
+        return _tags_hash(tags)
+    tag = parse_properties(block).get(PROPERTY_TAGS)
     return java_hash(tag) if tag else 0
 
 
