@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, Literal, Protocol
 
-import numpy as np
-
 from broker.produce.group_commit import GroupCommit, Grown
 from broker.produce.plain_appends import PlainAppends
 from broker.security.creators import present_creator
@@ -23,6 +21,7 @@ from trovemq_proto.records import BLANK_SIZE, RecordBatch, pack_host, validate_b
 from trovemq_proto.records.columns import QueuePart
 from trovemq_proto.records.priority_columns import check_priorities
 from trovemq_proto.records.validate import validate_parts
+from trovemq_store.engine.append_result import FIRST
 from trovemq_store.engine.deduplication import Deduplication
 from trovemq_store.engine.joined_batches import JoinedBatches
 from trovemq_store.engine.message_store import AppendResult, AppendStatus, MessageStore
@@ -34,8 +33,6 @@ from trovemq_store.topics.names import check_topic_name
 from trovemq_store.topics.topics import TopicConfig
 
 Durability = Literal["disk", "memory"]
-_FIRST: Final = np.zeros(1, np.int64)
-_FIRST.flags.writeable = False
 
 # RocketMQ's PutMessageStatus of each refusal (docs/store-format.md, "Put status"); a refusal that is not
 # listed is the message's own fault.
@@ -237,6 +234,15 @@ class Appender:
     def append_joined(self, parts: Sequence[QueuePart], data: bytearray) -> list[AppendResult]:
         """As append() of a batch to each of these queues, all in one run; `data` belongs to the store from
         then on. If it raises TroveError, none of them was written."""
+        if self._accepting:
+            try:
+                plain = self._plain.append_joined(parts, data, self._clock_ms())
+            except TroveError as error:
+                self._note(error)
+                raise
+            if plain is not None:
+                self.appended()
+                return plain
         self.check_accepting()
         configs = [self.topic_for_write(topic, QueueId(queue_id)) for topic, queue_id, _ in parts]
         self._check_size(data)
@@ -381,7 +387,7 @@ def _results_of(run: RunResult, batch: RecordBatch, ends: Sequence[int]) -> list
                 queue_offset,
                 end - first,
                 run.store_host,
-                _FIRST if end - first == 1 else batch.positions[first:end] - begin,
+                FIRST if end - first == 1 else batch.positions[first:end] - begin,
             )
         )
         first = end

@@ -24,8 +24,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
-import numpy as np
-
 from broker.produce.append import Appender
 from broker.produce.choose_queue import QueueChooser
 from broker.produce.group_commit import GroupCommit
@@ -35,7 +33,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.records.columns import QueuePart
-from trovemq_store.engine.message_store import AppendResult
+from trovemq_store.engine.append_result import FIRST, AppendResult
 
 GATHER_TURNS_MAX: Final = 64  # of the event loop
 QUIET_TURNS: Final = 4  # a call needs this many turns from its acceptance to here
@@ -47,8 +45,6 @@ _OF_ONE_SEND: Final = (
     errors.MESSAGE_TYPE_CONFLICT,
 )
 """Errors of one send, which refuse the whole append: then each send is appended by itself."""
-_FIRST: Final = np.zeros(1, np.int64)
-_FIRST.flags.writeable = False
 
 
 class SendOutcome(NamedTuple):
@@ -335,7 +331,7 @@ class Coalescer:
                     queue_offset + first,
                     count,
                     store_host,
-                    _FIRST if count == 1 else positions[first : first + count] - begin,
+                    FIRST if count == 1 else positions[first : first + count] - begin,
                     *_NO_ORIGINALS,
                 )
             )

@@ -25,7 +25,7 @@ from trovemq_proto.records.internal_properties import Writer
 from trovemq_proto.records.layout import HOST_SIZE_IPV4, HOST_SIZE_IPV6
 from trovemq_store.settings import StoreSettings
 
-FORMS_KNOWN: Final = 4_096  # queues and senders whose records' common parts are kept
+FORMS_KNOWN: Final = 16_384  # queues and senders whose records' common parts are kept: about 10 MB at most
 INT32_MIN: Final = -(2**31)
 INT32_MAX: Final = 2**31 - 1
 _NO_BORN_HOST: Final = bytes(HOST_SIZE_IPV4)

@@ -38,7 +38,7 @@ INTERNAL_TOPIC_SIZE_MAX: Final = 255
 NAMESPACE_SIZE_MAX: Final = 127
 ADDRESSES_MAX: Final = 64
 HOST_SIZE_MAX: Final = 255
-NAMES_KEPT: Final = 4_096  # of each kind
+NAMES_KEPT: Final = 16_384  # of each kind: 6 MB at most
 
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _SEPARATOR: Final = "%"

@@ -194,6 +194,11 @@ class RecordColumns:
         """The records' fields, read in plain Python: for small batches."""
         return [self.row(index) for index in range(len(self))]
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether the fields of each record are known: then plain Python is faster for some more."""
+        return "rows" in self.__dict__
+
     def row(self, index: int) -> RecordFields:
         """The fields of one record, read in plain Python."""
         position, size = int(self.positions[index]), int(self.sizes[index])
@@ -319,27 +324,33 @@ class RecordColumns:
         """The topic of all records, or None when they have several."""
         if self.topic is not None or not len(self):
             return self.topic
-        size = int(self.topic_sizes[0])
-        if size > TOPIC_SIZE_MAX_V2 or (self.topic_sizes != size).any():
-            return None
-        names = self.bytes_at(self.topic_positions, size)
-        if (names != names[0]).any():
+        names = self.topic_rows
+        if names is None or (names != names[0]).any():
             return None
         return bytes(names[0]).decode("utf-8", "replace")
 
     @cached_property
+    def topic_rows(self) -> NDArray[np.uint8] | None:
+        """uint8[n, size]: the bytes of the topics; None if they have several sizes, or one that no topic
+        has."""
+        sizes = self.topic_sizes
+        size = int(sizes[0])
+        if size > TOPIC_SIZE_MAX_V2 or (sizes != size).any():
+            return None
+        return self.bytes_at(self.topic_positions, size)
+
+    @cached_property
     def topics(self) -> list[str]:
         """The topic of each record."""
-        if self.only_topic is not None:
-            return [self.only_topic] * len(self)
-        names: dict[bytes, str] = {}
-        topics = []
-        for raw in self.slices(self.topic_positions, self.topic_positions + self.topic_sizes):
-            name = bytes(raw)
-            if name not in names:
-                names[name] = name.decode("utf-8", "replace")
-            topics.append(names[name])
-        return topics
+        if self.only_topic is not None or not len(self):
+            return [self.only_topic or ""] * len(self)
+        rows = self.topic_rows
+        if rows is None:
+            raw = [*map(bytes, self.slices(self.topic_positions, self.topic_positions + self.topic_sizes))]
+        else:
+            raw = np.ascontiguousarray(rows).view(f"V{rows.shape[1]}")[:, 0].tolist()
+        names = {name: name.decode("utf-8", "replace") for name in set(raw)}
+        return [names[name] for name in raw]
 
     def topic_groups(self) -> list[tuple[str, Int64s]]:
         """(topic, indexes of its records) for each topic, in the order of first appearance."""

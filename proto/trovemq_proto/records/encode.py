@@ -6,7 +6,8 @@ broker's own fields (offsets, store time, store host) are zero until patch_batch
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from struct import Struct
 
 from zlib_ng.zlib_ng import crc32
@@ -93,6 +94,8 @@ class SingleRecords:
     Raises TroveError TOPIC_ILLEGAL.
     """
 
+    __slots__ = ("_end", "_hosts", "_magic", "_offsets", "_pack", "_queue_id", "_size", "_topic")
+
     def __init__(
         self, topic: str, queue_id: int, *, born_host: bytes, store_host: bytes, append_property_crc: bool
     ) -> None:
@@ -108,7 +111,7 @@ class SingleRecords:
         )
         self._magic, self._queue_id = same[4:8], same[12:16]
         self._offsets, self._hosts = same[20:40], same[48:-4]  # with the constant fields after them
-        self._pack = Struct(f">i4si4si20sq{len(self._hosts)}si").pack
+        self._pack = _head_packer(len(self._hosts))
 
     def encode(self, body: bytes, block: bytes, born_timestamp: int, flag: int = 0) -> bytes:
         """One record; `block`: its encoded properties. Raises TroveError PROPERTIES_SIZE_EXCEEDED."""
@@ -139,6 +142,12 @@ class SingleRecords:
         )
         pieces += (head, body, self._topic, block_size.to_bytes(2), block)
         return size
+
+
+@lru_cache
+def _head_packer(hosts_size: int) -> Callable[..., bytes]:
+    """Packs a header, of whose hosts and the fields between them there are so many bytes."""
+    return Struct(f">i4si4si20sq{hosts_size}si").pack
 
 
 def blank_record(remaining: int) -> bytes:

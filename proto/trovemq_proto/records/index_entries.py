@@ -62,8 +62,10 @@ def tags_codes(batch: RecordColumns) -> NDArray[np.int64]:
         return np.full(len(batch), code, np.int64)
     if len(batch) <= SMALL_BATCH_MAX:
         return np.array([plain_tags_code(batch, row) for row in batch.rows], np.int64)
-    codes = np.zeros(len(batch), np.int64)
     unscheduled = _is_unscheduled(batch)
+    if unscheduled and batch.has_rows:
+        return np.array([_tags_code_of(plain_block(batch, row)) for row in batch.rows], np.int64)
+    codes = np.zeros(len(batch), np.int64)
     if unscheduled and _TAGS_BEGIN not in batch.property_bytes:
         return codes
     uniform = batch.uniform_properties
@@ -134,27 +136,40 @@ def _uniform_hashes(
     batch: RecordColumns, uniform: UniformProperties, tags: bool
 ) -> NDArray[np.uint32] | None:
     """uint32[m, k]: k hashes of each row; None if the records are not alike enough."""
-    if batch.only_topic is None:
-        return None
-    spans: list[tuple[Span, str]] = []
+    key_prefixes = _key_prefixes(batch)
+    if len(key_prefixes) > 1 and uniform.odd:
+        key_prefixes = key_prefixes[uniform.records]
+    spans: list[tuple[Span, NDArray[np.uint32]]] = []
     if _UNIQ_KEY in uniform.values:
-        spans.append((uniform.values[_UNIQ_KEY], "#"))
+        spans.append((uniform.values[_UNIQ_KEY], key_prefixes))
     if _KEYS in uniform.values:
         words = uniform.words(uniform.values[_KEYS])
         if words is None:
             return None
-        spans += [(word, "#") for word in words]
+        spans += [(word, key_prefixes) for word in words]
     if tags and _TAGS in uniform.values:
-        spans.append((uniform.values[_TAGS], f"#{_TAG_MARK}"))
+        spans.append((uniform.values[_TAGS], _tag_prefixes(key_prefixes)))
     if not all(uniform.is_ascii(span) for span, _ in spans):
         return None
     if batch.sys_flags[0] & SYS_FLAG_TRANSACTION_MASK == SYS_FLAG_TRANSACTION_ROLLBACK:
         spans = []
     hashes = np.empty((len(uniform.rows), len(spans)), np.uint32)
-    for column, (span, separator) in enumerate(spans):
-        prefix = java_hash(batch.only_topic + separator) * int(POWERS[span.end - span.start])
-        hashes[:, column] = _column_hashes(uniform, span) + np.uint32(prefix & 0xFFFFFFFF)
+    for column, (span, prefixes) in enumerate(spans):
+        hashes[:, column] = _column_hashes(uniform, span) + prefixes * POWERS[span.end - span.start]
     return hashes
+
+
+def _key_prefixes(batch: RecordColumns) -> NDArray[np.uint32]:
+    """The hash of `topic#` of each record; of all of them, if they have one topic."""
+    if batch.only_topic is not None:
+        return np.array([prefix_hash(batch.only_topic)], np.uint32)
+    return np.fromiter(map(prefix_hash, batch.topics), np.uint32, len(batch))
+
+
+def _tag_prefixes(key_prefixes: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """The hashes of `topic#T#`."""
+    prefixes: NDArray[np.uint32] = key_prefixes * POWERS[len(_TAG_MARK)] + np.uint32(java_hash(_TAG_MARK))
+    return prefixes
 
 
 def _column_hashes(uniform: UniformProperties, span: Span) -> NDArray[np.uint32]:
@@ -163,7 +178,7 @@ def _column_hashes(uniform: UniformProperties, span: Span) -> NDArray[np.uint32]
 
 def _scanned_entries(batch: RecordColumns, tags: bool) -> IndexEntries:
     key_prefixes = np.fromiter(map(prefix_hash, batch.topics), np.uint32, len(batch))
-    tag_prefixes = key_prefixes * POWERS[len(_TAG_MARK)] + np.uint32(java_hash(_TAG_MARK))
+    tag_prefixes = _tag_prefixes(key_prefixes)
     parts = [_scan_entries(scan, key_prefixes, tag_prefixes, tags) for scan in batch.property_scans]
     records = np.concatenate([part.record_index for part in parts])
     hashes = np.concatenate([part.hashes for part in parts])
@@ -239,19 +254,22 @@ def plain_tags_code(batch: RecordColumns, row: RecordFields) -> int:
 
 def _own_tags_code(batch: RecordColumns, row: RecordFields) -> int:
     """As plain_tags_code(), without a look at the other records."""
-    scheduled = plain_topic(batch, row) == SCHEDULE_TOPIC
     block = plain_block(batch, row)
-    if not scheduled and _TAGS_BEGIN not in block:
-        return 0
-    if not scheduled and (tags := _only_tags(block)):
-        return _tags_hash(tags)
-    properties = parse_properties(block)
-    if scheduled:
+    if plain_topic(batch, row) == SCHEDULE_TOPIC:
         stored = store_timestamp(batch.data, row.position, row.sys_flag)
-        delivered = deliver_time(properties.get(PROPERTY_DELAY), stored)
+        delivered = deliver_time(parse_properties(block).get(PROPERTY_DELAY), stored)
         if delivered is not None:
             return delivered
-    tag = properties.get(PROPERTY_TAGS)
+    return _tags_code_of(block)
+
+
+def _tags_code_of(block: bytes) -> int:
+    """The tagsCode of a record with these properties that has no time of delivery for it."""
+    if _TAGS_BEGIN not in block:
+        return 0
+    if tags := _only_tags(block):
+        return _tags_hash(tags)
+    tag = parse_properties(block).get(PROPERTY_TAGS)
     return java_hash(tag) if tag else 0
 
 

@@ -10,6 +10,7 @@ more must be uniform (uniform_records.py).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from struct import Struct
 from typing import Final
 
@@ -38,7 +39,7 @@ from trovemq_proto.records.layout import (
 )
 from trovemq_proto.records.priorities import PROPERTY_PRIORITY
 from trovemq_proto.records.record_crc import DIGITS_AT, looks_like_record_crc, record_crc_property
-from trovemq_proto.records.uniform_records import UniformForm, UniformRecords, patch_uniform, uniform_form
+from trovemq_proto.records.uniform_records import UniformForm, UniformForms, UniformRecords, patch_uniform
 from trovemq_proto.records.validate import BORN_TIMESTAMP_MAX, PORT_MAX
 
 PROPERTIES_SIZE_MAX_PLAIN: Final = 511
@@ -69,10 +70,24 @@ _TIMER, _GROUP, _PRIORITY = (
 class PlainForm:
     """The values that every plain record of one queue has.
 
-    append_property_crc: a CRC property at the end of its properties, which patch() fills.
+    append_property_crc: a CRC property at the end of its properties, which patch() fills. uniform_forms:
+    shared by forms with the same body_size_max; the forms of many records, of whichever queue.
     """
 
-    def __init__(self, topic: str, queue_id: int, body_size_max: int, *, append_property_crc: bool) -> None:
+    __slots__ = (
+        *("_append_property_crc", "_body_size_max", "_magic", "_queue_id", "_rest_size"),
+        *("_topic_field", "_topic_size", "_uniform", "_uniform_forms"),
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        queue_id: int,
+        body_size_max: int,
+        *,
+        append_property_crc: bool,
+        uniform_forms: UniformForms | None = None,
+    ) -> None:
         magic = magic_of_topic(topic)
         self._magic: Final = magic - (1 << 32)
         self._queue_id: Final = queue_id
@@ -81,27 +96,35 @@ class PlainForm:
         self._topic_field: Final = topic_field(topic, magic)
         self._topic_size: Final = len(topic.encode())
         self._rest_size: Final = BODY_AT + len(self._topic_field) + 2
-        self._uniform: UniformForm | None = None
+        self._uniform_forms: Final = UniformForms() if uniform_forms is None else uniform_forms
+        self._uniform: UniformForm | None = None  # of the last records of this queue
 
     def read(self, data: memoryview) -> PlainRecords | None:
         """The plain records that fill `data`; None if something else does, or if more than RECORDS_MAX do
         and are not uniform."""
-        total = len(data)
-        known = self._uniform
-        if known is not None and total >= known.first.size * UNIFORM_MIN:
-            records = known.read(data)
+        total, size = len(data), int.from_bytes(data[:4])  # of all records, and of the first one
+        may_be_uniform = self._append_property_crc and 0 < size * UNIFORM_MIN <= total and not total % size
+        if may_be_uniform:
+            form = self._uniform
+            if form is None or form.first.size != size:
+                form = self._uniform_forms.get(size, self._topic_size)
+            records = self._read_uniform(data, form)
             if records is not None:
                 return records
-        first = self._read_one(data, 0, total)
-        if first is None or first.size == total:
+        first = self.read_one(data, 0, total)
+        if first is None or size == total:
             return None if first is None else [first]
-        if self._append_property_crc and first.size * UNIFORM_MIN <= total and total % first.size == 0:
-            form = uniform_form(data, first)
-            records = None if form is None else form.read(data)
+        if may_be_uniform:
+            records = self._read_uniform(data, self._uniform_forms.learn(data, first))
             if records is not None:
-                self._uniform = form
                 return records
         return self._read_few(data, first)
+
+    def _read_uniform(self, data: memoryview, form: UniformForm | None) -> UniformRecords | None:
+        records = None if form is None else form.read(data, self._queue_id, self._topic_field)
+        if records is not None:
+            self._uniform = form
+        return records
 
     def _read_few(self, data: memoryview, first: RecordFields) -> list[RecordFields] | None:
         end = len(data)
@@ -109,14 +132,15 @@ class PlainForm:
             return None
         rows, position = [first], first.size
         while position < end:
-            row = self._read_one(data, position, end)
+            row = self.read_one(data, position, end)
             if row is None or len(rows) == RECORDS_MAX or row.size * RECORDS_MAX < end:
                 return None
             rows.append(row)
             position += row.size
         return rows
 
-    def _read_one(self, data: memoryview, position: int, end: int) -> RecordFields | None:
+    def read_one(self, data: memoryview, position: int, end: int) -> RecordFields | None:
+        """The plain record at `position`; None if something else is there, or if it passes `end`."""
         if end - position < RECORD_SIZE_MIN:
             return None
         (size, magic, crc, queue_id, sys_flag, born_ms, born_port, consumed, prepared, length) = (
@@ -195,9 +219,34 @@ def patch(
             born_host=born_host,
         )
         return
+    patch_rows(
+        data,
+        records,
+        range(first_queue_offset, first_queue_offset + len(records)),
+        append_property_crc=append_property_crc,
+        physical_offset=physical_offset,
+        store_timestamp=store_timestamp,
+        store_host=store_host,
+        born_host=born_host,
+    )
+
+
+def patch_rows(
+    data: memoryview,
+    rows: Sequence[RecordFields],
+    queue_offsets: Sequence[int],
+    *,
+    append_property_crc: bool,
+    physical_offset: PhysicalOffset,
+    store_timestamp: EpochMs,
+    store_host: bytes,
+    born_host: bytes | None,
+) -> None:
+    """patch() of records that have these queue offsets: of several queues, perhaps."""
+    assert len(store_host) == HOST_SIZE_IPV4, "store host of another form"
+    assert len(queue_offsets) == len(rows), "each record has its queue offset"
     has_form = born_host is not None and len(born_host) == HOST_SIZE_IPV4
-    queue_offset = int(first_queue_offset)
-    for row in records:
+    for row, queue_offset in zip(rows, queue_offsets, strict=True):
         at = row.position
         _OFFSETS.pack_into(data, at + QUEUE_OFFSET_AT, queue_offset, physical_offset + at)
         if has_form:
@@ -207,4 +256,3 @@ def patch(
         if append_property_crc:
             end = at + row.size
             data[end - CRC_PROPERTY_SIZE : end] = record_crc_property(data, at, end)
-        queue_offset += 1

@@ -18,6 +18,7 @@ from trovemq_proto.records.record_crcs import damaged_records
 _TOTAL_SIZE: Final = Struct(">i")
 _DOUBTFUL: Final = np.array([byte == ord(".") or not is_plausible_topic(chr(byte)) for byte in range(256)])
 """Bytes that no topic's name may have, and the dot, of which alone a name may not consist."""
+_PLAIN: Final = bytes(np.flatnonzero(~_DOUBTFUL).tolist())
 _ALIKE_MIN: Final = 8
 """After this many consecutive records of one size, the next ones are examined together."""
 
@@ -103,6 +104,9 @@ def _implausible_topics(batch: RecordBatch) -> NDArray[np.bool_]:
     """is_plausible_topic of each record, negated; a name is decoded only if it has a doubtful byte."""
     if batch.only_topic is not None:
         return np.full(len(batch), not is_plausible_topic(batch.only_topic))
+    rows = batch.topic_rows
+    if rows is not None and rows.size and not rows.tobytes().translate(None, _PLAIN):
+        return np.zeros(len(batch), np.bool_)
     sizes, ends = batch.topic_sizes, np.cumsum(batch.topic_sizes)
     places = np.arange(int(ends[-1])) + np.repeat(batch.topic_positions - (ends - sizes), sizes)
     doubtful_bytes = np.flatnonzero(_DOUBTFUL[batch.array[places]])

@@ -47,6 +47,7 @@ from trovemq_proto.records.validate import BORN_TIMESTAMP_MAX, PORT_MAX
 
 _NAME_END: Final = bytes([NAME_END])
 _VALUE_END: Final = bytes([VALUE_END])
+FORMS_KNOWN: Final = 1_024  # about 2 MB at most
 _INTERNAL: Final = INTERNAL_PREFIX.encode()
 _SAME: Final = 0xFF
 """In a mask: the byte is that of the record that was checked by itself."""
@@ -80,32 +81,45 @@ _HEAD_MASK: Final = _head_mask()
 
 
 class UniformForm:
-    """The bytes that records have like `first`, a plain record at the begin of `data`. Nothing else is kept
-    of it, so that one form serves for many batches."""
+    """The bytes that records have like `first`, a plain record at the begin of `data`, but for its queue id
+    and its topic. Nothing else is kept of it, so that one form serves for many batches, and for all queues
+    whose topics have names of one length."""
+
+    __slots__ = ("_head_begin", "_head_end", "_properties", "_tail_at", "_tail_mask", "first")
 
     def __init__(self, data: memoryview, first: RecordFields) -> None:
         assert first.position == 0, "the first record begins the buffer"
         self.first: Final = first
+        head = (np.frombuffer(data[:BODY_AT], np.uint8) & _HEAD_MASK).tobytes()
+        self._head_begin: Final = head[:QUEUE_ID_AT]
+        self._head_end: Final = head[FLAG_AT:]
         self._tail_at: Final = first.body_position + first.body_size
-        block = bytes(data[first.property_position : first.size])
-        before = first.property_position - self._tail_at
-        self._tail_mask: Final = np.array([_SAME] * before + _block_mask(block), np.uint8)
-        self._head: Final = (np.frombuffer(data[:BODY_AT], np.uint8) & _HEAD_MASK).tobytes()
-        tail = np.frombuffer(data[self._tail_at : first.size], np.uint8)
-        assert len(tail) == len(self._tail_mask), "each byte after the body has its place in the mask"
-        self._tail: Final = (tail & self._tail_mask).tobytes()
+        # The topic with its length before it, the length of the properties, the properties.
+        length_at = first.property_position - 2
+        properties = bytes(data[length_at : first.size])
+        mask = b"\xff\xff" + _block_mask(properties[2:])
+        assert len(mask) == len(properties), "each byte of the properties has its place in the mask"
+        self._properties: Final = (
+            np.frombuffer(properties, np.uint8) & np.frombuffer(mask, np.uint8)
+        ).tobytes()
+        self._tail_mask: Final = np.frombuffer(b"\xff" * (length_at - self._tail_at) + mask, np.uint8)
 
-    def read(self, data: memoryview) -> UniformRecords | None:
-        """The records, if all that fill `data` are of this form."""
+    def read(self, data: memoryview, queue_id: int, topic_field: bytes) -> UniformRecords | None:
+        """The records of this queue, if all that fill `data` are of this form. topic_field: as encode.py's;
+        as long as that of the first record."""
         size, total = self.first.size, len(data)
         count, rest = divmod(total, size)
-        if rest or data[:4] != self._head[:4]:
+        if rest or data[:4] != self._head_begin[:4]:
             return None
+        assert count > 0, "a record begins the buffer"
+        head = self._head_begin + queue_id.to_bytes(4, signed=True) + self._head_end
+        tail = topic_field + self._properties
+        assert len(tail) == size - self._tail_at, "a topic of the same length"
         heads = strided_rows(data, 0, count, BODY_AT, size)
-        if (heads & _HEAD_MASK).tobytes() != self._head * count:
+        if (heads & _HEAD_MASK).tobytes() != head * count:
             return None
-        tails = strided_rows(data, self._tail_at, count, size - self._tail_at, size)
-        if (tails & self._tail_mask).tobytes() != self._tail * count:
+        tails = strided_rows(data, self._tail_at, count, len(tail), size)
+        if (tails & self._tail_mask).tobytes() != tail * count:
             return None
         values = (tails | self._tail_mask).tobytes()
         if _NAME_END in values or _VALUE_END in values or _INTERNAL in values:
@@ -117,19 +131,34 @@ class UniformForm:
         return UniformRecords(self.first, count)
 
 
-def uniform_form(data: memoryview, first: RecordFields) -> UniformForm | None:
-    """The form of records like `first`; None if its time of birth does not bound the others'."""
-    born_ms = int.from_bytes(data[BORN_TIMESTAMP_AT : BORN_TIMESTAMP_AT + 8])
-    return UniformForm(data, first) if born_ms >> _BORN_LOW_BITS < _BORN_HIGH_END else None
+class UniformForms:
+    """The forms that were learnt last, for all queues of a store. By the sizes of a record and of its topic,
+    which decide where most of its parts lie; of forms with the same sizes the last one is kept."""
+
+    def __init__(self) -> None:
+        self._forms: dict[tuple[int, int], UniformForm] = {}
+
+    def get(self, record_size: int, topic_size: int) -> UniformForm | None:
+        return self._forms.get((record_size, topic_size))
+
+    def learn(self, data: memoryview, first: RecordFields) -> UniformForm | None:
+        """The form of records like `first`; None if its time of birth does not bound the others'."""
+        born_ms = int.from_bytes(data[BORN_TIMESTAMP_AT : BORN_TIMESTAMP_AT + 8])
+        if born_ms >> _BORN_LOW_BITS >= _BORN_HIGH_END:
+            return None
+        if len(self._forms) >= FORMS_KNOWN:
+            self._forms.clear()
+        form = self._forms[first.size, first.topic_size] = UniformForm(data, first)
+        return form
 
 
-def _block_mask(block: bytes) -> list[int]:
+def _block_mask(block: bytes) -> bytes:
     """Of a property block: 0 for each byte of a value."""
-    mask: list[int] = []
+    pieces = []
     for piece in block.split(_VALUE_END):
         name, separator, value = piece.partition(_NAME_END)
-        mask += [_SAME] * len(name + separator) + [0] * len(value) + [_SAME]
-    return mask[:-1]  # after the last piece nothing ends
+        pieces.append(b"\xff" * len(name + separator) + bytes(len(value)))
+    return b"\xff".join(pieces)
 
 
 def patch_uniform(

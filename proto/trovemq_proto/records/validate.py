@@ -54,7 +54,7 @@ SYS_FLAGS_ALLOWED: Final = (
 BORN_TIMESTAMP_MAX: Final = 253_402_300_799_999
 """The end of the year 9999: the last that protobuf's Timestamp, and Spark, have."""
 PORT_MAX: Final = 65_535
-EXPECTED_KNOWN: Final = 1_024  # queues of which the values are kept
+EXPECTED_KNOWN: Final = 16_384  # queues of which the values are kept: 7 MB at most
 
 
 def validate_batch(
@@ -172,6 +172,8 @@ def _split(data: Buffer, topic: str | None) -> RecordBatch:
 
 class Expected:
     """The values that each record of a batch must have."""
+
+    __slots__ = ("append_property_crc", "body_size_max", "magic", "queue_id", "store_host_flag", "topic")
 
     def __init__(
         self,

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset, QueueOffset
+from trovemq_proto.records.columns import QueuePart
+from trovemq_proto.records.fields import RecordFields
 from trovemq_proto.records.ids import encode_offset_msg_id
 from trovemq_store.index.trees.producers import Gap
 from trovemq_store.index.trees.unique_ids import Place
@@ -19,6 +21,9 @@ from trovemq_store.log.commit_log import AppendStatus
 _NO_PLACES: Final[Mapping[int, Place]] = {}
 _NO_GAPS: Final[Mapping[int, Gap]] = {}
 
+FIRST: Final = np.zeros(1, np.int64)
+"""The positions of one record."""
+FIRST.flags.writeable = False
 _Row = TypeVar("_Row")
 
 
@@ -122,6 +127,40 @@ def _shares(rows: Mapping[int, _Row], ends: Sequence[int]) -> Iterator[dict[int,
     for first, end in pairwise(ends):
         own = indexes[bisect_left(indexes, first) : bisect_left(indexes, end)]
         yield {index - first: rows[index] for index in own}
+
+
+def results_of_parts(
+    parts: Sequence[QueuePart],
+    rows: Sequence[RecordFields],
+    queue_offsets: Sequence[int],
+    physical_offset: PhysicalOffset,
+    store_timestamp: EpochMs,
+    store_host: bytes,
+) -> list[AppendResult]:
+    """The result of each part of a run that begins at physical_offset; rows, queue_offsets: of all records,
+    one part after the other."""
+    assert len(queue_offsets) == len(rows), "each record has its queue offset"
+    results, index = [], 0
+    for _, _, count in parts:
+        begin = rows[index].position
+        last = rows[index + count - 1]
+        results.append(
+            AppendResult(
+                AppendStatus.PUT_OK,
+                PhysicalOffset(physical_offset + begin),
+                last.position + last.size - begin,
+                store_timestamp,
+                QueueOffset(queue_offsets[index]),
+                count,
+                store_host,
+                FIRST
+                if count == 1
+                else np.array([row.position - begin for row in rows[index : index + count]], np.int64),
+            )
+        )
+        index += count
+    assert index == len(rows), "each record has its part"
+    return results
 
 
 def only_duplicates(

@@ -8,17 +8,19 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records.batch import RecordBatch
+from trovemq_proto.records.columns import QueuePart
+from trovemq_proto.records.fields import RecordFields
 from trovemq_proto.records.hosts import pack_host
 from trovemq_proto.records.patch import patch_batch
-from trovemq_proto.records.plain_records import PROPERTIES_SIZE_MAX_PLAIN, PlainRecords, patch
+from trovemq_proto.records.plain_records import PROPERTIES_SIZE_MAX_PLAIN, PlainRecords, patch, patch_rows
 from trovemq_proto.records.uniform_records import UniformRecords
-from trovemq_store.engine.append_result import AppendResult
+from trovemq_store.engine.append_result import AppendResult, results_of_parts
 from trovemq_store.engine.disk_reserve import DiskReserve
 from trovemq_store.engine.joined_batches import JoinedBatches
 from trovemq_store.engine.opening import IndexFileNames, OpenedStore
@@ -121,18 +123,11 @@ class StoreAppending(StoreReading):
 
         TroveError UNKNOWN_ERROR, DISK_FULL, STORE_FAILED, as append().
         """
-        log, size = self._log, len(data)
+        size = len(data)
         first = self._next_offsets.get((topic, queue_id))
-        if (
-            first is None
-            or self._marked_failed
-            or self.files.sync_failure is not None
-            or self.reserve.refuses
-            or self._dispatcher.pending_bytes > self.settings.undispatched_bytes_max
-            or not log.has_space(size)
-        ):
+        if first is None or not self._takes_at_once(size):
             return None
-        physical_offset = log.end
+        physical_offset = self._log.end
         timestamp = self._next_timestamp(now_ms)
         patch(
             data,
@@ -162,6 +157,54 @@ class StoreAppending(StoreReading):
             count,
             self._store_host,
             batch.positions,
+        )
+
+    def append_plain_parts(
+        self, data: memoryview, rows: list[RecordFields], parts: Sequence[QueuePart], now_ms: EpochMs
+    ) -> list[AppendResult] | None:
+        """append_plain() of records of several queues, as append_run() appends them: those of each part, one
+        part after the other. The result of each part; None as append_plain().
+
+        TroveError as append_plain().
+        """
+        if not self._takes_at_once(len(data)):
+            return None
+        queue_offsets: list[int] = []
+        next_offsets: dict[tuple[str, QueueId], QueueOffset] = {}
+        for topic, queue_id, count in parts:
+            queue = (topic, QueueId(queue_id))
+            first = self._next_offsets.get(queue)
+            if first is None:
+                return None
+            queue_offsets += range(first, first + count)
+            next_offsets[queue] = QueueOffset(first + count)
+        assert len(next_offsets) == len(parts), "a queue has one part"
+        assert len(queue_offsets) == len(rows), "each record has its part"
+        physical_offset = self._log.end
+        timestamp = self._next_timestamp(now_ms)
+        patch_rows(
+            data,
+            rows,
+            queue_offsets,
+            append_property_crc=self.settings.append_property_crc,
+            physical_offset=physical_offset,
+            store_timestamp=timestamp,
+            store_host=self._store_host,
+            born_host=None,
+        )
+        batch = RecordBatch.of_rows(data, rows, None)
+        batch.parts = parts
+        self._write_checked(data, batch, physical_offset, timestamp, next_offsets)
+        return results_of_parts(parts, rows, queue_offsets, physical_offset, timestamp, self._store_host)
+
+    def _takes_at_once(self, size: int) -> bool:
+        """Whether so many bytes can be appended, and nothing but that is to be done."""
+        return not (
+            self._marked_failed
+            or self.files.sync_failure is not None
+            or self.reserve.refuses
+            or self._dispatcher.pending_bytes > self.settings.undispatched_bytes_max
+            or not self._log.has_space(size)
         )
 
     def append_run(self, run: TransactionRun | JoinedBatches, now_ms: EpochMs) -> RunResult:

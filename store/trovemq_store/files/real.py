@@ -171,7 +171,7 @@ class RealFile:
             yield start, end
 
     def write(self, offset: int, data: Buffer) -> None:
-        view = memoryview(data).cast("B")
+        view = data if isinstance(data, bytes) else memoryview(data).cast("B")
         assert offset >= 0, "a write begins in its file"
         assert offset + len(view) <= self._size, "a write ends in its file"
         end = offset + len(view)

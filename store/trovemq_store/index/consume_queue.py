@@ -41,6 +41,7 @@ from trovemq_store.files.files import File, FileSystem
 from trovemq_store.index.dirty_files import DirtyFiles
 from trovemq_store.index.open_files import OpenFiles
 from trovemq_store.index.short_queue import read_short_queue
+from trovemq_store.index.valid_units import valid_prefix
 from trovemq_store.settings import CONSUME_QUEUE_UNIT_SIZE
 
 UNIT_SIZE: Final = CONSUME_QUEUE_UNIT_SIZE
@@ -97,6 +98,7 @@ class ConsumeQueue:
         self._first_physical = PhysicalOffset(-1)  # of the first unit, where it is known without reading
         self._known = _NOTHING_KNOWN  # a unit that is known without reading: set whole, for other threads
         self._measured: tuple[QueueTrim, ConsumeQueue] | None = None
+        self._last_path = (-1, "")  # with the file's base: set whole, for other threads
 
     @property
     def min_offset(self) -> QueueOffset:
@@ -446,7 +448,7 @@ class ConsumeQueue:
         units = self._units_before_hole(base)
         count = bisect_left(range(len(units)), 1, key=lambda n: int(units["size"][n] <= 0))
         tail = units[max(0, count - _CHECKED_UNITS) : count]
-        if _valid_prefix(tail, _OFFSET_MAX, 0)[0] < len(tail):
+        if valid_prefix(tail, _OFFSET_MAX, 0)[0] < len(tail):
             count = self._valid_count(base, _OFFSET_MAX)
             self._end = _offset_at(base, count)
             self._zero_behind_end()
@@ -474,7 +476,7 @@ class ConsumeQueue:
         start, lowest = 0, 0
         while start < len(units):
             piece = units[start : start + _SCANNED_UNITS]
-            count, lowest = _valid_prefix(piece, physical_offset, lowest)
+            count, lowest = valid_prefix(piece, physical_offset, lowest)
             start += count
             if count < len(piece):
                 break
@@ -494,7 +496,11 @@ class ConsumeQueue:
 
     # --- files --------------------------------------------------------------------------------------
     def _path(self, base: int) -> str:
-        return f"{self._directory}/{base:020d}"
+        known, path = self._last_path
+        if base != known:
+            path = f"{self._directory}/{base:020d}"
+            self._last_path = (base, path)
+        return path
 
     def _place(self, offset: QueueOffset) -> tuple[int, int]:
         position = offset * UNIT_SIZE
@@ -586,15 +592,3 @@ class ConsumeQueue:
 def _offset_at(base: int, count: int = 0) -> QueueOffset:
     """The offset of unit `count` of the file that begins at byte `base` of the queue."""
     return QueueOffset(base // UNIT_SIZE + count)
-
-
-def _valid_prefix(units: NDArray[np.void], physical_offset: PhysicalOffset, lowest: int) -> tuple[int, int]:
-    """How many units, from the first, are valid: written, of records below physical_offset, each after the
-    one before (the first at or after `lowest`). And where the last of these records ends."""
-    physical = units["physical_offset"].astype(np.int64)
-    sizes = units["size"].astype(np.int64)
-    blank = sizes == BLANK_SIZE
-    ends = np.maximum.accumulate(np.r_[lowest, np.where(blank, 0, physical + sizes)])
-    valid = (sizes > 0) & (blank | ((physical >= ends[:-1]) & (physical < physical_offset)))
-    count = len(units) if valid.all() else int(valid.argmin())
-    return count, int(ends[count])

@@ -193,7 +193,7 @@ class ConsumeQueues:
             return
         if self._apply_next(batch):
             return
-        if len(batch.records) <= SMALL_BATCH_MAX:
+        if len(batch.records) <= SMALL_BATCH_MAX or batch.records.has_rows:
             runs = self._runs_of_few(batch)
         else:
             runs = self._runs_of_parts(batch)
@@ -202,7 +202,7 @@ class ConsumeQueues:
         # A batch may be a transaction: none of its queues shows it before all of them have it.
         together = len({id(queue) for queue, _, _ in runs}) == len(runs)
         for queue, offset, units in runs:
-            if queue.has_units and offset > queue.max_offset:
+            if offset > queue.max_offset and queue.has_units:
                 self._note_gap(queue, offset)
             queue.write(offset, units)
             if not together:
@@ -373,20 +373,19 @@ class ConsumeQueues:
             (queue_id,) = _QUEUE_ID.unpack_from(data, rows[0].position + QUEUE_ID_AT)
             parts = (QueuePart(records.topic, queue_id, len(rows)),)
         found: list[_Run] = []
-        left = iter(rows)
+        left = zip(rows, records.tags_codes().tolist(), strict=True)
         for topic, queue_id, count in parts:
             queue = self.get(topic, QueueId(queue_id))
             if queue is None or not queue.has_units:
                 return None
             begin = queue.max_offset
-            units = bytearray()
-            for offset, row in zip(range(begin, begin + count), left, strict=False):
-                (own_id,) = _QUEUE_ID.unpack_from(data, row.position + QUEUE_ID_AT)
-                (own_offset,) = _QUEUE_OFFSET.unpack_from(data, row.position + QUEUE_OFFSET_AT)
-                if (own_id, own_offset) != (queue_id, offset) or row.sys_flag & SYS_FLAG_TRANSACTION_MASK:
+            units = b""
+            for offset, (row, code) in zip(range(begin, begin + count), left, strict=False):
+                place = _QUEUE_PLACE.unpack_from(data, row.position + QUEUE_ID_AT)
+                if place != (queue_id, offset) or row.sys_flag & SYS_FLAG_TRANSACTION_MASK:
                     return None
-                units += _UNIT.pack(at + row.position, row.size, plain_tags_code(records, row))
-            found.append((queue, begin, bytes(units)))
+                units += _UNIT.pack(at + row.position, row.size, code)
+            found.append((queue, begin, units))
         return found
 
     def _runs_of_parts(self, batch: DispatchBatch) -> list[_Run] | None:

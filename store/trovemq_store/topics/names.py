@@ -64,7 +64,7 @@ SYSTEM_GROUPS: Final = frozenset(
 )
 
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
-NAMES_KNOWN: Final = 4_096  # of topics, that were checked and are legal
+NAMES_KNOWN: Final = 16_384  # of topics, that were checked and are legal: 4 MB at most
 _PRINTED_SIZE_MAX: Final = 160  # an error message never repeats a whole hostile name
 
 

@@ -12,11 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.produce import plain_appends
+from broker.produce.plain_appends import PART_MAX
 from tests.support.engine import BORN_HOST, SMALL_SYNC, flush
 from tests.unit.produce.test_append import Bench, record
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId, QueueOffset
+from trovemq_proto.records.columns import QueuePart
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.memory import MemoryFileSystem
@@ -58,6 +60,19 @@ uniform = st.tuples(
     st.integers(0, 9_000),
     st.sampled_from([0, 0, 0, 1, 0x80, 0xFF]),
 )
+PLAIN_QUEUES = [(topic, queue_id) for topic in ("orders", "anything") for queue_id in range(4)]
+few_records = st.lists(st.sampled_from(RECORDS[:3]), min_size=1, max_size=3)
+sent_to = st.tuples(few_records | few_records | st.just([{}] * (PART_MAX + 1)), st.integers(0, 90))
+joined = st.tuples(
+    st.just("joined"),
+    st.dictionaries(st.sampled_from(PLAIN_QUEUES), st.tuples(few_records, st.integers(0, 90)), min_size=1)
+    | st.dictionaries(
+        st.tuples(st.sampled_from(sorted(TOPICS)), st.integers(0, 3)), sent_to, min_size=1, max_size=18
+    ),
+    st.integers(0, 9_000),
+    st.sampled_from([0, 0, 0, 0, 1, 0x80, 0xFF]),
+    st.sampled_from([{}, {}, {}, *RECORDS[3:]]),
+)
 others = st.one_of(
     st.tuples(st.sampled_from(["hold", "drain"]), st.booleans()),
     st.tuples(st.just("perm"), st.sampled_from(sorted(TOPICS)), st.sampled_from(PERMS)),
@@ -88,6 +103,25 @@ def append(bench: Bench, topic: str, data: bytes, *, owned: bool = False) -> obj
     return result._replace(positions=None), result.positions.tolist()  # type: ignore[arg-type]
 
 
+def append_joined(
+    bench: Bench, sent: dict[tuple[str, int], tuple[list[Any], int]], at: int, byte: int, last: dict[str, Any]
+) -> object:
+    """Records of several queues, the last of which also has the fields `last`; one byte is changed."""
+    parts = [QueuePart(*queue, len(fields)) for queue, (fields, _) in sent.items()]
+    data = bytearray()
+    for (topic, queue_id), (chosen, size) in sent.items():
+        for number, fields in enumerate(chosen):
+            is_last = (topic, queue_id) == (parts[-1].topic, parts[-1].queue_id) and number == len(chosen) - 1
+            named = {"queue_id": QueueId(queue_id), **fields, **(last if is_last else {})}
+            data += record(bytes(size), topic=topic, **named)
+    data[at % len(data)] ^= byte
+    try:
+        results = bench.appender.append_joined(parts, data)
+    except TroveError as error:
+        return error.symbol, str(error)
+    return [(result._replace(positions=None), result.positions.tolist()) for result in results]  # type: ignore[arg-type]
+
+
 def act(bench: Bench, action: str, *values: Any) -> object:
     if action == "send":
         topic, chosen, size, owned = values
@@ -102,6 +136,8 @@ def act(bench: Bench, action: str, *values: Any) -> object:
         spoiled = bytearray(b"".join(record(body, topic=topic, **fields | name) for body, name in rows))
         spoiled[at % len(spoiled)] ^= byte
         return append(bench, topic, bytes(spoiled))
+    if action == "joined":
+        return append_joined(bench, *values)
     if action == "spoil":
         topic, at, byte = values
         spoiled = bytearray(record(b"body", topic=topic))
@@ -128,10 +164,11 @@ def files_of(store: MessageStore) -> dict[str, bytes]:
 
 
 def by_batches(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(plain_appends.PlainAppends, "append", lambda *_args, **_named: None)
+    for name in ("append", "append_joined"):
+        patch.setattr(plain_appends.PlainAppends, name, lambda *_args, **_named: None)
 
 
-@given(st.lists(sends | uniform | others, max_size=25))
+@given(st.lists(sends | uniform | joined | others, max_size=25))
 def test_both_ways_do_the_same(actions: list[tuple[Any, ...]]) -> None:
     bench = open_bench()
     plain = [act(bench, *action) for action in actions]
@@ -193,6 +230,42 @@ def test_single_messages_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> 
     for number in range(9):
         append(bench, "orders", record(b"body", tag="paid", keys="order-42", unique_key=f"{number}"))
     assert taken() == 8, "all but the first of the segment and queue"
+
+
+@given(st.lists(joined, min_size=1, max_size=8))
+def test_joined_appends_do_the_same_by_both_ways(actions: list[tuple[Any, ...]]) -> None:
+    """After one to every queue."""
+    actions = [("joined", {queue: ([{}], 9) for queue in PLAIN_QUEUES}, 0, 0, {}), *actions]
+    bench = open_bench(ROOMY_SYNC)
+    plain = [(act(bench, *action), len(bench.store.dispatch())) for action in actions]
+    with pytest.MonkeyPatch.context() as patch:
+        by_batches(patch)
+        other = open_bench(ROOMY_SYNC)
+        assert [(act(other, *action), len(other.store.dispatch())) for action in actions] == plain
+    assert files_of(bench.store) == files_of(other.store)
+
+
+def test_joined_appends_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = open_bench(ROOMY_SYNC)
+    taken = list[bool]()
+    append_plain = bench.appender._plain.append_joined
+
+    def counted(*args: Any) -> Any:
+        results = append_plain(*args)
+        taken.append(results is not None)
+        return results
+
+    monkeypatch.setattr(bench.appender._plain, "append_joined", counted)
+    sent = {("orders", queue_id): ([{"tag": "paid"}, {}], 20) for queue_id in range(4)}
+    sent[("anything", 2)] = ([{}], 30)
+    for _ in range(3):
+        assert act(bench, "joined", sent, 0, 0, {})
+    assert act(bench, "joined", sent | {("anything", 3): ([{}] * (PART_MAX + 1), 1)}, 0, 0, {})
+    assert taken == [False, True, True, False], "all but the first of the segment and queues, and a long one"
+    flush(bench.store)
+    queue = bench.store.consume_queues.get("orders", QueueId(3))
+    assert queue is not None
+    assert [code != 0 for _, _, code in queue.units(QueueOffset(0), 8).tolist()] == [True, False] * 4
 
 
 def test_a_queue_is_learnt_again_when_its_topic_changes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,9 +25,9 @@ from tests.unit.records.test_validate_patch import (
     validate,
 )
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueOffset
-from trovemq_proto.records import RecordBatch, patch_batch
+from trovemq_proto.records import RecordBatch, patch_batch, uniform_records
 from trovemq_proto.records.plain_records import UNIFORM_MIN, PlainForm, patch
-from trovemq_proto.records.uniform_records import UniformRecords
+from trovemq_proto.records.uniform_records import UniformForms, UniformRecords
 from trovemq_proto.records.validate import BORN_TIMESTAMP_MAX
 from trovemq_store.log.sectors import check_properties
 from trovemq_store.topics.message_kinds import has_marks
@@ -170,6 +170,48 @@ def test_any_records_are_read_as_the_general_checks_read_them(
     found = read(encoded(run))
     if found is not None:
         check_patched(encoded(run), found)
+
+
+def learnt_from(run: list[Record], topic: str, queue_id: int) -> PlainForm:
+    """A form of the queue, which shares the one that another queue learnt from such records of its own."""
+    shared = UniformForms()
+    other = PlainForm(topic, queue_id, BODY_SIZE_MAX, append_property_crc=True, uniform_forms=shared)
+    other.read(memoryview(encoded([replace(one, topic=topic.encode(), queue_id=queue_id) for one in run])))
+    return PlainForm(TOPIC, QUEUE_ID, BODY_SIZE_MAX, append_property_crc=True, uniform_forms=shared)
+
+
+@given(shapes, counts, st.sampled_from(["0rders", "ORDERS", "order", "orders+", TOPIC]), st.data())
+def test_a_form_of_one_queue_serves_others(
+    first: Record, count: int, topic: str, data: st.DataObject
+) -> None:
+    run = [like(first, number) for number in range(count)]
+    form = learnt_from(run, topic, data.draw(st.sampled_from([0, QUEUE_ID])))
+    if data.draw(st.booleans()):
+        spoiler = data.draw(SPOILERS | st.sampled_from([{"properties": mark} for mark in MARKS]))
+        at = data.draw(st.integers(0, count - 1))
+        run[at] = sealed(replace(run[at], **spoiler))
+    raw = encoded(run)
+    found = read(raw, form)
+    assert found == read(raw)
+    if found is not None:
+        check_patched(raw, found)
+
+
+def test_the_form_of_another_queue_is_not_learnt_again() -> None:
+    run = [like(regular(), number) for number in range(UNIFORM_MIN)]
+    form = learnt_from(run, "0rders", 0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(UniformForms, "learn", None)
+        patch.setattr(PlainForm, "read_one", None)
+        assert read(encoded(run), form) is not None
+
+
+def test_the_forms_that_are_known_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uniform_records, "FORMS_KNOWN", 2)
+    form = new_form()
+    for size in range(5):
+        assert read(encoded([regular(body=bytes(size))] * UNIFORM_MIN), form) is not None
+    assert len(form._uniform_forms._forms) <= 2
 
 
 @pytest.mark.parametrize("row", [0, 3, UNIFORM_MIN - 1])
