@@ -59,8 +59,7 @@ def _sizes(records: RecordBatch) -> list[int]:
     """The bytes of each record."""
     if records.alike is not None:
         return [records.alike.size] * len(records.positions)
-    rows = records.__dict__.get("rows")
-    if rows is not None:
-        return [row.size for row in rows]
+    if records.has_rows:
+        return [row.size for row in records.rows]
     sizes: list[int] = records.sizes.tolist()
     return sizes
