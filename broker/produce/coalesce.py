@@ -19,9 +19,10 @@ Invariants
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Final, NamedTuple, TypeAlias
 
 from broker.produce.append import Appender
@@ -189,15 +190,24 @@ class Coalescer:
         its encoded properties. TroveError PROPERTIES_SIZE_EXCEEDED."""
         return self._encoder.encode_block(topic, queue_id, born_host, body, block, born_timestamp)
 
-    def append_now(self, topic: str, queue_id: QueueId, records: Sequence[bytes]) -> AppendResult | None:
-        """Appends records of one message each, after the sends that wait. The caller waits for durability.
-        None: they are more than a batch, and nothing was done. Raises as Appender.append()."""
-        data = records[0] if len(records) == 1 else b"".join(records)
-        if not 0 < len(data) <= self._batch_size_max:
-            return None
+    def append_now(self, queues: Mapping[tuple[str, QueueId], Sequence[bytes]]) -> list[AppendResult]:
+        """Appends records of one message each to these queues, together, after the sends that wait. The
+        caller waits for durability. No topic is deduplicated.
+
+        Returns a result for each queue; none if the records are more than a batch, and nothing was done.
+        Raises as Appender.append().
+        """
+        records = list(chain.from_iterable(queues.values()))
+        if sum(map(len, records)) > self._batch_size_max:
+            return []
         if self._groups:
             self._append_groups()
-        return self._appender.append(topic, queue_id, data, None)
+        if len(queues) == 1:
+            ((topic, queue_id),) = queues
+            data = records[0] if len(records) == 1 else b"".join(records)
+            return [self._appender.append(topic, queue_id, data, None)]
+        parts = [QueuePart(*queue, len(own)) for queue, own in queues.items()]
+        return self._appender.append_joined(parts, bytearray().join(records))
 
     def _queue_for(self, topic: str, queue_id: QueueId) -> QueueId:
         """The named queue, or the one that all sends of this gathering without a queue share."""

@@ -15,7 +15,7 @@ from broker.server.rocketmq.send_checks import are_usual
 from broker.server.rocketmq.send_replies import reply_of_one
 from broker.server.rocketmq.status import Malformed, client_id_of, reader
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueId
+from trovemq_proto.positions import ANY_QUEUE, QueueId
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 from trovemq_store.topics.topics import TopicConfig
@@ -32,16 +32,15 @@ class Usual(NamedTuple):
     block: bytes
 
 
-class _Together:
-    """The messages of one turn for one topic."""
+class _Turn:
+    """The usual messages of one turn, by queue."""
 
-    __slots__ = ("places", "queue_id", "records")
-
-    def __init__(self, queue_id: QueueId) -> None:
-        self.queue_id = queue_id
-        self.places: list[tuple[int, str]] = []
-        """The number of its call, and its id."""
-        self.records: list[bytes] = []
+    def __init__(self) -> None:
+        self.queue_ids: dict[str, QueueId] = {}
+        """By topic; ANY_QUEUE for one that is deduplicated: its messages are appended by themselves."""
+        self.records: dict[tuple[str, QueueId], list[bytes]] = {}
+        self.places: dict[str, list[tuple[int, str]]] = {}
+        """By topic, for each record: the number of its call, and its message id."""
 
 
 class UsualSends:
@@ -77,25 +76,25 @@ class UsualSends:
 
     def answer(self, calls: list[Any]) -> list[bytes | None]:
         """The replies to the usual calls of one turn, whose messages are appended; None for any other call,
-        for which nothing was done. Of sends that come together, those are the first of their queue."""
+        for which nothing was done. The messages of the others come after them."""
         replies: list[bytes | None] = [None] * len(calls)
-        for topic, together in self._gather(calls).items():
-            try:
-                result = self._parts.coalescer.append_now(topic, together.queue_id, together.records)
-            except TroveError:
-                continue  # nothing was written: each call gets its own error, or none
-            if result is None:
-                continue
+        turn = self._gather(calls)
+        if not turn.records:
+            return replies
+        try:
+            results = self._parts.coalescer.append_now(turn.records)
+        except TroveError:
+            return replies  # nothing was written: each call gets its own error, or none
+        for (topic, places), result in zip(turn.places.items(), results, strict=False):
             self._parts.traffic.appended(topic, result.record_count, result.bytes_written, result.positions)
-            for index, (place, message_id) in enumerate(together.places):
+            for index, (place, message_id) in enumerate(places):
                 replies[place] = reply_of_one(message_id, result.queue_offset(index))
         return replies
 
-    def _gather(self, calls: list[Any]) -> dict[str, _Together]:
-        parts = self._parts
-        found: dict[str, _Together] = {}
+    def _gather(self, calls: list[Any]) -> _Turn:
+        parts, turn = self._parts, _Turn()
         if parts.appender.sync or parts.group_commit.full or not parts.appender.accepts:
-            return found
+            return turn
         now_ms = parts.clock_ms()
         for place, call in enumerate(calls):
             request = _read(call.keep())
@@ -108,14 +107,14 @@ class UsualSends:
             topic, message_id, block = usual
             try:
                 client_id_of(call)
-                together = found.get(topic)
-                if together is None:
-                    if not parts.appender.joins(topic):
-                        continue
-                    together = found[topic] = _Together(parts.coalescer.shared_queue(topic))
+                queue_id = turn.queue_ids.get(topic)
+                if queue_id is None:
+                    queue_id = turn.queue_ids[topic] = self._queue_for(topic)
+                if queue_id == ANY_QUEUE:
+                    continue
                 record = parts.coalescer.encoded(
                     topic,
-                    together.queue_id,
+                    queue_id,
                     message.body,
                     block,
                     born_host=peer_host(call.peer()),
@@ -123,6 +122,11 @@ class UsualSends:
                 )
             except TroveError:
                 continue  # begun by itself, the call gets the error
-            together.records.append(record)
-            together.places.append((place, message_id))
-        return found
+            turn.records.setdefault((topic, queue_id), []).append(record)
+            turn.places.setdefault(topic, []).append((place, message_id))
+        return turn
+
+    def _queue_for(self, topic: str) -> QueueId:
+        """The queue of all this turn's messages of the topic. TroveError as Appender.topic_for_write."""
+        parts = self._parts
+        return parts.coalescer.shared_queue(topic) if parts.appender.joins(topic) else ANY_QUEUE
