@@ -16,7 +16,7 @@ they are delivered again without a counted attempt, those that the client cannot
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from math import ceil
@@ -41,6 +41,7 @@ from broker.server.rocketmq.status import (
     client_id_of,
     metadata_value,
 )
+from broker.server.rocketmq.usual_messages import topic_field, usual_element
 from trovemq_daemon.callback_handlers import Answer
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -99,6 +100,13 @@ class _Taken(NamedTuple):
     def of(cls, attempt: ReceiveRequest, runs: list[DeliveredRun]) -> _Taken:
         return cls(attempt, messages_of(runs), sum(run.size for run in runs))
 
+    def elements(self, name: v2.Resource | None) -> Iterator[bytes]:
+        """Those of the stream, each made when it is asked for. `name`: as the client names the topic, where
+        that is not its stored name."""
+        topic = topic_field(name or v2.Resource(name=self.attempt.topic))
+        for one in self.messages:
+            yield usual_element(one, topic) or received(one, name)
+
 
 class Receiver:
     def __init__(self, parts: RocketmqParts, order: GroupOrder) -> None:
@@ -123,11 +131,9 @@ class Receiver:
         try:
             # The next reply is made when the client has taken this one: unread replies take no memory. The
             # records are views of the log, which stays mapped for as long.
-            name = _own_name(request)
             byte_count = 0
             yield _OK
-            for one in taken.messages:
-                element = received(one, name)
+            for element in taken.elements(_own_name(request)):
                 byte_count += len(element)
                 begun += 1
                 yield element
@@ -237,9 +243,9 @@ class Receiver:
         if taken.size > REPLIES_SMALL:
             return None
         replies, size = [_OK], 0
-        for one in taken.messages:
-            replies.append(received(one, name))
-            size += len(replies[-1])
+        for element in taken.elements(name):
+            replies.append(element)
+            size += len(element)
             if size > REPLIES_SMALL:
                 return None
         replies.append(self._delivered_at())

@@ -214,6 +214,9 @@ def write_reply(reply: Message | bytes) -> bytes:
     return reply if isinstance(reply, bytes) else reply.SerializeToString()
 
 
+vars(write_reply)["passes_bytes"] = True  # for our own transport
+
+
 def internal_error(error: Exception, context: Context, method: str) -> TroveError:
     """Logs an unexpected error; returns the error for the client, without its details."""
     request_id = metadata_value(context, REQUEST_ID_KEY)[:METADATA_VALUE_SIZE_MAX]

@@ -26,6 +26,7 @@ class Method:
         "in_task",
         "is_async",
         "is_generator",
+        "passes_bytes",
         "path",
         "request_streaming",
         "response_streaming",
@@ -55,6 +56,8 @@ class Method:
         self.deserialize: Deserializer | None = handler.request_deserializer
         self.takes_view = bool(getattr(self.deserialize, "takes_view", False))
         self.serialize: Serializer | None = handler.response_serializer
+        self.passes_bytes = self.serialize is None or bool(getattr(self.serialize, "passes_bytes", False))
+        """Whether a response that is bytes is sent as it is."""
         self.waiting: list[Any] = []
         """The calls that this turn completed, if the handler is a CallbackUnary."""
         self.in_task: Method | None = None

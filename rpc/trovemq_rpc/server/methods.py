@@ -32,6 +32,9 @@ class CallbackUnary:
 
     A call's `message` is a view that is valid until `on_calls` returns; `keep()` makes it last. For a call
     that has to wait, `on_calls` may call `call.in_task()`: then `coroutine` handles it.
+
+    A response_serializer with a true attribute `passes_bytes` gets no responses that are bytes: they are sent
+    as they are.
     """
 
     request_streaming = False

@@ -99,6 +99,13 @@ class Outgoing:
 
     def _frame(self, message: Any) -> tuple[int, Sequence[Buffer], int]:
         """A response as its compressed flag, its buffers and their size."""
+        if (
+            type(message) is bytes
+            and self.method.passes_bytes
+            and self._compression is None
+            and self.endpoint.compression is None
+        ):
+            return 0, (message,), len(message)
         serialize = self.method.serialize
         if serialize is not None:
             message = serialize(message)

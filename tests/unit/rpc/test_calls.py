@@ -152,6 +152,21 @@ async def test_callbacks_get_the_calls_of_a_turn_together() -> None:
         assert isinstance(outcomes[1], rpc.AioRpcError)
 
 
+@pytest.mark.parametrize("passes", [False, True])
+async def test_a_serializer_may_pass_bytes(passes: bool) -> None:
+    def serialize(response: Any) -> bytes:
+        return b"serialised %s" % response
+
+    vars(serialize)["passes_bytes"] = passes
+
+    def on_calls(calls: list[rpc.ServerCall]) -> None:
+        for call in calls:
+            call.reply(bytes(call.message))
+
+    async with ends(callbacks={"Call": rpc.CallbackUnary(on_calls, None, serialize)}) as both:
+        assert await both.unary("Call")(b"it") == (b"it" if passes else b"serialised it")
+
+
 async def test_a_callback_leaves_calls_that_wait_to_a_coroutine() -> None:
     async def slowly(request: bytes, _context: Any) -> bytes:
         await asyncio.sleep(0)

@@ -278,7 +278,7 @@ def test_messages_come_back_where_their_replies_cannot_be_made(monkeypatch: pyte
             raise ValueError("planted")
 
         with monkeypatch.context() as patched:
-            patched.setattr(receiving, "received", fails)
+            patched.setattr(receiving, "usual_element", fails)
             door.turn(RECEIVE, call := receive())
         (reply,) = call.written
         assert service.ReceiveMessageResponse.FromString(reply).status.code == v2.INTERNAL_SERVER_ERROR
