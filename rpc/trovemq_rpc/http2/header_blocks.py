@@ -27,6 +27,7 @@ from trovemq_rpc.http2.headers import (
     RequestHead,
     ResponseHead,
     check_fields,
+    check_like,
     check_request,
     check_response,
     malformed,
@@ -52,6 +53,8 @@ class HeaderBlocks(ControlFrames):
         self._block_self = False
         # Heads by the identity of the field list, which the decoder shares between equal blocks
         self._heads: dict[int, tuple[Fields, RequestHead | ResponseHead | None]] = {}
+        # The last sound request whose fields are not shared
+        self._last_head: tuple[Fields, RequestHead] | None = None
 
     def _headers(self, payload: memoryview, flags: int, stream_id: int) -> None:
         if not stream_id:
@@ -152,7 +155,7 @@ class HeaderBlocks(ControlFrames):
         if known is not None and known[0] is fields and known[1] is not None:
             head = known[1]
         else:
-            head = check_response(fields) if self.client_side else check_request(fields)
+            head = check_response(fields) if self.client_side else self._request_head(fields)
             self._remember(fields, head)
         if self.client_side and 100 <= head.status < 200:  # type: ignore[union-attr]
             if ended:
@@ -168,6 +171,14 @@ class HeaderBlocks(ControlFrames):
         if ended:
             self._received_end(stream)
         self.events.append((ev.HEADERS, stream, head, ended))
+
+    def _request_head(self, fields: Fields) -> RequestHead:
+        head = None if self._last_head is None else check_like(fields, *self._last_head)
+        if head is None:
+            head = check_request(fields)
+        if not self.decoder.shared:
+            self._last_head = fields, head
+        return head
 
     def _remember(self, fields: Fields, head: RequestHead | ResponseHead | None) -> None:
         """Keeps the head of a list that was found sound. The list is kept, too, so that no other list gets

@@ -51,9 +51,21 @@ _request_lines: dict[tuple[Field, ...], _RequestLine] = {}
 
 
 class RequestHead:
-    """The fields that open a request. Equal requests share one object; `cache` is the layer above's."""
+    """The fields that open a request. Equal requests share one object; `cache` is the layer above's.
+    `before`: the cache of an earlier request of the connection that differs in the values of `changed` only;
+    None if there is none."""
 
-    __slots__ = ("authority", "cache", "content_length", "fields", "method", "path", "scheme")
+    __slots__ = (
+        "authority",
+        "before",
+        "cache",
+        "changed",
+        "content_length",
+        "fields",
+        "method",
+        "path",
+        "scheme",
+    )
 
     def __init__(self, method: bytes, scheme: bytes, path: bytes, authority: bytes, fields: Fields) -> None:
         self.method = method
@@ -63,6 +75,8 @@ class RequestHead:
         self.fields = fields
         self.content_length = -1
         self.cache: Any = None
+        self.before: Any = None
+        self.changed: Fields = []
 
 
 class ResponseHead:
@@ -96,6 +110,28 @@ def check_request(headers: Fields) -> RequestHead:
     head = RequestHead(method, scheme, path, authority, headers[count:])
     head.content_length = check_fields(head.fields)
     return head
+
+
+def check_like(headers: Fields, before: Fields, head: RequestHead) -> RequestHead | None:
+    """check_request() of a request like an earlier one of the connection, with these fields and this head:
+    gRPC's clients change a time limit and an id. None if it differs in more than the values of fields that
+    may have any: check_request() decides then."""
+    if len(headers) != len(before):
+        return None
+    changed = []
+    # The decoder makes a field once: the same field of two requests is nearly always one object.
+    for field, own in zip(headers, before, strict=True):
+        if field is not own:
+            name, value = field
+            if name != own[0] or name not in _sound_names:
+                return None
+            if not value.isalnum() and not _is_sound_value(value):
+                return None
+            changed.append(field)
+    count = len(headers) - len(head.fields)
+    found = RequestHead(head.method, head.scheme, head.path, head.authority, headers[count:])
+    found.content_length, found.before, found.changed = head.content_length, head.cache, changed
+    return found
 
 
 def _read_request_line(headers: Fields) -> tuple[int, _RequestLine]:
@@ -167,8 +203,12 @@ def _check_name(name: bytes, value: bytes) -> None:
 
 
 def _check_value(value: bytes) -> None:
-    if len(value.translate(None, _FORBIDDEN)) != len(value) or value.strip(_BLANKS) != value:
+    if not _is_sound_value(value):
         raise malformed("a field's value has a forbidden character")
+
+
+def _is_sound_value(value: bytes) -> bool:
+    return len(value.translate(None, _FORBIDDEN)) == len(value) and value.strip(_BLANKS) == value
 
 
 def _content_length(value: bytes, before: int) -> int:

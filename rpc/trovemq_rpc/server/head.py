@@ -22,6 +22,7 @@ class CallHead:
 
     __slots__ = (
         "_fields",
+        "_first",
         "_metadata",
         "_path",
         "accepts",
@@ -44,6 +45,7 @@ class CallHead:
         self.not_grpc = True
         self.refusal: tuple[StatusCode, str] | None = None
         self._metadata: tuple[Pair, ...] | None = None
+        self._first: dict[str, str | None] = {}
         self.note: Any = None
 
     @property
@@ -58,15 +60,39 @@ class CallHead:
 
     def first(self, key: str) -> str | None:
         """The first value of a key whose values are texts, without decoding all metadata."""
-        name = key.encode()
-        for own, value in self._fields:
-            if own == name:
-                return value.decode("latin-1")
-        return None
+        if key not in self._first:
+            name = key.encode()
+            found = (value.decode("latin-1") for own, value in self._fields if own == name)
+            self._first[key] = next(found, None)
+        return self._first[key]
+
+    def like(self, head: RequestHead) -> CallHead | None:
+        """read_head() of a head that differs in head.changed from this call's; None if it takes more. `note`
+        is not taken over."""
+        if self.not_grpc or self.refusal is not None:
+            return None
+        call = CallHead(head, self.method)
+        call.timeout = self.timeout
+        for name, value in head.changed:
+            if name == b"grpc-timeout":
+                try:
+                    call.timeout = decode_timeout(value)
+                except ValueError:
+                    return None
+            elif name in _READ:
+                return None
+        call.encoding, call.accepts, call.not_grpc = self.encoding, self.accepts, False
+        if self._first:
+            changed = {name.decode("latin-1") for name, _ in head.changed}
+            call._first = {key: value for key, value in self._first.items() if key not in changed}
+        return call
 
 
 def read_head(head: RequestHead, method: Method | None, accepted: bytes = ACCEPTED) -> CallHead:
     """`accepted`: the encodings that the server takes, as grpc-accept-encoding lists them."""
+    before: CallHead | None = head.before
+    if before is not None and (alike := before.like(head)) is not None:
+        return alike
     call = CallHead(head, method)
     for name, value in head.fields:
         if name not in _READ:

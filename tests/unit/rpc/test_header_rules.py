@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trovemq_rpc.http2.errors import StreamFault
-from trovemq_rpc.http2.headers import Field, check_fields
+from trovemq_rpc.http2.headers import Field, RequestHead, check_fields, check_like, check_request
+from trovemq_rpc.server.head import CallHead, read_head
 
 NAMES = st.sampled_from(
     [
@@ -63,3 +65,73 @@ def test_fields_are_malformed_whether_or_not_their_names_came_before(lists: list
         except StreamFault:
             length = None
         assert length == _expected(fields)
+
+
+LINE: list[Field] = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/s/m"), (b":authority", b"a")]
+GRPC: list[Field] = [(b"te", b"trailers"), (b"content-type", b"application/grpc")]
+MORE = st.one_of(
+    st.tuples(NAMES, VALUES),
+    st.sampled_from(
+        [
+            (b":path", b"/other"),
+            (b"content-type", b"text"),
+            (b"grpc-timeout", b"5S"),
+            (b"grpc-timeout", b"soon"),
+            (b"grpc-encoding", b"br"),
+            (b"grpc-accept-encoding", b"gzip"),
+            (b"x-id", b"another"),
+        ]
+    ),
+)
+
+
+METHOD: Any = object()  # no part of it is read
+
+
+def _parts(head: RequestHead | CallHead) -> list[object]:
+    left_out = {"cache", "before", "changed", "note", "_first", "_metadata"}
+    return [getattr(head, name) for name in type(head).__slots__ if name not in left_out]
+
+
+def _checked(headers: list[Field]) -> RequestHead | None:
+    try:
+        return check_request(headers)
+    except StreamFault:
+        return None
+
+
+@given(st.lists(MORE, max_size=4), st.lists(st.tuples(st.integers(0, 9), MORE), max_size=3), st.booleans())
+def test_a_request_like_the_one_before_has_the_same_head_as_any(
+    more: list[Field], changes: list[tuple[int, Field]], longer: bool
+) -> None:
+    before = [*LINE, *GRPC, *more]
+    head = _checked(before)
+    if head is None:
+        return
+    head.cache = read_head(head, METHOD)
+    head.cache.first("x-id")  # it is remembered
+    after = [*before, (b"a", b"1")] if longer else [*before]
+    for place, field in changes:
+        after[place % len(after)] = field
+    alike = check_like(after, before, head)
+    expected = _checked(after)
+    if alike is None:
+        return
+    assert expected is not None, "a malformed request is never alike"
+    assert _parts(alike) == _parts(expected)
+    found, own = read_head(alike, METHOD), read_head(expected, METHOD)
+    assert _parts(found) == _parts(own)
+    for key in ("x-id", "a", "grpc-timeout"):
+        assert found.first(key) == own.first(key)
+
+
+def test_a_request_with_another_id_and_time_limit_is_not_checked_again() -> None:
+    before = [*LINE, *GRPC, (b"x-id", b"1"), (b"grpc-timeout", b"1S")]
+    head = check_request(before)
+    after = [*before[:-2], (b"x-id", b"2"), (b"grpc-timeout", b"2S")]
+    alike = check_like(after, before, head)
+    assert alike is not None
+    assert alike.changed == after[-2:]
+    head.cache = read_head(head, METHOD)
+    call = head.cache.like(check_like(after, before, head))
+    assert (call.timeout, call.first("x-id")) == (2.0, "2")
