@@ -209,12 +209,17 @@ def reader(request_type: type[Request]) -> Callable[[bytes], Request | Malformed
     return read
 
 
-def write_reply(reply: Message | bytes) -> bytes:
+class _ReplyWriter:
     """A response serializer that passes replies that are serialised already."""
-    return reply if isinstance(reply, bytes) else reply.SerializeToString()
+
+    passes_bytes: Final = True
+    """Our own transport does not call it for these."""
+
+    def __call__(self, reply: Message | bytes) -> bytes:
+        return reply if isinstance(reply, bytes) else reply.SerializeToString()
 
 
-vars(write_reply)["passes_bytes"] = True  # for our own transport
+write_reply: Final = _ReplyWriter()
 
 
 def internal_error(error: Exception, context: Context, method: str) -> TroveError:
