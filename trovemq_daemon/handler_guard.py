@@ -194,7 +194,12 @@ class HandlerGuard:
         """Answers the usual calls, which begin and end together. Returns the others."""
         started = time.perf_counter()
         others, answered, gone = [], [], []
-        for call, reply in zip(calls, usual(calls), strict=True):
+        try:
+            replies = usual(calls)
+        except Exception as error:  # begun by themselves, those at fault meet it, and no others
+            get_logger().error("rpc.unexpected_error", method=method, exc_info=error)
+            return calls
+        for call, reply in zip(calls, replies, strict=True):
             if reply is None:
                 others.append(call)
             elif call.over:
@@ -344,7 +349,9 @@ class _BegunCall(_TimedCall):
             ):
                 self._leave()
                 return
-            request = self._read(call.keep())
+            request, call.parsed = call.parsed, None
+            if request is None:
+                request = self._read(call.keep())
             if isinstance(request, TroveError):
                 raise request
             if not self._begin(request, call, self.answer):

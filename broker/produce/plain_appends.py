@@ -24,7 +24,8 @@ from trovemq_store.topics.names import check_topic_name
 from trovemq_store.topics.topics import TopicConfig
 
 PART_MAX: Final = 8  # records of one queue in a joined append; of more, columns cost less
-QUEUES_KNOWN: Final = 16_384  # whose forms are kept: about 10 MB at most
+QUEUES_KNOWN: Final = 16_384
+"""Whose forms are kept: about 5 MB, and 30 MB where the records of each have another form."""
 
 
 class _Queue(NamedTuple):

@@ -25,6 +25,8 @@ MESSAGES = 12
 class Call(RpcContext):
     """A call on our own transport, whose request is complete."""
 
+    parsed: Any = None
+
     def __init__(self, request: Any, client_id: str = "client-1") -> None:
         super().__init__(client_id)
         self.request = request.SerializeToString()

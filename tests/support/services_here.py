@@ -140,6 +140,8 @@ class Ended(grpc.aio.AbortError):  # type: ignore[misc]  # grpc has no types
 class CallContext:
     """The server's side of one call. `requests` are the client's messages; then its side ends."""
 
+    parsed: Any = None
+
     def __init__(self, requests: Sequence[Any] = (), metadata: Sequence[tuple[str, Any]] = ()) -> None:
         self.asked = iter(requests)
         self._metadata = tuple(metadata)

@@ -6,6 +6,7 @@ mixed, and out of order. They are sorted by lease, so that neighbours are consum
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from broker.groups.delivery.group_topic import GroupTopic
@@ -29,11 +30,13 @@ class SettlingTogether(Settling):
         pair = self.group_topics.get(group, topic)
         if pair is None:
             return done
-        for head, places in pair.handles.read_mixed(receipt_handles):
+        leases = pair.handles.read_mixed(receipt_handles)
+        left = _under_several_leases(leases)
+        for head, places in leases:
             state = pair.sources.get(head[:2])
             if state is not None:
-                places.sort()
-                self._acknowledge_lease(pair, state, head, places, done, now_ms)
+                own = sorted(place for place in places if not left or (*head[:2], place[0]) not in left)
+                self._acknowledge_lease(pair, state, head, own, done, now_ms)
         return done
 
     def _acknowledge_lease(
@@ -67,3 +70,12 @@ class SettlingTogether(Settling):
                 end += 1
                 at += 1
             self._settle(pair, state, EventKind.ACKNOWLEDGED, lease, range(first, end), now_ms)
+
+
+def _under_several_leases(leases: Sequence[tuple[HandleHead, list[tuple[int, int]]]]) -> set[tuple[int, ...]]:
+    """(kind, queue id, offset) of the messages that have handles of several leases: which of these counts is
+    decided one by one, in the order in which they came."""
+    if len(leases) < 2:
+        return set()
+    named = Counter((*head[:2], offset) for head, places in leases for offset, _ in places)
+    return {message for message, count in named.items() if count > 1}

@@ -63,10 +63,12 @@ class UsualAcknowledgements:
         found: dict[tuple[str, str], list[tuple[int, UsualRequest]]] = {}
         for place, call in enumerate(calls):
             request = read_usual(call.keep())
-            if request is not None:
-                names = self._names.get(request.names) or self._read_names(request.names)
-                if names is not None and _has_client_id(call):
-                    found.setdefault(names, []).append((place, request))
+            if request is None:
+                break  # it may name messages that later calls name, too: it comes before these
+            names = self._names.get(request.names) or self._read_names(request.names)
+            if names is None or not _has_client_id(call):
+                break
+            found.setdefault(names, []).append((place, request))
         for (group, topic), some in found.items():
             handles = [request.handle for _, request in some]
             done = self._parts.delivery.acknowledge_mixed(group, topic, handles, self._parts.clock_ms())

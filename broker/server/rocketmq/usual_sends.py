@@ -76,7 +76,7 @@ class UsualSends:
 
     def answer(self, calls: list[Any]) -> list[bytes | None]:
         """The replies to the usual calls of one turn, whose messages are appended; None for any other call,
-        for which nothing was done. The messages of the others come after them."""
+        for which nothing was done. The messages of a topic keep their order."""
         replies: list[bytes | None] = [None] * len(calls)
         turn = self._gather(calls)
         if not turn.records:
@@ -96,13 +96,15 @@ class UsualSends:
         if parts.appender.sync or parts.group_commit.full or not parts.appender.accepts:
             return turn
         now_ms = parts.clock_ms()
+        others: set[str] = set()  # topics of messages that are stored after these: later ones come after them
         for place, call in enumerate(calls):
-            request = _read(call.keep())
-            if isinstance(request, Malformed) or len(request.messages) != 1:
+            call.parsed = request = _read(call.keep())
+            if isinstance(request, Malformed) or not request.messages:
                 continue
             message = request.messages[0]
-            usual = self.read(message)
-            if usual is None:
+            usual = self.read(message) if len(request.messages) == 1 else None
+            if usual is None or usual.topic in others:
+                others.add(message.topic.name)
                 continue
             topic, message_id, block = usual
             try:
@@ -111,7 +113,7 @@ class UsualSends:
                 if queue_id is None:
                     queue_id = turn.queue_ids[topic] = self._queue_for(topic)
                 if queue_id == ANY_QUEUE:
-                    continue
+                    continue  # so are all of the topic
                 record = parts.coalescer.encoded(
                     topic,
                     queue_id,
@@ -121,7 +123,8 @@ class UsualSends:
                     born_timestamp=born_ms_of(message.system_properties, now_ms),
                 )
             except TroveError:
-                continue  # begun by itself, the call gets the error
+                others.add(topic)  # begun by itself, the call gets the error
+                continue
             turn.records.setdefault((topic, queue_id), []).append(record)
             turn.places.setdefault(topic, []).append((place, message_id))
         return turn

@@ -47,7 +47,7 @@ from trovemq_proto.records.validate import BORN_TIMESTAMP_MAX, PORT_MAX
 
 _NAME_END: Final = bytes([NAME_END])
 _VALUE_END: Final = bytes([VALUE_END])
-FORMS_KNOWN: Final = 1_024  # about 2 MB at most
+FORMS_KNOWN: Final = 1_024  # about 2 MB, besides those that a PlainForm keeps
 _INTERNAL: Final = INTERNAL_PREFIX.encode()
 _SAME: Final = 0xFF
 """In a mask: the byte is that of the record that was checked by itself."""

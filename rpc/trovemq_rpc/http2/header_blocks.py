@@ -37,6 +37,8 @@ from trovemq_rpc.http2.limits import Limits
 from trovemq_rpc.http2.state import DEFAULT_LIMITS, RESET_BY_PEER, RESET_BY_US
 from trovemq_rpc.http2.streams import AFTER_RECEIVED_END, CLOSED, MAY_RECEIVE, OPEN, Buffer, Stream
 
+LAST_HEAD_SIZE_MAX: Final = 2_048
+"""Bytes of a header list that a connection keeps for the next one to be compared with."""
 HEADS_MAX: Final = 256  # checked heads that a connection keeps: more than clients have methods
 
 
@@ -177,7 +179,8 @@ class HeaderBlocks(ControlFrames):
         if head is None:
             head = check_request(fields)
         if not self.decoder.shared:
-            self._last_head = fields, head
+            is_small = self.decoder.list_size <= LAST_HEAD_SIZE_MAX
+            self._last_head = (fields, head) if is_small else None
         return head
 
     def _remember(self, fields: Fields, head: RequestHead | ResponseHead | None) -> None:

@@ -140,6 +140,11 @@ class Decoder:
         self.work = 0  # that the last block was, as `Receiving.parse` counts it; none if it was cached
 
     @property
+    def list_size(self) -> int:
+        """Bytes of the last header list that was not cached, as RFC 9113 section 6.5.2 counts them."""
+        return self._list_size
+
+    @property
     def table_size(self) -> int:
         """Bytes in the dynamic table, counted as section 4.1 does."""
         return self._size

@@ -47,6 +47,8 @@ class ServerCall(Incoming, Outgoing):
     was_cancelled = False
     deadline: float | None = None
     wheel_key = 0
+    parsed: Any = None
+    """For a callback's use: the request, if it has read it."""
     _done_callbacks: list[Callable[[Any], None]] | None = None
     _writable: asyncio.Future[None] | None = None
     _code: StatusCode | None = None

@@ -73,10 +73,11 @@ class CallHead:
             return None
         call = CallHead(head, self.method)
         call.timeout = self.timeout
-        for name, value in head.changed:
+        for name, _ in head.changed:
             if name == b"grpc-timeout":
+                last = next(own for own in reversed(head.fields) if own[0] == name)
                 try:
-                    call.timeout = decode_timeout(value)
+                    call.timeout = decode_timeout(last[1])
                 except ValueError:
                     return None
             elif name in _READ:
@@ -91,7 +92,9 @@ class CallHead:
 def read_head(head: RequestHead, method: Method | None, accepted: bytes = ACCEPTED) -> CallHead:
     """`accepted`: the encodings that the server takes, as grpc-accept-encoding lists them."""
     before: CallHead | None = head.before
-    if before is not None and (alike := before.like(head)) is not None:
+    alike = None if before is None else before.like(head)
+    head.before, head.changed = None, []  # a head that is kept does not keep the one before
+    if alike is not None:
         return alike
     call = CallHead(head, method)
     for name, value in head.fields:

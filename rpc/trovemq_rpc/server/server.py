@@ -248,18 +248,21 @@ class Server:
         that the read of their calls left."""
         batches, self._batches = self._batches, []
         endpoints: set[CallEndpoint] = set()
-        for method in batches:
-            calls: list[ServerCall]
-            calls, method.waiting = method.waiting, []
-            for call in calls:
-                call.endpoint.gathering = True
-                endpoints.add(call.endpoint)
-            calls = [call for call in calls if not call.over]
-            if calls:
-                _run_batch(method, calls)
-        for endpoint in endpoints:
-            endpoint.answers_soon = False
-            endpoint.end_turn()
+        try:
+            for method in batches:
+                calls: list[ServerCall]
+                calls, method.waiting = method.waiting, []
+                for call in calls:
+                    call.endpoint.gathering = True
+                    endpoints.add(call.endpoint)
+                calls = [call for call in calls if not call.over]
+                if calls:
+                    _run_batch(method, calls)
+        finally:
+            for endpoint in endpoints:
+                endpoint.gathering = endpoint.answers_soon = False
+            for endpoint in endpoints:
+                endpoint.end_turn()
 
     async def run_intercepted(self, call: ServerCall) -> None:
         """Runs the interceptors, then the handler that they return."""

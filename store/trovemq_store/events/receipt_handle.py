@@ -41,7 +41,8 @@ from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.receipts import handle_of
 
 HEAD_SIZE_MAX: Final = 96
-HEADS_KEPT: Final = 256
+HEADS_KEPT: Final = 16
+"""For each group and topic, of leases whose handles come mixed: 3 KB."""
 
 
 class SourceKind(IntEnum):
@@ -115,31 +116,24 @@ class HandleReader:
         """The handles by lease: (queue offset, place in `handles`) of each. Left out are those that read()
         refuses."""
         heads, found = self._heads, dict[bytes, list[tuple[int, int]]]()
-        if len(heads) > HEADS_KEPT:
-            heads.clear()
         for place, handle in enumerate(handles):
             try:
                 text, digits, check = handle.rsplit(b".", 2)
-                _, before = heads.get(text) or self._keep_head(text)
-                if b"%08x" % crc32(digits, before) != check:
+                known = heads.get(text) or self._parsed(text.decode("ascii"))
+                if b"%08x" % crc32(digits, known[1]) != check:
                     continue
                 offset = int(digits, 16)
-            except ValueError:
+            except (ValueError, IndexError):
                 continue
             if text in found:
                 found[text].append((offset, place))
             else:
+                heads[text] = known
                 found[text] = [(offset, place)]
-        return [(heads[text][0], places) for text, places in found.items()]
-
-    def _keep_head(self, text: bytes) -> tuple[HandleHead, int]:
-        """Raises ValueError if it is not a head."""
-        try:
-            head, check = self._parsed(text.decode("ascii"))
-        except IndexError as error:
-            raise ValueError(text) from error
-        self._heads[text] = head, check
-        return head, check
+        by_lease = [(heads[text][0], places) for text, places in found.items()]
+        if len(heads) > HEADS_KEPT:
+            heads.clear()
+        return by_lease
 
     def read_receipt(self, receipt: str) -> HandleHead:
         """The lease that the receipt names; the same object for consecutive calls with the same receipt.

@@ -8,6 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trovemq_rpc.http2.connection import Connection
+from trovemq_rpc.http2.constants import END_HEADERS
 from trovemq_rpc.http2.errors import StreamFault
 from trovemq_rpc.http2.headers import Field, RequestHead, check_fields, check_like, check_request
 from trovemq_rpc.server.head import CallHead, read_head
@@ -121,6 +123,7 @@ def test_a_request_like_the_one_before_has_the_same_head_as_any(
     assert _parts(alike) == _parts(expected)
     found, own = read_head(alike, METHOD), read_head(expected, METHOD)
     assert _parts(found) == _parts(own)
+    assert (alike.before, alike.changed) == (None, []), "no request keeps the one before"
     for key in ("x-id", "a", "grpc-timeout"):
         assert found.first(key) == own.first(key)
 
@@ -135,3 +138,38 @@ def test_a_request_with_another_id_and_time_limit_is_not_checked_again() -> None
     head.cache = read_head(head, METHOD)
     call = head.cache.like(check_like(after, before, head))
     assert (call.timeout, call.first("x-id")) == (2.0, "2")
+
+
+def test_the_last_of_several_time_limits_counts() -> None:
+    before = [*LINE, *GRPC, (b"grpc-timeout", b"1S"), (b"grpc-timeout", b"5S")]
+    head = check_request(before)
+    check_like([*before], before, head)  # the name is known now
+    head.cache = read_head(head, METHOD)
+    after = [*before]
+    after[-2] = (b"grpc-timeout", b"9S")
+    alike = check_like(after, before, head)
+    assert alike is not None
+    assert read_head(alike, METHOD).timeout == 5.0
+
+
+def test_a_connection_keeps_no_large_head_for_the_next_request() -> None:
+    server = Connection(False)
+    for stream_id, size in ((1, 10), (3, 4_000), (5, 10)):
+        fields = [*LINE, *GRPC, (b"x-large", b"v" * size)]
+        literals = b"".join(b"\x40" + _text(name) + _text(value) for name, value in fields)
+        server._header_block(stream_id, literals, END_HEADERS, False)
+        kept = server._last_head is not None
+        assert kept == (size < 1_000)
+
+
+def _text(text: bytes) -> bytes:
+    """As HPACK writes it, without Huffman's code."""
+    size = len(text)
+    if size < 0x7F:
+        return bytes((size,)) + text
+    size -= 0x7F
+    digits = b""
+    while size >= 0x80:
+        digits += bytes((size & 0x7F | 0x80,))
+        size >>= 7
+    return b"\x7f" + digits + bytes((size,)) + text

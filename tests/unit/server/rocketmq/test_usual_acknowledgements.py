@@ -13,8 +13,16 @@ from hypothesis import strategies as st
 from broker.server.rocketmq.acknowledging import reply_of_one
 from broker.server.rocketmq.usual_acknowledgements import read_usual, reply_to_entry
 from tests.support.rocketmq_door import ACKNOWLEDGE, MESSAGES, RECEIVE, Call, Door, handles, receive, scene
+from trovemq_proto.positions import QueueId
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2 as service
+from trovemq_store.events.receipt_handle import (
+    HEADS_KEPT,
+    HandleReader,
+    encode_handle,
+    handle_head,
+    handle_seed,
+)
 
 TEXTS = st.one_of(st.sampled_from(["", "g", "%RETRY%g", "é", "x" * 130]), st.text(max_size=70))
 
@@ -134,6 +142,39 @@ def test_usual_calls_are_counted_and_slow_ones_noted() -> None:
         assert counts == {"OK": 2, "CANCELLED": 1}
 
     scene(play)
+
+
+def test_a_fault_in_the_usual_way_failed_all_calls_of_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The transport ended them with its own status, and the text of the exception."""
+
+    async def play() -> None:
+        door = Door()
+        await door.send(3)
+        door.turn(RECEIVE, got := receive())
+        calls = usual_calls(handles([got]))
+
+        def fail(*_: Any) -> Any:
+            raise MemoryError
+
+        monkeypatch.setattr(door.parts.delivery, "acknowledge_mixed", fail)
+        door.turn(ACKNOWLEDGE, *calls)
+        assert [len(call.written) for call in calls] == [1, 1, 1]
+        assert door.parts.delivery.in_flight_count == 0
+
+    scene(play)
+
+
+def test_heads_of_leases_are_kept_no_longer_than_a_few_others() -> None:
+    reader = HandleReader(handle_seed("g", "orders"))
+    heads = [handle_head(0, QueueId(0), number, 395, False) for number in range(40)]
+    made = [encode_handle(handle_seed("g", "orders"), head, 7).encode() for head in heads]
+    forged = [head.encode() + b".7.00000000" for head in heads]
+    assert reader.read_mixed(forged) == []
+    assert reader._heads == {}
+    for begin in range(0, len(made), 5):
+        assert len(reader.read_mixed(made[begin : begin + 5])) == 5
+        assert len(reader._heads) <= HEADS_KEPT
+    assert len(reader.read_mixed(made)) == len(made)
 
 
 def test_names_are_forgotten_before_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -204,6 +204,23 @@ def test_sends_that_cannot_be_stored_together_begin_by_themselves(reason: str) -
     run(scene())
 
 
+def test_a_usual_message_overtook_another_of_its_queue() -> None:
+    """One that came before it in the same turn, and was not usual."""
+
+    async def scene() -> None:
+        parts = Parts()
+        begin(parts, message(message_id="M0"))
+        await turns()
+        sent = [message(message_id="M1", properties={"p": "1"}), message(message_id="M2")]
+        with parts.coalescer.together():
+            begin_together(parts, sent)
+        await turns()
+        found = {one.unique_key: (one.queue_id, one.queue_offset) for one in stored(parts, "orders")}
+        assert found["M1"] < found["M2"]
+
+    run(scene())
+
+
 def counted(parts: Parts) -> Any:
     traffic = parts.traffic
     sizes = {topic: (one.counts, one.total) for topic, one in traffic.message_sizes.items()}
