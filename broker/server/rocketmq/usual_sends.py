@@ -62,15 +62,16 @@ class UsualSends:
         resource, system = message.topic, message.system_properties
         topic = resource.name
         config = self._known.get(topic)
-        message_id, tag, keys = system.message_id, system.tag, tuple(system.keys)
         if (
             config is None
             or self._topics.get(topic) is not config
             or resource.resource_namespace
             or not 0 < len(message.body) <= self._body_size_max
             or not is_usual(system, message.user_properties)
-            or not are_usual(message_id, tag, keys)
         ):
+            return None
+        message_id, tag, keys = system.message_id, system.tag, tuple(system.keys)
+        if not are_usual(message_id, tag, keys):
             return None
         return Usual(topic, message_id, usual_properties(message_id, tag, keys, system))
 

@@ -122,11 +122,7 @@ class Outgoing:
     def send(self: Any, message: Any) -> bool:
         """Sends a response of a stream without waiting. False: it is held back, and `on_writable` follows."""
         endpoint = self.endpoint
-        compresses = self._compression is not None or endpoint.compression is not None
-        if type(message) is bytes and self.method.serialize is None and not compresses:
-            flag, pieces, size = 0, (message,), len(message)
-        else:
-            flag, pieces, size = self._frame(message)
+        flag, pieces, size = self._frame(message)
         if 0 <= endpoint.options.send_size_max < size:
             self._refuse_response(size)
             return False

@@ -19,14 +19,20 @@ async def _served(loop: MemoryLoop, handler: Any) -> Any:
     return server
 
 
-def test_work_of_the_next_turn_went_before_the_answer_of_a_stream(monkeypatch: Any) -> None:
-    steps: list[str] = []
+def note_writes(monkeypatch: Any, steps: list[str]) -> None:
+    """Notes each write of a server's connection, from now on."""
     flush = ServerEndpoint.flush
 
     def noted(endpoint: ServerEndpoint) -> None:
         if endpoint.connection.output:
             steps.append("write")
         flush(endpoint)
+
+    monkeypatch.setattr(ServerEndpoint, "flush", noted)
+
+
+def test_work_of_the_next_turn_went_before_the_answer_of_a_stream(monkeypatch: Any) -> None:
+    steps: list[str] = []
 
     async def talk(_requests: Any, context: Any) -> None:
         while (request := await context.read()) is not rpc.EOF:
@@ -39,7 +45,7 @@ def test_work_of_the_next_turn_went_before_the_answer_of_a_stream(monkeypatch: A
             call = channel.stream_stream("/t.T/Talk")()
             await call.write(b"1")
             assert await call.read() == b"1"
-            monkeypatch.setattr(ServerEndpoint, "flush", noted)
+            note_writes(monkeypatch, steps)
             steps.clear()
             await call.write(b"2")
             await call.write(b"3")
@@ -77,12 +83,6 @@ def test_try_send_does_nothing_where_the_client_does_not_read() -> None:
 
 def test_the_answer_to_a_ping_left_before_that_of_the_call_beside_it(monkeypatch: Any) -> None:
     steps: list[str] = []
-    flush = ServerEndpoint.flush
-
-    def noted(endpoint: ServerEndpoint) -> None:
-        if endpoint.connection.output:
-            steps.append("write")
-        flush(endpoint)
 
     def answer(calls: list[rpc.ServerCall]) -> None:
         steps.append("answer")
@@ -97,7 +97,7 @@ def test_the_answer_to_a_ping_left_before_that_of_the_call_beside_it(monkeypatch
         async with rpc.insecure_channel(TARGET) as channel:
             call = channel.unary_unary("/t.T/Call")
             assert await call(b"") == b"done"
-            monkeypatch.setattr(ServerEndpoint, "flush", noted)
+            note_writes(monkeypatch, steps)
             steps.clear()
             (endpoint,) = channel.endpoints
             endpoint.connection.ping(b"whatever")  # it is written with the call
