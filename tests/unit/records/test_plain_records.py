@@ -25,7 +25,13 @@ from tests.unit.records.test_validate_patch import (
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueOffset
 from trovemq_proto.records import RecordBatch, patch_batch
-from trovemq_proto.records.plain_records import PROPERTIES_SIZE_MAX_PLAIN, RECORDS_MAX, PlainForm, patch
+from trovemq_proto.records.plain_records import (
+    PROPERTIES_SIZE_MAX_PLAIN,
+    RECORDS_MAX,
+    PlainForm,
+    PlainRecords,
+    patch,
+)
 from trovemq_store.log.sectors import check_properties
 from trovemq_store.topics.message_kinds import has_marks
 
@@ -97,10 +103,10 @@ def test_a_small_record_before_large_ones_is_left_to_the_columns() -> None:
     assert FORMS[True].read(memoryview(small + bytes(RECORDS_MAX * len(small)))) is None
 
 
-@given(runs(min_size=1, max_size=4), st.booleans(), st.sampled_from([None, *HOSTS.values()]))
-def test_patch_writes_what_patch_batch_writes(run: list[Record], crc: bool, born_host: bytes | None) -> None:
-    run = [fit(replace(one, sys_flag=0, born_host=bytes(8)), ipv6=False, crc=crc) for one in run]
-    raw = b"".join(map(reference.encode, run))
+def patched_both_ways(
+    raw: bytes, records: PlainRecords | None, born_host: bytes | None, *, crc: bool
+) -> tuple[RecordBatch, bytearray]:
+    """The result of patch_batch(), and the bytes: patch() writes the same. records: None for the rows."""
     expected, patched = bytearray(raw), bytearray(raw)
     places = {
         "first_queue_offset": QueueOffset(1 << 40),
@@ -111,8 +117,16 @@ def test_patch_writes_what_patch_batch_writes(run: list[Record], crc: bool, born
         "append_property_crc": crc,
     }
     batch = patch_batch(expected, validate(raw, crc=crc), **places)  # type: ignore[arg-type]
-    patch(memoryview(patched), batch.rows, **places)  # type: ignore[arg-type]
+    patch(memoryview(patched), records or batch.rows, **places)  # type: ignore[arg-type]
     assert patched == expected
+    return batch, patched
+
+
+@given(runs(min_size=1, max_size=4), st.booleans(), st.sampled_from([None, *HOSTS.values()]))
+def test_patch_writes_what_patch_batch_writes(run: list[Record], crc: bool, born_host: bytes | None) -> None:
+    run = [fit(replace(one, sys_flag=0, born_host=bytes(8)), ipv6=False, crc=crc) for one in run]
+    raw = b"".join(map(reference.encode, run))
+    batch, patched = patched_both_ways(raw, None, born_host, crc=crc)
     plain = RecordBatch.of_rows(memoryview(patched), batch.rows, TOPIC)
     assert (len(plain), plain.nbytes, plain.rows) == (len(run), batch.nbytes, batch.rows)
     assert plain.positions.tolist() == batch.positions.tolist()

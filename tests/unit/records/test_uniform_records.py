@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.records import reference
 from tests.unit.records.reference import Record
 from tests.unit.records.strategies import records, sealed
-from tests.unit.records.test_plain_records import MARKS, must_be_plain
+from tests.unit.records.test_plain_records import MARKS, must_be_plain, patched_both_ways
 from tests.unit.records.test_validate_patch import (
     BODY_SIZE_MAX,
     CRC_PROPERTY,
@@ -24,9 +24,8 @@ from tests.unit.records.test_validate_patch import (
     fit,
     validate,
 )
-from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueOffset
-from trovemq_proto.records import RecordBatch, patch_batch, uniform_records
-from trovemq_proto.records.plain_records import UNIFORM_MIN, PlainForm, patch
+from trovemq_proto.records import RecordBatch, uniform_records
+from trovemq_proto.records.plain_records import UNIFORM_MIN, PlainForm
 from trovemq_proto.records.uniform_records import UniformForms, UniformRecords
 from trovemq_proto.records.validate import BORN_TIMESTAMP_MAX
 from trovemq_store.log.sectors import check_properties
@@ -69,18 +68,7 @@ def read(raw: bytes, form: PlainForm | None = None) -> UniformRecords | None:
 
 def check_patched(raw: bytes, records: UniformRecords, born_host: bytes | None = None) -> None:
     """Both ways to fill in the broker's fields write the same, and the batches have the same columns."""
-    expected, patched = bytearray(raw), bytearray(raw)
-    places = {
-        "first_queue_offset": QueueOffset(1 << 40),
-        "physical_offset": PhysicalOffset(1 << 50),
-        "store_timestamp": EpochMs(1_700_000_000_123),
-        "store_host": HOSTS[False],
-        "born_host": born_host,
-        "append_property_crc": True,
-    }
-    batch = patch_batch(expected, validate(raw, crc=True), **places)  # type: ignore[arg-type]
-    patch(memoryview(patched), records, **places)  # type: ignore[arg-type]
-    assert patched == expected
+    batch, patched = patched_both_ways(raw, records, born_host, crc=True)
     own = RecordBatch.of_uniform(memoryview(patched), records.first, records.record_count, TOPIC)
     assert (len(own), own.nbytes, own.rows) == (len(batch), batch.nbytes, batch.rows)
     for column in ("positions", "sizes", "queue_offsets", "physical_offsets", "sys_flags", "queue_ids"):
