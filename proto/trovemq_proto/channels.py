@@ -92,6 +92,8 @@ class ChannelSettings:
         reconnect_max_ms: The longest pause.
         keepalive_time_ms: A silent connection is pinged after this time; None for never.
         keepalive_timeout_ms: How long the answer may take.
+        busy_poll_us: How long the event loop does not sleep after a lone request, in microseconds; 0: not at
+            all. Only our own transport does it.
         more: Further gRPC channel arguments, applied last.
     """
 
@@ -103,6 +105,7 @@ class ChannelSettings:
     reconnect_max_ms: int = 1_000
     keepalive_time_ms: int | None = None
     keepalive_timeout_ms: int = 5_000
+    busy_poll_us: int = 0
     more: tuple[Argument, ...] = ()
 
     def arguments(self) -> list[Argument]:
@@ -121,6 +124,8 @@ class ChannelSettings:
         ]
         if self.transport == "grpcio":  # the other one reads large messages in parts, whatever their frames
             arguments.append(("grpc.http2.max_frame_size", (1 << 24) - 1))
+        elif self.busy_poll_us:
+            arguments.append(("trovemq.busy_poll_us", self.busy_poll_us))
         if self.keepalive_time_ms is not None:
             arguments.append(("grpc.keepalive_time_ms", self.keepalive_time_ms))
             arguments.append(("grpc.keepalive_timeout_ms", self.keepalive_timeout_ms))

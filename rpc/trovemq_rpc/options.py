@@ -33,6 +33,7 @@
 | trovemq.setup_timeout_ms | 5 s (server), 10 s (channel) | each step of TLS, and the first SETTINGS |
 | grpc.server_handshake_timeout_ms | 5 s | the same (server) |
 | trovemq.connections | none | a ConnectionCount: which peers may connect (server) |
+| trovemq.busy_poll_us | 0 | so long the loop does not sleep after a lone request; at most 10 ms (channel) |
 | trovemq.limits | Limits() | the limits of HTTP/2: see http2/limits.py |
 
 Defaults of grpc's options are grpc's own, except for metadata, frames and streams: http2/limits.py has the
@@ -96,6 +97,7 @@ class Options:
     backoff_initial_s: float = 1.0
     backoff_max_s: float = 120.0
     connect_timeout_s: float = 20.0
+    busy_poll_us: int = 0
     round_robin: bool = False
     authority: str = ""
     server_name: str = ""
@@ -127,6 +129,7 @@ _NUMBERS: Final = {
     "grpc.max_send_message_length": "send_size_max",
     "grpc.http2.max_ping_strikes": "ping_strikes_max",
     "grpc.default_compression_algorithm": "compression",
+    "trovemq.busy_poll_us": "busy_poll_us",
 }
 _TIMES: Final = {
     "grpc.keepalive_time_ms": "keepalive_time_s",

@@ -12,7 +12,8 @@ share frames, instead of filling the broker with frames of one message.
 
 A program that sends a message, waits for its answer and then sends the next one has nothing that could
 share a frame. So after LONE_FRAMES_MIN frames of one message, each submitted while no other was under way,
-the next one is written at once, and not at the end of the turn.
+the next one is written at once, and not at the end of the turn; and the loop looks for its answer without
+sleeping for a moment (trovemq_rpc/channel/polling.py).
 """
 
 from __future__ import annotations
@@ -242,7 +243,7 @@ class AppendStream:
                 if data is None:
                     continue
                 try:
-                    stream.send_now(data)
+                    stream.send_now(data, alone=self._lone_frames > LONE_FRAMES_MIN)
                 except Exception as failure:  # as in _run
                     self._broken = _as_trove_error(failure)
                     if frame.one_way:

@@ -39,6 +39,10 @@ class ClientOptions:
         credentials_file: Both, as lines `access_key=…` and `secret_key=…`.
         faults: Faults to inject in tests; None in production.
         tracing: Makes OpenTelemetry spans (`trovemq.otel.Tracing`); None for no spans.
+        busy_poll_us: After a message or call that is the only one under way, the event loop looks for its
+            answer for so long without sleeping, in microseconds, at most 10,000; 0: it sleeps at once. A near
+            answer comes up to twice as fast: a processor that sleeps takes long to wake. Where answers take
+            longer the loop soon stops trying.
         channel_options: Further gRPC channel arguments, applied last.
     """
 
@@ -57,6 +61,7 @@ class ClientOptions:
     credentials_file: str | None = None
     faults: Faults | None = None
     tracing: Tracing | None = None
+    busy_poll_us: int = 300
     channel_options: tuple[tuple[str, int | str], ...] = ()
 
     def channel_settings(self) -> ChannelSettings:
@@ -67,6 +72,7 @@ class ClientOptions:
             tls=chosen_tls(self.tls),
             message_size_max=self.message_size_max,
             connect_timeout_ms=self.connect_timeout_ms,
+            busy_poll_us=self.busy_poll_us,
             more=self.channel_options,
         )
 

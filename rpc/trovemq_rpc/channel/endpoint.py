@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trovemq_rpc.budget import BytesBudget
+from trovemq_rpc.channel.polling import Polling
 from trovemq_rpc.endpoint import Endpoint
 from trovemq_rpc.http2 import events as ev
 from trovemq_rpc.http2.connection import Connection
@@ -31,6 +32,7 @@ class ChannelEndpoint(Endpoint):
         self.reason = "the connection was closed"
         self.trailers_ok: Fields | None = None  # the decoder's one list for the trailers that most calls have
         self._one_at_a_time = False
+        self._polling = Polling(self.loop, options.busy_poll_us) if options.busy_poll_us else None
         self.on_ready: Callable[[ChannelEndpoint], None] | None = None
         self.on_capacity: Callable[[], None] | None = None
         self.on_gone: Callable[[ChannelEndpoint], None] | None = None
@@ -49,9 +51,15 @@ class ChannelEndpoint(Endpoint):
             self.flush_soon()
         elif self._one_at_a_time and not self.gathering:
             self.flush()
+            self.poll()
         else:
             self._one_at_a_time = True
             self.flush_soon()
+
+    def poll(self) -> None:
+        """The only request under way was written: see polling.py."""
+        if self._polling is not None:
+            self._polling.begin()
 
     # --- life -------------------------------------------------------------------------------------------
     def on_connected(self) -> None:
@@ -99,6 +107,8 @@ class ChannelEndpoint(Endpoint):
 
     # --- events -----------------------------------------------------------------------------------------
     def on_events(self, events: list[ev.Event]) -> None:
+        if self._polling is not None:
+            self._polling.waits = False
         for kind, stream, value, ended in events:
             owner = stream.owner if stream is not None else None
             if kind == ev.DATA:

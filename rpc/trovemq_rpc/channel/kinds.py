@@ -237,15 +237,17 @@ class ManyRequests(Call):
             self.sent and not self._closed and not self.over and self.stream.pending_size <= WRITE_PENDING_MAX
         )
 
-    def write_now(self, request: Any) -> None:
+    def write_now(self, request: Any, *, alone: bool = False) -> None:
         """write() of a message to a `writable` call, from a callback: it is with the transport when this
-        returns. Raises as write()."""
+        returns. `alone`: all others were answered, and this one is likely to be soon. Raises as write()."""
         assert self.writable, "a call that may have to wait is awaited: write()"
         flag, message = self._message(request)
         self._send(flag, message)
         endpoint = self.endpoint
         if not endpoint.gathering:  # else the read under way flushes
             endpoint.end_turn()
+        if alone:
+            endpoint.poll()
 
     def _send(self, flag: int, message: bytes) -> None:
         if self.over:

@@ -61,6 +61,7 @@ class Server:
     def __init__(self) -> None:
         self.came: list[str] = []
         self.at_once = 0
+        self.alone: list[str] = []
         self.writable = True
         self.broken = False
         self._may_write = asyncio.Event()
@@ -87,12 +88,14 @@ class Server:
             await asyncio.sleep(0)
         self.came.append(frame.decode())
 
-    def send_now(self, frame: bytes) -> None:
+    def send_now(self, frame: bytes, *, alone: bool) -> None:
         assert self.writable
         if self.broken:
             raise unreachable(self.address, "the connection is gone")
         self.at_once += 1
         self.came.append(frame.decode())
+        if alone:
+            self.alone.append(frame.decode())
 
     async def read(self) -> Any:
         answer = await self._answers.get()
@@ -162,6 +165,24 @@ def test_a_message_at_a_time_is_written_at_once() -> None:
         await fake_loop.turns()
         stream.submit(Frame("at once", lone=True))
         assert server.came[-1] == "at once"
+        await stream.close()
+
+    fake_loop.run(scene())
+
+
+@pytest.mark.parametrize("company", [False, True])
+def test_only_a_message_without_company_is_polled_for(company: bool) -> None:
+    async def scene() -> None:
+        server = Server()
+        stream = await opened(server)
+        await sent_alone(server, stream, LONE_FRAMES_MIN)
+        assert server.alone == []
+        if company:
+            stream.submit(Frame("other", one_way=True, lone=True))
+        stream.submit(Frame("last", lone=True))
+        await fake_loop.turns()
+        assert server.came[-1] == "last"
+        assert server.alone == ([] if company else ["last"])
         await stream.close()
 
     fake_loop.run(scene())

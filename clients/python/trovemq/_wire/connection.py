@@ -77,10 +77,11 @@ class Stream:
         """Whether `send_now` may be called; never on grpcio's transport."""
         return self._writes_at_once and self._call.writable
 
-    def send_now(self, frame: bytes) -> None:
-        """Writes one frame from a callback. Raises TroveError if the stream is broken."""
+    def send_now(self, frame: bytes, *, alone: bool) -> None:
+        """Writes one frame from a callback. `alone`: no other waits for its answer. Raises TroveError if the
+        stream is broken."""
         try:
-            self._call.write_now(frame)
+            self._call.write_now(frame, alone=alone)
         except self._failures as failure:
             raise unreachable(self._server, str(failure)) from failure
 

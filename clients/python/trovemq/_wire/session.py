@@ -275,9 +275,9 @@ class StreamCall:
         """Whether the call is open, uses our own transport, and `write` would not wait."""
         return getattr(self._call, "writable", False)
 
-    def write_now(self, message: bytes) -> None:
-        """Signs a message and writes it at once, from a callback."""
-        self._call.write_now(self._sign(message))
+    def write_now(self, message: bytes, *, alone: bool) -> None:
+        """Signs a message and writes it at once, from a callback. `alone`: no other waits for its answer."""
+        self._call.write_now(self._sign(message), alone=alone)
 
     async def done_writing(self) -> None:
         await self._through(lambda call: call.done_writing())
