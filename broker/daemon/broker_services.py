@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from broker.server.monitoring.tracing import BrokerTracing
 
 SESSIONS_INTERVAL_S: Final = 60.0
-EXPIRE_INTERVAL_S: Final = 1.0
+EXPIRE_INTERVAL_S: Final = 1.0  # a stream that broke is noticed so late: before BROKEN_MS is over
 EXPIRE_BROKEN_INTERVAL_S: Final = 0.1
 NONCE_BYTES: Final = 16
 
@@ -243,7 +243,7 @@ class BrokerServices:
     async def _expire_clients(self) -> None:
         expire_at = 0.0
         while True:
-            await sleep_to_tick(EXPIRE_BROKEN_INTERVAL_S)
+            await sleep_to_tick(EXPIRE_BROKEN_INTERVAL_S if self.registry.has_broken else EXPIRE_INTERVAL_S)
             now = asyncio.get_running_loop().time()
             if now < expire_at:
                 self.registry.expire_broken(self._lease_time())

@@ -314,6 +314,11 @@ class ClientRegistry:
         """Forgets the clients that are gone, and returns their ids; to be called about every second."""
         return self._expire(self._clients, now_ms)
 
+    @property
+    def has_broken(self) -> bool:
+        """Whether expire_broken() has clients to look at."""
+        return bool(self._broken)
+
     def expire_broken(self, now_ms: EpochMs) -> list[str]:
         """As expire(), only for clients whose stream broke; to be called several times per second."""
         return self._expire(self._broken, now_ms)

@@ -54,7 +54,7 @@ from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 POLLING_MAX_S: Final = 20.0
 POLLING_SHARED_MIN_S: Final = 5.0
-POLLING_TICK_S: Final = 0.1  # a poll of POLLING_SHARED_MIN_S and more may end so much late
+POLLING_TICK_S: Final = 0.5  # a poll of POLLING_SHARED_MIN_S and more may end so much late
 ANSWER_BEFORE_S: Final = 0.1  # the client's deadline
 REQUEST_TIMEOUT_DEFAULT_MS: Final = 3_000
 POLLING_CODE_SINCE: Final = (5, 0, 3)  # older clients do not know ILLEGAL_POLLING_TIME

@@ -284,7 +284,9 @@ class Lives(RuleBasedStateMachine):
     @rule()
     def expire_broken(self) -> None:
         self.now_ms += BROKEN_MS + 1
+        had_broken = self.registry.has_broken
         found = self.registry.expire_broken(self.now_ms)
+        assert had_broken or not found
         assert all(not self.registry.is_alive(name, self.now_ms) for name in found)
         assert self.gone == found
         self.gone.clear()

@@ -109,7 +109,7 @@ def test_long_polls_end_together_unless_their_deadline_is_near() -> None:
 
         polls = [(7_000, None), (7_050, 30.0), (7_200, 7.31), (5_100, None)]
         await asyncio.gather(*(poll(*one) for one in polls))
-        assert ends == pytest.approx([5.2, 7.1, 7.1, 7.23])
+        assert ends == pytest.approx([5.5, 7.23, 7.5, 7.5])
 
     run(scene())
 
