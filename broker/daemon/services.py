@@ -37,6 +37,7 @@ from broker.server.monitoring.statistics import BrokerStatistics, StatisticsPart
 from broker.server.monitoring.traffic import Traffic
 from broker.server.native.append_stream import AppendParts
 from broker.server.native.fetch_stream import FetchParts
+from broker.server.native.gathered_frames import GatheredFrames
 from broker.server.native.message_service import MessageService
 from broker.server.native.query_service import QueryService
 from broker.server.native.search_service import SearchService
@@ -154,12 +155,14 @@ class StoreServices:
         )
 
     def _message_service(self, settings: BrokerSettings, replies: ReplyBudget | None) -> MessageService:
+        frames_max = settings.append_frames_in_flight_max
         append = AppendParts(
             self.appender,
             self.group_commit,
             self.traffic,
             settings.name,
-            settings.append_frames_in_flight_max,
+            frames_max,
+            None if self.appender.sync else GatheredFrames(self.appender, frames_max),
         )
         fetch = FetchParts(
             self.puller,

@@ -34,6 +34,8 @@ from trovemq_store.topics.topics import TopicConfig
 
 Durability = Literal["disk", "memory"]
 
+MANY: Final = 7  # appends of a turn of the event loop after its first; joining fewer saves nothing
+
 # RocketMQ's PutMessageStatus of each refusal (docs/store-format.md, "Put status"); a refusal that is not
 # listed is the message's own fault.
 _PUT_STATUS: Final[dict[ErrorSpec, str]] = {
@@ -112,6 +114,10 @@ class Appender:
         self._accepting = True  # none of the three is set
         self._plain = PlainAppends(store, self._batch_size_limit, possible=tracer is None)
         self._dispatch_scheduled = False
+        self._before_dispatch: Callable[[], None] | None = None
+        self._further = 0  # appends since the first that waits for the dispatch
+        self.busy = False
+        """Whether the last dispatch was of more than MANY appends."""
 
     def apply(self, settings: AppendSettings) -> None:
         """Sets the settings from now on."""
@@ -231,6 +237,10 @@ class Appender:
         """Whether append_joined() takes batches of the topic."""
         return self._tracer is None and not self._store.topics.options(topic).deduplicate_ms
 
+    def may_join(self, topic: str) -> bool:
+        """Whether the topic exists, and joins()."""
+        return self._store.topics.get(topic) is not None and self.joins(topic)
+
     def append_joined(self, parts: Sequence[QueuePart], data: bytearray) -> list[AppendResult]:
         """As append() of a batch to each of these queues, all in one run; `data` belongs to the store from
         then on. If it raises TroveError, none of them was written."""
@@ -320,6 +330,22 @@ class Appender:
         elif not self._dispatch_scheduled:
             self._dispatch_scheduled = True
             asyncio.get_running_loop().call_soon(self._dispatch)
+        else:
+            self._further += 1
+
+    def append_later(self, append: Callable[[], None]) -> None:
+        """In async mode: calls `append` just before the dispatch of this turn of the loop. It appends the
+        records that it gathered in the turn, and must not raise."""
+        assert not self._sync, "only async mode has a dispatch of each turn"
+        assert self._before_dispatch in (None, append), "there is one such caller"
+        self._before_dispatch = append
+        if not self._dispatch_scheduled:
+            self._dispatch_scheduled = True
+            asyncio.get_running_loop().call_soon(self._dispatch)
+
+    def joined(self, count: int) -> None:
+        """An append was of so many frames that came in this turn."""
+        self._further += count
 
     def _dispatch(self) -> None:
         """In async mode: dispatches after the present callback, once for all appends of this turn of the
@@ -328,8 +354,13 @@ class Appender:
         So the acknowledgement is sent before the projections are written. The next request of its receiver is
         handled after that, in a later turn, and finds the message.
         """
-        self._dispatch_scheduled = False
         try:
+            if self._before_dispatch is not None:
+                append, self._before_dispatch = self._before_dispatch, None
+                append()
+            self._dispatch_scheduled = False
+            self.busy = self._further >= MANY
+            self._further = 0
             self._on_messages_available(self._store.dispatch())
         except Exception as error:
             self._group_commit.fail(error)  # ends the daemon: an acknowledged message must be readable

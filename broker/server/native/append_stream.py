@@ -1,16 +1,17 @@
 """The Append stream: frames are appended in the order in which they arrive; each is acknowledged or refused
 by itself.
 
-In async mode the reply is written at once. In sync mode it is written after the sync that covers the append;
-further frames are appended meanwhile. While too many bytes wait for the disk no further frame is read; only a
-frame that has waited too long for space is refused.
+In async mode the reply is written at once; where a turn of the loop brings many frames, they are joined
+(gathered_frames.py). In sync mode the reply is written after the sync that covers the append; further frames
+are appended meanwhile. While too many bytes wait for the disk no further frame is read; only a frame that has
+waited too long for space is refused.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import grpc
 
@@ -19,12 +20,14 @@ from broker.produce.group_commit import GroupCommit
 from broker.server.monitoring.traffic import Traffic
 from broker.server.native.convert import append_reply, born_host_of, mark_failed, refused_reply
 from broker.server.native.frames import AppendFrame
+from broker.server.native.gathered_frames import GatheredFrames
 from broker.server.native.reply_stream import ReplyStream
 from broker.server.refused_message import RefusedMessage
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.v1 import message_pb2
+from trovemq_store.engine.append_result import AppendResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,8 @@ class AppendParts:
     traffic: Traffic
     broker: str
     frames_in_flight_max: int = 256
+    gathered: GatheredFrames | None = None
+    """Of all streams, with async flush; None: each frame is an append."""
 
 
 class AppendStream(ReplyStream):
@@ -44,7 +49,7 @@ class AppendStream(ReplyStream):
         self._parts = parts
         self._durability = parts.appender.durability
         self._sync = parts.appender.sync
-        self._born_host = born_host_of(self._peer)
+        self.born_host: Final = born_host_of(self._peer)
 
     async def handle(self, request: AppendFrame | RefusedMessage) -> None:
         started = time.perf_counter()
@@ -63,24 +68,33 @@ class AppendStream(ReplyStream):
     def handle_now(self, request: AppendFrame | RefusedMessage) -> bool:
         if isinstance(request, RefusedMessage) or self._parts.group_commit.full:
             return False
+        gathered = self._parts.gathered
+        if gathered is not None and self._parts.appender.busy and gathered.take(self, request):
+            return True
         reply = self._append(request, time.perf_counter())
         if reply is not None:
             self.reply_now(reply)
         return True
 
     def _append(
-        self, request: AppendFrame, started: float, refusal: TroveError | None = None
+        self,
+        request: AppendFrame,
+        started: float,
+        refusal: TroveError | None = None,
+        result: AppendResult | None = None,
     ) -> bytes | None:
-        """Appends a frame. Returns the reply; None if it is sent later, or the frame is one-way."""
+        """Appends a frame, unless it was appended with this result. Returns the reply; None if it is sent
+        later, or the frame is one-way."""
         parts = self._parts
         try:
             if refusal is not None:
                 raise refusal
             if request.fault:
                 raise TroveError(errors.BATCH_ILLEGAL, request.fault)
-            result = parts.appender.append(
-                request.topic, request.queue_id, request.records, self._born_host, owned=request.owned
-            )
+            if result is None:
+                result = parts.appender.append(
+                    request.topic, request.queue_id, request.records, self.born_host, owned=request.owned
+                )
         except TroveError as error:
             parts.traffic.refused(error.symbol, one_way=request.one_way)
             parts.traffic.answered("Append", error.symbol, started, peer=self._peer)
@@ -97,6 +111,18 @@ class AppendStream(ReplyStream):
             return None
         parts.traffic.answered("Append", "OK", started, peer=self._peer)
         return reply.SerializeToString()
+
+    def finish_gathered(
+        self, frame: AppendFrame, result: AppendResult | None, started: float, *, flush: bool
+    ) -> None:
+        """Replies to a gathered frame. `result`: of its append; None: it is appended by itself, now.
+        `flush`: see reply_now."""
+        try:
+            reply = self._append(frame, started, None, result)
+            if not frame.one_way:
+                self.reply_soon(lambda: reply, flush=flush)
+        except Exception as error:
+            self.end_with(error)
 
     def _reply_when_durable(
         self, reply: message_pb2.AppendReply, end: PhysicalOffset, started: float

@@ -241,9 +241,9 @@ class ConsumeStream(ReplyStream):
                     await self._send(subscription, runs)
                 await asyncio.sleep(0)  # a client that reads fast must not block the loop for others
         except TroveError as error:
-            self._fail(error)
+            self.end_with(error)
         except Exception:  # the client is gone
-            self._fail(None)
+            self.end_with(None)
 
     async def _wait_for_credit(self) -> None:
         while (

@@ -58,7 +58,7 @@ class ReplyStream:
         self._ending = False  # the stream ends as soon as all requests are answered
         self._ended = False  # the reader must return
         self._over = False
-        self._failure: TroveError | None = None
+        self._failure: Exception | None = None
         self.task: asyncio.Task[object] | None = None
 
     # --- for subclasses -----------------------------------------------------------------------------
@@ -118,9 +118,9 @@ class ReplyStream:
         """Notes that a reply will follow by `reply_soon`."""
         self._waiting += 1
 
-    def reply_soon(self, make: MakeReply) -> None:
+    def reply_soon(self, make: MakeReply, *, flush: bool = False) -> None:
         """Answers a waiting request: `make` returns its reply when it is to be written; None if the request
-        waits again (by begin_waiting)."""
+        waits again (by begin_waiting). `flush`: see reply_now."""
         if not self._may_send:
             self._make_ready(make)
             return
@@ -130,7 +130,7 @@ class ReplyStream:
             self._make_ready(partial(fail, error))
             return
         if message is not None:
-            self.reply_now(message)
+            self.reply_now(message, flush=flush)
         self._answered()
         self._end_if_idle()
 
@@ -195,9 +195,9 @@ class ReplyStream:
     def _writer_done(self, writer: asyncio.Task[None]) -> None:
         """Ends the stream if a reply could not be written."""
         if not writer.cancelled() and (failure := writer.exception()) is not None:
-            self._fail(failure if isinstance(failure, TroveError) else None)
+            self.end_with(failure if isinstance(failure, TroveError) else None)
 
-    def _fail(self, error: TroveError | None) -> None:
+    def end_with(self, error: Exception | None) -> None:
         """Ends the stream with this error; None: the client is gone."""
         self._failure = error
         if self.task is not None:
