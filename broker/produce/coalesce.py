@@ -21,7 +21,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from typing import Final, NamedTuple, TypeAlias
 
@@ -34,7 +33,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.records.columns import QueuePart
-from trovemq_store.engine.append_result import FIRST, AppendResult
+from trovemq_store.engine.append_result import FIRST, NO_ORIGINALS, AppendResult, new_result
 
 GATHER_TURNS_MAX: Final = 64  # of the event loop
 QUIET_TURNS: Final = 4  # a call needs this many turns from its acceptance to here
@@ -54,11 +53,6 @@ class SendOutcome(NamedTuple):
     queue_id: QueueId
     result: AppendResult
 
-
-_new_result = partial(tuple.__new__, AppendResult)
-"""Makes an AppendResult of a tuple of its fields, without a Python call per send."""
-_NO_ORIGINALS: Final = tuple(AppendResult._field_defaults.values())
-"""The last fields of a result without duplicates and gaps."""
 
 Done: TypeAlias = Callable[[SendOutcome | Exception], None]
 """Called once with the result of a send, or the reason why it was not appended. Must not raise."""
@@ -219,11 +213,13 @@ class Coalescer:
     def shared_queue(self, topic: str) -> QueueId:
         """The queue that all sends of this gathering without a queue share. Raises as
         Appender.topic_for_write."""
-        if topic not in self._chosen:
+        queue_id = self._chosen.get(topic)
+        if queue_id is None:
             config = self._appender.topic_for_write(topic)
-            self._schedule()
-            self._chosen[topic] = self._chooser.choose(topic, config.write_queue_count)
-        return self._chosen[topic]
+            if not self._gathering:
+                self._schedule()
+            queue_id = self._chosen[topic] = self._chooser.choose(topic, config.write_queue_count)
+        return queue_id
 
     def _enqueue(self, topic: str, queue_id: QueueId, records: bytes, count: int, done: Done) -> None:
         if len(records) > self._batch_size_max:
@@ -332,7 +328,7 @@ class Coalescer:
         status, physical_offset, _, store_timestamp, queue_offset, _, store_host, positions, *_ = result
         for send in sends:
             size, count = len(send.records), send.count
-            part = _new_result(
+            part = new_result(
                 (
                     status,
                     physical_offset + begin,
@@ -342,7 +338,7 @@ class Coalescer:
                     count,
                     store_host,
                     FIRST if count == 1 else positions[first : first + count] - begin,
-                    *_NO_ORIGINALS,
+                    *NO_ORIGINALS,
                 )
             )
             first += count

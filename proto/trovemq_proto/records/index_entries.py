@@ -93,11 +93,12 @@ def _only_tags_code(batch: RecordColumns) -> int | None:
     if first is None or batch.topic is None or batch.topic == SCHEDULE_TOPIC:
         return None
     block = plain_block(batch, first)
-    if _TAGS_BEGIN not in block:
+    at = block.find(_TAGS_BEGIN)
+    if at < 0:
         return 0
-    tags = _only_tags(block)
-    at = first.property_position + block.find(_TAGS_BEGIN) + len(_TAGS_BEGIN)
-    own = strided_rows(batch.data, at, len(batch), len(tags), first.size)
+    tags = _only_tags(block, at)
+    value_at = first.property_position + at + len(_TAGS_BEGIN)
+    own = strided_rows(batch.data, value_at, len(batch), len(tags), first.size)
     return _tags_hash(tags) if tags and own.tobytes() == tags * len(batch) else None
 
 
@@ -265,21 +266,22 @@ def _own_tags_code(batch: RecordColumns, row: RecordFields) -> int:
 
 def _tags_code_of(block: bytes) -> int:
     """The tagsCode of a record with these properties that has no time of delivery for it."""
-    if _TAGS_BEGIN not in block:
+    at = block.find(_TAGS_BEGIN)
+    if at < 0:
         return 0
-    if tags := _only_tags(block):
+    if tags := _only_tags(block, at):
         return _tags_hash(tags)
     tag = parse_properties(block).get(PROPERTY_TAGS)
     return java_hash(tag) if tag else 0
 
 
-def _only_tags(block: bytes) -> bytes:
-    """The value of TAGS, if its name is there once, at the begin of a piece: then no other piece counts. b""
-    if it is not as simple."""
-    at = block.find(_TAGS_BEGIN)
-    if at < 0 or (at and block[at - 1] != VALUE_END) or block.find(_TAGS_BEGIN, at + 1) >= 0:
+def _only_tags(block: bytes, at: int) -> bytes:
+    """The value of TAGS, whose name is first at `at`, if it is there once, at the begin of a piece: then no
+    other piece counts. b"" if it is not as simple."""
+    if (at and block[at - 1] != VALUE_END) or block.find(_TAGS_BEGIN, at + 1) >= 0:
         return b""
-    return block[at + len(_TAGS_BEGIN) :].partition(_VALUE_END)[0]
+    end = block.find(_VALUE_END, at)
+    return block[at + len(_TAGS_BEGIN) : end if end >= 0 else len(block)]
 
 
 @lru_cache(maxsize=TAGS_KNOWN)

@@ -11,6 +11,7 @@ more must be uniform (uniform_records.py).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from struct import Struct
 from typing import Final
 
@@ -30,6 +31,7 @@ from trovemq_proto.records.layout import (
     NAME_END,
     PROPERTY_SHARDING_KEY,
     PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_UNIQ_KEY,
     QUEUE_OFFSET_AT,
     RECORD_SIZE_MIN,
     STORE_HOST_AT,
@@ -60,11 +62,16 @@ assert STORE_HOST_AT == STORE_TIMESTAMP_AT + 8, "they are written together"
 PlainRecords = list[RecordFields] | UniformRecords
 _VALUE_END: Final = bytes([VALUE_END])
 _DIGITS: Final = DIGITS_AT - CRC_PROPERTY_SIZE
+_BEFORE_CRC: Final = -CRC_PROPERTY_SIZE - 1
+_UNIQUE_KEY: Final = PROPERTY_UNIQ_KEY.encode() + bytes([NAME_END])
 _INTERNAL: Final = INTERNAL_PREFIX.encode()
 _TIMER, _GROUP, _PRIORITY = (
     name.encode() + bytes([NAME_END])
     for name in (PROPERTY_TIMER_DELIVER_MS, PROPERTY_SHARDING_KEY, PROPERTY_PRIORITY)
 )
+assert all(b"_" in name for name in (_INTERNAL, _TIMER, _GROUP, _PRIORITY)), "see _may_have_marks"
+_new_fields: Final = partial(tuple.__new__, RecordFields)
+"""Makes RecordFields of a tuple of them, without a Python call per record."""
 
 
 class PlainForm:
@@ -169,19 +176,20 @@ class PlainForm:
         if not self._takes(properties) or crc32(data[body:body_end]) & CRC_MASK != crc:
             return None
         topic_at = properties_at - 2 - self._topic_size
-        return RecordFields(
-            position, size, 0, body, length, topic_at, self._topic_size, properties_at, property_size
+        return _new_fields(
+            (position, size, 0, body, length, topic_at, self._topic_size, properties_at, property_size)
         )
 
     def _takes(self, properties: bytes) -> bool:
         """Whether a plain record may have this property block."""
-        if _INTERNAL in properties or _TIMER in properties or _GROUP in properties or _PRIORITY in properties:
-            return False
         if self._append_property_crc:
             return (
                 properties[-1:] == _VALUE_END
                 and properties[-CRC_PROPERTY_SIZE:_DIGITS] == CRC_PROPERTY_PREFIX
+                and not (_may_have_marks(properties) and _has_marks(properties))
             )
+        if _has_marks(properties):
+            return False
         if not properties:
             return True
         # The name of the CRC property has only five letters and digits: it looks like none that has nine.
@@ -190,6 +198,21 @@ class PlainForm:
             not properties[-CRC_PROPERTY_SIZE:_DIGITS].isalnum() and looks_like_record_crc(properties, size)
         )
         return properties[-1:] == _VALUE_END and not has_crc
+
+
+def _has_marks(properties: bytes) -> bool:
+    """Whether the block has the name of a property that another module decides about."""
+    return _INTERNAL in properties or _TIMER in properties or _GROUP in properties or _PRIORITY in properties
+
+
+def _may_have_marks(properties: bytes) -> bool:
+    """Whether the block, which ends with the CRC property, needs _has_marks(). All these names have a `_`; in
+    most blocks only the name of the id, their first one, has one before the CRC property."""
+    return (
+        not properties.startswith(_UNIQUE_KEY)
+        or properties.find(b"_", len(_UNIQUE_KEY), -CRC_PROPERTY_SIZE) >= 0
+        or properties[_BEFORE_CRC] != VALUE_END
+    )
 
 
 def patch(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple, TypeVar
 
@@ -121,6 +122,12 @@ class AppendResult(NamedTuple):
         ]
 
 
+new_result: Final = partial(tuple.__new__, AppendResult)
+"""Makes an AppendResult of a tuple of its fields, without a Python call per result."""
+NO_ORIGINALS: Final = tuple(AppendResult._field_defaults.values())
+"""The last fields of a result without duplicates and gaps."""
+
+
 def _shares(rows: Mapping[int, _Row], ends: Sequence[int]) -> Iterator[dict[int, _Row]]:
     """For each range ends[i] .. ends[i + 1] - 1 the rows in it, with indexes counted from its beginning."""
     indexes = tuple(rows)
@@ -145,17 +152,20 @@ def results_of_parts(
         begin = rows[index].position
         last = rows[index + count - 1]
         results.append(
-            AppendResult(
-                AppendStatus.PUT_OK,
-                PhysicalOffset(physical_offset + begin),
-                last.position + last.size - begin,
-                store_timestamp,
-                QueueOffset(queue_offsets[index]),
-                count,
-                store_host,
-                FIRST
-                if count == 1
-                else np.array([row.position - begin for row in rows[index : index + count]], np.int64),
+            new_result(
+                (
+                    AppendStatus.PUT_OK,
+                    physical_offset + begin,
+                    last.position + last.size - begin,
+                    store_timestamp,
+                    queue_offsets[index],
+                    count,
+                    store_host,
+                    FIRST
+                    if count == 1
+                    else np.array([row.position - begin for row in rows[index : index + count]], np.int64),
+                    *NO_ORIGINALS,
+                )
             )
         )
         index += count

@@ -24,11 +24,12 @@ from trovemq_store.engine.steps import Steps, finished
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem
 from trovemq_store.files.paths import parent_directory
-from trovemq_store.index.consume_queue import ConsumeQueue, QueueTrim
+from trovemq_store.index.consume_queue import ConsumeQueue
 from trovemq_store.index.consume_queues import QUEUES_OF_STEP, ConsumeQueues
 from trovemq_store.index.index_file import IndexFile
 from trovemq_store.index.key_index import KeyIndex
 from trovemq_store.index.open_files import OpenFiles
+from trovemq_store.index.queue_trim import QueueTrim
 from trovemq_store.log.commit_log import CommitLog
 from trovemq_store.log.segments import DIRECTORY
 

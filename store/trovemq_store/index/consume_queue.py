@@ -25,8 +25,6 @@ Invariants
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from struct import Struct
 from typing import Final
 
@@ -40,6 +38,7 @@ from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import File, FileSystem
 from trovemq_store.index.dirty_files import DirtyFiles
 from trovemq_store.index.open_files import OpenFiles
+from trovemq_store.index.queue_trim import QueueTrim
 from trovemq_store.index.short_queue import read_short_queue
 from trovemq_store.index.valid_units import valid_prefix
 from trovemq_store.settings import CONSUME_QUEUE_UNIT_SIZE
@@ -53,22 +52,12 @@ _BLANK: Final = BLANK_UNIT.tobytes()
 ROOT_DIRECTORY: Final = "consumequeue"
 
 _UNIT: Final = Struct(">qiq")
-_Unit = tuple[PhysicalOffset, int, int]
+Unit = tuple[PhysicalOffset, int, int]
 _NONE: Final = QueueOffset(-1)
-_NOTHING_KNOWN: Final[tuple[QueueOffset, _Unit]] = (_NONE, (LOG_ORIGIN, 0, 0))
+_NOTHING_KNOWN: Final[tuple[QueueOffset, Unit]] = (_NONE, (LOG_ORIGIN, 0, 0))
 _CHECKED_UNITS: Final = 1024
 _SCANNED_UNITS: Final = 4096
 _OFFSET_MAX: Final = PhysicalOffset((1 << 63) - 1)
-
-
-@dataclass(slots=True)
-class QueueTrim:
-    """One removal of the log's beginning, which all queues share. hidden: readers do not find the removed
-    records any more; abandoned: nothing is removed. closes: close the removed files that were still open."""
-
-    hidden: bool = False
-    abandoned: bool = False
-    closes: list[Callable[[], None]] = field(default_factory=list)
 
 
 class ConsumeQueue:
@@ -237,6 +226,23 @@ class ConsumeQueue:
         self._write(offset, units)
         # A reader at the end asks for the last one next.
         self._known = (QueueOffset(offset + count - 1), _UNIT.unpack_from(units, len(units) - UNIT_SIZE))
+
+    def write_next(self, units: bytes, last: Unit) -> None:
+        """write() at the end of a queue that has units; `last`: the fields of the last of these ones. Raises
+        as append()."""
+        assert self._first_unit < self._end, "the queue has units"
+        assert len(units) % UNIT_SIZE == 0, "units are whole"
+        size, begin = len(units), self._end * UNIT_SIZE
+        position = begin % self._file_size
+        base, path = self._last_path
+        if begin - position != base or base != self._bases[-1] or position + size > self._file_size:
+            self.write(self._end, units)
+            return
+        fault_point("queues.before_write")
+        self._open_files.get(path).write(position, units)
+        self._dirty.mark(path)
+        fault_point("queues.after_write")
+        self._known = (QueueOffset(self._end + size // UNIT_SIZE - 1), last)
 
     def publish(self, offset: QueueOffset, count: int) -> None:
         """Makes the units visible that write() wrote at `offset`."""

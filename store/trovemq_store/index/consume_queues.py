@@ -34,9 +34,16 @@ from trovemq_proto.records.layout import (
 )
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem
-from trovemq_store.index.consume_queue import ROOT_DIRECTORY, UNIT_DTYPE, UNIT_SIZE, ConsumeQueue, QueueTrim
+from trovemq_store.index.consume_queue import (
+    ROOT_DIRECTORY,
+    UNIT_DTYPE,
+    UNIT_SIZE,
+    ConsumeQueue,
+    Unit,
+)
 from trovemq_store.index.dirty_files import DirtyFiles
 from trovemq_store.index.open_files import OpenFiles
+from trovemq_store.index.queue_trim import QueueTrim
 from trovemq_store.log.projection import DispatchBatch
 from trovemq_store.settings import StoreSettings
 
@@ -46,6 +53,8 @@ _QUEUE_PLACE = Struct(f">i{QUEUE_OFFSET_AT - QUEUE_ID_AT - 4}xq")  # QUEUEID, QU
 _UNIT = Struct(">qiq")  # UNIT_DTYPE
 _Run = tuple[ConsumeQueue, QueueOffset, bytes]
 """A queue, the offset of the first unit, the bytes of all units."""
+_Next = tuple[ConsumeQueue, bytes, Unit]
+"""A queue, the bytes of its next units, the fields of the last one."""
 
 GAP_UNITS_MAX: Final = 1 << 20
 """A longer gap is not believed: then it is the record's own queue offset that is damaged."""
@@ -193,8 +202,10 @@ class ConsumeQueues:
             return
         if self._apply_next(batch):
             return
+        runs = None
         if len(batch.records) <= SMALL_BATCH_MAX or batch.records.has_rows:
-            runs = self._runs_of_few(batch)
+            if self._apply_few(batch):
+                return
         else:
             runs = self._runs_of_parts(batch)
         if runs is None:
@@ -237,14 +248,30 @@ class ConsumeQueues:
         ):
             return False
         if count == 1:
-            units = _UNIT.pack(physical_offset, row.size, plain_tags_code(records, row))
+            unit = (PhysicalOffset(physical_offset), row.size, plain_tags_code(records, row))
+            queue.write_next(_UNIT.pack(*unit), unit)
         else:
-            units = _units(batch).tobytes()
-        queue.write(offset, units)
+            queue.write(offset, _units(batch).tobytes())
         fault_point("queues.after_run")
         fault_point("queues.before_showing")
         queue.publish(offset, count)
         self._grown[topic, queue_id] = None
+        self._position = batch.end
+        return True
+
+    def _apply_few(self, batch: DispatchBatch) -> bool:
+        """apply() of a few records that simply continue their queues. False: nothing was done."""
+        found = self._next_of_few(batch)
+        if found is None:
+            return False
+        for queue, units, last in found:
+            queue.write_next(units, last)
+            fault_point("queues.after_run")
+        fault_point("queues.before_showing")
+        grown = self._grown
+        for queue, units, _ in found:
+            queue.publish(queue.max_offset, len(units) // UNIT_SIZE)
+            grown[queue.topic, queue.queue_id] = None
         self._position = batch.end
         return True
 
@@ -360,8 +387,9 @@ class ConsumeQueues:
             for queue_id, members in _by_queue(queue_ids, taken):
                 yield from self._new_units(self._queue(topic, queue_id), offsets[members], units[members])
 
-    def _runs_of_few(self, batch: DispatchBatch) -> list[_Run] | None:
-        """_runs of a few records without columns; None unless they simply continue their queues."""
+    def _next_of_few(self, batch: DispatchBatch) -> list[_Next] | None:
+        """The next units of each queue of the batch, made without columns; None unless all records continue
+        their queues, and no queue comes twice."""
         records, at = batch.records, batch.physical_offset
         rows, data = records.rows, records.data
         if not rows or batch.alive is not None or at + rows[0].position < self._position:
@@ -372,20 +400,25 @@ class ConsumeQueues:
                 return None
             (queue_id,) = _QUEUE_ID.unpack_from(data, rows[0].position + QUEUE_ID_AT)
             parts = (QueuePart(records.topic, queue_id, len(rows)),)
-        found: list[_Run] = []
+        found: list[_Next] = []
         left = zip(rows, records.tags_codes().tolist(), strict=True)
         for topic, queue_id, count in parts:
             queue = self.get(topic, QueueId(queue_id))
-            if queue is None or not queue.has_units:
+            if queue is None:
                 return None
-            begin = queue.max_offset
             units = b""
-            for offset, (row, code) in zip(range(begin, begin + count), left, strict=False):
-                place = _QUEUE_PLACE.unpack_from(data, row.position + QUEUE_ID_AT)
-                if place != (queue_id, offset) or row.sys_flag & SYS_FLAG_TRANSACTION_MASK:
+            for number, (row, code) in zip(range(count), left, strict=False):
+                position, size, sys_flag = row[:3]
+                own_id, offset = _QUEUE_PLACE.unpack_from(data, position + QUEUE_ID_AT)
+                if (
+                    own_id != queue_id
+                    or not queue.continues_at(offset - number)
+                    or sys_flag & SYS_FLAG_TRANSACTION_MASK
+                ):
                     return None
-                units += _UNIT.pack(at + row.position, row.size, code)
-            found.append((queue, begin, units))
+                last = (PhysicalOffset(at + position), size, code)
+                units += _UNIT.pack(*last)
+            found.append((queue, units, last))
         return found
 
     def _runs_of_parts(self, batch: DispatchBatch) -> list[_Run] | None:

@@ -435,3 +435,32 @@ def test_sync_errors_of_directories_are_errors() -> None:
     files.decide = fail_always("sync_directory", errno.EIO)
     with pytest.raises(StorageError):
         queues.flush()
+
+
+@given(st.lists(st.integers(1, 12), max_size=8), st.sampled_from(["write", "create"]), st.integers(1, 9))
+def test_the_next_units_are_written_as_any_others(counts: list[int], operation: str, failing: int) -> None:
+    """Two queues get the same runs: files, known units and failures are the same."""
+    states = []
+    for is_next in (False, True):
+        memory = MemoryFileSystem()
+        files = FaultyFileSystem(memory)
+        queues = ConsumeQueues(files, SETTINGS)
+        queue = queues._queue("orders", QueueId(0))
+        queue.append(QueueOffset(0), np.array([(7, 100, 0)], UNIT_DTYPE))
+        files.decide = fail_at(operation, failing, errno.ENOSPC)
+        failed = []
+        for count in counts:
+            begin = queue.max_offset
+            units = np.array([(1_000 * (begin + n), 100, n) for n in range(count)], UNIT_DTYPE)
+            try:
+                if is_next:
+                    queue.write_next(units.tobytes(), units[-1].item())
+                    queue.publish(begin, count)
+                else:
+                    queue.append(begin, units)
+            except StorageError as error:
+                failed.append(str(error))
+            assert queue.unit(QueueOffset(queue.max_offset - 1))
+        read = queue.units(QueueOffset(0), queue.max_offset).tobytes()
+        states.append((tree(memory, "consumequeue"), read, queue._known, queues._dirty._paths, failed))
+    assert states[0] == states[1]

@@ -24,7 +24,7 @@ from tests.unit.records.test_validate_patch import (
 )
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueOffset
-from trovemq_proto.records import RecordBatch, patch_batch
+from trovemq_proto.records import RecordBatch, patch_batch, plain_records
 from trovemq_proto.records.plain_records import (
     PROPERTIES_SIZE_MAX_PLAIN,
     RECORDS_MAX,
@@ -151,3 +151,15 @@ def test_a_sector_of_properties_is_left_to_the_batches(size: int, plain: bool) -
     block = b"a\x01" + b"v" * (size - 3) + b"\x02"
     record = fit(replace(blank_fields(), properties=block), ipv6=False, crc=False)
     assert check(reference.encode(record), crc=False) == plain
+
+
+PIECES = (b"UNIQ_KEY\x01", b"_", b"TROVEMQ", b"__SHARDINGKEY", b"TAGS", b"a", b"\x01", b"\x02")
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=6), st.booleans())
+def test_a_quick_look_finds_each_name_that_another_module_decides_about(
+    pieces: list[bytes], id_first: bool
+) -> None:
+    block = b"UNIQ_KEY\x01" * id_first + b"".join(pieces) + CRC_PROPERTY
+    if plain_records._has_marks(block):
+        assert plain_records._may_have_marks(block)
