@@ -283,11 +283,9 @@ def usual_properties(message_id: str, tag: str, keys: Iterable[str], system: v2.
     return text.encode()
 
 
-def born_ms_of(system: v2.SystemProperties, now_ms: EpochMs) -> EpochMs:
-    """The born time that a record has."""
-    born = system.born_timestamp
-    born_ms = born.seconds * 1000 + born.nanos // 1_000_000
-    return EpochMs(born_ms) if 0 < born_ms <= BORN_MS_MAX else now_ms
+def stored_born_ms(born_ms: EpochMs, now_ms: EpochMs) -> EpochMs:
+    """The born time that a record has, for the one that its sender states."""
+    return born_ms if 0 < born_ms <= BORN_MS_MAX else now_ms
 
 
 def _identity_body(message: v2.Message, body_size_max: int) -> bytes:

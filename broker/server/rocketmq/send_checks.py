@@ -37,6 +37,8 @@ from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 USER_PROPERTIES_MAX: Final = 128
 PROPERTIES_BYTES_MAX: Final = 16_384
 MESSAGE_ID_BYTES_MAX: Final = 255
+TEXTS_SIZE_MAX: Final = MESSAGE_ID_BYTES_MAX
+"""Bytes of id, tag and keys that are_usual() takes."""
 MESSAGE_GROUP_BYTES_MAX: Final = 63
 RECOVERY_MS_MAX: Final = 3_600_000
 
@@ -91,7 +93,7 @@ def are_usual(message_id: str, tag: str, keys: Iterable[str]) -> bool:
     """Whether one look shows that these texts are fine: most messages' are. If not, they may be fine all the
     same."""
     texts = "".join((message_id, tag, *keys))
-    return len(message_id) > 0 and len(texts) <= MESSAGE_ID_BYTES_MAX and _USUAL(texts) is not None
+    return len(message_id) > 0 and len(texts) <= TEXTS_SIZE_MAX and _USUAL(texts) is not None
 
 
 def _check_texts(message: v2.Message) -> None:

@@ -15,7 +15,7 @@ from broker.groups.timers.recall_handle import encode_recall_handle
 from broker.produce.append import batch_size_limit
 from broker.produce.coalesce import Done, SendOutcome
 from broker.produce.outgoing import OutgoingMessage
-from broker.server.rocketmq.messages import born_ms_of, duration_ms, outgoing, peer_host, timestamp_ms
+from broker.server.rocketmq.messages import duration_ms, outgoing, peer_host, stored_born_ms, timestamp_ms
 from broker.server.rocketmq.parts import RocketmqParts
 from broker.server.rocketmq.resources import message_types, topic_to_send
 from broker.server.rocketmq.send_checks import check_message, kind_of
@@ -107,14 +107,14 @@ class Sender:
         if not accepting:
             parts.appender.check_accepting()
             self._accepting_block = parts.coalescer.block
-        topic, message_id, block = usual
+        topic, message_id, block, body, born_ms = usual
         parts.coalescer.begin_checked(
             topic,
-            message.body,
+            body,
             block,
             self._answering(topic, message, message_id, answer),
             born_host=peer_host(context.peer()),
-            born_timestamp=born_ms_of(message.system_properties, parts.clock_ms()),
+            born_timestamp=stored_born_ms(born_ms, parts.clock_ms()),
         )
         return True
 

@@ -7,13 +7,20 @@ together, too; with sync flush each is answered when it is synced.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from broker.server.rocketmq.messages import born_ms_of, is_usual, peer_host, usual_properties
+from broker.server.rocketmq.messages import (
+    is_usual,
+    peer_host,
+    stored_born_ms,
+    timestamp_ms,
+    usual_properties,
+)
 from broker.server.rocketmq.parts import RocketmqParts
 from broker.server.rocketmq.send_checks import are_usual
 from broker.server.rocketmq.send_replies import reply_of_one
 from broker.server.rocketmq.status import Malformed, client_id_of, reader
+from broker.server.rocketmq.usual_requests import Usual, read_usual
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import ANY_QUEUE, QueueId
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
@@ -22,14 +29,6 @@ from trovemq_store.topics.topics import TopicConfig
 
 TOPICS_KNOWN: Final = 16_384  # with a configuration that takes usual messages
 _read: Final = reader(service_pb2.SendMessageRequest)
-
-
-class Usual(NamedTuple):
-    """A usual message. block: its encoded properties."""
-
-    topic: str
-    message_id: str
-    block: bytes
 
 
 class _Turn:
@@ -59,21 +58,25 @@ class UsualSends:
 
     def read(self, message: v2.Message) -> Usual | None:
         """The message if it is usual: it passes all checks then, but that of the broker's state."""
-        resource, system = message.topic, message.system_properties
+        resource, system, body = message.topic, message.system_properties, message.body
         topic = resource.name
-        config = self._known.get(topic)
         if (
-            config is None
-            or self._topics.get(topic) is not config
+            not self._takes(topic, len(body))
             or resource.resource_namespace
-            or not 0 < len(message.body) <= self._body_size_max
+            or not body
             or not is_usual(system, message.user_properties)
         ):
             return None
         message_id, tag, keys = system.message_id, system.tag, tuple(system.keys)
         if not are_usual(message_id, tag, keys):
             return None
-        return Usual(topic, message_id, usual_properties(message_id, tag, keys, system))
+        block = usual_properties(message_id, tag, keys, system)
+        return Usual(topic, message_id, block, body, timestamp_ms(system.born_timestamp))
+
+    def _takes(self, topic: str, body_size: int) -> bool:
+        """Whether the topic takes usual messages with such a body."""
+        config = self._known.get(topic)
+        return config is not None and self._topics.get(topic) is config and body_size <= self._body_size_max
 
     def answer(self, calls: list[Any]) -> list[bytes | None]:
         """The replies to the usual calls of one turn, whose messages are appended; None for any other call,
@@ -99,15 +102,10 @@ class UsualSends:
         now_ms = parts.clock_ms()
         others: set[str] = set()  # topics of messages that are stored after these: later ones come after them
         for place, call in enumerate(calls):
-            call.parsed = request = _read(call.keep())
-            if isinstance(request, Malformed) or not request.messages:
+            usual = self._read_call(call, others)
+            if usual is None:
                 continue
-            message = request.messages[0]
-            usual = self.read(message) if len(request.messages) == 1 else None
-            if usual is None or usual.topic in others:
-                others.add(message.topic.name)
-                continue
-            topic, message_id, block = usual
+            topic, message_id, block, body, born_ms = usual
             try:
                 client_id_of(call)
                 queue_id = turn.queue_ids.get(topic)
@@ -118,10 +116,10 @@ class UsualSends:
                 record = parts.coalescer.encoded(
                     topic,
                     queue_id,
-                    message.body,
+                    body,
                     block,
                     born_host=peer_host(call.peer()),
-                    born_timestamp=born_ms_of(message.system_properties, now_ms),
+                    born_timestamp=stored_born_ms(born_ms, now_ms),
                 )
             except TroveError:
                 others.add(topic)  # begun by itself, the call gets the error
@@ -129,6 +127,27 @@ class UsualSends:
             turn.records.setdefault((topic, queue_id), []).append(record)
             turn.places.setdefault(topic, []).append((place, message_id))
         return turn
+
+    def _read_call(self, call: Any, others: set[str]) -> Usual | None:
+        """The message of a usual call. Any other call begins by itself, later: its topic becomes one of
+        `others`, so that later messages of this topic come after it."""
+        data = call.keep()
+        usual = read_usual(data)
+        if usual is not None:
+            topic = usual.topic
+            if not self._takes(topic, len(usual.body)):
+                usual = None
+        else:
+            call.parsed = request = _read(data)
+            if isinstance(request, Malformed) or not request.messages:
+                return None
+            message = request.messages[0]
+            topic = message.topic.name
+            usual = self.read(message) if len(request.messages) == 1 else None
+        if usual is None or topic in others:
+            others.add(topic)
+            return None
+        return usual
 
     def _queue_for(self, topic: str) -> QueueId:
         """The queue of all this turn's messages of the topic. TroveError as Appender.topic_for_write."""

@@ -1,0 +1,138 @@
+"""SendMessage requests that are read by hand: as protobuf and the general checks read them, or not at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf.timestamp_pb2 import Timestamp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.server.rocketmq.messages import BORN_MS_MAX
+from broker.server.rocketmq.status import Malformed, reader
+from broker.server.rocketmq.usual_requests import Usual, read_usual
+from broker.server.rocketmq.usual_sends import UsualSends
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_proto.rocketmq.v2 import service_pb2 as service
+
+_read: Any = reader(service.SendMessageRequest)
+SIZES = st.sampled_from([1, 2, 3, 40, 85, 125, 126, 127, 128, 255])
+TEXTS = st.one_of(
+    st.text(alphabet='k1"(0:Bh ~|{\x01\x12\x1aé', max_size=4),
+    st.tuples(st.sampled_from('kA"h0'), SIZES).map(lambda drawn: drawn[0] * drawn[1]),
+)
+TIMES = st.one_of(st.sampled_from([0, 999, 1_000, 1_700_000_000_123, BORN_MS_MAX]), st.integers(-1, 1 << 40))
+BODIES = st.one_of(
+    st.sampled_from([b"", b"x", b'"\x01x', bytes(127), bytes(128), bytes(20_000)]), st.binary(max_size=9)
+)
+SYSTEM = st.fixed_dictionaries(
+    {"message_id": st.one_of(st.just("01AA"), TEXTS)},
+    optional={
+        "tag": TEXTS,
+        "keys": st.lists(TEXTS, max_size=2),
+        "born_timestamp": TIMES.map(lambda ms: Timestamp(seconds=ms // 1_000, nanos=ms % 1_000 * 1_000_000)),
+        "born_host": TEXTS,
+        "body_encoding": st.sampled_from([v2.IDENTITY, v2.GZIP]),
+        "message_type": st.sampled_from([v2.NORMAL, v2.FIFO]),
+        "queue_id": st.sampled_from([1, 65, 104, 128, 1 << 30, -1]),
+        "message_group": TEXTS,
+        "trace_context": TEXTS,
+        "priority": st.integers(-1, 3),
+    },
+)
+MESSAGES = st.builds(
+    lambda topic, namespace, system, body: v2.Message(
+        topic=v2.Resource(name=topic, resource_namespace=namespace),
+        system_properties=v2.SystemProperties(**system),
+        body=body,
+    ),
+    st.one_of(st.just("orders"), TEXTS),
+    st.sampled_from(["", "", "", "ns"]),
+    SYSTEM,
+    BODIES,
+)
+CHANGES = st.lists(
+    st.tuples(st.floats(0, 1, exclude_max=True), st.sampled_from("iocd"), st.binary(min_size=1, max_size=3)),
+    max_size=3,
+)
+
+
+class _Takes:
+    """In place of a UsualSends: each topic has accepted usual messages."""
+
+    @staticmethod
+    def _takes(*_: object) -> bool:
+        return True
+
+
+def read_generally(data: bytes) -> Usual | None:
+    request = _read(data)
+    if isinstance(request, Malformed) or len(request.messages) != 1:
+        return None
+    takes: Any = _Takes()
+    return UsualSends.read(takes, request.messages[0])
+
+
+def changed(data: bytes, changes: list[tuple[float, str, bytes]]) -> bytes:
+    """With bytes put in, overwritten, copied to the end, or deleted."""
+    for where, kind, some in changes:
+        at = int(where * len(data))
+        if kind == "i":
+            data = data[:at] + some + data[at:]
+        elif kind == "o":
+            data = data[:at] + some + data[at + len(some) :]
+        elif kind == "c":
+            data += data[at : at + 40]
+        else:
+            data = data[:at] + data[at + len(some) :]
+    return data
+
+
+@given(st.lists(MESSAGES, min_size=1, max_size=2), CHANGES)
+@settings(max_examples=500, deadline=None)
+def test_a_request_is_read_as_any_other_or_not_at_all(messages: list[v2.Message], changes: Any) -> None:
+    data = changed(service.SendMessageRequest(messages=messages).SerializeToString(), changes)
+    assert read_usual(data) in (None, read_generally(data))
+
+
+IDS = st.sampled_from(["1", "01AA" * 9, "M" * 127])
+
+
+@given(
+    IDS,
+    st.sampled_from(["", "t", "tag"]),
+    st.lists(st.sampled_from(["k", "key-1"]), max_size=1),
+    st.sampled_from(["", "host", "a host"]),
+    st.sampled_from([0, 5, 300]),
+    st.sampled_from([1, 100, 127, 128, 1_024, 300_000]),
+    st.sampled_from([1, 999, 1_000, 1_700_000_000_123]),
+)
+def test_the_requests_of_official_clients_are_read(
+    message_id: str, tag: str, keys: list[str], host: str, queue_id: int, size: int, born_ms: int
+) -> None:
+    system = v2.SystemProperties(
+        message_id=message_id,
+        keys=keys,
+        born_host=host,
+        queue_id=queue_id,
+        body_encoding=v2.IDENTITY,
+        message_type=v2.NORMAL,
+    )
+    if tag:
+        system.tag = tag
+    system.born_timestamp.FromMilliseconds(born_ms)
+    message = v2.Message(topic=v2.Resource(name="orders"), system_properties=system, body=b"x" * size)
+    data = service.SendMessageRequest(messages=[message]).SerializeToString()
+    found = read_usual(data)
+    assert found is not None
+    assert found == read_generally(data)
+
+
+def test_a_size_in_a_longer_form_is_left_to_protobuf() -> None:
+    system = v2.SystemProperties(message_id="01AA", born_timestamp=Timestamp(seconds=1))
+    message = v2.Message(topic=v2.Resource(name="orders"), system_properties=system, body=b"x")
+    inner = message.SerializeToString()
+    assert read_usual(b"\x0a%c%b" % (len(inner), inner)) is not None
+    longer = b"\x0a%c\x00%b" % (len(inner) | 0x80, inner)
+    assert _read(longer) == _read(b"\x0a%c%b" % (len(inner), inner))
+    assert read_usual(longer) is None
