@@ -23,6 +23,7 @@ from bench.peers.task import (
     stamped,
     timed,
 )
+from trovemq.options import ClientOptions
 from trovemq.testing import free_port
 
 QUEUES: Final = 8
@@ -38,6 +39,7 @@ LOADED: Final = [
     )
 ]
 """Loaded before the stopwatch starts, as the other clients' modules are."""
+SLEEPING: Final = ClientOptions(busy_poll_us=0)
 PREFETCH: Final = 1_000  # messages; Redis and NATS are asked for 500 and 4,000 at a time
 
 
@@ -88,6 +90,18 @@ class Single:
                 if len(ages) >= task.count:
                     break
         return latencies(ages)
+
+
+class Sleeping(Single):
+    """The same by a client whose event loop sleeps while it waits for an answer."""
+
+    async def one_at_a_time(self, client: trovemq.Client, task: Task) -> Answer:
+        async with trovemq.connect(task.address, options=SLEEPING) as own:
+            return await super().one_at_a_time(own, task)
+
+    async def live_send(self, client: trovemq.Client, task: Task) -> None:
+        async with trovemq.connect(task.address, options=SLEEPING) as own:
+            await super().live_send(own, task)
 
 
 class Batch(Single):
@@ -153,7 +167,7 @@ def _sent(_receipt: object) -> None:
     """Nobody waits for it."""
 
 
-CLIENTS = {"single": Single, "batch": Batch, "group": Group, "group-batch": GroupBatch}
+CLIENTS = {"single": Single, "sleeping": Sleeping, "batch": Batch, "group": Group, "group-batch": GroupBatch}
 
 
 class TroveMQ(Peer):

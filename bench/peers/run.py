@@ -35,6 +35,8 @@ ABOUT: Final = (
     "images are. On a plain build (pyenv's default), in turns, W1 takes 1.15 times as long, and the\n"
     "broker's processor works 1.2 times as long.\n\n"
     "- W1: single calls. W2: the client's own batching; ours 16 batches of 1,000 in flight.\n"
+    "- W1, W4: while it waits for the answer to a lone message, our client's event loop does not sleep, for\n"
+    "  300 us at most (`busy_poll_us`, on by default); of `sleeping` it sleeps, as the other clients' do.\n"
     "- W3: ours as batches, each body taken as bytes (batch), and as Message objects (single).\n"
     "- W4: from just before the send to the reader's hand; the sender never waits for answers.\n"
     "  At 20,000/s it never sleeps, because its event loop rounds a wait to whole milliseconds: broker\n"

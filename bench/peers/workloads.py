@@ -38,6 +38,7 @@ class Workload:
 
 
 ALONE: Final = {"single": 1, "redis-py": 1, "nats-py": 1, "confluent-kafka": 1}
+WITH_SLEEPING: Final = ALONE | {"sleeping": 1}
 MANY: Final = {"redis-py": 500, "nats-py": 4_000, "confluent-kafka": 0}
 W1 = "W1 one send at a time"
 W1_SYNCED: Final = f"{W1}, synced"
@@ -45,7 +46,7 @@ WORKLOADS: Final = (
     Workload(
         f"{W1}, async flush",
         "one_at_a_time",
-        ALONE,
+        WITH_SLEEPING,
         LATENCY,
         (Goal("single", "p50_us", 1.0, (NATS,)), Goal("single", "p50_us", 1.0, (REDIS,))),
     ),
@@ -68,7 +69,7 @@ WORKLOADS: Final = (
     Workload(
         "W4 live, 1,000/s",
         "live",
-        ALONE,
+        WITH_SLEEPING,
         LATENCY,
         (
             Goal("single", "p50_us", 400.0, ()),

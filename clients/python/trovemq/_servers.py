@@ -26,6 +26,7 @@ from trovemq_proto.tls import TlsOptions
 SCHEME: Final = "trovemq://"
 _SECRET: Final = re.compile(r"^(trovemq://[^:@]*:).*@")
 _NUMBERS: Final = tuple(one.name for one in fields(ClientOptions) if one.type == "int")
+_MAY_BE_ZERO: Final = {"busy_poll_us"}
 _TLS_NAMES: Final = {
     "tls": "",
     "tls_ca": "ca",
@@ -139,8 +140,9 @@ def _option(pair: str) -> tuple[str, str]:
 
 
 def _number(name: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 31):
-        raise TroveError(errors.REQUEST_ILLEGAL, f"{name}={text[:80]} is not a whole number from 1 on")
+    least = 0 if name in _MAY_BE_ZERO else 1
+    if not (text.isascii() and text.isdigit() and least <= int(text) < 1 << 31):
+        raise TroveError(errors.REQUEST_ILLEGAL, f"{name}={text[:80]} is not a whole number from {least} on")
     return int(text)
 
 

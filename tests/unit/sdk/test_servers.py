@@ -31,6 +31,10 @@ def test_options_of_a_url_win() -> None:
     named = parse_server("trovemq://a?call_timeout_ms=2000&send_attempts_max=3")
     options = named.options_over(ClientOptions(call_timeout_ms=1, connect_timeout_ms=7))
     assert (options.call_timeout_ms, options.send_attempts_max, options.connect_timeout_ms) == (2000, 3, 7)
+
+
+def test_a_url_switches_polling_off() -> None:
+    assert parse_server("trovemq://a?busy_poll_us=0").options_over(None).busy_poll_us == 0
     assert parse_server("a:1").options_over(None) == ClientOptions()
 
 
@@ -80,7 +84,8 @@ def test_keys_of_a_url_count_where_nothing_else_names_any() -> None:
         ("trovemq://:hunter2@a", "ACCESS_KEY:SECRET_KEY"),
         ("trovemq://user:@a", "ACCESS_KEY:SECRET_KEY"),
         ("trovemq://user:hunter2@a:b:c", "is not HOST:PORT"),
-        ("trovemq://a?call_timeout_ms=0", "whole number"),
+        ("trovemq://a?call_timeout_ms=0", "whole number from 1 on"),
+        ("trovemq://a?busy_poll_us=-1", "whole number from 0 on"),
         ("trovemq://a?call_timeout_ms=1.5", "whole number"),
         ("trovemq://a?tls=perhaps", "neither true nor false"),
         ("trovemq://a?colour=red", "no option 'colour'"),
