@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 from struct import Struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from broker.produce.append import Appender
 from broker.server.native.frames import AppendFrame
@@ -29,9 +29,6 @@ from trovemq_proto.records.layout import BORN_HOST_AT, HOST_SIZE_IPV4, RECORD_SI
 from trovemq_proto.records.validate import PORT_MAX
 from trovemq_store.engine.append_result import FIRST, AppendResult
 
-if TYPE_CHECKING:
-    from broker.server.native.append_stream import AppendStream
-
 FRAMES_MAX: Final = 64  # gathered at a time, less than a stream may have in flight
 FRAME_SIZE_MAX: Final = 4 << 10
 """Bytes of a record; a longer one is not worth another copy."""
@@ -40,10 +37,30 @@ _HEAD: Final = Struct(">i32xi12xi")  # TOTALSIZE, SYSFLAG and the born port of a
 assert _HEAD.size == BORN_HOST_AT + HOST_SIZE_IPV4, "all fields up to the born host"
 
 
+class FrameStream(Protocol):
+    """An Append stream, as the gathering of its frames sees it."""
+
+    @property
+    def born_host(self) -> bytes | None:
+        """Of the records' sender, packed; None if it is not known."""
+
+    def begin_waiting(self) -> None:
+        """A reply will follow by finish_gathered()."""
+
+    def finish_gathered(
+        self, frame: AppendFrame, result: AppendResult | None, started: float, *, flush: bool
+    ) -> None:
+        """Replies to a frame. `result`: of its append; None: the stream appends it by itself, now. `flush`:
+        the reply is the stream's last one for now."""
+
+    def end_with(self, error: Exception | None) -> None:
+        """Ends the stream with this error."""
+
+
 class Gathered(NamedTuple):
     """A frame of one record, which is the frame's own and has the stream's born host."""
 
-    stream: AppendStream
+    stream: FrameStream
     frame: AppendFrame
     started: float  # time.perf_counter()
 
@@ -58,9 +75,9 @@ class GatheredFrames:
         self._frames: list[Gathered] = []
         self._queues: dict[tuple[str, QueueId], list[int]] = {}  # the places of its frames in that list
         self._numbers: dict[tuple[str, QueueId], int] = {}  # of the queues, in the order of their records
-        self._reached: dict[AppendStream, int] = {}  # the number of the queue of its last frame
+        self._reached: dict[FrameStream, int] = {}  # the number of the queue of its last frame
 
-    def take(self, stream: AppendStream, frame: AppendFrame) -> bool:
+    def take(self, stream: FrameStream, frame: AppendFrame) -> bool:
         """Takes a frame, which is answered in this turn. False: it is to be appended by itself now."""
         if not self._prepare(frame, stream.born_host):
             self.append_all()
