@@ -53,8 +53,8 @@ _QUEUE_PLACE = Struct(f">i{QUEUE_OFFSET_AT - QUEUE_ID_AT - 4}xq")  # QUEUEID, QU
 _UNIT = Struct(">qiq")  # UNIT_DTYPE
 _Run = tuple[ConsumeQueue, QueueOffset, bytes]
 """A queue, the offset of the first unit, the bytes of all units."""
-_Next = tuple[ConsumeQueue, bytes, Unit]
-"""A queue, the bytes of its next units, the fields of the last one."""
+_Next = dict[ConsumeQueue, tuple[bytes, Unit]]
+"""The bytes of the next units of each queue, and the fields of the last one."""
 
 GAP_UNITS_MAX: Final = 1 << 20
 """A longer gap is not believed: then it is the record's own queue offset that is damaged."""
@@ -264,12 +264,12 @@ class ConsumeQueues:
         found = self._next_of_few(batch)
         if found is None:
             return False
-        for queue, units, last in found:
+        for queue, (units, last) in found.items():
             queue.write_next(units, last)
             fault_point("queues.after_run")
         fault_point("queues.before_showing")
         grown = self._grown
-        for queue, units, _ in found:
+        for queue, (units, _) in found.items():
             queue.publish(queue.max_offset, len(units) // UNIT_SIZE)
             grown[queue.topic, queue.queue_id] = None
         self._position = batch.end
@@ -387,7 +387,7 @@ class ConsumeQueues:
             for queue_id, members in _by_queue(queue_ids, taken):
                 yield from self._new_units(self._queue(topic, queue_id), offsets[members], units[members])
 
-    def _next_of_few(self, batch: DispatchBatch) -> list[_Next] | None:
+    def _next_of_few(self, batch: DispatchBatch) -> _Next | None:
         """The next units of each queue of the batch, made without columns; None unless all records continue
         their queues, and no queue comes twice."""
         records, at = batch.records, batch.physical_offset
@@ -400,7 +400,7 @@ class ConsumeQueues:
                 return None
             (queue_id,) = _QUEUE_ID.unpack_from(data, rows[0].position + QUEUE_ID_AT)
             parts = (QueuePart(records.topic, queue_id, len(rows)),)
-        found: list[_Next] = []
+        found: _Next = {}
         left = zip(rows, records.tags_codes().tolist(), strict=True)
         for topic, queue_id, count in parts:
             queue = self.get(topic, QueueId(queue_id))
@@ -418,8 +418,8 @@ class ConsumeQueues:
                     return None
                 last = (PhysicalOffset(at + position), size, code)
                 units += _UNIT.pack(*last)
-            found.append((queue, units, last))
-        return found
+            found[queue] = units, last
+        return found if len(found) == len(parts) else None
 
     def _runs_of_parts(self, batch: DispatchBatch) -> list[_Run] | None:
         """_runs of records whose queues are known; None unless all of them are new and visible."""

@@ -17,6 +17,7 @@ from tests.support.projections import batch_of, stored, tree
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import RecordBatch, java_hash
+from trovemq_proto.records.columns import QueuePart
 from trovemq_proto.records.layout import SYS_FLAG_AT
 from trovemq_store.files.faulty import FaultyFileSystem, fail_always, fail_at
 from trovemq_store.files.files import FileSystem, StorageError
@@ -464,3 +465,20 @@ def test_the_next_units_are_written_as_any_others(counts: list[int], operation: 
         read = queue.units(QueueOffset(0), queue.max_offset).tobytes()
         states.append((tree(memory, "consumequeue"), read, queue._known, queues._dirty._paths, failed))
     assert states[0] == states[1]
+
+
+def test_a_queue_that_came_in_two_parts_showed_a_unit_that_nobody_wrote() -> None:
+    queues = ConsumeQueues(MemoryFileSystem(), SETTINGS)
+    position = 0
+    parts = [QueuePart("orders", 0, 1), QueuePart("others", 0, 1), QueuePart("orders", 0, 1)]
+    for places in ([("orders", 0)], [("others", 0)], [("orders", 1), ("others", 1), ("orders", 1)]):
+        data = b""
+        for topic, queue_offset in places:
+            data += stored(position + len(data), queue_offset, NOW_MS, topic=topic)
+        batch = batch_of(data, position)
+        batch.records.parts = parts if len(places) > 1 else None
+        queues.apply(batch)
+        position += len(data)
+    queue = queues.get("orders", QueueId(0))
+    assert queue is not None
+    assert [size > 0 for _, size, _ in queue.units(QueueOffset(0), 9).tolist()] == [True, True]
