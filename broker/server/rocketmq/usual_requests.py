@@ -36,7 +36,7 @@ _REQUEST: Final = re.compile(
     rb"\x1a(.)([0-9A-Za-z_-]{1,127})"  # message_id
     rb"(?:\x28\x01)?(?:\x30\x01)?"  # body_encoding IDENTITY, message_type NORMAL
     rb"\x3a(.)((?:\x08[\x80-\xff]{0,4}[\0-\x7f])?(?:\x10[\x80-\xff]{0,4}[\0-\x7f])?)"  # born_timestamp
-    rb"(?:\x42(.)([ -~]{1,127}))?"  # born_host
+    rb"(?:\x42(.)([ !#-~]{1,127}))?"  # born_host; with a `"`, it would be searched for in the body, too
     rb"(?:\x68[\x80-\xff]{0,4}[\0-\x7f])?)"  # queue_id, which no send reads
     rb"\x22([\x80-\xff]{0,3}[\0-\x7f])",  # the body's size
     re.DOTALL,
@@ -64,7 +64,7 @@ def read_usual(data: bytes) -> Usual | None:
         size, resource_size, name_size, name, system_size, system, tag_size, tag, key_size, key,
         id_size, message_id, time_size, time, host_size, host, body_size,
     ) = found.groups()  # fmt: skip
-    body = data[found.end() :]
+    body_at = found.end()
     texts_size = len(message_id)
     block = b"UNIQ_KEY\x01%b\x02" % message_id
     if key is not None:
@@ -88,13 +88,13 @@ def read_usual(data: bytes) -> Usual | None:
         or id_size[0] != len(message_id)
         or time_size[0] != len(time)
         or system_size != _size(len(system))
-        or body_size != _size(len(body))
+        or body_size != _size(len(data) - body_at)
         or size != _size(len(data) - 1 - len(size))
-        or not body
+        or body_at == len(data)
         or texts_size > TEXTS_SIZE_MAX
     ):
         return None
-    return Usual(name.decode(), message_id.decode(), block, body, _time_ms(time))
+    return Usual(name.decode(), message_id.decode(), block, data[body_at:], _time_ms(time))
 
 
 @lru_cache(maxsize=1_024)

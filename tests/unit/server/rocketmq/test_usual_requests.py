@@ -104,11 +104,12 @@ IDS = st.sampled_from(["1", "01AA" * 9, "M" * 127])
     st.lists(st.sampled_from(["k", "key-1"]), max_size=1),
     st.sampled_from(["", "host", "a host"]),
     st.sampled_from([0, 5, 300]),
-    st.sampled_from([1, 100, 127, 128, 1_024, 300_000]),
+    st.sampled_from([1, 34, 100, 127, 128, 1_024, 300_000]),
+    st.sampled_from([b"x", b'"a": 1, ', b'"']),
     st.sampled_from([1, 999, 1_000, 1_700_000_000_123]),
 )
 def test_the_requests_of_official_clients_are_read(
-    message_id: str, tag: str, keys: list[str], host: str, queue_id: int, size: int, born_ms: int
+    message_id: str, tag: str, keys: list[str], host: str, queue_id: int, size: int, text: bytes, born_ms: int
 ) -> None:
     system = v2.SystemProperties(
         message_id=message_id,
@@ -121,7 +122,9 @@ def test_the_requests_of_official_clients_are_read(
     if tag:
         system.tag = tag
     system.born_timestamp.FromMilliseconds(born_ms)
-    message = v2.Message(topic=v2.Resource(name="orders"), system_properties=system, body=b"x" * size)
+    message = v2.Message(
+        topic=v2.Resource(name="orders"), system_properties=system, body=(text * size)[:size]
+    )
     data = service.SendMessageRequest(messages=[message]).SerializeToString()
     found = read_usual(data)
     assert found is not None
