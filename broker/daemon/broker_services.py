@@ -249,7 +249,7 @@ class BrokerServices:
                 self.registry.expire_broken(self._lease_time())
             else:
                 self.registry.expire(self._lease_time())
-                expire_at = now + EXPIRE_INTERVAL_S
+                expire_at = now + EXPIRE_INTERVAL_S - EXPIRE_BROKEN_INTERVAL_S  # a tick may be early
 
     def _lease_time(self) -> EpochMs:
         """The time by which clients expire: as for leases, a pause of the broker does not count."""

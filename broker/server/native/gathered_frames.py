@@ -17,6 +17,7 @@ Invariants
 from __future__ import annotations
 
 import time
+from contextvars import Context, copy_context
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
@@ -63,6 +64,8 @@ class Gathered(NamedTuple):
     stream: FrameStream
     frame: AppendFrame
     started: float  # time.perf_counter()
+    context: Context
+    """In which it came: it has the frame's user."""
 
 
 class GatheredFrames:
@@ -96,7 +99,7 @@ class GatheredFrames:
         if not self._frames:
             self._appender.append_later(self.append_all)
         self._queues[queue].append(len(self._frames))
-        self._frames.append(Gathered(stream, frame, time.perf_counter()))
+        self._frames.append(Gathered(stream, frame, time.perf_counter(), copy_context()))
         if len(self._frames) >= self._frames_max:
             self.append_all()
         return True
@@ -132,17 +135,18 @@ class GatheredFrames:
         last = {gathered.stream: gathered for gathered in frames}  # its reply ends the stream's write
         results: list[AppendResult | None] = [None] * len(frames)
         try:
-            if len(frames) > 1:
+            if len(frames) > 1 and all(self._appender.may_join(topic) for topic, _ in queues):
                 self._append(frames, queues, results)
         except TroveError:
             pass  # nothing was written: each frame gets its own error, or none
         except Exception as error:  # each stream ends with it: no frame may wait for ever
-            for stream, _, _ in frames:
+            for stream, *_ in frames:
                 stream.end_with(error)
             return
         for gathered, result in zip(frames, results, strict=True):
-            stream, frame, started = gathered
-            stream.finish_gathered(frame, result, started, flush=last[stream] is gathered)
+            stream, frame, started, context = gathered
+            flush = last[stream] is gathered
+            context.run(stream.finish_gathered, frame, result, started, flush=flush)
 
     def _append(
         self,

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from broker.produce import append
 from broker.produce.append import MANY, Appender, AppendSettings
 from broker.produce.group_commit import FlushSettings, GroupCommit
+from broker.security.creators import reset_creator, set_creator
 from broker.server.monitoring.traffic import Traffic
 from broker.server.native.append_stream import AppendParts, AppendStream
 from broker.server.native.frames import AppendFrame
@@ -33,6 +34,7 @@ from trovemq_proto.records.message import decode_message
 from trovemq_proto.v1 import message_pb2
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.topics.creators import Creator, creator_of
 
 ROOMY = replace(SMALL, commit_log_file_size=1 << 20, batch_size_max=1 << 20)
 PEERS = ("ipv4:10.0.0.2:5000", "ipv4:10.0.0.3:70", "ipv6:%5B::1%5D:5000", "unix:socket")
@@ -406,6 +408,44 @@ def test_a_client_that_does_not_read_gets_its_replies_later() -> None:
         bench.contexts[0].can_send = False
         await turns()
         assert bench.answered(0) == [1, 2], "by the writer, which waits for the client"
+        await bench.close()
+
+    run(scene())
+
+
+def test_deduplication_that_began_in_the_turn_was_missed() -> None:
+    async def scene() -> None:
+        store = open_store(MemoryFileSystem(), replace(ROOMY, tree_index_enable=True))
+        bench = Bench(gathers=True, store=store)
+        await bench.open(*PEERS[:2])
+        await bench.warm_up()
+        for at in (0, 1):
+            bench.send(at, frame_of(with_crc(record(b"x%d" % at, unique_key="same")), 50 + at))
+        store.topics.alter("orders", options={"deduplicate": "1h"})
+        await turns(10)
+        assert [bench.answered(at) for at in (0, 1)] == [[50], [51]]
+        assert [message.body for message in read_queue(store) if message.body[:1] == b"x"] == [b"x0"]
+        await bench.close()
+
+    run(scene())
+
+
+def test_a_gathered_frame_made_a_topic_for_another_user() -> None:
+    async def scene() -> None:
+        bench = Bench(gathers=True)
+        bench.appender.apply(AppendSettings(auto_create_topic=True))
+        bench.store.topics.create("bills", 4)
+        await bench.open(*PEERS[:2])
+        await bench.warm_up()
+        for at, (user, topic) in enumerate([("alice", "orders"), ("bob", "bills")]):
+            token = set_creator(Creator(user))
+            bench.send(at, frame_of(with_crc(record(b"x", topic=topic)), 1, topic=topic))
+            reset_creator(token)
+        bench.store.delete_topic("bills", NOW_MS)
+        await turns()
+        made = bench.store.topics.get("bills")
+        assert made is not None
+        assert creator_of(made.attributes) == "bob"
         await bench.close()
 
     run(scene())
