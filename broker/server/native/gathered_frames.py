@@ -24,11 +24,11 @@ from typing import Final, NamedTuple, Protocol
 from broker.produce.append import Appender
 from broker.server.native.frames import AppendFrame
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset, QueueId, QueueOffset
+from trovemq_proto.positions import PhysicalOffset, QueueId
 from trovemq_proto.records.columns import QueuePart
 from trovemq_proto.records.layout import BORN_HOST_AT, HOST_SIZE_IPV4, RECORD_SIZE_MIN
 from trovemq_proto.records.validate import PORT_MAX
-from trovemq_store.engine.append_result import FIRST, AppendResult
+from trovemq_store.engine.append_result import FIRST, NO_ORIGINALS, AppendResult, new_result
 
 FRAMES_MAX: Final = 64  # gathered at a time, less than a stream may have in flight
 FRAME_SIZE_MAX: Final = 4 << 10
@@ -168,14 +168,6 @@ class GatheredFrames:
             status, begin, _, store_timestamp, queue_offset, _, store_host, *_ = result
             for index, place in enumerate(places):
                 size = len(frames[place].frame.records)
-                results[place] = AppendResult(
-                    status,
-                    PhysicalOffset(begin),
-                    size,
-                    store_timestamp,
-                    QueueOffset(queue_offset + index),
-                    1,
-                    store_host,
-                    FIRST,
-                )
+                fields = (status, begin, size, store_timestamp, queue_offset + index, 1, store_host, FIRST)
+                results[place] = new_result((*fields, *NO_ORIGINALS))
                 begin = PhysicalOffset(begin + size)
