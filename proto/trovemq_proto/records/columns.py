@@ -18,7 +18,15 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.cached import cached_property
 from trovemq_proto.records.fields import SMALL_BATCH_MAX, RecordFields, read_fields
-from trovemq_proto.records.geometry import Geometry, measure, sliding, sliding_rows, strided, strided_rows
+from trovemq_proto.records.geometry import (
+    Geometry,
+    measure,
+    sliding,
+    sliding_rows,
+    strided,
+    strided_rows,
+    uniform_geometry,
+)
 from trovemq_proto.records.layout import (
     BODY_CRC_AT,
     BORN_HOST_AT,
@@ -37,7 +45,7 @@ from trovemq_proto.records.layout import (
     TOPIC_SIZE_MAX_V2,
 )
 from trovemq_proto.records.property_scan import PropertyScan, scan_properties
-from trovemq_proto.records.uniform_properties import UniformProperties, uniform_properties
+from trovemq_proto.records.uniform_properties import UniformProperties, properties_alike, uniform_properties
 
 Buffer = bytes | bytearray | memoryview
 Int32s = NDArray[np.int32]
@@ -209,6 +217,8 @@ class RecordColumns:
 
     @cached_property
     def geometry(self) -> Geometry:
+        if self.alike is not None:
+            return uniform_geometry(self.alike, self.positions)
         geometry = measure(self.data, self.positions, self.sizes)
         if geometry.well_formed < len(self):
             raise _not_well_formed(geometry.well_formed, int(self.positions[geometry.well_formed]))
@@ -410,6 +420,8 @@ class RecordColumns:
     @cached_property
     def uniform_properties(self) -> UniformProperties | None:
         """The layout that nearly all records' properties have, if they have one."""
+        if self.alike is not None:
+            return properties_alike(self.data, self.alike, len(self))
         return uniform_properties(self.data, self.geometry)
 
     @cached_property

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trovemq_proto.records.cached import cached_property
-from trovemq_proto.records.fields import read_fields
+from trovemq_proto.records.fields import RecordFields, read_fields
 from trovemq_proto.records.layout import (
     BODY_AT,
     HOST_SIZE_EXTRA,
@@ -58,6 +58,22 @@ class Geometry:
 def measure(data: memoryview, positions: Int64s, sizes: Int64s) -> Geometry:
     """The geometry of records that lie wholly within `data` (0 <= position, position + size <= len(data))."""
     return _measure_uniform(data, positions, sizes) or _measure_any(data, positions, sizes)
+
+
+def uniform_geometry(first: RecordFields, positions: Int64s) -> Geometry:
+    """That of well-formed records which follow one another, and have the length fields of the first one."""
+    count, shifts = len(positions), positions - first.position
+    return Geometry(
+        well_formed=count,
+        stride=first.size,
+        sys_flags=np.full(count, first.sys_flag, np.int32),
+        body_positions=shifts + first.body_position,
+        body_sizes=np.full(count, first.body_size, np.int64),
+        topic_positions=shifts + first.topic_position,
+        topic_sizes=np.full(count, first.topic_size, np.int64),
+        property_positions=shifts + first.property_position,
+        property_sizes=np.full(count, first.property_size, np.int64),
+    )
 
 
 def strided(data: memoryview, dtype: str, at: int, count: int, stride: int) -> NDArray[np.signedinteger]:
@@ -108,18 +124,7 @@ def _measure_uniform(data: memoryview, positions: Int64s, sizes: Int64s) -> Geom
         column = strided(data, dtype, at, count, size)
         if count > 1 and (column != column[0]).any():
             return None
-    shifts = positions - first
-    return Geometry(
-        well_formed=count,
-        stride=size,
-        sys_flags=np.full(count, fields.sys_flag, np.int32),
-        body_positions=shifts + fields.body_position,
-        body_sizes=np.full(count, fields.body_size, np.int64),
-        topic_positions=shifts + fields.topic_position,
-        topic_sizes=np.full(count, fields.topic_size, np.int64),
-        property_positions=shifts + fields.property_position,
-        property_sizes=np.full(count, fields.property_size, np.int64),
-    )
+    return uniform_geometry(fields, positions)
 
 
 def _measure_any(data: memoryview, positions: Int64s, sizes: Int64s) -> Geometry:

@@ -58,7 +58,7 @@ def fill_record_crcs(view: memoryview, batch: RecordColumns) -> None:
     if not has.all():
         batch = batch.where(has)
     at = batch.positions + batch.sizes - CRC_PROPERTY_SIZE
-    low, middle, high = _digits(_crcs(view, batch.positions, at))
+    low, middle, high = crc_digits(_crcs(view, batch.positions, at))
     fours, twos = sliding(view, "<u4"), sliding(view, "<u2")
     fours[at + DIGITS_AT] = low
     fours[at + DIGITS_AT + 4] = middle
@@ -83,7 +83,7 @@ def damaged_records(batch: RecordColumns) -> Bools:
 
 def _wrong_record_crcs(batch: RecordColumns) -> Bools:
     at = batch.positions + batch.sizes - CRC_PROPERTY_SIZE
-    low, middle, high = _digits(_crcs(batch.data, batch.positions, at))
+    low, middle, high = crc_digits(_crcs(batch.data, batch.positions, at))
     fours, twos = sliding(batch.data, "<u4"), sliding(batch.data, "<u2")
     right: Bools = _have_names(batch, at) & (batch.array[at + _VALUE_END_AT] == VALUE_END)
     right &= fours[at + DIGITS_AT] == low
@@ -105,7 +105,7 @@ def _crcs(data: memoryview, begins: Int64s, ends: Int64s) -> Int64s:
     return np.array(crcs, np.int64) & CRC_MASK
 
 
-def _digits(crcs: Int64s) -> tuple[NDArray[np.uint32], NDArray[np.uint32], NDArray[np.uint16]]:
+def crc_digits(crcs: Int64s) -> tuple[NDArray[np.uint32], NDArray[np.uint32], NDArray[np.uint16]]:
     """The decimal digits of 31-bit numbers as four, four and two ASCII characters."""
     low, middle, high = crcs % 10_000, crcs // 10_000 % 10_000, crcs // 100_000_000
     return _FOUR_DIGITS[low], _FOUR_DIGITS[middle], _FOUR_DIGITS[high].astype(np.uint16)

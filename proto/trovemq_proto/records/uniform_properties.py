@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from trovemq_proto.records.fields import RecordFields
 from trovemq_proto.records.geometry import Geometry, sliding_rows, strided_rows
 from trovemq_proto.records.layout import NAME_END, VALUE_END
 
@@ -64,6 +65,14 @@ def uniform_properties(data: memoryview, geometry: Geometry) -> UniformPropertie
             return None
         rows = sliding_rows(data, geometry.property_positions[records], size)
     return _of_rows(rows, records, len(sizes))
+
+
+def properties_alike(data: memoryview, first: RecordFields, count: int) -> UniformProperties:
+    """Those of `count` records which follow one another, and are known to have the layout of the first."""
+    at, size = first.property_position, first.property_size
+    values, _ = _layout(bytes(data[at : at + size]))
+    rows = strided_rows(data, at, count, size, first.size)
+    return UniformProperties(rows, values, np.arange(count), [])
 
 
 def _of_rows(rows: NDArray[np.uint8], records: NDArray[np.int64], count: int) -> UniformProperties | None:

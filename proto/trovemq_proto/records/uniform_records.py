@@ -12,6 +12,9 @@ with a CRC property. One is checked by itself (plain_records.py). Then the other
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -28,7 +31,6 @@ from trovemq_proto.records.layout import (
     BORN_HOST_AT,
     BORN_TIMESTAMP_AT,
     CRC_MASK,
-    CRC_PROPERTY_DIGITS,
     CRC_PROPERTY_SIZE,
     FLAG_AT,
     HOST_SIZE_IPV4,
@@ -43,10 +45,12 @@ from trovemq_proto.records.layout import (
     VALUE_END,
 )
 from trovemq_proto.records.record_crc import DIGITS_AT
+from trovemq_proto.records.record_crcs import crc_digits
 from trovemq_proto.records.validate import BORN_TIMESTAMP_MAX, PORT_MAX
 
 _NAME_END: Final = bytes([NAME_END])
 _VALUE_END: Final = bytes([VALUE_END])
+PIECES_KEPT_MAX: Final = 1_024  # in a batch, about 150 KB
 FORMS_KNOWN: Final = 1_024  # about 2 MB, besides those that a PlainForm keeps
 _INTERNAL: Final = INTERNAL_PREFIX.encode()
 _SAME: Final = 0xFF
@@ -124,9 +128,8 @@ class UniformForm:
         values = (tails | self._tail_mask).tobytes()
         if _NAME_END in values or _VALUE_END in values or _INTERNAL in values:
             return None
-        begins, length = range(BODY_AT, total, size), self.first.body_size
-        stated = strided(data, ">i4", BODY_CRC_AT, count, size).tolist()
-        if [crc32(data[at : at + length]) & CRC_MASK for at in begins] != stated:
+        crcs = _crcs(data, BODY_AT, self.first.body_size, size)
+        if (strided(data, ">i4", BODY_CRC_AT, count, size) != crcs).any():
             return None
         return UniformRecords(self.first, count)
 
@@ -185,6 +188,27 @@ def patch_uniform(
         at, same = BORN_HOST_AT, born_host + same
     strided_rows(data, at, count, len(same), size)[:] = np.frombuffer(same, np.uint8)
     covered = size - CRC_PROPERTY_SIZE
-    crcs = [crc32(data[begin : begin + covered]) & CRC_MASK for begin in range(0, total, size)]
-    digits = np.frombuffer(b"%010d" * count % tuple(crcs), np.uint8).reshape(count, CRC_PROPERTY_DIGITS)
-    strided_rows(data, covered + DIGITS_AT, count, CRC_PROPERTY_DIGITS, size)[:] = digits[:, ::-1]
+    at = covered + DIGITS_AT
+    low, middle, high = crc_digits(_crcs(data, 0, covered, size))
+    strided(data, "<u4", at, count, size)[:] = low
+    strided(data, "<u4", at + 4, count, size)[:] = middle
+    strided(data, "<u2", at + 8, count, size)[:] = high
+
+
+def _crcs(data: memoryview, begin: int, length: int, stride: int) -> NDArray[np.int64]:
+    """The CRC of `length` bytes of each record, the first at `begin`, the next ones `stride` bytes apart."""
+    count = len(data) // stride
+    cut = (_kept_pieces if count <= PIECES_KEPT_MAX else _pieces)(begin, length, stride, count)
+    return np.fromiter(map(crc32, cut(data)), np.int64, count) & CRC_MASK
+
+
+def _pieces(
+    begin: int, length: int, stride: int, count: int
+) -> Callable[[memoryview], tuple[memoryview, ...]]:
+    """Cuts a buffer into these pieces, two or more."""
+    begins = range(begin, begin + stride * count, stride)
+    slices = [slice(at, at + length) for at in begins]
+    return itemgetter(*slices)
+
+
+_kept_pieces = lru_cache(maxsize=32)(_pieces)  # a producer's batches are of one size: to cut is half the work
