@@ -34,9 +34,6 @@ from trovemq_store.files.trees import Trees
 from trovemq_store.files.whole_sync import WholeSync
 
 _OPEN_FLAGS = os.O_RDWR | os.O_CLOEXEC
-# For longer writes the kernel uses large folios. On a machine that returns its free memory to a host these
-# are always cold, and their first use costs ten times as much as the copying; small ones are warm.
-_WRITE_SIZE_MAX = 1 << 14
 _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 _POPULATE_READ = 22  # MADV_POPULATE_READ, since Linux 5.14: the error that would be a SIGBUS
 
@@ -177,11 +174,9 @@ class RealFile:
         end = offset + len(view)
         position = offset
         try:
-            if offset % _WRITE_SIZE_MAX + len(view) <= _WRITE_SIZE_MAX:
-                position += os.pwrite(self._descriptor, view, offset)
+            position += os.pwrite(self._descriptor, view, offset)
             while position < end:
-                stop = min(end, position - position % _WRITE_SIZE_MAX + _WRITE_SIZE_MAX)
-                position += os.pwrite(self._descriptor, view[position - offset : stop - offset], position)
+                position += os.pwrite(self._descriptor, view[position - offset :], position)
         except OSError as error:
             raise StorageError("write", self._path, error.errno or errno.EIO, str(error.strerror)) from error
 
