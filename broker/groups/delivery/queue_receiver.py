@@ -19,11 +19,12 @@ from broker.groups.delivery.context import Context
 from broker.groups.delivery.group_topic import GroupTopic
 from broker.groups.delivery.lease_writer import READS_OF_AGAIN, Batch, LeaseWriter
 from broker.groups.delivery.queue_state import QueueState
-from broker.groups.delivery.records import Int64s, properties_of, reconsume_times_of
+from broker.groups.delivery.records import FEW, Int64s, Unit, properties_of, reconsume_times_of
 from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_store.engine.queues import BLANK_UNIT_SIZE, readable_units
 from trovemq_store.events.receipt_handle import SourceKind
 from trovemq_store.events.sources import RETRY_TOPIC_PROPERTY
+from trovemq_store.files.files import StorageError
 from trovemq_store.index.consume_queue import ConsumeQueue
 
 UNITS_STEP: Final = 512
@@ -142,6 +143,8 @@ class QueueReceiver:
         """Delivers a run of messages. False if they must be examined one by one."""
         batch = self._batch
         count = min(batch.wanted, self._context.settings.in_flight_max - len(self._state.open))
+        if count <= FEW:
+            return self._take_few(queue, begin, min(count, queue.max_offset - begin))
         units = readable_units(queue, QueueOffset(begin), count)
         sizes = units["size"].astype(np.int64)
         total = int(sizes.sum())
@@ -157,6 +160,29 @@ class QueueReceiver:
         self.lease_writer.give_run(begin, records, total)
         if len(sizes) < count and begin + len(sizes) < queue.max_offset:
             batch.space = min(batch.space, 0)  # the next one is too large for this batch
+        return True
+
+    def _take_few(self, queue: ConsumeQueue, begin: int, count: int) -> bool:
+        """_take_run() without columns."""
+        batch, units = self._batch, list[Unit]()
+        try:
+            while len(units) < count:  # a file may end before
+                units += queue.few_units(QueueOffset(begin + len(units)), count - len(units))
+        except StorageError:
+            return False
+        space, too_large = batch.space, False
+        for number, (_, size, _) in enumerate(units):
+            space -= size
+            if space < 0 and (number or batch.has_some):
+                space, too_large, units = space + size, True, units[:number]
+                break
+        if units:
+            records = self._context.records.read_few(units)
+            if records is None:
+                return False
+            self.lease_writer.give_run(begin, records, batch.space - space)
+            if too_large:
+                batch.space = min(batch.space, 0)
         return True
 
     def _take_each(self, queue: ConsumeQueue, begin: int) -> int:

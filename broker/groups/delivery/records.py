@@ -29,10 +29,12 @@ from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import BLANK_UNIT_SIZE
 from trovemq_store.files.files import StorageError
 
-COMPARED_TOGETHER_MIN: Final = 32
-"""Fewer records are compared one by one, which is as fast."""
+FEW: Final = 32
+"""So many records cost half as much one by one as by columns, if the caches are cold."""
 
 Int64s = NDArray[np.int64]
+Unit = tuple[PhysicalOffset, int, int]
+"""Of a consume queue: physical offset, size, tagsCode."""
 
 _SIZE_AND_PHYSICAL_OFFSET: Final = Struct(f">i{PHYSICAL_OFFSET_AT - 4}xq")
 _INT: Final = Struct(">i")
@@ -85,18 +87,25 @@ class RecordReader:
         None if one of them cannot be read, or they must be read one by one.
         """
         first = PhysicalOffset(int(physical_offsets[0]))
-        end = int(physical_offsets[-1]) + int(sizes[-1])
+        data = self._read_together(first, int(physical_offsets[-1]) + int(sizes[-1]))
+        if data is None:
+            return None
+        return _records_together(data, physical_offsets - first, physical_offsets, sizes)
+
+    def read_few(self, units: Sequence[Unit]) -> list[memoryview] | None:
+        """read_run() without columns."""
+        first, (last, size, _) = units[0][0], units[-1]
+        data = self._read_together(first, last + size)
+        return None if data is None else _records_one_by_one(data, first, units)
+
+    def _read_together(self, first: PhysicalOffset, end: int) -> memoryview | None:
+        """These bytes of the log, if this process appended them, and they are of one segment."""
         if first < self._checked_from:
             return None
         try:
-            data = self._store.read(first, end - first)
+            return self._store.read(first, end - first) or None
         except StorageError:
             return None
-        if not data:
-            return None  # of two segments
-        if len(sizes) < COMPARED_TOGETHER_MIN:
-            return _records_one_by_one(data, first, physical_offsets.tolist(), sizes.tolist())
-        return _records_together(data, physical_offsets - first, physical_offsets, sizes)
 
     def read(self, physical_offset: PhysicalOffset, size: int) -> memoryview | None:
         """The record of one unit; a blank unit has none."""
@@ -118,13 +127,11 @@ class RecordReader:
             return None
 
 
-def _records_one_by_one(
-    data: memoryview, first: int, physical_offsets: list[int], sizes: list[int]
-) -> list[memoryview] | None:
+def _records_one_by_one(data: memoryview, first: int, units: Sequence[Unit]) -> list[memoryview] | None:
     read_head = _SIZE_AND_PHYSICAL_OFFSET.unpack_from
     records: list[memoryview] = []
     add = records.append
-    for at, size in zip(physical_offsets, sizes, strict=True):
+    for at, size, _ in units:
         begin = at - first
         if size < RECORD_SIZE_MIN or not 0 <= begin <= len(data) - size:
             return None

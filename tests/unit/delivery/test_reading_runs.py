@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from broker.groups.delivery.records import AdjacentRecords, _records_one_by_one, _records_together
+from broker.groups.delivery.records import AdjacentRecords, Unit, _records_one_by_one, _records_together
 from broker.groups.delivery.request import DeliveredRun
-from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import encode_record
 
 FIRST = 4_096
@@ -31,6 +31,10 @@ def stored(body_sizes: list[int], gaps: list[int]) -> tuple[bytearray, list[int]
         if number < len(body_sizes) - 1:
             data += bytes(gaps[number % len(gaps)] if gaps else 0)
     return data, offsets, sizes
+
+
+def units_of(offsets: list[int], sizes: list[int]) -> list[Unit]:
+    return [(PhysicalOffset(at), size, 0) for at, size in zip(offsets, sizes, strict=True)]
 
 
 @given(
@@ -53,7 +57,7 @@ def test_together_is_as_one_by_one(
         else:
             (offsets if kind == "offset" else sizes)[index] += change
     view = memoryview(data)
-    expected = _records_one_by_one(view, FIRST, offsets, sizes)
+    expected = _records_one_by_one(view, FIRST, units_of(offsets, sizes))
     columns = np.array(offsets, np.int64), np.array(sizes, np.int64)
     found = _records_together(view, columns[0] - FIRST, *columns)
     assert (None if found is None else list(found)) == expected
@@ -68,7 +72,7 @@ def test_a_unit_near_the_largest_offset_broke_the_reading_of_its_run(offset: int
     """The end of its record is too large for an int64."""
     data, offsets, sizes = stored([FIRST + 1_000] * 3, [])
     offsets[index] = offset
-    assert _records_one_by_one(memoryview(data), FIRST, offsets, sizes) is None
+    assert _records_one_by_one(memoryview(data), FIRST, units_of(offsets, sizes)) is None
     columns = np.array(offsets, np.int64), np.array(sizes, np.int64)
     assert _records_together(memoryview(data), columns[0] - FIRST, *columns) is None
 
@@ -78,7 +82,7 @@ def test_adjacent_records_are_a_sequence_of_one_piece() -> None:
     columns: Any = np.array(offsets, np.int64), np.array(sizes, np.int64)
     found = _records_together(memoryview(data), columns[0] - FIRST, *columns)
     assert found is not None
-    each = _records_one_by_one(memoryview(data), FIRST, offsets, sizes)
+    each = _records_one_by_one(memoryview(data), FIRST, units_of(offsets, sizes))
     assert each is not None
     assert (len(found), found[1], found[-1], found[1:]) == (3, each[1], each[2], each[1:])
     runs = [
