@@ -142,9 +142,10 @@ class QueueReceiver:
     def _take_run(self, queue: ConsumeQueue, begin: int) -> bool:
         """Delivers a run of messages. False if they must be examined one by one."""
         batch = self._batch
-        count = min(batch.wanted, self._context.settings.in_flight_max - len(self._state.open))
+        open_max = self._context.settings.in_flight_max - len(self._state.open)
+        count = min(batch.wanted, open_max, queue.max_offset - begin)
         if count <= FEW:
-            return self._take_few(queue, begin, min(count, queue.max_offset - begin))
+            return self._take_few(queue, begin, count)
         units = readable_units(queue, QueueOffset(begin), count)
         sizes = units["size"].astype(np.int64)
         total = int(sizes.sum())
@@ -158,7 +159,7 @@ class QueueReceiver:
         if records is None:
             return False
         self.lease_writer.give_run(begin, records, total)
-        if len(sizes) < count and begin + len(sizes) < queue.max_offset:
+        if len(sizes) < count:
             batch.space = min(batch.space, 0)  # the next one is too large for this batch
         return True
 
@@ -170,19 +171,20 @@ class QueueReceiver:
                 units += queue.few_units(QueueOffset(begin + len(units)), count - len(units))
         except StorageError:
             return False
-        space, too_large = batch.space, False
+        space = batch.space
         for number, (_, size, _) in enumerate(units):
-            space -= size
-            if space < 0 and (number or batch.has_some):
-                space, too_large, units = space + size, True, units[:number]
+            if size > space and (number or batch.has_some):
+                del units[number:]
                 break
-        if units:
-            records = self._context.records.read_few(units)
-            if records is None:
-                return False
-            self.lease_writer.give_run(begin, records, batch.space - space)
-            if too_large:
-                batch.space = min(batch.space, 0)
+            space -= size
+        if not units:
+            return True
+        records = self._context.records.read_few(units)
+        if records is None:
+            return False
+        self.lease_writer.give_run(begin, records, batch.space - space)
+        if len(units) < count:
+            batch.space = min(batch.space, 0)  # the next one is too large for this batch
         return True
 
     def _take_each(self, queue: ConsumeQueue, begin: int) -> int:
