@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from broker.groups.delivery.records import AdjacentRecords, Unit, _records_one_by_one, _records_together
-from broker.groups.delivery.request import DeliveredRun
+from broker.groups.delivery import queue_receiver
+from broker.groups.delivery.records import FEW, AdjacentRecords, Unit, _records_one_by_one, _records_together
+from broker.groups.delivery.request import RECEIVE_BYTES_MAX, DeliveredRun
+from tests.support.delivery import LEASE_MS, Engine
+from tests.support.engine import SMALL
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import encode_record
+from trovemq_store.files.faulty import FaultyFileSystem
+from trovemq_store.files.memory import MemoryFileSystem
 
 FIRST = 4_096
 
@@ -93,3 +100,57 @@ def test_adjacent_records_are_a_sequence_of_one_piece() -> None:
     assert len(runs[0].pieces) == 1
     assert runs[0].messages() == runs[1].messages()
     assert list(runs[0].offsets) == [7, 8, 9]
+
+
+class Received(NamedTuple):
+    """The outcome of receives until nothing comes."""
+
+    messages: list[list[tuple[bytes, QueueOffset, int]]]  # of each receive: record, queue offset, attempt
+    damaged_count: int
+    next_offset: int
+
+
+def receive_all(
+    few: int, sizes: list[int], bad: tuple[str, int, int] | None, requests: list[tuple[int, int]]
+) -> Received:
+    """Of a store with messages of these sizes. few: so many messages are read without columns. bad: bytes of
+    a file that the disk does not return. requests: (count_max, bytes_max) of receives, in order."""
+    files = FaultyFileSystem(MemoryFileSystem())
+    engine = Engine(files=files, store_settings=SMALL)  # type: ignore[arg-type]
+    for size in sizes:
+        engine.send("x" * size)
+    if bad is not None:
+        path, at, size = bad
+        files.unreadable[path] = (at, at + size)
+    messages = []
+    with patch.object(queue_receiver, "FEW", few):
+        for count_max, bytes_max in requests:
+            request = engine._request("workers", "orders", count_max, LEASE_MS)
+            got = engine.delivery.receive(replace(request, bytes_max=bytes_max))
+            messages.append([(bytes(one.record), one.queue_offset, one.attempt) for one in got])
+    progress = engine.delivery.progress("workers", "orders", engine.now_ms)
+    return Received(messages, engine.delivery.damaged_count, progress[0].next_offset)
+
+
+LOG = "commitlog/"
+PATHS = [
+    *(f"consumequeue/orders/0/{begin:020d}" for begin in (0, 400)),
+    *(f"{LOG}{begin:020d}" for begin in (0, 12_288)),
+]
+
+
+@given(
+    st.lists(st.integers(0, 3_000), min_size=1, max_size=40),
+    st.none() | st.tuples(st.sampled_from(PATHS), st.integers(0, 12_000), st.integers(1, 900)),
+    st.lists(st.tuples(st.integers(1, 40), st.integers(1, 9_000)), min_size=1, max_size=9),
+)
+def test_few_messages_are_received_as_many_are(
+    sizes: list[int], bad: tuple[str, int, int] | None, requests: list[tuple[int, int]]
+) -> None:
+    """But for two things that may be either way where the disk fails: the last unit, which is known without
+    its file, and how far a receive exceeds bytes_max."""
+    if bad is not None:
+        begin = int(bad[0][-20:]) + bad[1]
+        assume(bad[0].startswith(LOG) or not begin - 20 < 20 * (len(sizes) - 1) < begin + bad[2])
+        requests = [(count_max, RECEIVE_BYTES_MAX) for count_max, _ in requests]
+    assert receive_all(FEW, sizes, bad, requests) == receive_all(0, sizes, bad, requests)
