@@ -47,7 +47,7 @@ def test_the_failure_said_only_that_the_worker_crashed(tmp_path: Path) -> None:
     (tmp_path / "test_hanging.py").write_text(HANGS)
     command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "-p", "tests.conftest"]
     options = ["-n1", "--max-worker-restart=0", "--timeout=1"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "WHOLE": ""}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "WHOLE": "", "SOAK": ""}
     run = subprocess.run(
         [*command, *options, "."],
         cwd=tmp_path,
