@@ -58,7 +58,9 @@ PAUSES_S: Final = (0, 0, 0, 0.1, 0.1, 1, 1, 15)
 PAIR_BLOCKS: Final = 36
 QUEUE_STATE_BLOCKS: Final = 15
 GROUP_BLOCKS: Final = 8
-"""Memory blocks that the broker keeps of a (group, topic), of each of its queues, and of a group."""
+CONSUME_QUEUE_BLOCKS: Final = 36
+"""Memory blocks that the broker keeps of a (group, topic), of each of its queues, of a group, and of a
+consume queue."""
 
 FAULT_SYMBOLS: Final = frozenset(
     [
@@ -366,7 +368,8 @@ class FuzzedBroker:
         """Memory blocks of objects that are kept with good reason, and have their limits elsewhere: files on
         the disk (trees are dictionaries here), acknowledged messages, and the state of consumers. These are
         groups (GROUP_COUNT_MAX of them: a receive makes the group that it names), and a state of each queue
-        that one receives from: as many as stored offsets, until the group or the topic is deleted."""
+        that one receives from: as many as stored offsets, until the group or the topic is deleted. A topic
+        that gets more queues has a consume queue more for each that a message goes to."""
         pairs = self.calls.model.delivery.group_topics
         return (
             self._blocks_on_disk()
@@ -374,6 +377,7 @@ class FuzzedBroker:
             + PAIR_BLOCKS * len(pairs.names())
             + QUEUE_STATE_BLOCKS * sum(1 for _ in pairs.states())
             + GROUP_BLOCKS * len(self.calls.model.groups)
+            + CONSUME_QUEUE_BLOCKS * self.calls.store.consume_queues.queue_count
         )
 
     def _blocks_on_disk(self) -> int:
