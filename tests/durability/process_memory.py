@@ -24,12 +24,13 @@ def restart_peak(process: int | str = "self") -> None:
 
 
 def kept_kib() -> int:
-    """The memory that this process certainly has: without garbage, and without the allocator's reserves
-    (after one large reply tens of MiB, until some later call happens to return them)."""
+    """The memory that this process certainly has: without garbage, without the allocator's reserves
+    (after one large reply tens of MiB, until some later call happens to return them), and without the pages
+    of files, as of libraries: the kernel takes them away and reads them again."""
     gc.collect()
     if _TRIM is not None:
         _TRIM(0)
-    return memory_kib("VmRSS")
+    return memory_kib("RssAnon")
 
 
 def kept_blocks() -> int:
