@@ -20,15 +20,14 @@ import grpc
 
 ECHO_METHOD = "/trovemq.bench.Echo/Stream"
 MEBIBYTE = 1 << 20
+_PIECE = os.urandom(MEBIBYTE)
 
 
 def sequential_write_bytes_per_second(directory: Path, size: int = 512 * MEBIBYTE) -> float:
     """Preallocated file, pwrite of 1 MiB pieces, one fdatasync at the end, in bytes a second."""
-    piece = os.urandom(MEBIBYTE)
     with _scratch_file(directory, size) as descriptor:
         started = time.perf_counter()
-        for position in range(0, size, MEBIBYTE):
-            os.pwrite(descriptor, piece, position)
+        _write(descriptor, size)
         os.fdatasync(descriptor)
         return size / (time.perf_counter() - started)
 
@@ -36,10 +35,8 @@ def sequential_write_bytes_per_second(directory: Path, size: int = 512 * MEBIBYT
 def warm_page_cache(directory: Path, size: int = 1024 * MEBIBYTE) -> None:
     """Writes and deletes a file: the next files get its memory. Where the host reclaims the free memory of
     its guests, the first use of a page takes ten times as long as the copying into it."""
-    piece = os.urandom(MEBIBYTE)
     with _scratch_file(directory, size) as descriptor:
-        for position in range(0, size, MEBIBYTE):
-            os.pwrite(descriptor, piece, position)
+        _write(descriptor, size)
 
 
 def fdatasync_seconds(directory: Path, count: int = 200) -> float:
@@ -81,17 +78,20 @@ def _scratch_file(directory: Path, size: int) -> Iterator[int]:
         yield file.fileno()
 
 
+def _write(descriptor: int, size: int) -> None:
+    for position in range(0, size, MEBIBYTE):
+        os.pwrite(descriptor, _PIECE, position)
+
+
 def first_touch_seconds_per_mebibyte(directory: Path, size: int = 256 * MEBIBYTE) -> float:
     """Processor time of writing 1 MiB into fresh page cache.
 
     A virtual machine that returns its free memory to the host pays for every page that it takes again; on
     such a machine this is the largest part of the broker's cost of a message.
     """
-    piece = os.urandom(MEBIBYTE)
     with _scratch_file(directory, size) as descriptor:
         before = os.times().system
-        for position in range(0, size, MEBIBYTE):
-            os.pwrite(descriptor, piece, position)
+        _write(descriptor, size)
         return (os.times().system - before) / (size / MEBIBYTE)
 
 
