@@ -35,7 +35,7 @@ from trovemq_proto.records.layout import QUEUE_OFFSET_AT, SCHEDULE_TOPIC
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import BLANK_UNIT_SIZE, find_queue
 from trovemq_store.files.files import StorageError
-from trovemq_store.index.consume_queue import ConsumeQueue
+from trovemq_store.index.consume_queue import ConsumeQueue, Unit
 
 UNITS_MAX: Final = 8_192  # units that one pull examines; bounds the work of a tag filter
 FEW_MAX: Final = 96  # up to this many messages are read without columns; with more, columns cost less
@@ -46,8 +46,6 @@ _OFFSETS: Final = Struct(">qq")  # QUEUEOFFSET and, after it, PHYSICALOFFSET
 
 Indexes = NDArray[np.int64]
 Flags = NDArray[np.bool_]
-Unit = tuple[PhysicalOffset, int, int]
-"""A unit of the consume queue: physical offset, size, tags code."""
 Run = tuple[list[PhysicalOffset], int]
 """The physical offsets of records that are adjacent in the log, and the sum of their bytes."""
 

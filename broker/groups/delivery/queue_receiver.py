@@ -10,6 +10,7 @@ one event cover them. In all other cases messages are handled one by one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Final
 
@@ -19,13 +20,13 @@ from broker.groups.delivery.context import Context
 from broker.groups.delivery.group_topic import GroupTopic
 from broker.groups.delivery.lease_writer import READS_OF_AGAIN, Batch, LeaseWriter
 from broker.groups.delivery.queue_state import QueueState
-from broker.groups.delivery.records import FEW, Int64s, Unit, properties_of, reconsume_times_of
+from broker.groups.delivery.records import FEW, Int64s, properties_of, reconsume_times_of
 from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_store.engine.queues import BLANK_UNIT_SIZE, readable_units
 from trovemq_store.events.receipt_handle import SourceKind
 from trovemq_store.events.sources import RETRY_TOPIC_PROPERTY
 from trovemq_store.files.files import StorageError
-from trovemq_store.index.consume_queue import ConsumeQueue
+from trovemq_store.index.consume_queue import ConsumeQueue, Unit
 
 UNITS_STEP: Final = 512
 
@@ -144,8 +145,22 @@ class QueueReceiver:
         batch = self._batch
         open_max = self._context.settings.in_flight_max - len(self._state.open)
         count = min(batch.wanted, open_max, queue.max_offset - begin)
-        if count <= FEW:
-            return self._take_few(queue, begin, count)
+        found = (self._read_few if count <= FEW else self._read_many)(queue, begin, count)
+        if found is None:
+            return False
+        records, size = found
+        if records:
+            self.lease_writer.give_run(begin, records, size)
+            if len(records) < count:
+                batch.space = min(batch.space, 0)  # the next one is too large for this batch
+        return True
+
+    def _read_many(
+        self, queue: ConsumeQueue, begin: int, count: int
+    ) -> tuple[Sequence[memoryview], int] | None:
+        """The records that the batch has space for, and the sum of their bytes. None if they must be examined
+        one by one."""
+        batch = self._batch
         units = readable_units(queue, QueueOffset(begin), count)
         sizes = units["size"].astype(np.int64)
         total = int(sizes.sum())
@@ -153,24 +168,21 @@ class QueueReceiver:
             sizes = _fitting(sizes, batch.space, at_least=not batch.has_some)
             total = int(sizes.sum())
         if not len(sizes):
-            return True
+            return (), 0
         physical_offsets = units["physical_offset"][: len(sizes)].astype(np.int64)
         records = self._context.records.read_run(physical_offsets, sizes)
-        if records is None:
-            return False
-        self.lease_writer.give_run(begin, records, total)
-        if len(sizes) < count:
-            batch.space = min(batch.space, 0)  # the next one is too large for this batch
-        return True
+        return None if records is None else (records, total)
 
-    def _take_few(self, queue: ConsumeQueue, begin: int, count: int) -> bool:
-        """_take_run() without columns."""
+    def _read_few(
+        self, queue: ConsumeQueue, begin: int, count: int
+    ) -> tuple[Sequence[memoryview], int] | None:
+        """_read_many() without columns."""
         batch, units = self._batch, list[Unit]()
         try:
             while len(units) < count:  # a file may end before
                 units += queue.few_units(QueueOffset(begin + len(units)), count - len(units))
         except StorageError:
-            return False
+            return None
         space = batch.space
         for number, (_, size, _) in enumerate(units):
             if size > space and (number or batch.has_some):
@@ -178,14 +190,9 @@ class QueueReceiver:
                 break
             space -= size
         if not units:
-            return True
+            return (), 0
         records = self._context.records.read_few(units)
-        if records is None:
-            return False
-        self.lease_writer.give_run(begin, records, batch.space - space)
-        if len(units) < count:
-            batch.space = min(batch.space, 0)  # the next one is too large for this batch
-        return True
+        return None if records is None else (records, batch.space - space)
 
     def _take_each(self, queue: ConsumeQueue, begin: int) -> int:
         batch, state = self._batch, self._state

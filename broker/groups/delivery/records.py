@@ -28,13 +28,12 @@ from trovemq_proto.records.layout import (
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import BLANK_UNIT_SIZE
 from trovemq_store.files.files import StorageError
+from trovemq_store.index.consume_queue import Unit
 
 FEW: Final = 32
 """So many records cost half as much one by one as by columns, if the caches are cold."""
 
 Int64s = NDArray[np.int64]
-Unit = tuple[PhysicalOffset, int, int]
-"""Of a consume queue: physical offset, size, tagsCode."""
 
 _SIZE_AND_PHYSICAL_OFFSET: Final = Struct(f">i{PHYSICAL_OFFSET_AT - 4}xq")
 _INT: Final = Struct(">i")

@@ -52,7 +52,7 @@ _BLANK: Final = BLANK_UNIT.tobytes()
 ROOT_DIRECTORY: Final = "consumequeue"
 
 _UNIT: Final = Struct(">qiq")
-Unit = tuple[PhysicalOffset, int, int]
+Unit = tuple[PhysicalOffset, int, int]  # physical offset, size, tags code
 _NONE: Final = QueueOffset(-1)
 _NOTHING_KNOWN: Final[tuple[QueueOffset, Unit]] = (_NONE, (LOG_ORIGIN, 0, 0))
 _CHECKED_UNITS: Final = 1024
@@ -171,7 +171,7 @@ class ConsumeQueue:
             offset = QueueOffset(offset + len(piece))
         return np.concatenate(pieces) if pieces else np.empty(0, UNIT_DTYPE)
 
-    def few_units(self, offset: QueueOffset, count: int) -> list[tuple[PhysicalOffset, int, int]]:
+    def few_units(self, offset: QueueOffset, count: int) -> list[Unit]:
         """As units(), for a few units that must exist, without columns; fewer if their file ends before. The
         last unit of the queue is known without reading a file."""
         assert count > 0, "a caller asks for units"

@@ -12,7 +12,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from broker.groups.delivery import queue_receiver
-from broker.groups.delivery.records import FEW, AdjacentRecords, Unit, _records_one_by_one, _records_together
+from broker.groups.delivery.records import FEW, AdjacentRecords, _records_one_by_one, _records_together
 from broker.groups.delivery.request import RECEIVE_BYTES_MAX, DeliveredRun
 from tests.support.delivery import LEASE_MS, Engine
 from tests.support.engine import SMALL
@@ -20,6 +20,7 @@ from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffse
 from trovemq_proto.records import encode_record
 from trovemq_store.files.faulty import FaultyFileSystem
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.index.consume_queue import Unit
 
 FIRST = 4_096
 
@@ -103,7 +104,7 @@ def test_adjacent_records_are_a_sequence_of_one_piece() -> None:
 
 
 class Received(NamedTuple):
-    """The outcome of receives until nothing comes."""
+    """The outcome of some receives."""
 
     messages: list[list[tuple[bytes, QueueOffset, int]]]  # of each receive: record, queue offset, attempt
     damaged_count: int
