@@ -95,13 +95,6 @@ def first_touch_seconds_per_mebibyte(directory: Path, size: int = 256 * MEBIBYTE
         return (os.times().system - before) / (size / MEBIBYTE)
 
 
-def warm_memory(size: int = 4 << 30) -> None:
-    """Touches memory and frees it: the next measurement finds pages that the host has given already."""
-    populate_write = 23  # MADV_POPULATE_WRITE of Linux
-    script = f"import mmap; mmap.mmap(-1, {size}).madvise({populate_write}, 0, {size})"
-    subprocess.run([sys.executable, "-c", script], check=False)
-
-
 def memcpy_bytes_per_second(size: int = 256 * MEBIBYTE) -> float:
     """Copying a large buffer into another that is already mapped."""
     source, target = bytearray(size), bytearray(size)

@@ -61,6 +61,7 @@ MESSAGES_SYNC = 400_000
 LATENCY_ROUNDS = 10
 LATENCY_ROUND = 200
 QUERIES = 2_000
+STORES_SIZE = 4 << 30  # bytes of page cache that all stores of the part `store` need
 PARTS = {
     "store": "The store and the native protocol",
     "rocketmq": "RocketMQ's protocol",
@@ -104,17 +105,8 @@ async def measure_start(report: Report, store: Path) -> None:
         )
 
 
-async def measure_cold(report: Report, store: Path, messages: int) -> None:
-    """The same as measure_async does first, with the machine's memory as it happens to be."""
-    with BrokerProcess(store=store, flushDiskType="ASYNC_FLUSH", **BROKER_SETTINGS) as broker:
-        produced = await measure.produce(broker, messages)
-        report.add("produce, async flush, memory not warmed", produced.per_second, "msg/s")
-        report.add("produce, memory not warmed: broker CPU a message", produced.broker_cpu_us, "us")
-
-
 async def measure_async(report: Report, store: Path, messages: int) -> None:
     with BrokerProcess(store=store, flushDiskType="ASYNC_FLUSH", **BROKER_SETTINGS) as broker:
-        limits.warm_memory()
         produced = await measure.produce(broker, messages)
         report.add("produce, async flush", produced.per_second, "msg/s", at_least=400_000)
         report.add("produce, async flush: bytes stored", produced.bytes_per_second / 1e6, "MB/s")
@@ -133,7 +125,6 @@ async def measure_async(report: Report, store: Path, messages: int) -> None:
 
 async def measure_sync(report: Report, store: Path, messages: int) -> None:
     with BrokerProcess(store=store, flushDiskType="SYNC_FLUSH", **BROKER_SETTINGS) as broker:
-        limits.warm_memory()
         produced = await measure.produce(broker, messages)
         record_size = produced.stored_bytes / messages
         disk = report.value("disk: sequential write + fdatasync") * 1e6
@@ -180,11 +171,10 @@ async def measure_store(report: Report, directory: Path, *, quick: bool) -> None
     divisor = 10 if quick else 1
     await measure_machine(report, directory)
     await measure_start(report, directory / "start")
-    await measure_cold(report, directory / "cold", MESSAGES_SYNC // divisor)
+    limits.warm_page_cache(directory, STORES_SIZE // divisor)
     await measure_async(report, directory / "async", MESSAGES_ASYNC // divisor)
     await measure_sync(report, directory / "sync", MESSAGES_SYNC // divisor)
     await measure_latency(report, directory)
-    limits.warm_memory()
     await safety.measure_crc_cost(
         report, directory / "safety", BROKER_SETTINGS, rounds=safety.ROUNDS // (2 if quick else 1)
     )
