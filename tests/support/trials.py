@@ -34,6 +34,7 @@ ONLY: Final = int(os.environ["TRIAL"]) if "TRIAL" in os.environ else None
 WHOLE: Final = os.environ.get("WHOLE") == "1"
 NAME: Final = os.environ.get("SOAK_NAME", "soak")
 RESULT_PATH: Final = Path(f"docs/{NAME}.md")
+IS_WORKER: Final = "PYTEST_XDIST_WORKER" in os.environ  # it knows its own tests alone
 _PROPERTY: Final = "trials"
 _SKIPPED: Final = "skipped"
 
@@ -227,7 +228,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     for row in (("goal", "what", "of", "passed", "seconds"), *rows):
         identifier, what, wanted, done, seconds = row
         terminalreporter.write_line(f"{identifier:8} {wanted:>10} {done:>18} {seconds:>8}  {what}")
-    if SOAK and (WHOLE or NAME != "soak"):
+    if SOAK and (WHOLE or NAME != "soak") and not IS_WORKER:
         RESULT_PATH.write_text(_page(rows), encoding="utf-8")
 
 
