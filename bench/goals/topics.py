@@ -1,5 +1,9 @@
 """A message's cost for the broker in a store of one topic, of 64, and of 10,000 that all get messages.
 
+Three brokers take turns, so that a machine whose speed drifts says the same of all; a ratio is the median of
+the rounds' ratios. A turn is long enough for some syncs of the consume queues, and lasts until the last one:
+a sync of thousands of files is a part of the cost.
+
     SendMessage   single messages by RocketMQ's protocol: one call after the other, and 64 in flight
     Append        frames of 100 records, on 16 streams
     Pull          the first message of a queue, 64 calls in flight
@@ -11,8 +15,11 @@ turn, from one round to the next. 64 sends in flight are one append, to one topi
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -20,7 +27,7 @@ from typing import Any, Final
 import trovemq
 import trovemq_rpc as rpc
 from bench import measure as measuring
-from bench.goals.calls import SEND, Sender, cost_us
+from bench.goals.calls import SEND, Sender
 from bench.report import Report
 from bench.rocketmq_raw import BODY
 from trovemq._unique_keys import next_unique_keys
@@ -32,77 +39,100 @@ TOPICS: Final = 10_000
 IN_FLIGHT: Final = 64
 STREAMS: Final = 16
 RECORDS: Final = 100
-CALLS: Final = 3_000
-CALLS_ALONE: Final = 1_000
-FRAMES: Final = 300
 ROUNDS: Final = 3
+TURN_S: Final = 4.0
+SYNCED_AFTER_S: Final = 2.5
+"""Consume queues are synced every second, and a sync of 10,000 takes more than one."""
 RATIO_MAX: Final = 1.2
-"""A cost that does not grow, with the difference between rounds of one run."""
+"""A cost that does not grow, with the difference between runs."""
 METHODS: Final = "/trovemq.v1.MessageService/"
-Found = dict[str, list[float]]
-"""Microseconds a message by round, for each kind of call."""
+Found = dict[str, list[list[float]]]
+"""Microseconds a message by round, of each store, for each kind of call."""
 
 
 async def measure(report: Report, directory: Path, *, quick: bool) -> None:
-    count, rounds = TOPICS // (10 if quick else 1), 1 if quick else ROUNDS
-    names = [f"topic-{number:06}" for number in range(count)]
-    with BrokerProcess(store=directory / "topics", flushDiskType="ASYNC_FLUSH") as broker:
-        async with trovemq.connect(broker.address) as client, rpc.insecure_channel(broker.address) as channel:
-            await _make(client, names[:1])
-            alone = await Topics(channel, names[:1]).costs(broker.pid, rounds)
-            await _make(client, names[1:IN_FLIGHT])
-            few = await Topics(channel, names[:IN_FLIGHT]).costs(broker.pid, rounds)
-            await _make(client, names[IN_FLIGHT:])
-            among = await Topics(channel, names).costs(broker.pid, rounds)
-    for kind in alone:
+    topic_counts = (1, IN_FLIGHT, TOPICS // (10 if quick else 1))
+    async with AsyncExitStack() as stack:
+        stores = [await _filled(stack, directory / f"topics-{count}", count) for count in topic_counts]
+        found = await _in_turns(stores, 1 if quick else ROUNDS)
+    for kind, costs in found.items():
         name = f"{kind}: server's processor a message"
-        report.add(f"{name}, 1 topic", median(alone[kind]), "us")
-        report.add(f"{name}, {IN_FLIGHT} topics", median(few[kind]), "us")
-        report.add(f"{name}, {count:,} topics", median(among[kind]), "us")
-        ratio = median(among[kind]) / median(alone[kind])
-        report.add(f"{name}, {count:,} topics / 1", ratio, "x", at_most=RATIO_MAX)
-        report.add(f"{name}, {count:,} topics / {IN_FLIGHT}", median(among[kind]) / median(few[kind]), "x")
+        for count, of_store in zip(topic_counts, costs, strict=True):
+            report.add(f"{name}, {count:,} topic{'s' if count > 1 else ''}", median(of_store), "us")
+        alone, few, among = costs
+        many = f"{name}, {topic_counts[-1]:,} topics"
+        report.add(f"{many} / 1", _median_ratio(among, alone), "x", at_most=RATIO_MAX)
+        report.add(f"{many} / {IN_FLIGHT}", _median_ratio(among, few), "x")
 
 
-async def _make(client: trovemq.Client, names: Sequence[str]) -> None:
-    async def make(number: int) -> None:
-        await client.admin.create_topic(names[number], queue_count=1)
+async def _filled(stack: AsyncExitStack, store: Path, count: int) -> Topics:
+    """A broker that runs until the stack is closed, with so many topics and a message in each."""
+    broker = stack.enter_context(BrokerProcess(store=store, flushDiskType="ASYNC_FLUSH"))
+    client = await stack.enter_async_context(trovemq.connect(broker.address))
+    channel = await stack.enter_async_context(rpc.insecure_channel(broker.address))
+    topics = Topics(broker.pid, channel, [f"topic-{number:06}" for number in range(count)])
+    await topics.make(client)
+    return topics
 
-    await measuring.each(len(names), make, IN_FLIGHT)
+
+async def _in_turns(stores: Sequence[Topics], rounds: int) -> Found:
+    """Each round begins with another store."""
+    found: Found = {kind: [[] for _ in stores] for kind in stores[0].kinds}
+    for round_number in range(rounds):
+        for kind, costs in found.items():
+            for turn in range(len(stores)):
+                place = (round_number + turn) % len(stores)
+                costs[place].append(await stores[place].cost_us(kind))
+    return found
+
+
+def _median_ratio(costs: Sequence[float], to: Sequence[float]) -> float:
+    """Of each round."""
+    return median(one / other for one, other in zip(costs, to, strict=True))
 
 
 class Topics:
-    """Calls that go through these topics in turn."""
+    """Calls to one broker that go through these topics in turn."""
 
-    def __init__(self, channel: Any, names: Sequence[str]) -> None:
+    def __init__(self, pid: int, channel: Any, names: Sequence[str]) -> None:
+        self._pid = pid
         self._names = names
         self._numbers = itertools.count()
         self._senders = [Sender(name) for name in names]
         self._send = channel.unary_unary(SEND)
         self._pull = channel.unary_unary(METHODS + "Pull")
         self._free = [channel.stream_stream(METHODS + "Append")() for _ in range(STREAMS)]
-
-    async def costs(self, pid: int, rounds: int) -> Found:
-        await measuring.each(len(self._names), self.send, IN_FLIGHT)
-        kinds: dict[str, tuple[Callable[[int], Awaitable[None]], int, int, int]] = {
-            "SendMessage, one at a time": (self.send, CALLS_ALONE, 1, 1),
-            f"SendMessage, {IN_FLIGHT} in flight": (self.send, CALLS, IN_FLIGHT, 1),
-            f"Append of {RECORDS} records": (self.append, FRAMES, STREAMS, RECORDS),
-            f"Pull, {IN_FLIGHT} in flight": (self.pull, CALLS, IN_FLIGHT, 1),
+        self.kinds: Final[dict[str, tuple[Callable[[int], Awaitable[None]], int, int]]] = {
+            "SendMessage, one at a time": (self.send, 1, 1),
+            f"SendMessage, {IN_FLIGHT} in flight": (self.send, IN_FLIGHT, 1),
+            f"Append of {RECORDS} records": (self.append, STREAMS, RECORDS),
+            f"Pull, {IN_FLIGHT} in flight": (self.pull, IN_FLIGHT, 1),
         }
-        found: Found = {kind: [] for kind in kinds}
-        for _ in range(-1, rounds):  # the first one warms
-            for kind, (do, count, at_once, messages) in kinds.items():
-                found[kind].append(await cost_us(pid, count, self._onwards(do), at_once) / messages)
-        return {kind: costs[1:] for kind, costs in found.items()}
+        """By kind: the call, how many at once, messages of each."""
 
-    def _onwards(self, do: Callable[[int], Awaitable[None]]) -> Callable[[int], Awaitable[None]]:
-        """`do` from the topic on at which the last calls ended."""
+    async def make(self, client: trovemq.Client) -> None:
+        """Makes the topics, and sends a message to each."""
 
-        async def call(_: int) -> None:
-            await do(next(self._numbers))
+        async def create(number: int) -> None:
+            await client.admin.create_topic(self._names[number], queue_count=1)
 
-        return call
+        await measuring.each(len(self._names), create, IN_FLIGHT)
+        await measuring.each(len(self._names), self.send, IN_FLIGHT)
+
+    async def cost_us(self, kind: str) -> float:
+        """The broker's processor time for a message, in a turn."""
+        do, at_once, messages = self.kinds[kind]
+        count, before, end = 0, measuring.scheduled_seconds(self._pid), time.monotonic() + TURN_S
+
+        async def call() -> None:
+            nonlocal count
+            while time.monotonic() < end:
+                await do(next(self._numbers))
+                count += 1
+
+        await asyncio.gather(*(call() for _ in range(at_once)))
+        await asyncio.sleep(SYNCED_AFTER_S)
+        return (measuring.scheduled_seconds(self._pid) - before) / (count * messages) * 1e6
 
     async def send(self, number: int) -> None:
         await self._senders[number % len(self._senders)].send(self._send)
