@@ -41,6 +41,9 @@ from trovemq_rpc.http2.streams import CLOSED, Stream
 
 SETTINGS_IN_A_FRAME_MAX: Final = 64  # there are six; a peer may know some more than we do
 STREAMS_OF_WORK: Final = 32  # whose windows a SETTINGS frame changes: that costs about as much as a frame
+UPDATES_A_STREAM: Final = 2
+"""gRPC's C core, which most languages use, sends so many for a small answer: the stream's and the
+connection's. Ten thousand calls a second are no flood."""
 GOAWAY_TEXT_MAX: Final = 1_024  # kept of a peer's text: it is for people
 
 
@@ -147,7 +150,11 @@ class ControlFrames(Sending):
     def _window_update(self, payload: memoryview, stream_id: int) -> None:
         if len(payload) != 4:
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "WINDOW_UPDATE is not four bytes")
-        self.allowances.window_updates.take()
+        updates = self.allowances.window_updates
+        if not updates.left:
+            updates.give(UPDATES_A_STREAM * (self.streams_opened - self._streams_at_updates))
+            self._streams_at_updates = self.streams_opened
+        updates.take()
         increment = frames.U32.unpack(payload)[0] & 0x7FFFFFFF
         if not stream_id:
             if not increment:

@@ -1,9 +1,9 @@
 """Limits of a peer: how much it may make a connection hold or do. Each has its default and its reason.
 
 The limits named `..._allowed` are buckets. Each frame of the kind takes one from its bucket; a second adds
-some (the layer above calls `refill`), and each call that ends well gives one reset back. A frame that finds
-the bucket empty ends the connection with ENHANCE_YOUR_CALM. An honest peer never gets there; a flood does
-within a second.
+some (the layer above calls `refill`), each call that ends well gives one reset back, and each stream that is
+opened two WINDOW_UPDATE frames. A frame that finds the bucket empty ends the connection with
+ENHANCE_YOUR_CALM. An honest peer never gets there; a flood does within a second.
 
 How much of this a connection may do before the others have their turn, is another limit (rest.py). Where a
 list of header fields is so large that the connection ends, hpack.py says (`LIST_SIZE_BOMB`).

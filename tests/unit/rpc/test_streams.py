@@ -152,6 +152,24 @@ def test_a_flood_of_control_frames_ends_the_connection(flood: bytes, count: int)
     assert events[-1][2].code == ErrorCode.ENHANCE_YOUR_CALM
 
 
+@pytest.mark.parametrize(("updates", "is_flood"), [(2, False), (3, True)])
+def test_a_client_with_10_000_calls_a_second_was_sent_away(updates: int, is_flood: bool) -> None:
+    """For two WINDOW_UPDATE frames a call, as gRPC's C core sends them."""
+    connection = server()
+    faults = []
+    for stream_id in range(1, 60_001, 2):
+        (_, stream, *_), *_ = connection.receive(headers(stream_id, end=True))
+        connection.send_answer(stream, REQUEST, (bytes(5), b"x"), REQUEST)
+        connection.take_output()
+        events = connection.receive(
+            frames.window_update(0, 6) + frames.window_update(stream_id, 5) * (updates - 1)
+        )
+        faults = [fault.code for kind, _, fault, _ in events if kind == ev.FAULT]
+        if faults:
+            break
+    assert faults == [ErrorCode.ENHANCE_YOUR_CALM] * is_flood
+
+
 def test_rapid_reset_ends_the_connection() -> None:
     """CVE-2023-44487."""
     connection = server()
