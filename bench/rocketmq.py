@@ -37,11 +37,12 @@ from trovemq.testing import BrokerProcess
 SETTINGS: dict[str, Any] = {"mappedFileSizeCommitLog": 1 << 30, "mappedFileSizeConsumeQueue": 6_000_000}
 TURNS_S = 5.0  # a comparison by raw calls, both sides
 CLIENT_S = 3.0  # a client's sends, and its receives
+RECEIVE_S_MORE = 10.0
 IDLE_S = 6.0
 DUE_S = 4.0
 POLLS = 1_000
 PROCESS_S_MAX = 40
-STORED_RAW, STORED_FOR_CLIENT = 100_000, 40_000
+STORED_RAW, STORED_FOR_CLIENT, STORED_FOR_OURS = 100_000, 200_000, 1_000_000
 STORED_BATCH = 500
 
 RATIO_MIN = 0.8
@@ -84,8 +85,9 @@ async def measure_protocol(report: Report, directory: Path, *, quick: bool) -> N
             await prepare(broker, {SEND_TOPIC: 0, RECEIVE_TOPIC: STORED_RAW})
             await noted(report, compare_send(report, broker, "sync flush", TURNS_S * factor))
             await noted(report, compare_receive(report, broker, TURNS_S * factor))
-            for name in ("trovemq", *commands):
-                await prepare(broker, {f"send-{name}": 0, f"receive-{name}": STORED_FOR_CLIENT})
+            stored = {"trovemq": STORED_FOR_OURS} | dict.fromkeys(commands, STORED_FOR_CLIENT)
+            for name, count in stored.items():
+                await prepare(broker, {f"send-{name}": 0, f"receive-{name}": count})
             for language, command in commands.items():
                 await noted(report, measure_official(report, broker, language, command, CLIENT_S * factor))
             await noted(report, measure_own(report, broker, CLIENT_S * factor))
@@ -182,9 +184,13 @@ async def measure_own(report: Report, broker: BrokerProcess, seconds: float) -> 
                 acknowledged.append(time.perf_counter() - started)
                 return 1
 
-            await Turns().run(receive, 0.5, CALLS_IN_FLIGHT)
-            acknowledged.clear()
-            await received.run(receive, seconds, CALLS_IN_FLIGHT)
+            try:
+                async with asyncio.timeout(seconds + RECEIVE_S_MORE):
+                    await Turns().run(receive, 0.5, CALLS_IN_FLIGHT)
+                    acknowledged.clear()
+                    await received.run(receive, seconds, CALLS_IN_FLIGHT)
+            except TimeoutError:
+                raise BenchError(f"fewer than {STORED_FOR_OURS:,} messages came, or all too soon") from None
     report_client(report, "trovemq, client.send", sent.rates[0], sent.times)
     report_client(report, "trovemq, client.subscribe", received.rates[0], acknowledged)
 
