@@ -34,7 +34,6 @@ ONLY: Final = int(os.environ["TRIAL"]) if "TRIAL" in os.environ else None
 WHOLE: Final = os.environ.get("WHOLE") == "1"
 NAME: Final = os.environ.get("SOAK_NAME", "soak")
 RESULT_PATH: Final = Path(f"docs/{NAME}.md")
-IS_WORKER: Final = "PYTEST_XDIST_WORKER" in os.environ  # it knows its own tests alone
 _PROPERTY: Final = "trials"
 _SKIPPED: Final = "skipped"
 
@@ -225,10 +224,11 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     if not rows:
         return
     terminalreporter.section("trials of durability" + (" (soak)" if SOAK else ""))
+    is_worker = hasattr(terminalreporter.config, "workerinput")  # of xdist: it knows its own tests alone
     for row in (("goal", "what", "of", "passed", "seconds"), *rows):
         identifier, what, wanted, done, seconds = row
         terminalreporter.write_line(f"{identifier:8} {wanted:>10} {done:>18} {seconds:>8}  {what}")
-    if SOAK and (WHOLE or NAME != "soak") and not IS_WORKER:
+    if SOAK and (WHOLE or NAME != "soak") and not is_worker:
         RESULT_PATH.write_text(_page(rows), encoding="utf-8")
 
 
