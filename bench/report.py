@@ -46,6 +46,11 @@ class Figure:
         return None
 
 
+def median_ratio(over: Sequence[float], under: Sequence[float]) -> float:
+    """The median of the rounds' ratios, so that a machine whose speed drifts says the same of both."""
+    return median(one / other for one, other in zip(over, under, strict=True))
+
+
 @dataclass(slots=True)
 class Report:
     """The figures of one part of the benchmark. about: how they were measured; notes: parts that could not be

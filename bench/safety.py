@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from bench import measure
-from bench.report import Report
+from bench.report import Report, median_ratio
 from trovemq.testing import BrokerProcess
 
 ROUNDS = 16
@@ -49,14 +49,10 @@ async def measure_crc_cost(
     report.add("produce without it: throughput", median(throughput[False]), "msg/s")
     report.add(
         "produce with the CRC / without: throughput",
-        _median_ratio(throughput),
+        median_ratio(throughput[True], throughput[False]),
         "x",
         at_least=1 - SLOWDOWN_MAX,
     )
-    report.add("produce with the CRC / without: broker CPU a message", _median_ratio(cpu_us), "x")
-
-
-def _median_ratio(values: dict[bool, list[float]]) -> float:
-    """Of each pair of rounds, with the CRC over without."""
-    pairs = zip(values[True], values[False], strict=True)
-    return median(with_crc / without for with_crc, without in pairs)
+    report.add(
+        "produce with the CRC / without: broker CPU a message", median_ratio(cpu_us[True], cpu_us[False]), "x"
+    )

@@ -32,7 +32,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 
 import trovemq
 from bench import measure
-from bench.report import Report
+from bench.report import Report, median_ratio
 from bench.without_hooks import OF_PRODUCER, load
 from trovemq import ClientOptions, producer
 from trovemq.otel import Tracing
@@ -128,6 +128,6 @@ async def _measure(report: Report, kinds: dict[str, Kind], what: str, rounds: in
     for name, values in costs.items():
         report.add(f"bodies {what}, {name}", median(values[1:]), "us")
     for name, (base, goal) in COMPARED.items():
-        ratio = median(one / other for one, other in zip(costs[base][1:], costs[name][1:], strict=True))
+        ratio = median_ratio(costs[base][1:], costs[name][1:])
         goals = {} if goal is None else {"at_least": goal}
         report.add(f"bodies {what}, {base} / {name}", ratio, "x", **goals)

@@ -34,7 +34,7 @@ from typing import Any, Final
 import trovemq
 import trovemq_rpc
 from bench import access, measure, storms
-from bench.report import Report
+from bench.report import Report, median_ratio
 from trovemq._certificates import HOSTS_DEFAULT, make_authority, make_server
 from trovemq.testing import BrokerProcess, free_port
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
@@ -124,8 +124,12 @@ async def _single(report: Report, directory: Path, rounds: int) -> None:
                         rates[with_users].append(count / SINGLE_S)
                         spent[with_users].append(cost / count * 1e6)
             report.add(f"{name}, with users", median(rates[True]), "/s")
-            report.add(f"{name}, with users / without", _ratio(rates), "x", at_least=0.9)
-            report.add(f"{name}, with users / without: broker CPU", _ratio(spent), "x")
+            report.add(
+                f"{name}, with users / without", median_ratio(rates[True], rates[False]), "x", at_least=0.9
+            )
+            report.add(
+                f"{name}, with users / without: broker CPU", median_ratio(spent[True], spent[False]), "x"
+            )
 
 
 async def _raw_send(stack: AsyncExitStack, address: str, secret: str) -> Send:
@@ -179,7 +183,7 @@ async def _tls(report: Report, directory: Path, rounds: int, messages: int) -> N
                 if number >= 0:
                     rates[by_tls].append(produced.per_second)
     report.add("produce by TLS", median(rates[True]), "msg/s")
-    report.add("produce by TLS / plain", _ratio(rates), "x", at_least=0.6)
+    report.add("produce by TLS / plain", median_ratio(rates[True], rates[False]), "x", at_least=0.6)
 
 
 # --- storms ---------------------------------------------------------------------------------------------
@@ -284,8 +288,3 @@ async def _user(stack: AsyncExitStack, broker: BrokerProcess, secret: str, name:
     return await stack.enter_async_context(
         trovemq.connect(broker.address, access_key=name, secret_key=made.secret_key)
     )
-
-
-def _ratio(values: Mapping[bool, list[float]]) -> float:
-    """Of each pair of rounds."""
-    return median(one / two for one, two in zip(values[True], values[False], strict=True))

@@ -11,7 +11,7 @@ import trovemq
 import trovemq_rpc as rpc
 from bench import measure as measuring
 from bench.goals.calls import SEND, Sender, cost_us
-from bench.report import Report
+from bench.report import Report, median_ratio
 from trovemq.testing import BrokerProcess
 
 IN_FLIGHT: Final = 1_000
@@ -38,8 +38,7 @@ async def measure(report: Report, directory: Path, *, quick: bool) -> None:
             await asyncio.gather(*(channel.close() for channel in channels))
     report.add(f"{NAME}, one connection: server's processor", median(one), "us")
     report.add(f"{NAME}, {IN_FLIGHT:,} connections: server's processor", median(many), "us")
-    ratios = [of_many / of_one for of_many, of_one in zip(many, one, strict=True)]
-    report.add(RATIO_NAME, median(ratios), "x", at_most=RATIO_MAX)
+    report.add(RATIO_NAME, median_ratio(many, one), "x", at_most=RATIO_MAX)
 
 
 async def _costs(pid: int, channels: list[Any], rounds: int) -> tuple[list[float], list[float]]:

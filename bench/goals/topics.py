@@ -28,7 +28,7 @@ import trovemq
 import trovemq_rpc as rpc
 from bench import measure as measuring
 from bench.goals.calls import SEND, Sender
-from bench.report import Report
+from bench.report import Report, median_ratio
 from bench.rocketmq_raw import BODY
 from trovemq._unique_keys import next_unique_keys
 from trovemq.testing import BrokerProcess
@@ -61,8 +61,8 @@ async def measure(report: Report, directory: Path, *, quick: bool) -> None:
             report.add(f"{name}, {count:,} topic{'s' if count > 1 else ''}", median(of_store), "us")
         alone, few, among = costs
         many = f"{name}, {topic_counts[-1]:,} topics"
-        report.add(f"{many} / 1", _median_ratio(among, alone), "x", at_most=RATIO_MAX)
-        report.add(f"{many} / {IN_FLIGHT}", _median_ratio(among, few), "x")
+        report.add(f"{many} / 1", median_ratio(among, alone), "x", at_most=RATIO_MAX)
+        report.add(f"{many} / {IN_FLIGHT}", median_ratio(among, few), "x")
 
 
 async def _filled(stack: AsyncExitStack, store: Path, count: int) -> Topics:
@@ -84,11 +84,6 @@ async def _in_turns(stores: Sequence[Topics], rounds: int) -> Found:
                 place = (round_number + turn) % len(stores)
                 costs[place].append(await stores[place].cost_us(kind))
     return found
-
-
-def _median_ratio(costs: Sequence[float], to: Sequence[float]) -> float:
-    """Of each round."""
-    return median(one / other for one, other in zip(costs, to, strict=True))
 
 
 class Topics:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from statistics import median, quantiles
 from typing import Any, Literal, cast
 
-from bench.report import Report
+from bench.report import Report, median_ratio
 from bench.rpc import peer_grpclib, peer_pygrpc
 from bench.rpc.processes import Certificate, Kind, Server, channel_to, serving
 from bench.rpc.sealing import sealing_us
@@ -239,11 +239,6 @@ def _placed(placement: Placement, server_pid: int) -> Iterator[None]:
         os.sched_setaffinity(server_pid, both)
 
 
-def ratio(over: Sequence[float], under: Sequence[float]) -> float:
-    """The median of the rounds' ratios."""
-    return median(one / other for one, other in zip(over, under, strict=True))
-
-
 def _add_calls(report: Report, unaries: dict[str, Unary]) -> None:
     for name, unary in unaries.items():
         ours = name == OURS
@@ -261,11 +256,11 @@ def _add_calls(report: Report, unaries: dict[str, Unary]) -> None:
             title = f"one at a time, {placement}"
             report.add(f"{BARE}: 1 KiB, {title}, median", median(bare_placed), "us")
             report.add(f"{OURS}: 1 KiB, {title}, median", median(ours_placed), "us", at_most=ONE_US_MAX)
-            placed = ratio(ours_placed, bare_placed)
+            placed = median_ratio(ours_placed, bare_placed)
             report.add(f"ours over bare TCP, {title}", placed, "x", at_most=OVER_BARE_MAX)
-    over_bare = ratio(unaries[OURS].medians, unaries[BARE].medians)
+    over_bare = median_ratio(unaries[OURS].medians, unaries[BARE].medians)
     report.add("ours over bare TCP, one at a time", over_bare, "x", at_most=OVER_BARE_MAX)
-    both = ratio(unaries[OURS].server_cpu_us, unaries[THEIRS].server_cpu_us)
+    both = median_ratio(unaries[OURS].server_cpu_us, unaries[THEIRS].server_cpu_us)
     report.add("server's processor, ours over grpc.aio's, each under its own channel", both, "x")
 
 
@@ -274,7 +269,7 @@ def _add_tls(report: Report, unaries: dict[str, Unary], sealing: float) -> None:
     set).
     """
     plain, secure = unaries[OURS].medians, unaries[OURS_TLS].medians
-    report.add("TLS over plain, one at a time", ratio(secure, plain), "x", at_most=1.6)
+    report.add("TLS over plain, one at a time", median_ratio(secure, plain), "x", at_most=1.6)
     cost = median(tls - without for tls, without in zip(secure, plain, strict=True))
     report.add("the cost of TLS, one at a time", cost, "us")
     report.add("the same between two memory buffers, without a network", sealing, "us")
@@ -288,7 +283,7 @@ def _add_streams(report: Report, streams: dict[str, Streams]) -> None:
             rate = median(stream.rates[way]) * STREAM_MESSAGE_SIZE / 1e6
             report.add(f"{name}: {title}", rate, "MB/s")
             report.add(f"{name}: {title}, processor of both ends", median(stream.cpu_us[way]), "us")
-        rates = ratio(ours.rates[way], theirs.rates[way])
+        rates = median_ratio(ours.rates[way], theirs.rates[way])
         report.add(f"stream {way} the server, ours over grpc.aio's", rates, "x", at_least=1.5)
-        cpu = ratio(ours.cpu_us[way], theirs.cpu_us[way])
+        cpu = median_ratio(ours.cpu_us[way], theirs.cpu_us[way])
         report.add(f"stream {way} the server, processor of both ends, ours over grpc.aio's", cpu, "x")

@@ -15,8 +15,8 @@ from statistics import median
 from subprocess import PIPE
 from typing import Any
 
-from bench.report import Report
-from bench.rpc.calls import GRPC_AIO_FEWER, IN_FLIGHT, OURS, THEIRS, ratio
+from bench.report import Report, median_ratio
+from bench.rpc.calls import GRPC_AIO_FEWER, IN_FLIGHT, OURS, THEIRS
 from bench.rpc.processes import Server, channel_to, serving
 from bench.rpc.server import SERVICE
 
@@ -111,6 +111,6 @@ def _add(report: Report, methods: dict[str, Loaded]) -> None:
             title = f"{name}: server's processor a call from grpc-go{kind}"
             report.add(title, median(method.cpu_us[kind]), "us", **goal)
         for name in (OURS, "ours"):
-            over = ratio(methods[name].cpu_us[kind], methods[THEIRS].cpu_us[kind])
+            over = median_ratio(methods[name].cpu_us[kind], methods[THEIRS].cpu_us[kind])
             goal = {"at_most": 0.1} if kind == PLAIN else {}
             report.add(f"the same, {name} over grpc.aio's{kind}", over, "x", **goal)

@@ -9,7 +9,7 @@ from typing import Any
 
 import trovemq
 from bench import measure
-from bench.report import Report
+from bench.report import Report, median_ratio
 from trovemq.testing import BrokerProcess
 
 ROUNDS = 6
@@ -35,7 +35,9 @@ async def compare_deduplication(
                     rates[chosen].append(produced.per_second)
     report.add("produce, deduplicated", median(rates[True]), "msg/s")
     report.add("produce, not deduplicated", median(rates[False]), "msg/s")
-    report.add("produce, deduplicated / not", median_ratio(rates), "x", at_least=DEDUPLICATED_MIN)
+    report.add(
+        "produce, deduplicated / not", median_ratio(rates[True], rates[False]), "x", at_least=DEDUPLICATED_MIN
+    )
 
 
 async def compare_trees(
@@ -68,12 +70,12 @@ async def compare_trees(
                     singles[with_trees] += times
     report.add("produce with the trees", median(rates[True]), "msg/s")
     report.add("produce without trees", median(rates[False]), "msg/s")
-    report.add("produce with the trees / without", median_ratio(rates), "x", at_least=WITH_TREES_MIN)
+    report.add(
+        "produce with the trees / without",
+        median_ratio(rates[True], rates[False]),
+        "x",
+        at_least=WITH_TREES_MIN,
+    )
     for with_trees, name in ((True, "while the trees catch up"), (False, "without trees")):
         report.add(f"single send {name}: median", median(singles[with_trees]) * 1e3, "ms")
         report.add(f"single send {name}: p99", quantiles(singles[with_trees], n=100)[98] * 1e3, "ms")
-
-
-def median_ratio(values: dict[bool, list[float]]) -> float:
-    """Of each pair of rounds."""
-    return median(one / other for one, other in zip(values[True], values[False], strict=True))

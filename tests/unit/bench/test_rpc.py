@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.report import Report
+from bench.report import Report, median_ratio
 from bench.rpc import idle
-from bench.rpc.calls import BareEcho, ratio
+from bench.rpc.calls import BareEcho
 from bench.rpc.grpc_go import measure_server_cpu
 from bench.rpc.processes import Certificate
 
@@ -59,7 +59,7 @@ def test_a_bare_echo_is_done_with_its_last_byte() -> None:
 
 
 def test_a_ratio_compares_what_the_same_round_found() -> None:
-    assert ratio([10, 400, 30], [5, 100, 20]) == 2
+    assert median_ratio([10, 400, 30], [5, 100, 20]) == 2
 
 
 def _server_cpu(directory: Path) -> Report:
