@@ -378,7 +378,10 @@ class RecordColumns:
             names = sliding_rows(self.data, self.topic_positions[chosen], size)
             for name, rows in _rows_by_value(names):
                 groups.setdefault(name.decode("utf-8", "replace"), []).append(chosen[rows])
-        found = [(topic, np.sort(np.concatenate(parts))) for topic, parts in groups.items()]
+        found = [
+            (topic, parts[0] if len(parts) == 1 else np.sort(np.concatenate(parts)))
+            for topic, parts in groups.items()
+        ]
         return sorted(found, key=lambda group: int(group[1][0]))
 
     def crcs(self) -> NDArray[np.int32]:

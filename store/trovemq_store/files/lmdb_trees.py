@@ -25,14 +25,13 @@ import lmdb
 from lmdb.verify import VerifyError, verify
 
 from trovemq_store.files.files import StorageError
-from trovemq_store.files.trees import TreeChange
+from trovemq_store.files.trees import LONG_RUN, TreeChange
 
 MAP_SIZE_MIN: Final = 1 << 26
 DATA_NAME: Final = "data.mdb"
 LOCK_NAME: Final = "lock.mdb"
 READERS_MAX: Final = 64
 PAGE_SIZE: Final = 4096
-LONG_RUN: Final = 100
 KEYS_AT_ONCE: Final = 1024
 ITEMS_AT_ONCE: Final = 256
 FULL_BELOW_BYTES: Final = 1 << 20

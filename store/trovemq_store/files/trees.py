@@ -21,6 +21,9 @@ from typing import Final, Protocol, Self
 
 KEY_SIZE_MAX: Final = 511
 """Bytes of a key: LMDB's limit."""
+LONG_RUN: Final = 100
+"""So many entries of one change fill their pages if they lie between two neighbours; fewer may leave them
+half empty."""
 
 
 class ByteRows(Protocol):

@@ -16,11 +16,11 @@ from tests.support.small_disks import mounted_disk
 from trovemq_store.files.faulty import FaultyFileSystem, fail_at
 from trovemq_store.files.files import FileSystem, StorageError
 from trovemq_store.files.guarded import GuardedFileSystem
-from trovemq_store.files.lmdb_trees import LOCK_FILE_SIZE, LONG_RUN, MAP_SIZE_MIN, PAGE_SIZE, LmdbTrees
+from trovemq_store.files.lmdb_trees import LOCK_FILE_SIZE, MAP_SIZE_MIN, PAGE_SIZE, LmdbTrees
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.files.read_only import ReadOnlyFileSystem
 from trovemq_store.files.real import RealFileSystem
-from trovemq_store.files.trees import TreeChange, TreeReader, Trees, key_after
+from trovemq_store.files.trees import LONG_RUN, TreeChange, TreeReader, Trees, key_after
 
 NAMES = ("a", "b")
 KEYS = st.binary(min_size=1, max_size=4)

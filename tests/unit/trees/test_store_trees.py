@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,8 @@ from trovemq_store.files.faulty import FaultyFileSystem, fail_always, fail_at
 from trovemq_store.files.files import FileSystem, StorageError
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.files.real import RealFileSystem
-from trovemq_store.files.trees import TreeChange
-from trovemq_store.index.trees import tree_index
+from trovemq_store.files.trees import LONG_RUN, TreeChange
+from trovemq_store.index.trees import term_entries, tree_index
 from trovemq_store.index.trees.layout import (
     DIRECTORY,
     FORMAT_KEY,
@@ -52,7 +52,7 @@ WORDS = st.text(
 )
 MESSAGES = st.fixed_dictionaries(
     {
-        "topic": st.sampled_from(["orders", "bills"]),
+        "topic": st.sampled_from(["orders", "bills", "parcels"]),
         "queue_id": st.integers(0, 3),
         "keys": st.lists(WORDS | st.sampled_from(["k", "kk", "x" * 360]), max_size=3).map(" ".join),
         "tag": st.sampled_from(["", "red", "blue"]),
@@ -131,18 +131,21 @@ def in_log(store: MessageStore, end: int | None = None) -> tuple[Terms, dict[int
 
 
 @pytest.mark.slow
-@given(st.lists(MESSAGES, max_size=30), st.integers(1, 2_000))
+@given(st.lists(MESSAGES, max_size=30), st.integers(1, 2_000), st.integers(1, 5))
 def test_the_trees_are_equal_to_the_log_after_steps_of_any_size(
-    messages: list[dict[str, Any]], step_bytes: int
+    messages: list[dict[str, Any]], step_bytes: int, long_run: int
 ) -> None:
     store = opened(MemoryFileSystem())
+    store.topics.create("parcels", 4, options={"indexed_properties": "carrier,off"})
     for message in messages:
         sent(store, message)
     flush(store)
-    while (step := store.begin_trees(step_bytes)) is not None:
-        step.run()
-        store.finish_trees(step)
-        assert in_trees(store) == in_log(store, step.index.position)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(term_entries, "LONG_RUN", long_run)
+        while (step := store.begin_trees(step_bytes)) is not None:
+            step.run()
+            store.finish_trees(step)
+            assert in_trees(store) == in_log(store, step.index.position)
     assert in_trees(store) == in_log(store)
     assert store.trees is not None
     assert store.trees.lag_bytes == 0
@@ -151,6 +154,37 @@ def test_the_trees_are_equal_to_the_log_after_steps_of_any_size(
         assert entry is not None
         assert entry.message_count == sum(message["topic"] == topic for message in messages)
     store.close(NOW_MS)
+
+
+def test_a_step_made_three_changes_for_each_topic() -> None:
+    """With a message to each of 10,000 topics, a message took 180 us of a processor, and one topic's took
+    3."""
+    store = open_store(
+        MemoryFileSystem(),
+        replace(SETTINGS, commit_log_file_size=1 << 20),
+        topics=[f"topic-{number}" for number in range(300)],
+    )
+    topics = [f"topic-{number}" for number in range(300)] + ["topic-7"] * LONG_RUN
+    for number, topic in enumerate(topics):
+        tag = "red" if number % 2 else ""
+        send(store, b"body", topic=topic, keys=f"k{number:04}", unique_key=f"{number:08}", tag=tag)
+    flush(store)
+    step = store.begin_trees(1 << 20)
+    assert step is not None
+    assert store.trees is not None
+    committed: list[Sequence[TreeChange]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store.trees.trees, "commit", committed.append)
+        step.run()
+    terms = [change for change in committed[0] if change.tree == TERM]
+    number = store.trees.numbers.number("topic-7")
+    assert [change.keys[0][:5] for change in terms if len(change.keys)] == [
+        term_prefix(number, kind) for kind in (UNIQUE_KEY, KEY)
+    ], "long runs have their own changes, to fill their pages"
+    assert len(terms) == 4, "and the others lie before and after them"
+    keys = [key for change in terms for key, _ in [*change.puts, *change.entries()]]
+    assert keys == sorted(keys)
+    assert len(keys) == 2 * len(topics) + 150, "the tags of topic-7 have one entry"
 
 
 def test_many_records_of_one_tag_share_entries_of_bounded_size() -> None:

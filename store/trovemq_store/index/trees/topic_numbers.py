@@ -36,7 +36,7 @@ class TopicNumbers:
         self._entries: dict[str, TopicEntry] = {}
         self._changed: set[str] = set()
         self._retired: list[int] = []
-        self._declared: dict[bytes, int] = {}
+        self._declared: dict[int, set[bytes]] = {}  # by number: the keys of `meta`
         self._declarations = TreeChange(META)
         self._looked_at = -1  # the version of the deletions
         self.forget(reader)
@@ -48,10 +48,10 @@ class TopicNumbers:
         self._entries = {
             key.decode(): TopicEntry(*TOPIC_VALUE.unpack(found)) for key, found in reader.items(TOPICS, b"")
         }
-        self._declared = {
-            key: OFFSET.unpack(found)[0]
-            for key, found in reader.items(META, PROPERTY_FROM, key_after(PROPERTY_FROM))
-        }
+        self._declared = {}
+        for key, _ in reader.items(META, PROPERTY_FROM, key_after(PROPERTY_FROM)):
+            (number,) = NUMBER.unpack_from(key, len(PROPERTY_FROM))
+            self._declared.setdefault(number, set()).add(key)
         self._declarations = TreeChange(META)
         self._looked_at = -1
         self._changed.clear()
@@ -89,10 +89,7 @@ class TopicNumbers:
         return entry
 
     def _take_declared(self, number: int) -> list[bytes]:
-        keys = [key for key in self._declared if key.startswith(property_key(number, ""))]
-        for key in keys:
-            del self._declared[key]
-        return keys
+        return sorted(self._declared.pop(number, ()))
 
     def retire_deleted(self) -> list[TreeChange]:
         """The changes for a commit that retires the numbers of deleted topics: their entries are removed
@@ -114,24 +111,23 @@ class TopicNumbers:
     def declare(self, topic: str, names: Sequence[str], physical_offset: PhysicalOffset) -> None:
         """The topic's records from here on have terms of these properties, and of no other ones."""
         number = self.number(topic)
-        keys = [property_key(number, name) for name in names]
-        begin = property_key(number, "")
-        for key in [key for key in self._declared if key.startswith(begin) and key not in keys]:
-            del self._declared[key]
-            self._declarations.removals.append(key)
-        for key in sorted(set(keys)):
-            if key not in self._declared:
-                self._declared[key] = physical_offset
-                self._declarations.puts.append((key, OFFSET.pack(physical_offset)))
+        before = self._declared.get(number)
+        if not names and not before:
+            return
+        before, now = before or set(), {property_key(number, name) for name in names}
+        self._declarations.removals += sorted(before - now)
+        self._declarations.puts += [(key, OFFSET.pack(physical_offset)) for key in sorted(now - before)]
+        self._declared[number] = now
 
-    def count(self, topic: str, messages: int, byte_count: int) -> None:
-        """Counts messages and bytes that are indexed."""
-        self.number(topic)
+    def count(self, topic: str, messages: int, byte_count: int) -> int:
+        """Counts messages and bytes that are indexed. Returns number()."""
+        number = self.number(topic)
         entry = self._entries[topic]
         self._entries[topic] = entry._replace(
             message_count=entry.message_count + messages, byte_count=entry.byte_count + byte_count
         )
         self._changed.add(topic)
+        return number
 
     def changes(self) -> list[TreeChange]:
         """The changes for a commit; from now on they count as committed."""
