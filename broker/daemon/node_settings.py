@@ -349,6 +349,15 @@ class NodeSettings(TlsSettings):
         maximum=600_000,
         rocketmq="flushIntervalConsumeQueue",
     )
+    many_queues_flush_interval_ms: int = setting(
+        60_000,
+        "How often consume queues are synced while more than 512 of them have new units: at the latest when "
+        "256 MiB of the log would be read by a restart.",
+        unit="ms",
+        minimum=10,
+        maximum=600_000,
+        rocketmq="flushConsumeQueueThoroughInterval",
+    )
     consumer_offset_flush_interval_ms: int = setting(
         5_000,
         "How often changed consumer offsets are saved.",

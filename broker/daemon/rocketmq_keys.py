@@ -57,7 +57,7 @@ _KEYS: Final = """
     endTransactionThreadPoolNums estimateAccumulation expectConsumerNumUseFilter
     fastFailIfNoBufferInStorePool fetchControllerAddrByDnsLookup fetchNamesrvAddrByAddressServer
     fetchNameSrvAddrByDnsLookup fetchNamesrvAddrInterval filterDataCleanTimeSpan
-    filterSupportRetry flushCommitLogTimed flushConsumeQueueLeastPages flushConsumeQueueThoroughInterval
+    filterSupportRetry flushCommitLogTimed flushConsumeQueueLeastPages
     flushConsumerOffsetHistoryInterval flushDelayOffsetInterval flushLeastPagesWhenWarmMapedFile
     flushLeastPagesWhenWarmMappedFile forceRegister forceVerifyPropCRC forwardTimeout
     globalColdReadThreshold haClient haFlowControlEnable haHousekeepingInterval haListenPort

@@ -232,7 +232,9 @@ class StoreServices:
     def background(self, settings: BrokerSettings) -> dict[str, Coroutine[Any, Any, None]]:
         """The background tasks by name; they run until they are cancelled."""
         return {
-            "projections": background.flush_projections(self.store, settings.projection_flush_interval_ms),
+            "projections": background.flush_projections(
+                self.store, settings.projection_flush_interval_ms, settings.many_queues_flush_interval_ms
+            ),
             "offsets": background.persist_offsets(self.offsets, settings.consumer_offset_flush_interval_ms),
             "catch-up": background.catch_up(self.store),
             "trees": TreeTask(

@@ -165,7 +165,7 @@ class Script:
             work.run()
             self.store.finish_index_file(work)
         self.store.catch_up(1 << 20)
-        self.store.flush_projections(index=self._source.random() < 0.5)
+        self.store.flush_projections(index=self._source.random() < 0.5, queues=self._source.random() < 0.7)
 
     # --- topics, offsets, retention -----------------------------------------------------------------
     def delete_topic(self) -> None:

@@ -190,7 +190,7 @@ def random_step(machine: DamagedStoreMachine, source: random.Random) -> Callable
         (8, partial(machine.send, topic, queue, sizes, source.randrange(1500), source.choice(TAGS), -queue)),
         (3, partial(many, flip)),
         (5, machine.sync),
-        (5, partial(machine.flush_projections, flip)),
+        (5, partial(machine.flush_projections, flip, source.random() < 0.7)),
         (3, partial(machine.catch_up, source.randint(1, 4096))),
         (3, machine.prepare_segment),
         (1, partial(machine.delete_topic, topic, 0)),

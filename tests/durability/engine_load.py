@@ -243,7 +243,8 @@ class EngineLoad:
     def _flush_projections(self) -> None:
         self._store.catch_up(1 << 20)
         if not self._threads.has_work:
-            self._threads.begin_work(self._store.flush_projections)
+            queues = self._source.random() < 0.7
+            self._threads.begin_work(lambda: self._store.flush_projections(queues=queues))
 
     def _save_snapshot(self) -> None:
         if self._threads.has_work:

@@ -92,7 +92,7 @@ def fill(store: MessageStore, source: random.Random, sent: list[Sent], end: int)
             store.index_later()
         if source.random() < 0.1:
             flush(store)
-            store.flush_projections(index=source.random() < 0.5)
+            store.flush_projections(index=source.random() < 0.5, queues=source.random() < 0.7)
 
 
 def interrupted(

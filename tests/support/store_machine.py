@@ -112,9 +112,9 @@ class StoreMachine(StoreAnswers):
         flush(self.store)
         self.visible = self.durable = len(self.sent)
 
-    @rule(index=st.booleans())
-    def flush_projections(self, index: bool) -> None:
-        self.store.flush_projections(index=index)
+    @rule(index=st.booleans(), queues=st.booleans())
+    def flush_projections(self, index: bool, queues: bool) -> None:
+        self.store.flush_projections(index=index, queues=queues)
 
     @rule()
     def leave_few_records_to_the_index(self) -> None:

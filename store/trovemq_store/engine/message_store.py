@@ -266,12 +266,13 @@ class MessageStore(StoreAppending):
     def finish_spare(self, work: SpareWork) -> None:
         self._log.segments.finish_spare(work)
 
-    def flush_projections(self, *, index: bool = False) -> None:
-        """Syncs the consume queues, and now and then (or if `index`) the index, and saves how far they are on
-        disk. May block."""
+    def flush_projections(self, *, index: bool = False, queues: bool = True) -> None:
+        """Syncs the consume queues (unless `queues` is off), and now and then (or if `index`) the index, and
+        saves how far they and the log are on disk. May block."""
         log_end, timestamp = self._log.flushed_offset, self._flushed_timestamp
         few = self.consume_queues.queue_count <= QUEUE_ENDS_MAX
-        self._checkpoint.flush(log_end, timestamp, self._queue_ends(log_end) if few else {}, index=index)
+        ends = self._queue_ends(log_end) if few else {}
+        self._checkpoint.flush(log_end, timestamp, ends, index=index, queues=queues)
 
     @property
     def marked_offset(self) -> PhysicalOffset:

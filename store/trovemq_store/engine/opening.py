@@ -327,7 +327,7 @@ class _Opening:
             key_index.truncate_to(LOG_ORIGIN)  # files of it are gone: all of it is rebuilt
 
     def _queues_are_whole(self, saved: StoreState) -> bool:
-        """Whether every queue of the saved state exists and, unless the log begins later by now, begins where
+        """Whether every queue that was on disk exists and, unless the log begins later by now, begins where
         it did. After a clean stop each must also end where it did."""
         same_log_begin = saved.log_begin == self._log.min_offset
         for topic, queues in saved.queue_ends.items():
@@ -335,9 +335,14 @@ class _Opening:
                 continue  # deleted since
             for queue_id, max_offset in queues.items():
                 queue = self._consume_queues.get(topic, queue_id)
-                if queue is None or (self._clean and queue.max_offset < max_offset):
+                begin = saved.queue_begins.get(topic, {}).get(queue_id)
+                if queue is None:
+                    if self._clean or begin is not None:
+                        return False
+                    continue  # all of it comes after consumeQueuePosition
+                if self._clean and queue.max_offset < max_offset:
                     return False
-                begin = saved.queue_begins.get(topic, {}).get(queue_id, queue.min_offset)
+                begin = queue.min_offset if begin is None else begin
                 if same_log_begin and queue.has_units and queue.min_offset > begin:
                     return False
         return True

@@ -47,19 +47,29 @@ class StoreCheckpoint:
         self._index_position = saved.key_index_position if saved else LOG_ORIGIN
         self._last_indexed = saved.key_index_last_offset if saved else state.NO_INDEX
         self._flushes = 0
+        self._begins: tuple[PhysicalOffset, QueueEnds] = LOG_ORIGIN, {}
+        """Where the log began, and the min queue offsets, when the consume queues were last synced."""
         self.position = LOG_ORIGIN
         """Physical offset: a restart scans the log from here, or from a later offset."""
 
     def flush(
-        self, log_end: PhysicalOffset, timestamp: EpochMs, queue_ends: QueueEnds, *, index: bool
+        self,
+        log_end: PhysicalOffset,
+        timestamp: EpochMs,
+        queue_ends: QueueEnds,
+        *,
+        index: bool,
+        queues: bool = True,
     ) -> None:
-        """Syncs the consume queues, now and then (always if `index`) the index, and then saves the marks.
+        """Syncs the consume queues (unless `queues` is off: their mark stays), now and then (always if
+        `index`) the index, and then saves the marks.
 
         The log is on disk up to log_end, and the last record below was stored at `timestamp`; queue_ends: the
         max offsets of the queues, of the records below log_end. StorageError.
         """
         last_indexed = last_indexed_offset(self._key_index)
-        self._queues.flush()
+        if queues:
+            self._queues.flush()
         fault_point("projections.after_queues")
         if self._key_index is not None:
             self._checkpoint = self._checkpoint.advanced(index=self._key_index.sync_full_files())
@@ -69,17 +79,26 @@ class StoreCheckpoint:
             self._index_position = self._key_index.synced_position
         self._flushes += 1
         few = sum(map(len, queue_ends.values())) <= state.QUEUE_ENDS_MAX
-        self.save(log_end, timestamp, queue_ends if few else {})
+        self.save(log_end, timestamp, queue_ends if few else {}, queues=queues)
 
     def save(
-        self, log_end: PhysicalOffset, timestamp: EpochMs, queue_ends: QueueEnds, *, stopped: bool = False
+        self,
+        log_end: PhysicalOffset,
+        timestamp: EpochMs,
+        queue_ends: QueueEnds,
+        *,
+        queues: bool = True,
+        stopped: bool = False,
     ) -> None:
-        """Writes both files. stopped: the store is closed, and its index files count as they are."""
-        self._checkpoint = self._checkpoint.advanced(physic=timestamp, logics=timestamp)
+        """Writes both files. queues: the consume queues have just been synced; stopped: the store is closed,
+        and its index files count as they are."""
+        self._checkpoint = self._checkpoint.advanced(physic=timestamp, logics=timestamp if queues else 0)
         fault_point("state.before_save")
         # A projection may be ahead of the log's sync (async mode): its saved position must not be.
         marked = min(self._queues.synced_position, log_end)
-        log_begin = self._queues.log_begin  # read before the begins of the queues: it rises after them
+        if queues:  # the log's begin is read before those of the queues: it rises after them
+            self._begins = self._queues.log_begin, self._queue_begins(queue_ends)
+        log_begin, queue_begins = self._begins
         state.save(
             self._files,
             msgspec.structs.replace(
@@ -89,7 +108,7 @@ class StoreCheckpoint:
                 key_index_last_offset=self._last_indexed,
                 key_index_closed=stopped and self._key_index is not None,
                 queue_ends=queue_ends,
-                queue_begins=self._queue_begins(queue_ends),
+                queue_begins=queue_begins,
                 log_begin=log_begin,
             ),
         )

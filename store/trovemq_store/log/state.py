@@ -13,8 +13,9 @@
     queueEnds                topic -> queue id -> max queue offset then, of records below logEnd (empty if
     there
                              are more than QUEUE_ENDS_MAX): no offset below it is assigned again
-    queueBegins, logBegin    topic -> queue id -> min queue offset of the same queues, when the log began at
-                             logBegin: while it still does, a queue that begins later lacks its first files
+    queueBegins, logBegin    topic -> queue id -> min queue offset of those of these queues that had units
+                             below consumeQueuePosition, when the log began at logBegin: while it still does,
+                             a queue that is missing, or begins later, lacks its first files
     runsSealed               whether every atomic transaction in the log has the broker's seal
                              (trovemq_proto.records.run_mark). An older version did not write it: until the
                              first start after it ends, marks without seals count, too

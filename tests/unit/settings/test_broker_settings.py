@@ -81,6 +81,7 @@ def test_every_default_is_a_value_that_one_could_give() -> None:
         ("enabledAppendPropCRC", "false", "append_property_crc", False),
         ("osPageCacheBusyTimeOutMills", "20", "append_wait_max_ms", 20),
         ("flushConsumerOffsetInterval", "100", "consumer_offset_flush_interval_ms", 100),
+        ("flushConsumeQueueThoroughInterval", "100", "many_queues_flush_interval_ms", 100),
         ("flushIntervalConsumeQueue", "100", "projection_flush_interval_ms", 100),
         ("autoCreateSubscriptionGroup", "false", "auto_create_group", False),
         ("accessMessageInMemoryMaxRatio", "25", "recent_memory_percent", 25),
