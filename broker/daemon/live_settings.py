@@ -96,6 +96,7 @@ class LiveSettings:
         if name == "log_level":
             self._set_log_level(settings.log_level)
         parts.retention.apply(settings.retention_policy(), settings.clean_interval_ms)
+        parts.projection_flushes.many_queues_interval_ms = settings.many_queues_flush_interval_ms
         parts.group_commit.apply(settings.flush_settings())
         parts.appender.apply(settings.append_settings())
         parts.atomic.apply(settings.atomic_limits())

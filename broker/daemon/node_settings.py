@@ -357,6 +357,7 @@ class NodeSettings(TlsSettings):
         minimum=10,
         maximum=600_000,
         rocketmq="flushConsumeQueueThoroughInterval",
+        restart=False,
     )
     consumer_offset_flush_interval_ms: int = setting(
         5_000,

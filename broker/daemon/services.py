@@ -25,6 +25,7 @@ from broker.groups.priority_counts import PriorityCounts
 from broker.groups.receive_waits import ReceiveWaits
 from broker.maintenance import background, consumer_tasks
 from broker.maintenance.consumer_tasks import TimerTask
+from broker.maintenance.projection_flushes import ProjectionFlushes
 from broker.maintenance.retention_task import RetentionTask
 from broker.maintenance.tree_task import TreeTask
 from broker.produce.append import Appender, AppendTracer, batch_size_limit
@@ -79,8 +80,7 @@ class StoreServices:
     ) -> None:
         self.store, self.model = store, model or open_consumer_state(store, settings)
         self.audit = AuditTrail(store, self.model.writer, settings.audit_retention_ms, f"{clock_ms():x}")
-        self.appended = asyncio.Event()
-        self.long_polls = LongPolls(settings.long_polls_max)
+        self.appended, self.long_polls = asyncio.Event(), LongPolls(settings.long_polls_max)
         self.receive_waits = _receive_waits(store, self.model, settings)
         self.timer_task = TimerTask(self.model, clock_ms, stopped=settings.timer_stop_dequeue)
         self.clients = ClientRegistry(settings.clients_max, settings.client_expiry_ms)
@@ -114,6 +114,7 @@ class StoreServices:
             self.offsets.persist,
             self.receive_waits.wake_group,
         )
+        self.projection_flushes = _projection_flushes(store, settings)
         self.retention = RetentionTask(
             store,
             self.model,
@@ -232,9 +233,7 @@ class StoreServices:
     def background(self, settings: BrokerSettings) -> dict[str, Coroutine[Any, Any, None]]:
         """The background tasks by name; they run until they are cancelled."""
         return {
-            "projections": background.flush_projections(
-                self.store, settings.projection_flush_interval_ms, settings.many_queues_flush_interval_ms
-            ),
+            "projections": self.projection_flushes.run(),
             "offsets": background.persist_offsets(self.offsets, settings.consumer_offset_flush_interval_ms),
             "catch-up": background.catch_up(self.store),
             "trees": TreeTask(
@@ -321,6 +320,11 @@ class RoutedTopics:
 
     def add_change_listener(self, listener: Callable[[], None]) -> None:
         self._store.topics.add_change_listener(listener)
+
+
+def _projection_flushes(store: MessageStore, settings: BrokerSettings) -> ProjectionFlushes:
+    many_queues_interval_ms = settings.many_queues_flush_interval_ms
+    return ProjectionFlushes(store, settings.projection_flush_interval_ms, many_queues_interval_ms)
 
 
 def _receive_waits(store: MessageStore, model: ConsumerState, settings: BrokerSettings) -> ReceiveWaits:

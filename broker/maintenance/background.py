@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 from broker.fetch.offsets import OffsetKeeper
@@ -33,39 +32,6 @@ SEGMENT_PAUSE_S: Final = 0.05
 SPACE_POLL_S: Final = 1.0  # how often a full disk is checked
 FREEZE_POLL_S: Final = 5.0
 TOPICS_FROZEN_MIN: Final = 1_000  # with fewer of them a full collection takes a few milliseconds
-QUIET_FLUSHES: Final = 10  # flushes after the last change: the store syncs its index in one of this many only
-UNSYNCED_LOG_BYTES_MAX: Final = 256 << 20
-"""A restart makes the consume queues' units of so much of the log again, in less than a second."""
-
-
-async def flush_projections(store: MessageStore, interval_ms: int, many_queues_interval_ms: int) -> None:
-    """Flushes consume queues, index and checkpoint while something changes.
-
-    The kernel takes 130 us to sync a file that got one unit. So where many consume queues have new units,
-    their sync waits for more of them: up to many_queues_interval_ms, or UNSYNCED_LOG_BYTES_MAX of the log.
-    """
-    loop = asyncio.get_running_loop()
-    queues, synced_s = store.consume_queues, loop.time()
-    seen: tuple[int, ...] = ()
-    quiet = 0
-    while True:
-        await sleep_to_tick(interval_ms / 1000)
-        now = (store.flushed_offset, store.visible_offset, len(store.lagging))
-        quiet = quiet + 1 if now == seen else 0
-        seen = now
-        due = (
-            loop.time() - synced_s >= many_queues_interval_ms / 1000
-            or store.flushed_offset - store.marked_offset >= UNSYNCED_LOG_BYTES_MAX
-        )
-        if quiet > QUIET_FLUSHES and not (due and queues.many_unsynced):
-            continue
-        sync_queues = due or not queues.many_unsynced
-        try:
-            await run_in_thread(partial(store.flush_projections, queues=sync_queues))
-        except StorageError as error:
-            _wait_out("store.projection_flush_failed", error)
-        else:
-            synced_s = loop.time() if sync_queues else synced_s
 
 
 async def persist_offsets(keeper: OffsetKeeper, interval_ms: int) -> None:

@@ -96,6 +96,11 @@ class BrokerCollector(Collector):
                 store.undispatched_bytes,
             ),
             (
+                "trovemq_store_restart_read_bytes",
+                "Log bytes that a restart reads again.",
+                store.end_offset - store.marked_offset,
+            ),
+            (
                 "rocketmq_storage_message_reserve_time",
                 "Age of the oldest record, in ms.",
                 self._reserve_time_ms(),

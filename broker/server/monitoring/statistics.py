@@ -140,6 +140,7 @@ class BrokerStatistics:
             "flush_timeouts": self.group_commit.timeout_count,
             "flush_behind_bytes": self.group_commit.unsynced_bytes,
             "dispatch_behind_bytes": store.undispatched_bytes,
+            "restart_read_bytes": store.end_offset - store.marked_offset,
             "topics": len(store.topics),
             "consumer_groups": len(store.offsets.groups()),
             "appends_waiting": self.group_commit.waiting,

@@ -8,7 +8,8 @@ from typing import TypeVar
 
 import pytest
 
-from broker.maintenance import background
+from broker.maintenance import projection_flushes
+from broker.maintenance.projection_flushes import ProjectionFlushes
 from tests.support.engine import NOW_MS, SMALL_SYNC, flush, open_store, scan_bodies, send
 from tests.support.fake_loop import run
 from trovemq_proto.positions import QueueId
@@ -32,9 +33,10 @@ class FlushedStore:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, many: int = 8) -> None:
         monkeypatch.setattr(dirty_files, "MANY", many)
-        monkeypatch.setattr(background, "run_in_thread", inline)
+        monkeypatch.setattr(projection_flushes, "run_in_thread", inline)
         self.files = MemoryFileSystem()
         self.store = open_store(self.files, SMALL_SYNC, topics=TOPICS)
+        self.task = ProjectionFlushes(self.store, INTERVAL_MS, MANY_INTERVAL_MS)
         self.sent: list[bytes] = []
         self.send_to_all()
         self.store.flush_projections()
@@ -50,9 +52,7 @@ class FlushedStore:
         synced: list[int] = []
 
         async def scenario() -> None:
-            task = asyncio.create_task(
-                background.flush_projections(self.store, INTERVAL_MS, MANY_INTERVAL_MS)
-            )
+            task = asyncio.create_task(self.task.run())
             await asyncio.sleep(0.5)
             for second in range(1, seconds + 1):
                 each_second()
@@ -83,6 +83,13 @@ def test_each_message_to_a_queue_of_its_own_cost_a_sync(
     assert broker.run(130) == []
 
 
+def test_the_interval_may_be_changed_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = FlushedStore(monkeypatch)
+    assert broker.run(5, broker.send_to_all) == []
+    broker.task.many_queues_interval_ms = 2_000
+    assert broker.run(5, broker.send_to_all) == [2, 4]
+
+
 def test_few_consume_queues_are_synced_each_second(monkeypatch: pytest.MonkeyPatch) -> None:
     broker = FlushedStore(monkeypatch, many=100)
     assert broker.run(5, broker.send_to_all) == [1, 2, 3, 4, 5]
@@ -92,7 +99,8 @@ def test_a_restart_never_has_to_read_more_than_a_part_of_the_log(monkeypatch: py
     broker = FlushedStore(monkeypatch)
     before = broker.store.flushed_offset
     broker.send_to_all()
-    monkeypatch.setattr(background, "UNSYNCED_LOG_BYTES_MAX", 3 * (broker.store.flushed_offset - before))
+    a_second = broker.store.flushed_offset - before
+    monkeypatch.setattr(projection_flushes, "UNSYNCED_LOG_BYTES_MAX", 3 * a_second)
     assert broker.run(9, broker.send_to_all) == [2, 5, 8]
 
 

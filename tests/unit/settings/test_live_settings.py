@@ -41,6 +41,11 @@ EFFECTS: dict[str, tuple[str, object, Read]] = {
     "flush_interval_ms": ("70", 70, of_flush("flush_interval_ms")),
     "flush_least_pages": ("9", 9, of_flush("least_pages")),
     "flush_thorough_interval_ms": ("4s", 4_000, of_flush("thorough_interval_ms")),
+    "many_queues_flush_interval_ms": (
+        "2s",
+        2_000,
+        lambda parts: parts.projection_flushes.many_queues_interval_ms,
+    ),
     "sync_flush_timeout_ms": ("3s", 3_000, of_flush("sync_flush_timeout_ms")),
     "unsynced_bytes_max": ("1MiB", 1 << 20, of_flush("unsynced_bytes_max")),
     "append_wait_max_ms": ("2s", 2_000, of_flush("append_wait_max_ms")),
