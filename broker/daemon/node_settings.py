@@ -351,8 +351,8 @@ class NodeSettings(TlsSettings):
     )
     many_queues_flush_interval_ms: int = setting(
         60_000,
-        "How often consume queues are synced while more than 512 of them have new units: at the latest when "
-        "256 MiB of the log would be read by a restart.",
+        "How often consume queues are synced while more than 32 of their files have new units; earlier where "
+        "a restart would read more than 256 MiB of the log again.",
         unit="ms",
         minimum=10,
         maximum=600_000,

@@ -19,6 +19,7 @@ from trovemq_store.files.failures import raise_failed_sync
 from trovemq_store.files.files import StorageError
 
 QUIET_FLUSHES: Final = 10  # flushes after the last change: the store syncs its index in one of this many only
+FEW_FILES_MAX: Final = 32  # so many are synced at each tick
 UNSYNCED_LOG_BYTES_MAX: Final = 256 << 20
 """Of the log, since the last sync of many consume queues: read again in less than a second."""
 
@@ -49,7 +50,7 @@ class ProjectionFlushes:
         now = (store.flushed_offset, store.visible_offset, len(store.lagging))
         self._quiet = self._quiet + 1 if now == self._seen else 0
         self._seen = now
-        many, due = store.consume_queues.many_unsynced, self._is_due(now_s)
+        many, due = store.consume_queues.unsynced_count > FEW_FILES_MAX, self._is_due(now_s)
         if self._quiet > QUIET_FLUSHES and not (many and due):
             return
         queues = due or not many

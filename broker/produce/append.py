@@ -241,12 +241,16 @@ class Appender:
         """Whether the topic exists, and joins()."""
         return self._store.topics.get(topic) is not None and self.joins(topic)
 
-    def append_joined(self, parts: Sequence[QueuePart], data: bytearray) -> list[AppendResult]:
+    def append_joined(
+        self, parts: Sequence[QueuePart], data: bytearray, *, checked: bool = False
+    ) -> list[AppendResult]:
         """As append() of a batch to each of these queues, all in one run; `data` belongs to the store from
-        then on. If it raises TroveError, none of them was written."""
+        then on. `checked`: the broker has encoded the records, of messages that passed their protocol's
+        checks and have no property that the broker decides about. If it raises TroveError, none of them was
+        written."""
         if self._accepting:
             try:
-                plain = self._plain.append_joined(parts, data, self._clock_ms())
+                plain = self._plain.append_joined(parts, data, self._clock_ms(), checked=checked)
             except TroveError as error:
                 self._note(error)
                 raise

@@ -185,8 +185,9 @@ class Coalescer:
         return self._encoder.encode_block(topic, queue_id, born_host, body, block, born_timestamp)
 
     def append_now(self, queues: Mapping[tuple[str, QueueId], Sequence[bytes]]) -> list[AppendResult]:
-        """Appends records of one message each to these queues, together, after the sends that wait. The
-        caller waits for durability. No topic is deduplicated.
+        """Appends records of one message each (results of encoded(), of messages without a property that the
+        broker decides about) to these queues, together, after the sends that wait. The caller waits for
+        durability. No topic is deduplicated.
 
         Returns a result for each queue; none if the records are more than a batch, and nothing was done.
         Raises as Appender.append().
@@ -201,7 +202,7 @@ class Coalescer:
             data = records[0] if len(records) == 1 else b"".join(records)
             return [self._appender.append(topic, queue_id, data, None)]
         parts = [QueuePart(*queue, len(own)) for queue, own in queues.items()]
-        return self._appender.append_joined(parts, bytearray().join(records))
+        return self._appender.append_joined(parts, bytearray().join(records), checked=True)
 
     def _queue_for(self, topic: str, queue_id: QueueId) -> QueueId:
         """The named queue, or the one that all sends of this gathering without a queue share."""

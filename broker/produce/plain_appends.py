@@ -74,7 +74,7 @@ class PlainAppends:
         )
 
     def append_joined(
-        self, parts: Sequence[QueuePart], records: bytearray, now_ms: EpochMs
+        self, parts: Sequence[QueuePart], records: bytearray, now_ms: EpochMs, *, checked: bool
     ) -> list[AppendResult] | None:
         """As Appender.append_joined(), whose checks of the broker's state came before; None: nothing was
         done. Of several queues records are rarely uniform: each is read by itself.
@@ -91,7 +91,7 @@ class PlainAppends:
             if form is None or count > PART_MAX:
                 return None
             for _ in range(count):
-                row = form.read_one(data, position, end)
+                row = form.read_own(data, position) if checked else form.read_one(data, position, end)
                 if row is None:
                     return None
                 rows.append(row)

@@ -33,6 +33,7 @@ from trovemq_store.files.failures import storage_errors
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem, StorageError
 from trovemq_store.files.guarded import GuardedFileSystem, reserve_chunk_size
+from trovemq_store.index import dirty_files
 from trovemq_store.index.dispatcher import CallSoon, OnVisible
 from trovemq_store.index.index_file import IndexFileWork
 from trovemq_store.index.open_files import OpenFiles
@@ -116,7 +117,7 @@ class MessageStore(StoreAppending):
             )
             self.trees.catch_up_current(min(self.flushed_offset, self.visible_offset))
         fault_point("open.before_flush")
-        if not self.consume_queues.many_unsynced:
+        if self.consume_queues.unsynced_count <= dirty_files.MANY:
             self.flush_projections()  # else the next flush does it; until then the old marks are valid
 
     def _complete_index(self) -> None:

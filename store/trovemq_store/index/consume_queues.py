@@ -302,9 +302,9 @@ class ConsumeQueues:
         queue.append(QueueOffset(end - 1), np.array([(physical_offset, size, 0)], UNIT_DTYPE))
 
     @property
-    def many_unsynced(self) -> bool:
-        """Whether flush() may take many seconds."""
-        return self._dirty.are_many
+    def unsynced_count(self) -> int:
+        """Files and directories for flush(). Of MANY (dirty_files.py) it may take many seconds."""
+        return len(self._dirty)
 
     def flush(self) -> None:
         position = self._position

@@ -32,10 +32,8 @@ class DirtyFiles:
         self._directories: set[str] = set()
         self._failure: StorageError | None = None
 
-    @property
-    def are_many(self) -> bool:
-        """A sync of them may take the disk many seconds."""
-        return len(self._paths) + len(self._directories) > MANY
+    def __len__(self) -> int:
+        return len(self._paths) + len(self._directories)
 
     def mark(self, path: str) -> None:
         self._paths.add(path)

@@ -15,7 +15,6 @@ from tests.support.fake_loop import run
 from trovemq_proto.positions import QueueId
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
-from trovemq_store.index import dirty_files
 from trovemq_store.log import state
 
 Result = TypeVar("Result")
@@ -28,11 +27,11 @@ async def inline(work: Callable[[], Result]) -> Result:
 
 
 class FlushedStore:
-    """A store whose projections the broker's task flushes, while `second` runs each second. Thousands of
-    queues are ten here."""
+    """A store whose projections the broker's task flushes, while `second` runs each second. Many queues are
+    ten here."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, many: int = 8) -> None:
-        monkeypatch.setattr(dirty_files, "MANY", many)
+        monkeypatch.setattr(projection_flushes, "FEW_FILES_MAX", many)
         monkeypatch.setattr(projection_flushes, "run_in_thread", inline)
         self.files = MemoryFileSystem()
         self.store = open_store(self.files, SMALL_SYNC, topics=TOPICS)

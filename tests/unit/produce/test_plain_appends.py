@@ -250,8 +250,8 @@ def test_joined_appends_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> N
     taken = list[bool]()
     append_plain = bench.appender._plain.append_joined
 
-    def counted(*args: Any) -> Any:
-        results = append_plain(*args)
+    def counted(*args: Any, **named: Any) -> Any:
+        results = append_plain(*args, **named)
         taken.append(results is not None)
         return results
 

@@ -57,6 +57,7 @@ def check(raw: bytes, *, crc: bool) -> bool:
         return False
     batch = validate(raw, crc=crc)
     assert batch.rows == rows
+    assert [FORMS[crc].read_own(memoryview(raw), row.position) for row in batch.rows] == rows
     assert not has_marks(batch)
     check_properties(batch)
     return True
