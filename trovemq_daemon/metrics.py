@@ -46,6 +46,11 @@ class Buckets:
         self.counts = [0] * (len(bounds) + 1)
         self.total: float = 0
 
+    @property
+    def count(self) -> int:
+        """How many values were added."""
+        return sum(self.counts)
+
     def add(self, value: float, count: int = 1) -> None:
         self.counts[bisect_left(self.bounds, value)] += count
         self.total += value * count

@@ -19,6 +19,8 @@ class QueueChooser:
         """The queue id (0 to queue_count - 1) whose turn it is."""
         assert queue_count > 0, "a topic has a queue"
         assert len(self._next) <= TOPICS_MAX, "memory is bounded"
+        if queue_count == 1:
+            return QueueId(0)
         turn = self._next.get(topic, 0)
         if len(self._next) >= TOPICS_MAX:
             self._next.clear()  # all begin at queue 0 again: harmless, and bounded

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from operator import attrgetter
 from typing import Final
 
 from prometheus_client.metrics_core import Metric
@@ -46,10 +47,16 @@ class BrokerCollector(Collector):
     # --- under RocketMQ's names ---------------------------------------------------------------------
     def _traffic(self) -> Iterator[Metric]:
         traffic = self._statistics.traffic
+        values_of = cache(self._topic_values)  # for this scrape
+        for name, what, number in (
+            ("rocketmq_messages_in", "Messages appended.", attrgetter("count")),
+            ("rocketmq_throughput_in", "Bytes of records appended.", attrgetter("total")),
+        ):
+            sizes_of = list(traffic.message_sizes.items())
+            samples = ((values_of(topic), number(sizes)) for topic, sizes in sizes_of)
+            yield from self._families.counters(name, what, TOPIC_LABELS, samples)
         tables = (
-            ("rocketmq_messages_in", "Messages appended.", traffic.messages_in),
             ("rocketmq_messages_out", "Messages delivered to consumers.", traffic.messages_out),
-            ("rocketmq_throughput_in", "Bytes of records appended.", traffic.bytes_in),
             (
                 "trovemq_duplicates",
                 "Messages that were not stored because they were duplicates.",
@@ -67,7 +74,6 @@ class BrokerCollector(Collector):
             ),
             ("rocketmq_throughput_out", "Bytes of records delivered to consumers.", traffic.bytes_out),
         )
-        values_of = cache(self._topic_values)  # for this scrape
         for name, what, table in tables:
             samples = ((values_of(topic), count) for topic, count in list(table.items()))
             yield from self._families.counters(name, what, TOPIC_LABELS, samples)

@@ -125,9 +125,9 @@ class BrokerStatistics:
     def _log_counters(self) -> dict[str, int]:
         store, traffic = self.store, self.traffic
         return {
-            "messages_in": traffic.messages_in.total(),
+            "messages_in": traffic.messages_in,
             "messages_out": traffic.messages_out.total(),
-            "bytes_in": traffic.bytes_in.total(),
+            "bytes_in": traffic.bytes_in,
             "bytes_out": traffic.bytes_out.total(),
             "appends_refused": traffic.refusals.total(),
             "one_way_refused": traffic.one_way_refusals.total(),

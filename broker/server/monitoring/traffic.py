@@ -7,6 +7,7 @@ of topics; the numbers of a deleted topic are removed.
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,11 +44,12 @@ def _observe_nothing(method: str, response: str, elapsed_ms: float, *, is_long_p
 class Traffic:
     observe: ObserveRpc = _observe_nothing
     slow: SlowRequests = field(default_factory=SlowRequests)
-    messages_in: Counter[str] = field(default_factory=Counter)
-    bytes_in: Counter[str] = field(default_factory=Counter)
+    messages_in: int = 0  # of all topics, since the start
+    bytes_in: int = 0
     messages_out: Counter[str] = field(default_factory=Counter)
     bytes_out: Counter[str] = field(default_factory=Counter)
-    message_sizes: dict[str, Buckets] = field(default_factory=dict)  # of records appended, in bytes
+    message_sizes: dict[str, Buckets] = field(default_factory=dict)
+    """By topic, of records appended, in bytes: also their count, and the sum of their bytes."""
     refusals: Counter[str] = field(default_factory=Counter)  # appends refused, by symbol
     one_way_refusals: Counter[str] = field(default_factory=Counter)  # one-way appends among them
 
@@ -58,13 +60,14 @@ class Traffic:
         size. Nothing is counted if all messages were duplicates."""
         if not message_count:
             return
-        self.messages_in[topic] += message_count
-        self.bytes_in[topic] += byte_count
+        self.messages_in += message_count
+        self.bytes_in += byte_count
         sizes = self.message_sizes.get(topic)
         if sizes is None:
             sizes = self.message_sizes[topic] = Buckets(MESSAGE_SIZE_BUCKETS)
         if positions is None or message_count == 1 or _have_one_size(positions, byte_count):
-            sizes.add(byte_count / message_count, message_count)
+            sizes.counts[bisect_left(MESSAGE_SIZE_BUCKETS, byte_count / message_count)] += message_count
+            sizes.total += byte_count
         elif message_count <= SMALL_BATCH_MAX:
             for begin, end in pairwise([*positions.tolist(), byte_count]):
                 sizes.add(end - begin)
@@ -109,8 +112,6 @@ class Traffic:
 
     def forget(self, topic: str) -> None:
         for table in (
-            self.messages_in,
-            self.bytes_in,
             self.messages_out,
             self.bytes_out,
             self.message_sizes,

@@ -92,9 +92,7 @@ class Admin:
     ) -> admin_pb2.GetProxyRuntimeStatsResponse:
         """The rates are means since the last call, or since the start."""
         parts, before = self._parts, self._rates
-        now = _Rates(
-            messages_in=parts.traffic.messages_in.total(), messages_out=parts.traffic.messages_out.total()
-        )
+        now = _Rates(messages_in=parts.traffic.messages_in, messages_out=parts.traffic.messages_out.total())
         self._rates = now
         elapsed_s = max(now.at - before.at, 0.001)
         producers = sum(client.is_producer for client in parts.registry)

@@ -516,9 +516,11 @@ def _rows_by_value(values: NDArray[np.uint8]) -> Iterator[tuple[bytes, Int64s]]:
         rest, values = rest[~same], values[~same]
         if not len(rest):
             return
-    strings = np.ascontiguousarray(values).view(f"S{values.shape[1]}")[:, 0]
+    values = np.ascontiguousarray(values)
+    strings = values.view(f"S{values.shape[1]}")[:, 0]
     _, first, which = np.unique(strings, return_index=True, return_inverse=True)
     order = np.argsort(which, kind="stable")
     begins = np.searchsorted(which[order], np.arange(len(first) + 1)).tolist()
-    for row, begin, end in zip(first.tolist(), begins, begins[1:], strict=False):
-        yield values[row].tobytes(), rest[order[begin:end]]
+    names, sorted_rows = values[first].view(f"V{values.shape[1]}")[:, 0].tolist(), rest[order]
+    for name, begin, end in zip(names, begins, begins[1:], strict=False):
+        yield name, sorted_rows[begin:end]

@@ -27,7 +27,8 @@ class OpenFiles:
         file = self._open.get(path)
         if file is None:
             return self._keep(path, self._files.open(path))
-        self._open.move_to_end(path)
+        if 2 * len(self._open) > self.limit:  # else none is closed soon
+            self._open.move_to_end(path)
         return file
 
     def create(self, path: str, size: int) -> File:

@@ -119,7 +119,7 @@ def test_a_family_in_parts_is_one_family_and_may_change_meanwhile() -> None:
                 broker.services.traffic.appended(f"new-{len(parts)}", 1, 1)
             assert (
                 len(await text_in_turns(registry))
-                > len(broker.services.traffic.messages_in) // SAMPLES_OF_PART
+                > len(broker.services.traffic.message_sizes) // SAMPLES_OF_PART
             )
             return b"".join(parts).decode()
 

@@ -110,6 +110,8 @@ class TopicNumbers:
 
     def declare(self, topic: str, names: Sequence[str], physical_offset: PhysicalOffset) -> None:
         """The topic's records from here on have terms of these properties, and of no other ones."""
+        if not names and not self._declared:
+            return  # of no topic
         number = self.number(topic)
         before = self._declared.get(number)
         if not names and not before:
@@ -122,10 +124,8 @@ class TopicNumbers:
     def count(self, topic: str, messages: int, byte_count: int) -> int:
         """Counts messages and bytes that are indexed. Returns number()."""
         number = self.number(topic)
-        entry = self._entries[topic]
-        self._entries[topic] = entry._replace(
-            message_count=entry.message_count + messages, byte_count=entry.byte_count + byte_count
-        )
+        _, since, message_count, bytes_before = self._entries[topic]
+        self._entries[topic] = TopicEntry(number, since, message_count + messages, bytes_before + byte_count)
         self._changed.add(topic)
         return number
 

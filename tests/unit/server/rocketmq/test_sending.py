@@ -209,7 +209,7 @@ def test_a_normal_message() -> None:
         (entry,) = response.entries
         assert (entry.message_id, entry.transaction_id, entry.offset) == ("01AA", "01AA", 0)
         assert entry.recall_handle == ""
-        assert parts.traffic.messages_in["orders"] == 1
+        assert parts.traffic.messages_in == 1
 
     run(scene())
 
