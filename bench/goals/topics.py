@@ -7,8 +7,8 @@
 Three brokers take turns, so that a machine whose speed drifts says the same of all; a ratio is the median of
 the rounds' ratios. Nothing of the work is left out: a turn lasts until the trees have its messages, and the
 consume queues are synced at the end of each kind of calls, whose messages pay for it in equal parts. A broker
-syncs many queues once a minute, or where 256 MiB of the log wait for it; so one send at a time, the slowest
-kind, is measured for a minute of its own, and with the interval of three, since three brokers share the time.
+syncs many queues once a minute, or where 512 MiB of the log wait for it: so each kind lasts until about then,
+a minute of its own at most, with the interval of three minutes, since three brokers share the time.
 
 Every topic has one queue, and a message in it before anything is measured; calls go through all topics in
 turn, from one round to the next. 64 sends in flight are one append, to one topic or to 64; but 64 topics have
@@ -42,8 +42,6 @@ IN_FLIGHT: Final = 64
 STREAMS: Final = 16
 RECORDS: Final = 100
 TURN_S: Final = 5.0
-ROUNDS: Final = 3
-ROUNDS_ONE_AT_A_TIME: Final = 12
 SYNC_INTERVAL: Final = "many_queues_flush_interval_ms"
 SYNC_INTERVAL_MS: Final = 180_000
 SYNCED: Final = "restart_read_bytes"
@@ -58,9 +56,9 @@ async def measure(report: Report, directory: Path, *, quick: bool) -> None:
     topic_counts = (1, IN_FLIGHT, TOPICS // (10 if quick else 1))
     async with AsyncExitStack() as stack:
         stores = [await _filled(stack, directory / f"topics-{count}", count) for count in topic_counts]
-        for kind, (_, at_once, _) in stores[0].kinds.items():
-            rounds = 1 if quick else ROUNDS_ONE_AT_A_TIME if at_once == 1 else ROUNDS
-            _report(report, kind, topic_counts, await _in_turns(stores, kind, rounds))
+        for kind, calls in stores[0].kinds.items():
+            found = await _in_turns(stores, kind, 1 if quick else calls.rounds)
+            _report(report, kind, topic_counts, found)
 
 
 def _report(report: Report, kind: str, topic_counts: Sequence[int], costs: Sequence[Sequence[float]]) -> None:
@@ -97,6 +95,13 @@ async def _in_turns(stores: Sequence[Topics], kind: str, rounds: int) -> list[li
     return costs
 
 
+class Calls(NamedTuple):
+    do: Callable[[int], Awaitable[None]]
+    at_once: int
+    messages: int  # of each call
+    rounds: int
+
+
 class Turn(NamedTuple):
     messages: int
     spent_us: float
@@ -115,13 +120,12 @@ class Topics:
         self._send = channel.unary_unary(SEND)
         self._pull = channel.unary_unary(METHODS + "Pull")
         self._free = [channel.stream_stream(METHODS + "Append")() for _ in range(STREAMS)]
-        self.kinds: Final[dict[str, tuple[Callable[[int], Awaitable[None]], int, int]]] = {
-            "SendMessage, one at a time": (self.send, 1, 1),
-            f"SendMessage, {IN_FLIGHT} in flight": (self.send, IN_FLIGHT, 1),
-            f"Append of {RECORDS} records": (self.append, STREAMS, RECORDS),
-            f"Pull, {IN_FLIGHT} in flight": (self.pull, IN_FLIGHT, 1),
+        self.kinds: Final = {
+            "SendMessage, one at a time": Calls(self.send, 1, 1, 12),
+            f"SendMessage, {IN_FLIGHT} in flight": Calls(self.send, IN_FLIGHT, 1, 7),
+            f"Append of {RECORDS} records": Calls(self.append, STREAMS, RECORDS, 3),
+            f"Pull, {IN_FLIGHT} in flight": Calls(self.pull, IN_FLIGHT, 1, 3),
         }
-        """By kind: the call, how many at once, messages of each."""
 
     async def make(self) -> None:
         """Makes the topics, and sends a message to each."""
@@ -136,7 +140,7 @@ class Topics:
 
     async def turn(self, kind: str) -> Turn:
         """Calls for some seconds, until the trees have their messages."""
-        do, at_once, messages = self.kinds[kind]
+        do, at_once, messages, _ = self.kinds[kind]
         count, before, end = 0, self._spent_us(), time.monotonic() + TURN_S
 
         async def call() -> None:

@@ -352,7 +352,7 @@ class NodeSettings(TlsSettings):
     many_queues_flush_interval_ms: int = setting(
         60_000,
         "How often consume queues are synced while more than 32 of their files have new units; earlier where "
-        "a restart would read more than 256 MiB of the log again.",
+        "a restart would read more than 512 MiB of the log again.",
         unit="ms",
         minimum=10,
         maximum=600_000,
