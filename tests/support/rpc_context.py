@@ -34,8 +34,10 @@ class RpcContext:
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
         return tuple(self.metadata.items())
 
+    address = "ipv4:127.0.0.1:5000"
+
     def peer(self) -> str:
-        return "ipv4:127.0.0.1:5000"
+        return self.address
 
     def time_remaining(self) -> float | None:
         return self.deadline_s

@@ -54,7 +54,7 @@ _CHECKED: Final = Struct(">iiii20xiq4xi16xiqi")
 """TOTALSIZE, MAGIC, BODYCRC, QUEUEID, SYSFLAG, BORNTIMESTAMP, the born port, RECONSUMETIMES,
 PREPAREDTRANSACTIONOFFSET and the body's length, of a record with IPv4 hosts."""
 assert _CHECKED.size == BODY_AT, "all fields before the body"
-_SIZES: Final = Struct(f">i{BODY_AT - 8}xi")  # TOTALSIZE and the body's length
+_SIZES: Final = Struct(">i32xi44xi")  # TOTALSIZE, SYSFLAG and the body's length
 assert _SIZES.size == BODY_AT, "the body's length is the last field before it"
 _OFFSETS: Final = Struct(">qq")  # QUEUEOFFSET, PHYSICALOFFSET
 _HOSTS: Final = Struct(">8sq8s")  # BORNHOST, STORETIMESTAMP, STOREHOST
@@ -185,10 +185,10 @@ class PlainForm:
     def read_own(self, data: memoryview, position: int) -> RecordFields | None:
         """read_one() of a record of this queue that its encoder has just made, with a body that is small
         enough and without a property that another module decides about; None if its properties are too
-        long."""
-        size, length = _SIZES.unpack_from(data, position)
+        long, or a host of it is not IPv4."""
+        size, sys_flag, length = _SIZES.unpack_from(data, position)
         property_size = size - self._rest_size - length
-        if not 0 <= property_size <= PROPERTIES_SIZE_MAX_PLAIN:
+        if sys_flag or not 0 <= property_size <= PROPERTIES_SIZE_MAX_PLAIN:
             return None
         properties_at = position + size - property_size
         topic_at = properties_at - 2 - self._topic_size

@@ -13,6 +13,7 @@ from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset, QueueId
 from trovemq_store.engine.opening import last_indexed_offset
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem
+from trovemq_store.index.consume_queue import ConsumeQueue
 from trovemq_store.index.consume_queues import ConsumeQueues
 from trovemq_store.index.key_index import KeyIndex
 from trovemq_store.log import checkpoint, state
@@ -47,8 +48,11 @@ class StoreCheckpoint:
         self._index_position = saved.key_index_position if saved else LOG_ORIGIN
         self._last_indexed = saved.key_index_last_offset if saved else state.NO_INDEX
         self._flushes = 0
-        self._begins: tuple[PhysicalOffset, QueueEnds] = LOG_ORIGIN, {}
-        """Where the log began, and the min queue offsets, when the consume queues were last synced."""
+        self._synced = False  # whether the consume queues were synced since the store was opened
+        self._log_begin = LOG_ORIGIN
+        self._begins: list[tuple[ConsumeQueue, QueueOffset]] = []
+        """Where the log began when the consume queues were last synced; those that had units, and their min
+        queue offsets."""
         self.position = LOG_ORIGIN
         """Physical offset: a restart scans the log from here, or from a later offset."""
 
@@ -61,13 +65,14 @@ class StoreCheckpoint:
         index: bool,
         queues: bool = True,
     ) -> None:
-        """Syncs the consume queues (unless `queues` is off: their mark stays), now and then (always if
-        `index`) the index, and then saves the marks.
+        """Syncs the consume queues (unless `queues` is off, and they were synced since the store was opened:
+        their mark stays), now and then (always if `index`) the index, and then saves the marks.
 
         The log is on disk up to log_end, and the last record below was stored at `timestamp`; queue_ends: the
         max offsets of the queues, of the records below log_end. StorageError.
         """
         last_indexed = last_indexed_offset(self._key_index)
+        queues = queues or not self._synced
         if queues:
             self._queues.flush()
         fault_point("projections.after_queues")
@@ -97,8 +102,9 @@ class StoreCheckpoint:
         # A projection may be ahead of the log's sync (async mode): its saved position must not be.
         marked = min(self._queues.synced_position, log_end)
         if queues:  # the log's begin is read before those of the queues: it rises after them
-            self._begins = self._queues.log_begin, self._queue_begins(queue_ends)
-        log_begin, queue_begins = self._begins
+            self._synced = True
+            self._log_begin = self._queues.log_begin
+            self._begins = self._begins_of(queue_ends)
         state.save(
             self._files,
             msgspec.structs.replace(
@@ -108,24 +114,31 @@ class StoreCheckpoint:
                 key_index_last_offset=self._last_indexed,
                 key_index_closed=stopped and self._key_index is not None,
                 queue_ends=queue_ends,
-                queue_begins=queue_begins,
-                log_begin=log_begin,
+                queue_begins=self._queue_begins(),
+                log_begin=self._log_begin,
             ),
         )
         fault_point("state.after_save")
         checkpoint.save(self._files, self._checkpoint)
         fault_point("checkpoint.after_save")
         assert marked >= self.position, "marks only move forward"
-        assert log_begin <= log_end, "the log begins before its end"
+        assert self._log_begin <= log_end, "the log begins before its end"
         self.position = marked
 
-    def _queue_begins(self, queue_ends: QueueEnds) -> QueueEnds:
-        """The min queue offsets of the same queues."""
-        found = {
-            topic: [self._queues.get(topic, queue_id) for queue_id in ids]
-            for topic, ids in queue_ends.items()
-        }
-        return {
-            topic: {queue.queue_id: queue.min_offset_unfollowed() for queue in queues if queue is not None}
-            for topic, queues in found.items()
-        }
+    def _begins_of(self, queue_ends: QueueEnds) -> list[tuple[ConsumeQueue, QueueOffset]]:
+        """Those of these queues that have units, and their min queue offsets."""
+        found = [
+            self._queues.get(topic, queue_id)
+            for topic, ends in queue_ends.items()
+            for queue_id, end in ends.items()
+            if end > 0
+        ]
+        return [(queue, queue.min_offset_unfollowed()) for queue in found if queue is not None]
+
+    def _queue_begins(self) -> QueueEnds:
+        """The min queue offsets of the queues that were on disk, and whose topics were not deleted since."""
+        begins: QueueEnds = {}
+        for queue, begin in self._begins:
+            if self._queues.get(queue.topic, queue.queue_id) is queue:
+                begins.setdefault(queue.topic, {})[queue.queue_id] = begin
+        return begins

@@ -147,3 +147,23 @@ def test_a_queue_newer_than_the_sync_made_all_of_them_again(
     again = MessageStore.open(lacking, SMALL_SYNC, NOW_MS)
     assert again.recovery.scan_begin == 0
     assert sorted(scan_bodies(again)) == sorted(broker.sent)
+
+
+def test_a_topic_made_again_since_the_sync_made_all_queues_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its deletion began before a sync and ended after it."""
+    broker = FlushedStore(monkeypatch)
+    store = broker.store
+    work = store.begin_delete_topic("topic-3", NOW_MS)
+    send(store, b"more", topic="topic-4")
+    flush(store)
+    store.flush_projections()
+    marked = store.marked_offset
+    work.run()
+    store.finish_delete_topic(work)
+    store.topics.create("topic-3", 4)
+    send(store, b"new", topic="topic-3")
+    flush(store)
+    store.flush_projections(queues=False)
+    again = MessageStore.open(broker.files.after_power_cut(), SMALL_SYNC, NOW_MS)
+    assert again.recovery.scan_begin == marked
+    assert again.consume_queues.next_offset("topic-3", QueueId(0)) == 1

@@ -24,7 +24,7 @@ from tests.unit.records.test_validate_patch import (
 )
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueOffset
-from trovemq_proto.records import RecordBatch, patch_batch, plain_records
+from trovemq_proto.records import RecordBatch, SingleRecords, patch_batch, plain_records
 from trovemq_proto.records.plain_records import (
     PROPERTIES_SIZE_MAX_PLAIN,
     RECORDS_MAX,
@@ -80,6 +80,20 @@ def test_they_are_read_where_batches_take_them_and_nowhere_else(
         assert not taken
     else:
         assert taken == all(map(must_be_plain, run))
+
+
+@pytest.mark.parametrize("crc", [False, True])
+def test_a_record_of_an_ipv6_sender_was_read_as_one_of_ipv4(crc: bool) -> None:
+    """By the short way of the broker's own records: other fields were written over it."""
+    form = FORMS[crc]
+    for born_host in (b"\x7f\0\0\1\0\0\xc3\xcb", bytes(15) + b"\1\0\0\xc3\xcb"):
+        singles = SingleRecords(
+            TOPIC, QUEUE_ID, born_host=born_host, store_host=bytes(8), append_property_crc=crc
+        )
+        raw = memoryview(singles.encode(b"body", b"UNIQ_KEY\x010A\x02", 1))
+        own = form.read_own(raw, 0)
+        assert own == form.read_one(raw, 0, len(raw))
+        assert (own is None) == (len(born_host) == 20)
 
 
 @given(st.data(), st.booleans())

@@ -164,10 +164,11 @@ def test_a_step_made_three_changes_for_each_topic() -> None:
         replace(SETTINGS, commit_log_file_size=1 << 20),
         topics=[f"topic-{number}" for number in range(300)],
     )
-    topics = [f"topic-{number}" for number in range(300)] + ["topic-7"] * LONG_RUN
+    topics = [f"topic-{number}" for number in range(300)] + ["topic-7"] * (LONG_RUN + 10)
     for number, topic in enumerate(topics):
         tag = "red" if number % 2 else ""
-        send(store, b"body", topic=topic, keys=f"k{number:04}", unique_key=f"{number:08}", tag=tag)
+        key = f"k{number:04}" if number < 300 + LONG_RUN else f"longer-k{number}"
+        send(store, b"body", topic=topic, keys=key, unique_key=f"{number:08}", tag=tag)
     flush(store)
     step = store.begin_trees(1 << 20)
     assert step is not None
@@ -178,10 +179,11 @@ def test_a_step_made_three_changes_for_each_topic() -> None:
         step.run()
     terms = [change for change in committed[0] if change.tree == TERM]
     number = store.trees.numbers.number("topic-7")
-    assert [change.keys[0][:5] for change in terms if len(change.keys)] == [
+    assert [next(iter([*change.puts, *change.entries()]))[0][:5] for change in terms[1:3]] == [
         term_prefix(number, kind) for kind in (UNIQUE_KEY, KEY)
     ], "long runs have their own changes, to fill their pages"
     assert len(terms) == 4, "and the others lie before and after them"
+    assert len(terms[2].puts) == LONG_RUN + 11, "also the keys of another size"
     keys = [key for change in terms for key, _ in [*change.puts, *change.entries()]]
     assert keys == sorted(keys)
     assert len(keys) == 2 * len(topics) + 150, "the tags of topic-7 have one entry"

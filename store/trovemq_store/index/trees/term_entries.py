@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trovemq_proto.records.property_scan import PropertyScan, Slices
-from trovemq_store.files.trees import LONG_RUN, ByteRows, TreeChange
+from trovemq_store.files.trees import LONG_RUN, ByteRows, TreeChange, key_after
 from trovemq_store.index.trees.layout import (
     NUMBER,
     POSTINGS_MAX,
@@ -104,16 +104,16 @@ class TermEntries:
         for prefix in sorted(runs):
             end = bisect_left(left, prefix, begin, key=itemgetter(0))
             found += [TreeChange(TERM, left[begin:end])] if begin < end else []
-            found.append(_change(runs.pop(prefix)))
-            begin = end
+            begin = bisect_left(left, key_after(prefix) or prefix, end, key=itemgetter(0))
+            found.append(_change(runs.pop(prefix), left[end:begin]))
         return [*found, TreeChange(TERM, left[begin:])] if begin < len(left) else found
 
 
-def _change(lots: Sequence[tuple[ByteRows, _Values]]) -> TreeChange:
-    """The entries of one prefix."""
-    if len(lots) == 1:
-        return TreeChange(TERM, keys=lots[0][0], values=lots[0][1])
-    return TreeChange(TERM, _sorted(_pairs(*lot) for lot in lots))
+def _change(runs: Sequence[tuple[ByteRows, _Values]], others: list[_Entry]) -> TreeChange:
+    """The entries of one prefix: its runs, each of one size, and its others."""
+    if len(runs) == 1 and not others:
+        return TreeChange(TERM, keys=runs[0][0], values=runs[0][1])
+    return TreeChange(TERM, _sorted([others, *(_pairs(*run) for run in runs)]))
 
 
 def _pairs(keys: ByteRows, values: _Values) -> Iterator[_Entry]:

@@ -186,6 +186,32 @@ def test_the_sends_of_official_clients_are_answered_together() -> None:
     run(scene())
 
 
+@pytest.mark.parametrize("address", ["ipv4:10.0.0.2:50123", "ipv6:%5B2001:db8::7%5D:50123", "unix:"])
+def test_a_sender_by_ipv6_to_two_topics_had_its_records_overwritten(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Store time and hosts lay 12 bytes too early, where the born host is."""
+    monkeypatch.setattr(RpcContext, "address", address)
+
+    async def scene() -> None:
+        parts = Parts()
+        topics = ("orders", "mixed")
+        for number in range(8):  # each queue gets a message by itself, before both topics share appends
+            for topic in topics:
+                begin(parts, message(topic=topic, message_id=f"{topic}{number}"))
+                await turns()
+        for number in range(4):
+            sent = [message(topic=topic, message_id=f"{topic}-{number}", body=b"x") for topic in topics]
+            assert None not in parts.sender.usual.answer([Call(one) for one in sent])
+            await turns()
+        for topic in topics:
+            found = stored(parts, topic)
+            assert len(found) == 12
+            assert len({(one.born_host, one.store_host, one.store_timestamp) for one in found}) == 1
+
+    run(scene())
+
+
 @pytest.mark.parametrize("reason", ["sync flush", "more than a batch", "refused"])
 def test_sends_that_cannot_be_stored_together_begin_by_themselves(reason: str) -> None:
     async def scene() -> None:
