@@ -56,9 +56,9 @@ METHODS: Final = "/trovemq.v1.MessageService/"
 async def measure(report: Report, directory: Path, *, quick: bool) -> None:
     topic_counts = (1, IN_FLIGHT, TOPICS // (10 if quick else 1))
     async with AsyncExitStack() as stack:
-        stores = [await _filled(stack, directory / f"topics-{count}", count) for count in topic_counts]
+        stores = [await filled(stack, directory / f"topics-{count}", count) for count in topic_counts]
         for kind, calls in stores[0].kinds.items():
-            found = await _in_turns(stores, kind, 1 if quick else calls.rounds, directory)
+            found = await in_turns(stores, kind, 1 if quick else calls.rounds, directory)
             _report(report, kind, topic_counts, found)
 
 
@@ -72,7 +72,7 @@ def _report(report: Report, kind: str, topic_counts: Sequence[int], costs: Seque
     report.add(f"{many} / {IN_FLIGHT}", median_ratio(among, few), "x")
 
 
-async def _filled(stack: AsyncExitStack, store: Path, count: int) -> Topics:
+async def filled(stack: AsyncExitStack, store: Path, count: int) -> Topics:
     """A broker that runs until the stack is closed, with so many topics and a message in each."""
     broker = stack.enter_context(BrokerProcess(store=store, flushDiskType="ASYNC_FLUSH"))
     client = await stack.enter_async_context(trovemq.connect(broker.address))
@@ -82,7 +82,7 @@ async def _filled(stack: AsyncExitStack, store: Path, count: int) -> Topics:
     return topics
 
 
-async def _in_turns(stores: Sequence[Topics], kind: str, rounds: int, directory: Path) -> list[list[float]]:
+async def in_turns(stores: Sequence[Topics], kind: str, rounds: int, directory: Path) -> list[list[float]]:
     """Microseconds a message by round, of each store. Each round begins with another store, and each turn
     with memory that the log's files find warm: its first use costs more than all else of a message in a
     batch."""
@@ -118,7 +118,7 @@ class Topics:
 
     def __init__(self, pid: int, client: trovemq.Client, channel: Any, names: Sequence[str]) -> None:
         self._pid = pid
-        self._client = client
+        self.client: Final = client
         self._names = names
         self._numbers = itertools.count()
         self._senders = [Sender(name) for name in names]
@@ -136,10 +136,14 @@ class Topics:
         """Makes the topics, and sends a message to each."""
 
         async def create(number: int) -> None:
-            await self._client.admin.create_topic(self._names[number], queue_count=1)
+            await self.client.admin.create_topic(self._names[number], queue_count=1)
 
         await measuring.each(len(self._names), create, IN_FLIGHT)
         await measuring.each(len(self._names), self.send, IN_FLIGHT)
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Returns when the trees have all messages, and the consume queues are synced."""
         await self._until_none(IN_TREES)
         await self.sync_us()
 
@@ -161,13 +165,13 @@ class Topics:
     async def sync_us(self) -> float:
         """The broker's processor time until all consume queues are synced."""
         before = self._spent_us()
-        await self._client.admin.brokers.set_setting(SYNC_INTERVAL, "10ms")
+        await self.client.admin.brokers.set_setting(SYNC_INTERVAL, "10ms")
         await self._until_none(SYNCED)
-        await self._client.admin.brokers.set_setting(SYNC_INTERVAL, f"{SYNC_INTERVAL_MS}ms")
+        await self.client.admin.brokers.set_setting(SYNC_INTERVAL, f"{SYNC_INTERVAL_MS}ms")
         return self._spent_us() - before
 
     async def _until_none(self, counter: str) -> None:
-        while (await self._client.admin.statistics())[0].counters[counter]:
+        while (await self.client.admin.statistics())[0].counters[counter]:
             await asyncio.sleep(POLL_S)
 
     def _spent_us(self) -> float:
@@ -191,6 +195,14 @@ class Topics:
         reply = message_pb2.AppendReply.FromString(bytes(await stream.read()))
         assert reply.status == common_pb2.PUT_OK, reply.error
         self._free.append(stream)
+
+    async def consume_one(self, number: int) -> None:
+        """A group of its own consumes the first message of a topic, and leaves."""
+        group = f"group-{number:06}"
+        async with self.client.subscribe(self._name(number), group=group, prefetch=1) as messages:
+            async for message in messages:
+                async with message.process():
+                    return
 
     def _name(self, number: int) -> str:
         return self._names[number % len(self._names)]

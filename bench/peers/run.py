@@ -11,7 +11,7 @@ from statistics import median
 from typing import Final, Protocol
 
 from bench import limits
-from bench.goals import connections, engine, idle, lookups, sync, topics
+from bench.goals import connections, engine, growth, idle, lookups, sync, topics
 from bench.official import run as official
 from bench.peers import jetstream, kafka, ours, redis_streams
 from bench.peers.peer import Peer
@@ -55,6 +55,8 @@ ABOUT: Final = (
     "  take turns. With 64 in flight, sends that come together are one append; 64 topics have 64 consume\n"
     "  queues to write. The cost has all that follows a message: also its entries in the trees, and the\n"
     "  syncs of its consume queue.\n"
+    "- A large store and many groups: as the topics, with one topic; the groups have each consumed a\n"
+    "  message, and have all others to consume.\n"
     "- Official clients: 64 sends in flight; 8 receivers of 32 messages, an acknowledgement a message.\n"
     "  One process goes through all servers in turns of 2 s, when it has warmed up for 6 s with each (Java)\n"
     "  or 1 s (Python); each round begins with another server. The stub is a grpc-go server that gives the\n"
@@ -71,6 +73,7 @@ ROWS: Final[dict[str, Measured]] = {
     "lookups": lookups.measure,
     "idle": idle.measure,
     "topics": topics.measure,
+    "growth": growth.measure,
     "connections": connections.measure,
     "sync": sync.measure,
     "official": official.measure,
