@@ -74,6 +74,8 @@ class Script:
         self.store.index_later()
         self.store.index_files_by_work()
         self.model = ConsumerState.open(self.store, files, CONSUMERS, self.now_ms)
+        # It may have written events, and synced them.
+        self.promises.durable_end = max(self.promises.durable_end, self.store.flushed_offset)
         self.sync()
         if self.model.groups.get(WORKERS.name) is None:
             self.model.groups.create(WORKERS)

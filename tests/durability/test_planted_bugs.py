@@ -203,7 +203,7 @@ BUGS = (
         "(acknowledgement.event(now_ms) for acknowledgement in prepared)",
         "(acknowledgement.event(now_ms) for acknowledgement in prepared[1:] or prepared)",
         (MODEL_WALK,),
-        {"TRIAL": "5"},
+        {"TRIAL": "0"},
     ),
     Planted(
         "a producer's number that is just too old is stored",
