@@ -55,6 +55,11 @@ class Buckets:
         self.counts[bisect_left(self.bounds, value)] += count
         self.total += value * count
 
+    def add_alike(self, count: int, total: float) -> None:
+        """Adds `count` equal values, by their sum."""
+        self.counts[bisect_left(self.bounds, total / count)] += count
+        self.total += total
+
     def add_counts(self, counts: Sequence[int], total: float) -> None:
         """Adds many values: how many of them are in each bucket, and their sum."""
         for i, count in enumerate(counts):

@@ -149,12 +149,13 @@ async def make_segments_ahead(store: MessageStore, appended: asyncio.Event) -> N
             try:
                 await run_in_thread(spare.run)
             except StorageError as error:
-                _wait_out("store.spare_segment_failed", error)
+                wait_out("store.spare_segment_failed", error)
             finally:
                 store.finish_spare(spare)
         await asyncio.sleep(SEGMENT_PAUSE_S)
 
 
-def _wait_out(event: str, error: StorageError) -> None:
+def wait_out(event: str, error: StorageError) -> None:
+    """Logs a failed call that will be repeated; raises TroveError STORE_FAILED if it was a sync."""
     raise_failed_sync(error)
     get_logger().warning(event, reason=str(error))

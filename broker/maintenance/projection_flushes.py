@@ -11,11 +11,10 @@ import asyncio
 from functools import partial
 from typing import Final
 
-from trovemq_daemon.logging import get_logger
+from broker.maintenance.background import wait_out
 from trovemq_daemon.threads import run_in_thread
 from trovemq_daemon.ticks import sleep_to_tick
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.files.failures import raise_failed_sync
 from trovemq_store.files.files import StorageError
 
 QUIET_FLUSHES: Final = 10  # flushes after the last change: the store syncs its index in one of this many only
@@ -57,8 +56,7 @@ class ProjectionFlushes:
         try:
             await run_in_thread(partial(store.flush_projections, queues=queues))
         except StorageError as error:
-            raise_failed_sync(error)
-            get_logger().warning("store.projection_flush_failed", reason=str(error))
+            wait_out("store.projection_flush_failed", error)
         else:
             self._synced_s = now_s if queues else self._synced_s
 

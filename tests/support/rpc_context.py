@@ -18,6 +18,8 @@ class Aborted(grpc.aio.AbortError):  # type: ignore[misc]  # grpc has no types
 class RpcContext:
     """Requests of a stream come from `requests`, its replies go to `written`."""
 
+    address = "ipv4:127.0.0.1:5000"
+
     def __init__(
         self, client_id: str = "client-1", *, deadline_s: float | None = None, **metadata: str
     ) -> None:
@@ -33,8 +35,6 @@ class RpcContext:
 
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
         return tuple(self.metadata.items())
-
-    address = "ipv4:127.0.0.1:5000"
 
     def peer(self) -> str:
         return self.address

@@ -7,7 +7,6 @@ of topics; the numbers of a deleted topic are removed.
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,8 +65,7 @@ class Traffic:
         if sizes is None:
             sizes = self.message_sizes[topic] = Buckets(MESSAGE_SIZE_BUCKETS)
         if positions is None or message_count == 1 or _have_one_size(positions, byte_count):
-            sizes.counts[bisect_left(MESSAGE_SIZE_BUCKETS, byte_count / message_count)] += message_count
-            sizes.total += byte_count
+            sizes.add_alike(message_count, byte_count)
         elif message_count <= SMALL_BATCH_MAX:
             for begin, end in pairwise([*positions.tolist(), byte_count]):
                 sizes.add(end - begin)

@@ -177,10 +177,7 @@ class PlainForm:
         properties = bytes(data[properties_at : position + size])
         if not self._takes(properties) or crc32(data[body:body_end]) & CRC_MASK != crc:
             return None
-        topic_at = properties_at - 2 - self._topic_size
-        return _new_fields(
-            (position, size, 0, body, length, topic_at, self._topic_size, properties_at, property_size)
-        )
+        return self._fields(position, size, length, property_size)
 
     def read_own(self, data: memoryview, position: int) -> RecordFields | None:
         """read_one() of a record of this queue that its encoder has just made, with a body that is small
@@ -190,9 +187,12 @@ class PlainForm:
         property_size = size - self._rest_size - length
         if sys_flag or not 0 <= property_size <= PROPERTIES_SIZE_MAX_PLAIN:
             return None
+        return self._fields(position, size, length, property_size)
+
+    def _fields(self, position: int, size: int, length: int, property_size: int) -> RecordFields:
+        """Of a plain record with these sizes: of all of it, of its body and of its properties."""
         properties_at = position + size - property_size
-        topic_at = properties_at - 2 - self._topic_size
-        body = position + BODY_AT
+        topic_at, body = properties_at - 2 - self._topic_size, position + BODY_AT
         return _new_fields(
             (position, size, 0, body, length, topic_at, self._topic_size, properties_at, property_size)
         )

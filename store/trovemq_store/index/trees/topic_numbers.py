@@ -113,10 +113,9 @@ class TopicNumbers:
         if not names and not self._declared:
             return  # of no topic
         number = self.number(topic)
-        before = self._declared.get(number)
-        if not names and not before:
+        before, now = self._declared.get(number, set()), {property_key(number, name) for name in names}
+        if now == before:
             return
-        before, now = before or set(), {property_key(number, name) for name in names}
         self._declarations.removals += sorted(before - now)
         self._declarations.puts += [(key, OFFSET.pack(physical_offset)) for key in sorted(now - before)]
         self._declared[number] = now
