@@ -115,6 +115,6 @@ def test_the_commands_exist() -> None:
     assert used <= targets
 
 
-def test_ci_runs_the_readmes_test_command() -> None:
+def test_ci_runs_the_checks_and_the_readmes_test_command() -> None:
     assert "make test " in page("README.md")
-    assert page(".ci/run").splitlines()[-1] == "exec make test"
+    assert page(".ci/run").splitlines()[-2:] == ["make check", "exec make test"]
