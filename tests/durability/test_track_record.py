@@ -462,6 +462,56 @@ FAULTS = (
             "tests/unit/topics/test_topic_journal.py::test_a_topic_made_after_a_refused_file_was_lost_by_a_crash",
         ),
     ),
+    Planted(
+        "A message of a sender by IPv6 came back with another store time and another born host, where it"
+        " was appended together with others: the store wrote the time 12 bytes too early",
+        "proto/trovemq_proto/records/plain_records.py",
+        "if sys_flag or not 0 <= property_size",
+        "if not 0 <= property_size",
+        (
+            "tests/unit/records/test_plain_records.py::test_a_record_of_an_ipv6_sender_was_read_as_one_of_ipv4",
+            "tests/unit/server/rocketmq/test_usual_sends.py::test_a_sender_by_ipv6_to_two_topics_had_its_records_overwritten",
+        ),
+    ),
+    Planted(
+        "Of two messages that a client of RocketMQ's protocol sent to one queue one after the other, the"
+        " second was stored first",
+        "broker/server/rocketmq/usual_sends.py",
+        "        if usual is None or topic in others:",
+        "        if usual is None:",
+        (
+            "tests/unit/server/rocketmq/test_usual_sends.py::test_a_usual_message_overtook_another_of_its_queue",
+        ),
+    ),
+    Planted(
+        "An unexpected exception in one of the calls that one read had brought failed all of them",
+        "trovemq_daemon/handler_guard.py",
+        "        except Exception as error:  # begun by themselves, those at fault meet it, and no others",
+        "        except ZeroDivisionError as error:",
+        (
+            "tests/unit/server/rocketmq/test_usual_acknowledgements.py::test_a_fault_in_the_usual_way_failed_all_calls_of_the_turn",
+        ),
+    ),
+    Planted(
+        "After a start that had left thousands of consume queues unsynced, a power cut could lose their"
+        " units: the first flush noted them as synced",
+        "store/trovemq_store/engine/store_checkpoint.py",
+        "        queues = queues or not self._synced\n",
+        "\n",
+        (
+            "tests/unit/engine/test_after_a_crash.py::test_a_start_waited_until_thousands_of_files_were_on_disk",
+        ),
+    ),
+    Planted(
+        "A topic that was deleted while a sync ran, and made again, made a start after a power cut read"
+        " the whole log",
+        "store/trovemq_store/engine/store_checkpoint.py",
+        "            if self._queues.get(queue.topic, queue.queue_id) is queue:",
+        "            if True:",
+        (
+            "tests/unit/daemon/test_projection_flushes.py::test_a_topic_made_again_since_the_sync_made_all_queues_again",
+        ),
+    ),
 )
 
 
