@@ -57,9 +57,13 @@ class ChunkSender:
         self._raise_failure()
 
     async def finished(self) -> None:
-        """Waits until all have ended, with or without success."""
+        """Waits until all have ended, with or without success.
+
+        By `wait`, which lets the loop run: from Python 3.12 on `gather` of ended tasks does not, and they
+        would stay pending for ever.
+        """
         while self._pending:
-            await asyncio.gather(*self._pending)
+            await asyncio.wait(self._pending)
 
     async def stop(self) -> None:
         """Cancels the sends in flight."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
 from trovemq._verify.ledger import ACKNOWLEDGED, LedgerEntry, Place
@@ -270,17 +270,17 @@ class LedgerRows:
     def unanswered(self, question: KeyQuestion) -> list[tuple[AckedRow, bool]]:
         """Expected entries that the answer lacks; True: there is another message in their place."""
         query = """
-            SELECT acked.*, EXISTS (SELECT 1 FROM answered WHERE question = ?1
+            SELECT acked.*, EXISTS (SELECT 1 FROM answered WHERE question = :number
                 AND answered.queue_id = acked.queue_id AND answered.queue_offset = acked.queue_offset)
             FROM acked
-            WHERE keys = ?2 AND broker = ?3 AND store_timestamp BETWEEN ?4 AND ?5
+            WHERE keys = :key AND broker = :broker AND store_timestamp BETWEEN :begin AND :end
                 AND row NOT IN (SELECT row FROM faulty)
-                AND NOT EXISTS (SELECT 1 FROM answered WHERE question = ?1
+                AND NOT EXISTS (SELECT 1 FROM answered WHERE question = :number
                     AND answered.queue_id = acked.queue_id AND answered.queue_offset = acked.queue_offset
                     AND answered.unique_key = acked.unique_key AND answered.body_hash = acked.body_hash)
             ORDER BY row"""
-        values = (question.number, question.key, question.broker, question.begin, question.end)
-        return [(AckedRow(*row), bool(present)) for *row, present in self._all(query, *values)]
+        rows = self._database.execute(query, asdict(question))
+        return [(AckedRow(*row), bool(present)) for *row, present in rows]
 
     def forget_answer(self, question: KeyQuestion) -> None:
         """Removes an answer that was compared."""
