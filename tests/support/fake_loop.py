@@ -40,6 +40,11 @@ class FakeLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._own_selector.slept_s
 
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """Without the runner's time-out (from Python 3.12 on): threads need real time, and here it is over at
+        once."""
+        await super().shutdown_default_executor()
+
 
 def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
     """The coroutine's result, on a loop of its own."""
