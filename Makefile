@@ -33,7 +33,7 @@ IN_MEMORY := $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -g
 CHECKED := tests/unit/project/test_generated.py tests/unit/project/test_tidy.py tests/unit/project/test_words.py \
   tests/durability/test_planted_bugs.py tests/durability/test_track_record.py
 PACKAGES := broker nameserver trovemq_daemon proto store rpc clients/python console pipeline
-TYPED := $(PACKAGES) deploy bench docs tests
+TYPED := $(PACKAGES) deploy bench docs tools tests
 PROJECTS := pyproject.toml proto/pyproject.toml store/pyproject.toml rpc/pyproject.toml clients/python/pyproject.toml console/pyproject.toml \
   pipeline/pyproject.toml
 PROTO_OUT ?= proto
@@ -136,9 +136,14 @@ quick: setup ## The fast tests, about a minute; without those of `make check`
 	@$(IN_MEMORY) QUICK=1 $(PYTEST) --numprocesses $(QUICK_WORKERS) -m "not slow and not untraced" \
 	  $(CHECKED:%=--ignore=%) $(ARGS)
 
+.PHONY: test-pythons
+test-pythons: setup ## The fast tests on each Python from 3.11 to 3.14 of this machine, pyenv's too
+	@$(RUN) -m tools.pythons $(ARGS)
+
 .PHONY: soak
-soak: setup ## Every trial of durability and all flights, about an hour; writes docs/soak.md
+soak: setup ## Every trial of durability, all flights, each Python; about an hour; writes docs/soak.md
 	@SOAK=1 WHOLE=1 $(PYTEST) --timeout 3600 tests/durability tests/integration tests/unit
+	@$(MAKE) test-pythons
 
 .PHONY: soak-rpc
 soak-rpc: setup ## The gRPC transport's part of soak, some minutes; writes docs/soak-rpc.md
@@ -248,4 +253,4 @@ lock: setup ## Rewrite the lock files from the pyproject files (UPGRADE=1: newes
 .PHONY: clean
 clean: ## Remove caches and build output (not .venv, not the store in data/)
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	@find . -path ./$(VENV) -prune -o -type d \( -name __pycache__ -o -name '*.egg-info' \) -prune -exec rm -rf {} +
+	@find . -path './.venv*' -prune -o -type d \( -name __pycache__ -o -name '*.egg-info' \) -prune -exec rm -rf {} +

@@ -63,7 +63,11 @@ def tracked_files() -> tuple[Path, ...]:
 def is_ours(path: Path) -> bool:
     parts = path.relative_to(ROOT).parts
     hidden_cache = any(part.endswith(("_cache", ".egg-info")) for part in parts)
-    return not hidden_cache and not NOT_OURS.intersection(parts) and parts[0] != ".hypothesis"
+    return (
+        not hidden_cache
+        and not NOT_OURS.intersection(parts)
+        and not parts[0].startswith((".hypothesis", ".venv-"))
+    )
 
 
 @functools.cache
@@ -83,7 +87,7 @@ def text_of(path: Path) -> str | None:
         return None
 
 
-def modules(places: tuple[str, ...] = (*CODE, "deploy", "bench", "docs", "tests")) -> list[Path]:
+def modules(places: tuple[str, ...] = (*CODE, "deploy", "bench", "docs", "tools", "tests")) -> list[Path]:
     """Our own Python modules, without generated ones."""
     found = [path for path in tracked_files() if path.suffix == ".py" and within(path, places)]
     return [path for path in found if not path.stem.endswith(("_pb2", "_pb2_grpc"))]
