@@ -90,13 +90,12 @@ class OffsetKeeper:
         self, group: str, topic: str, queue_id: QueueId | None, target: ResetTarget, *, only_new: bool = False
     ) -> list[ResetEntry]:
         """Sets the offset of one queue, or of every queue of the topic; with `only_new` only where the group
-        has none. Raises as commit()."""
+        has none. If it has one of another queue of the topic, those without one came later: of the whole
+        topic, they are set to their beginning, whatever the target is. Raises as commit()."""
         targets = self._targets(group, topic, queue_id, target)
         await self._log_behind(topic, targets)
-        planned = self._entries(group, topic, targets)
-        if only_new:  # after the wait: a member may have begun to read
-            planned = [entry for entry in planned if entry.offset_before is None]
-            targets = {entry.queue_id: entry.offset for entry in planned}
+        planned = self._planned(group, topic, targets, whole=queue_id is None, only_new=only_new)
+        targets = {entry.queue_id: entry.offset for entry in planned}
         forgotten = self._moved(group, topic, targets)
         for entry in planned:
             self._store.offsets.commit(group, topic, entry.queue_id, entry.offset)
@@ -107,8 +106,26 @@ class OffsetKeeper:
         self, group: str, topic: str, queue_id: QueueId | None, target: ResetTarget, *, only_new: bool = False
     ) -> list[ResetEntry]:
         """The changes that reset() would make; nothing is set. Raises as reset()."""
-        entries = self._entries(group, topic, self._targets(group, topic, queue_id, target))
-        return [entry for entry in entries if not only_new or entry.offset_before is None]
+        targets = self._targets(group, topic, queue_id, target)
+        return self._planned(group, topic, targets, whole=queue_id is None, only_new=only_new)
+
+    def _planned(
+        self,
+        group: str,
+        topic: str,
+        targets: Mapping[QueueId, QueueOffset],
+        *,
+        whole: bool,
+        only_new: bool,
+    ) -> list[ResetEntry]:
+        """The changes. reset() asks after its wait, because a member may have begun to read meanwhile."""
+        entries = self._entries(group, topic, targets)
+        if not only_new:
+            return entries
+        new = [entry for entry in entries if entry.offset_before is None]
+        if whole and self._store.offsets.of(group, topic):
+            return [replace(each, offset=queue_range(self._store, topic, each.queue_id)[0]) for each in new]
+        return new
 
     def _targets(
         self, group: str, topic: str, queue_id: QueueId | None, target: ResetTarget

@@ -13,7 +13,8 @@ def start_offset(
 ) -> int:
     """The group's stored offset if there is one, else the offset by ConsumerSettings.new_group_start.
 
-    Retry topics, and queues that the topic got after the group first read it, are read from their beginning.
+    Retry topics, and queues that the topic got after the group first read it or had an offset of it, are read
+    from their beginning.
     """
     queue = context.store.consume_queues.get(topic, queue_id)
     low, high = (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)

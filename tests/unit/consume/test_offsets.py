@@ -165,12 +165,31 @@ async def test_only_new_leaves_queues_with_an_offset_alone() -> None:
     for queue_id in (0, 1):
         send(bench.store, b"x", queue_id=queue_id)
     bench.store.offsets.commit("g", "orders", QueueId(0), QueueOffset(0))
-    target = ResetTarget(to_max=True)
+    one = ResetTarget(to_max=True)
+    (entry,) = await bench.keeper.reset("g", "orders", QueueId(1), one, only_new=True)
+    assert (entry.queue_id, entry.offset) == (1, 1)  # a queue that the caller names is set as it says
+    assert await bench.keeper.reset("g", "orders", QueueId(0), one, only_new=True) == []
+    assert [bench.keeper.get("g", "orders", QueueId(queue_id)) for queue_id in range(3)] == [0, 1, None]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "target", [ResetTarget(to_max=True), ResetTarget(to_min=True), ResetTarget(timestamp=EpochMs(NOW_MS))]
+)
+async def test_the_first_contact_sets_every_queue_and_later_queues_begin_at_the_beginning(
+    target: ResetTarget,
+) -> None:
+    bench = Bench()
+    first = await bench.keeper.reset("g", "orders", None, ResetTarget(to_max=True), only_new=True)
+    assert [(entry.queue_id, entry.offset) for entry in first] == [(number, 0) for number in range(4)]
+    bench.store.topics.alter("orders", queue_count=6)
+    for queue_id in (0, 4, 4, 5):
+        send(bench.store, b"x", queue_id=queue_id)
     planned = bench.keeper.preview("g", "orders", None, target, only_new=True)
-    assert [(entry.queue_id, entry.offset) for entry in planned] == [(1, 1), (2, 0), (3, 0)]
+    assert [(entry.queue_id, entry.offset) for entry in planned] == [(4, 0), (5, 0)]
     assert await bench.keeper.reset("g", "orders", None, target, only_new=True) == planned
-    assert await bench.keeper.reset("g", "orders", None, ResetTarget(to_min=True), only_new=True) == []
-    assert [bench.keeper.get("g", "orders", QueueId(queue_id)) for queue_id in range(3)] == [0, 1, 0]
+    assert await bench.keeper.reset("g", "orders", None, target, only_new=True) == []
+    assert ConsumerOffsets.load(bench.files).of("g", "orders") == [(number, 0) for number in range(6)]
 
 
 @pytest.mark.asyncio

@@ -335,6 +335,20 @@ def test_a_queue_added_later_is_read_from_its_beginning() -> None:
     assert bodies(engine.receive()) == ["x"]
 
 
+@pytest.mark.parametrize("start", ["end", "rocketmq"])
+def test_a_queue_added_before_the_first_receive_is_read_from_its_beginning_by_a_group_with_an_offset(
+    start: str,
+) -> None:
+    """Such a group was in the topic before: by a subscription that has ended, a reset, or under RocketMQ."""
+    settings = ConsumerSettings(new_group_start=start, recent_bytes_max=0)  # type: ignore[arg-type]
+    engine = Engine(settings)
+    engine.store.offsets.commit("workers", "orders", QueueId(0), QueueOffset(0))
+    engine.store.topics.alter("orders", queue_count=2)
+    for body in ("x", "y"):
+        engine.send(body, queue_id=QueueId(1))
+    assert bodies(engine.receive()) == ["x", "y"]
+
+
 def test_acknowledging_many_does_as_one_by_one(engine: Engine) -> None:
     sent(engine, 6)
     got = engine.receive()
