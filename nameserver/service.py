@@ -103,8 +103,7 @@ class RouteService(route_pb2_grpc.RouteServiceServicer):
         if not request.topic:
             raise TroveError(errors.REQUEST_ILLEGAL, "topic is missing")
         brokers = self._registry.reply([request.topic]).brokers
-        lost = () if brokers else self._registry.lost(request.topic)
-        return route_pb2.RouteReply(brokers=brokers, lost=lost)
+        return route_pb2.RouteReply(brokers=brokers, lost=self._registry.lost(request.topic))
 
     async def GetCluster(
         self, request: route_pb2.GetClusterRequest, context: ServicerContext[Any, Any]

@@ -182,7 +182,7 @@ class Connection:
         return convert.cluster_state(await self._ask("RouteService/GetCluster", request, decode))
 
     async def lost_brokers_of(self, topic: str) -> tuple[LostBroker, ...]:
-        """The lost brokers that had a topic which no broker in the routes has; waits at most
+        """The lost brokers that had the topic, as a nameserver knows them; waits at most
         `connect_timeout_ms`."""
         timeout_ms = self._options.connect_timeout_ms
         request, decode = route_pb2.GetRouteRequest(topic=topic), route_pb2.RouteReply.FromString
