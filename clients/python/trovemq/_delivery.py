@@ -43,6 +43,9 @@ class Delivery:
         in_flight: Released by a batch's bytes when the batch has ended.
         taken: Called when a batch is written and must not grow any more.
         retry_in_doubt: Whether a batch that may have been stored is sent again.
+
+    Attributes:
+        outstanding: The batches that have not ended.
     """
 
     def __init__(
@@ -59,7 +62,7 @@ class Delivery:
         self._in_flight = in_flight
         self.batch_taken = taken
         self._retry_in_doubt = retry_in_doubt
-        self._outstanding: set[Batch] = set()
+        self.outstanding: set[Batch] = set()
         self._lanes: dict[Slot, deque[Batch]] = {}  # ordered batches: the first of a lane is in flight
         self._drained: list[tuple[set[Batch], asyncio.Future[None]]] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -68,7 +71,7 @@ class Delivery:
 
     def submit(self, batch: Batch) -> None:
         """Takes charge of a batch."""
-        self._outstanding.add(batch)
+        self.outstanding.add(batch)
         if batch.ordered:
             lane = self._lanes.setdefault(batch.slot, deque())
             lane.append(batch)
@@ -78,7 +81,7 @@ class Delivery:
 
     async def drained(self) -> None:
         """Waits until every batch submitted so far has ended."""
-        waited_for = set(self._outstanding)
+        waited_for = set(self.outstanding)
         if waited_for:
             done = asyncio.get_running_loop().create_future()
             self._drained.append((waited_for, done))
@@ -119,7 +122,7 @@ class Delivery:
 
     def batch_done(self, batch: Batch) -> None:
         """Forgets the batch and submits the next one of its lane."""
-        outstanding = self._outstanding
+        outstanding = self.outstanding
         if batch not in outstanding:
             return
         outstanding.discard(batch)
@@ -202,7 +205,7 @@ class Delivery:
         except TroveError as error:
             failure = await self._pool.explained(error)
         for batch in self._asking.pop(broker.name):
-            if batch not in self._outstanding:
+            if batch not in self.outstanding:
                 continue
             if failure is None:
                 self._pool.stream(broker).submit(batch)
@@ -224,7 +227,7 @@ class Delivery:
         loop.call_later(delay, self._dispatch_if_waiting, batch)
 
     def _dispatch_if_waiting(self, batch: Batch) -> None:
-        if batch in self._outstanding:
+        if batch in self.outstanding:
             self._dispatch(batch)
 
     async def _refresh(self, batch: Batch, error: TroveError) -> None:
@@ -247,11 +250,11 @@ class Delivery:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._lanes.clear()
-        for batch in list(self._outstanding):
+        for batch in list(self.outstanding):
             self._give_up(batch, error)
 
     def _give_up(self, batch: Batch, error: TroveError) -> None:
-        if batch in self._outstanding:
+        if batch in self.outstanding:
             self.batch_taken(batch)  # or messages would join a batch that is never sent
             self.one_way_dropped += batch.one_way
             batch.fail(error)

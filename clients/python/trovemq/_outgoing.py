@@ -184,6 +184,11 @@ class Batch:
     # --- where the two kinds of batches differ --------------------------------------------------------
 
     @property
+    def count(self) -> int:
+        """Number of messages; those whose callers were cancelled do not count."""
+        raise NotImplementedError
+
+    @property
     def unique_keys(self) -> UniqueKeys:
         """One unique key per record."""
         raise NotImplementedError
@@ -242,6 +247,11 @@ class SingleMessages(Batch):
         self.size += size
         if not block:
             self._bare += 1
+
+    @property
+    def count(self) -> int:
+        waiters = (message[4] for message in self._messages)
+        return sum(waiter is None or not waiter.cancelled() for waiter in waiters)
 
     @property
     def unique_keys(self) -> list[str]:
@@ -357,7 +367,6 @@ class ColumnBatch(Batch):
 
     @property
     def count(self) -> int:
-        """Number of messages."""
         return len(self._columns.bodies)
 
     @property

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import signal
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Self
-from weakref import WeakSet
+from typing import TYPE_CHECKING, Any, Final
 
 from trovemq._arguments import (
     check_amount,
@@ -23,8 +20,8 @@ from trovemq._arguments import (
     check_texts,
     check_type,
 )
+from trovemq._closing import Closing
 from trovemq._connections import ConnectionPool
-from trovemq._lookups import Lookups
 from trovemq._servers import parse_server
 from trovemq.options import ClientOptions
 from trovemq_proto import errors
@@ -134,19 +131,12 @@ class Connecting:
         await self._client.close()
 
 
-class Client(Lookups):
+class Client(Closing):
     """A connected client, created by `connect`. It belongs to the event loop in which it was created.
 
     Attributes:
         admin: Topics, group offsets, statistics.
     """
-
-    def __init__(self, pool: ConnectionPool) -> None:
-        super().__init__(pool)
-        self._producers: OrderedDict[str, Producer] = OrderedDict()  # the producers of `send`
-        self._last_producer: Producer | None = None  # the one used last
-        self._all_producers: WeakSet[Producer] = WeakSet()
-        self._subscriptions: set[Subscription] = set()  # open subscriptions
 
     @cached_property
     def admin(self) -> Admin:
@@ -154,24 +144,6 @@ class Client(Lookups):
         from trovemq.admin import Admin  # not imported for look-ups and sends
 
         return Admin(self._pool)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Closes subscriptions, flushes `send` and `send_oneway`, aborts other producers' unsent batches, and
-        disconnects."""
-        try:
-            await asyncio.gather(*(subscription.close() for subscription in list(self._subscriptions)))
-            for producer in list(self._producers.values()):
-                await producer.close()
-        finally:
-            for producer in list(self._all_producers):
-                await producer.abort()
-            await self._pool.close()
 
     # --- sending --------------------------------------------------------------------------------------
 

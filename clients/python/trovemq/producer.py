@@ -33,6 +33,7 @@ from trovemq._routes import Slot
 from trovemq._sequences import OVERHEAD as NUMBER_OVERHEAD
 from trovemq._sequences import SequenceAssigner
 from trovemq._slots import SlotChooser
+from trovemq._unacknowledged import Unacknowledged
 from trovemq.faults import Faults
 from trovemq.fetched import Buffer
 from trovemq.receipts import BatchReceipt, PartialBatchError, SendReceipt
@@ -56,7 +57,7 @@ the key and nothing else is given), its queue (None: any), whether it keeps an o
 _OpenKey = tuple[Slot | None, bool, bool]  # slot (None: any), ordered, one-way
 
 
-class Producer:
+class Producer(Unacknowledged):
     """Sends messages of one topic; created by `Client.producer`, used as an async context manager.
 
     Leaving the context flushes, also after an exception; `abort` drops unsent messages instead. All methods
@@ -94,6 +95,7 @@ class Producer:
         self._tracing = pool.options.tracing
         self._checker = checker
         self._known_delayed_sender: DelayedSender | None = None
+        self._watch()
 
     # --- single messages ------------------------------------------------------------------------------
 
@@ -364,6 +366,11 @@ class Producer:
     def in_flight_bytes(self) -> int:
         """Bytes that are sent or waiting, and not yet acknowledged."""
         return self._in_flight.used
+
+    @property
+    def in_flight_count(self) -> int:
+        """Messages that are sent or waiting, and not yet acknowledged; without delayed ones."""
+        return sum(batch.count for batch in self._delivery.outstanding.union(self._open.values()))
 
     @property
     def one_way_dropped(self) -> int:

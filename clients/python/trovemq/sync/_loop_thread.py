@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import atexit
 import os
+import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Final, TypeVar
-from weakref import WeakSet
 
+from trovemq._unacknowledged import report_all
 from trovemq.client import Client
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -32,14 +33,24 @@ class LoopThread:
     def __init__(self) -> None:
         self._process_id = os.getpid()
         self._loop = asyncio.new_event_loop()
-        self._clients: WeakSet[Client] = WeakSet()  # clients to close at the end
+        self._clients: set[Client] = set()  # those that are open
         self._thread = threading.Thread(target=self._loop.run_forever, name="trovemq", daemon=True)
         self._thread.start()
         atexit.register(self._close)
+        if (multiprocessing := sys.modules.get("multiprocessing")) and multiprocessing.parent_process():
+            # Its processes end without atexit, and their other threads later than this.
+            from multiprocessing.util import Finalize
+
+            Finalize(None, self._flush_and_report, exitpriority=0)
 
     def add(self, client: Client) -> None:
-        """Closes the client when the process ends, unless that was done before."""
+        """Closes the client when the process ends, unless that is done before."""
         self._clients.add(client)
+
+    def close(self, client: Client) -> None:
+        """Flushes the client's producers for a limited time, and closes it."""
+        self.run(client._close_flushed())
+        self._clients.discard(client)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of the coroutine. An exception in the waiting thread (Ctrl-C) cancels it.
@@ -102,12 +113,26 @@ class LoopThread:
             text = "a synchronous client cannot be called in its own event loop: use the asyncio client there"
             raise TroveError(errors.REQUEST_ILLEGAL, text)
 
+    def _flush(self) -> None:
+        """Waits until all messages are acknowledged, for a limited time."""
+
+        async def flush_clients() -> None:
+            await asyncio.gather(*(client._flush() for client in list(self._clients)))
+
+        if self._process_id == os.getpid() and not self._loop.is_closed():
+            self.run(flush_clients())
+
+    def _flush_and_report(self) -> None:
+        self._flush()
+        report_all()
+
     def _close(self) -> None:
-        if self._process_id != os.getpid():
+        if self._process_id != os.getpid() or self._loop.is_closed():
             return
 
         async def close_clients() -> None:
-            await asyncio.gather(*(client.close() for client in self._clients), return_exceptions=True)
+            closing = (client._close_flushed(in_time=True) for client in list(self._clients))
+            await asyncio.gather(*closing, return_exceptions=True)
 
         with suppress(TimeoutError):
             self.start(close_clients()).result(EXIT_SECONDS_MAX)

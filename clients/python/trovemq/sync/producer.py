@@ -107,6 +107,11 @@ class Producer(Waiting[aio.Producer]):
         return self._inner.in_flight_bytes
 
     @property
+    def in_flight_count(self) -> int:
+        """Messages that are sent or waiting, and not yet acknowledged; without delayed ones."""
+        return self._thread.call(lambda: self._inner.in_flight_count)
+
+    @property
     def one_way_dropped(self) -> int:
         """Frames of one-way messages that this client could not write."""
         return self._inner.one_way_dropped
