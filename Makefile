@@ -142,7 +142,7 @@ test-pythons: setup ## The fast tests on each Python from 3.11 to 3.14 of this m
 
 .PHONY: soak
 soak: setup ## Every trial of durability, all flights, each Python; about an hour; writes docs/soak.md
-	@SOAK=1 WHOLE=1 $(PYTEST) --timeout 3600 tests/durability tests/integration tests/unit
+	@SOAK=1 WHOLE=1 $(PYTEST) --timeout 3600 tests/durability tests/integration tests/unit tests/world
 	@$(MAKE) test-pythons
 
 .PHONY: soak-rpc
