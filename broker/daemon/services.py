@@ -280,7 +280,7 @@ def failures_that_end(what: str) -> Iterator[None]:
         with storage_errors(what, errors.STORE_FAILED):
             yield
     except TroveError as error:
-        if error.spec is not errors.UNKNOWN_ERROR:
+        if error.spec not in (errors.UNKNOWN_ERROR, errors.RESOURCES_SCARCE):
             raise
         raise TroveError(errors.STORE_FAILED, error.message) from error
 

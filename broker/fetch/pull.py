@@ -34,7 +34,7 @@ from trovemq_proto.records.fields import read_fields
 from trovemq_proto.records.layout import QUEUE_OFFSET_AT, SCHEDULE_TOPIC
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import BLANK_UNIT_SIZE, find_queue
-from trovemq_store.files.files import StorageError
+from trovemq_store.files.files import StorageError, UnreadableError
 from trovemq_store.index.consume_queue import ConsumeQueue, Unit
 
 UNITS_MAX: Final = 8_192  # units that one pull examines; bounds the work of a tag filter
@@ -125,7 +125,9 @@ class Puller:
                 return few
         try:
             units = _readable_units(queue, request.offset, count)
-        except StorageError:  # not even the first unit can be read: the message exists, and cannot be found
+        except (
+            UnreadableError
+        ):  # not even the first unit can be read: the message exists, and cannot be found
             following = QueueOffset(request.offset + 1)
             return PullResult([], 0, 0, following, low, high, damaged_offsets=(request.offset,))
         sizes = units["size"].astype(np.int64)
@@ -241,7 +243,7 @@ def _readable_units(queue: ConsumeQueue, offset: QueueOffset, count: int) -> NDA
     while True:
         try:
             return queue.units(offset, count)
-        except StorageError:
+        except UnreadableError:
             if count == 1:
                 raise
             count //= 2

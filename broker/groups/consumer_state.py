@@ -34,8 +34,10 @@ from trovemq_store.events.codec import EventKind
 from trovemq_store.events.event_log import EventLog
 from trovemq_store.events.snapshot import SnapshotFile
 from trovemq_store.files.fault_points import fault_point
-from trovemq_store.files.files import FileSystem
+from trovemq_store.files.files import FileSystem, ScarceError
 from trovemq_store.topics.subscription_groups import SubscriptionGroups
+
+_SYSTEM_TOPICS: Final = frozenset((WHEEL_TOPIC, SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC))
 
 SNAPSHOT_PATH: Final = "trovemq/consumers.snapshot"
 SNAPSHOT_EVENTS_MIN: Final = 20_000
@@ -93,6 +95,7 @@ class ConsumerState:
         self._files = files
         self._file = SnapshotFile(files, SNAPSHOT_PATH, ConsumerSnapshot)
         self._saved_events = 0
+        self._unread: set[str] = set()  # system topics with new messages that could not be read
         self._snapshot_wanted = False
         self.saved_log_end = 0
         """The end of the log when the saved snapshot was made: below it a start needs pending records
@@ -165,12 +168,25 @@ class ConsumerState:
 
     # --- snapshots and new messages -----------------------------------------------------------------
     def on_messages_available(self, queues: Iterable[tuple[str, QueueId]]) -> None:
-        """Reads new visible messages of those queues that belong to system topics."""
-        topics = {topic for topic, _ in queues}
-        if WHEEL_TOPIC in topics or SCHEDULE_TOPIC in topics:
-            self.timers.catch_up()
-        if HALF_TOPIC in topics or OP_TOPIC in topics:
-            self.transactions.catch_up()
+        """Reads new visible messages of those queues that belong to system topics. Where nothing is free to
+        read with, they are read at a later call."""
+        topics = self._unread | {topic for topic, _ in queues if topic in _SYSTEM_TOPICS}
+        if not topics:
+            return
+        self._unread = topics
+        try:
+            if WHEEL_TOPIC in topics or SCHEDULE_TOPIC in topics:
+                self.timers.catch_up()
+            if HALF_TOPIC in topics or OP_TOPIC in topics:
+                self.transactions.catch_up()
+        except ScarceError:
+            return
+        self._unread = set()
+
+    def read_unread(self) -> None:
+        """Reads the messages that on_messages_available() could not read; to be called now and then."""
+        if self._unread:
+            self.on_messages_available(())
 
     def begin_snapshot(self, now_ms: EpochMs, *, always: bool = False) -> SnapshotWork | None:
         """Captures the present state; None if little happened since the last snapshot. TroveError as an

@@ -19,6 +19,7 @@ from trovemq_proto.records import parse_properties
 from trovemq_proto.records.fields import read_fields
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import readable_units
+from trovemq_store.files.files import ScarceError
 
 UNITS_MAX: Final = 8_192
 RECORDS_MAX: Final = 64
@@ -41,6 +42,15 @@ class NewMessages:
 
     def takers(
         self, group: str, topic: str, queue_id: QueueId, seen: int, filters: Sequence[Filter]
+    ) -> Found:
+        """As _match(); all of them where nothing is free to read with."""
+        try:
+            return self._match(group, topic, queue_id, filters, seen)
+        except ScarceError:
+            return Found(list(filters), seen)
+
+    def _match(
+        self, group: str, topic: str, queue_id: QueueId, filters: Sequence[Filter], seen: int
     ) -> Found:
         """Those of `filters` that match a message from `seen` on that is new to the group."""
         queue = self._store.consume_queues.get(topic, queue_id)
@@ -72,6 +82,8 @@ class NewMessages:
     def _properties_at(self, physical_offset: PhysicalOffset) -> dict[str, str]:
         try:
             record = self._store.record_at(physical_offset)
+        except ScarceError:
+            raise
         except TroveError:
             return {}
         fields = read_fields(record, 0, len(record)) if record is not None else None

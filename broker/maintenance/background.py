@@ -41,7 +41,7 @@ async def persist_offsets(keeper: OffsetKeeper, interval_ms: int) -> None:
         try:
             await keeper.persist()
         except TroveError as error:
-            if error.spec not in (errors.DISK_FULL, errors.FLUSH_DISK_TIMEOUT, errors.UNKNOWN_ERROR):
+            if not error.retriable and error.spec not in (errors.FLUSH_DISK_TIMEOUT, errors.UNKNOWN_ERROR):
                 raise
             get_logger().warning("store.offsets_not_saved", reason=error.message)
 

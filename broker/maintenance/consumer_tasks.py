@@ -95,6 +95,7 @@ async def flush_events_and_renew_leases(
         if lease_time.pause_count > pauses:
             pauses = lease_time.pause_count
             get_logger().warning("broker.stood_still", times=pauses, longest_ms=lease_time.paused_ms)
+        model.read_unread()
         log_copy_failures(model)
         if now_ms >= renew_at_ms or now_ms < renew_at_ms - RENEW_INTERVAL_MS or model.delivery.is_releasing:
             while model.delivery.renew(now_ms, is_alive):

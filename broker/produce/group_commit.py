@@ -346,7 +346,7 @@ class GroupCommit:
                 raise failure
             grown = self._store.finish_flush(self._work)
         except StorageError as error:
-            if error.no_descriptor:  # for the sync of a directory: nothing is lost
+            if error.scarce:  # a directory could not be opened for its sync: nothing is lost
                 self._loop.call_later(RETRY_PAUSE_S, self._repeat)
                 return False
             self.fail(error)

@@ -13,7 +13,7 @@ from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueOffset
 from trovemq_proto.records.check import RecordState, crc_matches
 from trovemq_proto.records.fields import RecordFields, read_fields
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.files.files import StorageError
+from trovemq_store.files.files import ScarceError, StorageError
 
 NOTES_MAX: Final = 8
 WORK_OF_CANDIDATE: Final = 30
@@ -55,6 +55,8 @@ class Found:
         self.work.charge(WORK_OF_CANDIDATE)
         try:
             found = self._answer_at(physical_offset)
+        except ScarceError:
+            raise
         except (StorageError, TroveError):  # it cannot be read
             self._note_damage(physical_offset)
             return True

@@ -508,6 +508,12 @@ ACCESS_DENIED = _add(
     "The user may not do this.",
     "See why: trovemq acl test USER ACTION RESOURCE; a super user changes it: trovemq acl allow.",
 )  # fmt: skip
+RESOURCES_SCARCE = _add(
+    "RESOURCES_SCARCE", 509, "RESOURCE_EXHAUSTED", True,
+    "The broker had no descriptor, map or memory free to read or open a file; nothing is damaged.",
+    "Try again; if it stays, close idle connections, or raise the broker's limit of open files (LimitNOFILE, ulimit -n)"
+    " or vm.max_map_count.",
+)  # fmt: skip
 
 ERRORS: Final[tuple[ErrorSpec, ...]] = tuple(_table.by_symbol.values())
 

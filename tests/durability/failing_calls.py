@@ -36,6 +36,7 @@ ALLOWED: Final = {
     errors.CREATE_MAPPED_FILE_FAILED,
     errors.STORE_FAILED,
     errors.UNKNOWN_ERROR,
+    errors.RESOURCES_SCARCE,
     errors.RECORD_DAMAGED,
     errors.TOPIC_NOT_FOUND,  # its making was refused
     errors.QUEUE_NOT_FOUND,

@@ -239,7 +239,7 @@ FAULTS = (
     Planted(
         "A message on a bad sector of a queue's file made every receive of its group fail",
         "store/trovemq_store/engine/queues.py",
-        "    except StorageError:\n        if count == 1:",
+        "    except UnreadableError:\n        if count == 1:",
         "    except ZeroDivisionError:\n        if count == 1:",
         (
             "tests/unit/delivery/test_unreadable.py::test_an_unreadable_part_of_a_queue_made_every_receive_fail",
@@ -510,6 +510,16 @@ FAULTS = (
         "            if True:",
         (
             "tests/unit/daemon/test_projection_flushes.py::test_a_topic_made_again_since_the_sync_made_all_queues_again",
+        ),
+    ),
+    Planted(
+        "While the broker had no free descriptor, map or memory, a group passed acknowledged messages for"
+        " good, and look-ups did not find them: the log counted as damaged",
+        "store/trovemq_store/files/files.py",
+        "        kind = ScarceError if error_number in SCARCE_NUMBERS else UnreadableError",
+        "        kind = UnreadableError",
+        (
+            "tests/durability/test_scarce_reads.py::test_reads_that_lacked_a_descriptor_counted_as_bad_sectors",
         ),
     ),
 )

@@ -58,7 +58,7 @@ from trovemq_store.engine.record_writer import RecordWriter
 from trovemq_store.events.codec import Event, EventKind
 from trovemq_store.events.event_log import EventLog
 from trovemq_store.events.receipt_handle import SourceKind
-from trovemq_store.files.files import FileSystem
+from trovemq_store.files.files import FileSystem, ScarceError
 from trovemq_store.index.consume_queues import ConsumeQueues
 from trovemq_store.topics.subscription_groups import SubscriptionGroups
 
@@ -142,9 +142,13 @@ class Delivery(SettlingTogether):
         empty = wants_all and not _may_have_some(pair, self.context.store.consume_queues)
         for state in () if empty else self._in_turn(pair, request):
             if state.order is not None and not by_priority:
-                receive_in_log_order(self.context, state, request.now_ms)
-                if orderly:
-                    self.group_topics.fill_keys(pair)
+                try:
+                    receive_in_log_order(self.context, state, request.now_ms)
+                    if orderly:
+                        self.group_topics.fill_keys(pair)
+                except ScarceError as error:
+                    batch.failure = error
+                    break
             if orderly:
                 OrderlyReceiver(self.context, pair, state, batch).take()
             elif by_priority and state.kind is SourceKind.TOPIC:
@@ -153,6 +157,8 @@ class Delivery(SettlingTogether):
                 QueueReceiver(self.context, pair, state, batch).take()
             if batch.full:
                 break
+        if batch.failure is not None and not batch.delivered:
+            raise batch.failure
         units = RECEIVE_UNITS_MAX - batch.units_left
         self.last_reads = RECEIVE_READS_MAX - batch.reads_left + units // UNITS_OF_READ
         next_ms = pair.leases.earliest_ms()

@@ -56,11 +56,11 @@ class ExhaustedMessages:
             if self._reads_left <= 0:
                 pair.exhausted.appendleft((state, lease))
                 return
-            record = self._context.record_of(state, offset)
-            if record is None:
-                continue  # the next receive counts it as damaged
-            self._reads_left -= reads_of_copy(record)
             try:
+                record = self._context.record_of(state, offset)
+                if record is None:
+                    continue  # the next receive counts it as damaged
+                self._reads_left -= reads_of_copy(record)
                 copy_to_dead_letters(self._context, pair, record, lease.attempt, now_ms)
             except TroveError:
                 self._context.dead_letter_failures += 1

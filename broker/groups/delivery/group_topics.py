@@ -151,6 +151,7 @@ class GroupTopicTable:
     # --- keys -------------------------------------------------------------------------------------------
     def fill_keys(self, pair: GroupTopic) -> None:
         """Reads the message groups of the pending messages from the records."""
+        pair.keyed = False  # if a read fails, until it is tried again
         for state in pair.queues:
             state.open.loosen_all()
             for offset in state.outstanding_offsets():

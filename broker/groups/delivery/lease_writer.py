@@ -24,6 +24,7 @@ from trovemq_proto.positions import EpochMs, QueueOffset
 from trovemq_proto.records import parse_properties
 from trovemq_store.events.codec import Event, EventKind
 from trovemq_store.events.receipt_handle import encode_receipt, handle_head
+from trovemq_store.files.files import ScarceError
 
 PROPERTY_BYTES_OF_READ: Final = 128
 READS_OF_AGAIN: Final = 2
@@ -37,6 +38,7 @@ class Batch:
         "_wanted_first",
         "dead_letters_refused",
         "delivered",
+        "failure",
         "reads_left",
         "request",
         "space",
@@ -60,10 +62,12 @@ class Batch:
         """A copy to the dead-letter topic was refused: it is not tried again for each other one."""
         self.unfinished = False
         """Whether it stopped before the end of a queue, so that there may be more messages."""
+        self.failure: ScarceError | None = None
+        """Why it stopped at a message that it could not read: nothing is known of that one, and it stays."""
 
     @property
     def full(self) -> bool:
-        return self.wanted <= 0 or (self.space <= 0 and self.has_some)
+        return self.failure is not None or self.wanted <= 0 or (self.space <= 0 and self.has_some)
 
     def passes(self, record: memoryview) -> bool:
         """Whether the request's filter takes the record. Large properties count as several reads, so that a

@@ -19,6 +19,7 @@ from broker.groups.delivery.records import properties_of
 from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_proto.records.layout import PROPERTY_SHARDING_KEY
 from trovemq_store.engine.queues import BLANK_UNIT_SIZE, readable_units
+from trovemq_store.files.files import ScarceError
 
 
 def message_group_of(record: memoryview | None) -> str:
@@ -48,12 +49,16 @@ class OrderlyReceiver:
         self._blocked = {
             state.keys.get(offset, "") for offset, lease in state.open.items() if not lease.ended
         }
-        looked_at_all = self._take_outstanding()
-        state.ready.clear()  # the leases show which messages are visible again
         looked_to = None
-        if looked_at_all and not batch.full:
-            state.unblocked = self._postponed
-            looked_to = self._take_new()
+        try:
+            looked_at_all = self._take_outstanding()
+            state.ready.clear()  # the leases show which messages are visible again
+            if looked_at_all and not batch.full:
+                state.unblocked = self._postponed
+                looked_to = self._take_new()
+        except ScarceError as error:
+            batch.failure = error
+            state.unblocked = True
         self._lease_writer.finish(looked_to)
 
     def _has_new(self) -> bool:

@@ -22,6 +22,7 @@ Invariants
 
 from __future__ import annotations
 
+from array import array
 from heapq import heappush
 from itertools import chain
 from typing import Final
@@ -38,6 +39,7 @@ from trovemq_proto.positions import EpochMs, QueueOffset
 from trovemq_proto.records.priorities import PRIORITY_COUNT, PRIORITY_DEFAULT, priority_of
 from trovemq_store.engine.queues import BLANK_UNIT_SIZE, readable_units
 from trovemq_store.events.codec import Event, EventKind
+from trovemq_store.files.files import ScarceError
 
 _NONE: Final = -1
 _STEP: Final = 1 << 20
@@ -71,10 +73,19 @@ class PriorityReceiver(QueueReceiver):
 
     def take(self) -> None:
         """Delivers as many messages as the batch still needs."""
+        try:
+            self._take()
+        except ScarceError as error:
+            self._batch.failure = error
+            self._known = False
+        for priority, offset in self._set_aside:
+            self._order.came_back[priority].push(offset)
+        self._finish()
+
+    def _take(self) -> None:
         batch, state = self._batch, self._state
         if not self._sort_what_came_back():
             batch.unfinished = True  # the next call sorts further ones
-            self._finish()
             return
         if state.held:
             self._take_held()
@@ -90,9 +101,6 @@ class PriorityReceiver(QueueReceiver):
                 self._take_one(priority)
         else:
             batch.unfinished = True  # the next call reads further ones
-        for priority, offset in self._set_aside:
-            self._order.came_back[priority].push(offset)
-        self._finish()
 
     # --- the choice of a priority ---------------------------------------------------------------------
     def _choose(self) -> int:
@@ -133,16 +141,22 @@ class PriorityReceiver(QueueReceiver):
         lease = self._state.open.get(offset)
         if lease is None or not lease.ended:
             return  # settled, or delivered again since
-        if not self._offer(offset, lease.attempt + 1):
+        try:
+            taken = self._offer(offset, lease.attempt + 1)
+        except ScarceError:
+            self._set_aside.append((priority, offset))
+            raise
+        if not taken:
             self._set_aside.append((priority, offset))
 
     def _take_new_one(self, priority: int, offset: int) -> None:
+        known = offset in self._state.open or offset in self._state.held  # its PASSED event was lost
+        record = None if known else self._new_record(offset)
+        following = self._next_offset(priority, max(offset + 1, self._order.waiting_from))
+        # All that may fail is read: from here on the message is delivered, or dropped.
         self._order.cursors[priority] = offset + 1
         self._passed += 1
-        self._find_new(priority)
-        if offset in self._state.open or offset in self._state.held:
-            return  # its PASSED event was lost
-        record = self._new_record(offset)
+        self._new[priority] = following
         if record is not None and self._batch.passes(record):
             self._new_left -= 1
             self.lease_writer.give(offset, 1, record)
@@ -163,23 +177,27 @@ class PriorityReceiver(QueueReceiver):
         return record
 
     def _find_new(self, priority: int) -> None:
+        self._new[priority] = self._next_offset(priority, self._order.next_from(priority))
+
+    def _next_offset(self, priority: int, begin: int) -> int:
         state = self._state
-        begin = self._order.next_from(priority)
         found = self._places.next_offset(state.topic, state.queue_id, priority, begin)
-        self._new[priority] = _NONE if found is None else found
+        return _NONE if found is None else found
 
     def _sort_what_came_back(self) -> bool:
         """Finds the priorities of returned messages. False if there are too many for one receive."""
         state, order = self._state, self._order
         for _ in range(SORTED_MAX):
-            if state.ready:
-                offset = state.ready.pop()
-            elif order.ended:
-                offset = order.ended.pop()
-            else:
+            source: list[int] | array[int] = state.ready or order.ended
+            if not source:
                 return True
+            offset = source.pop()
             if state.open.has_ended(offset):
-                record = self._context.record_of(state, offset)
+                try:
+                    record = self._context.record_of(state, offset)
+                except ScarceError:
+                    source.append(offset)
+                    raise
                 priority = PRIORITY_DEFAULT if record is None else priority_of(properties_of(record))
                 order.came_back[priority].push(offset)
         return not state.ready and not order.ended

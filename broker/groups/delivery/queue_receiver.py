@@ -25,7 +25,7 @@ from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_store.engine.queues import BLANK_UNIT_SIZE, readable_units
 from trovemq_store.events.receipt_handle import SourceKind
 from trovemq_store.events.sources import RETRY_TOPIC_PROPERTY
-from trovemq_store.files.files import StorageError
+from trovemq_store.files.files import ScarceError, StorageError
 from trovemq_store.index.consume_queue import ConsumeQueue, Unit
 
 UNITS_STEP: Final = 512
@@ -49,10 +49,13 @@ class QueueReceiver:
         looked_to = None
         if state.open.packed.count:
             state.make_ready(self._batch.wanted)
-        if state.ready or state.held:
-            self._take_again()
-        if not self._batch.full and len(state.open) < self._context.settings.in_flight_max:
-            looked_to = self._take_new()
+        try:
+            if state.ready or state.held:
+                self._take_again()
+            if not self._batch.full and len(state.open) < self._context.settings.in_flight_max:
+                looked_to = self._take_new()
+        except ScarceError as error:
+            self._batch.failure = error
         self.lease_writer.finish(looked_to)
 
     # --- returned messages ----------------------------------------------------------------------------
@@ -65,13 +68,16 @@ class QueueReceiver:
             lease = state.open.get(offset)
             if lease is None or not lease.ended:
                 continue  # settled, or delivered again since
-            if self._is_mine(offset) and self._offer(offset, lease.attempt + 1):
-                changed = True
-            else:
-                others.append(offset)
+            try:
+                if self._is_mine(offset) and self._offer(offset, lease.attempt + 1):
+                    changed = True
+                    continue
+            except ScarceError as error:
+                self._batch.failure = error
+            others.append(offset)
         for offset in others:
             heappush(state.ready, offset)
-        if state.held:
+        if state.held and self._batch.failure is None:
             self._take_held()
 
     def _take_held(self) -> None:

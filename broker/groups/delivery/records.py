@@ -27,7 +27,7 @@ from trovemq_proto.records.layout import (
 )
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import BLANK_UNIT_SIZE
-from trovemq_store.files.files import StorageError
+from trovemq_store.files.files import ScarceError, StorageError
 from trovemq_store.index.consume_queue import Unit
 
 FEW: Final = 32
@@ -122,6 +122,8 @@ class RecordReader:
         """The record that begins at that offset, checked completely."""
         try:
             return self._store.record_at(physical_offset)
+        except ScarceError:
+            raise
         except TroveError:
             return None
 

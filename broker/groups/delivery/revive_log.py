@@ -26,6 +26,7 @@ from trovemq_proto.records.check import is_plausible_topic
 from trovemq_proto.records.layout import PROPERTY_REAL_TOPIC
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import BLANK_UNIT_SIZE, UNITS_STEP
+from trovemq_store.files.files import ScarceError
 from trovemq_store.topics.names import RETRY_PREFIX
 
 REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
@@ -157,6 +158,8 @@ def _tagged(store: MessageStore, topic: str, queue_id: QueueId, begin: int) -> I
                 continue
             try:
                 record = store.record_at(physical_offset)
+            except ScarceError:
+                raise
             except TroveError:
                 continue  # damaged: reported by recovery
             if record is not None:

@@ -21,7 +21,7 @@ from trovemq_proto.positions import PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records.layout import SCHEDULE_TOPIC
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import BLANK_UNIT_SIZE, UNITS_STEP, readable_units
-from trovemq_store.files.files import StorageError
+from trovemq_store.files.files import ScarceError, UnreadableError
 from trovemq_store.index.consume_queue import ConsumeQueue
 
 WHEEL_SOURCE: Final = 0
@@ -70,7 +70,7 @@ class Sources:
             return None
         try:
             unit = queue.unit(QueueOffset(offset))
-        except StorageError:
+        except UnreadableError:
             self._store.damage.met_unit(queue.topic, queue.queue_id, QueueOffset(offset))
             return None
         return None if unit[1] == BLANK_UNIT_SIZE else unit
@@ -101,6 +101,8 @@ class Sources:
         unit = self.unit(source, offset)
         try:
             record = self._store.record_at(unit[0], check=False) if unit is not None else None
+        except ScarceError:
+            raise
         except TroveError:
             return None
         if unit is None or record is None:
@@ -111,6 +113,8 @@ class Sources:
         """The delayed message in the record at that offset; None also if it is not one."""
         try:
             record = self._store.record_at(physical_offset, check=False)
+        except ScarceError:
+            raise
         except TroveError:
             return None
         if record is None:

@@ -50,7 +50,7 @@ from trovemq_store.engine.record_writer import NewRecord, RecordWriter
 from trovemq_store.events.codec import Event, EventKind
 from trovemq_store.events.event_log import EventLog
 from trovemq_store.files.fault_points import fault_point
-from trovemq_store.files.files import FileSystem
+from trovemq_store.files.files import FileSystem, ScarceError
 
 __all__ = ["SCHEDULE_TOPIC", "WHEEL_TOPIC", "PendingTimer", "Timers", "TimersState", "delayed_record"]
 
@@ -200,7 +200,11 @@ class Timers:
         if not len(rows):
             return 0
         table = self._table
-        turn = deliver(self._store, self._writer, table.sources, table.topics, rows, now_ms)
+        try:
+            turn = deliver(self._store, self._writer, table.sources, table.topics, rows, now_ms)
+        except ScarceError:  # nothing was appended
+            table.calendar.put_back(rows)
+            raise
         ended = np.zeros(len(rows), np.bool_)
         ended[turn.ended] = True
         self._table.calendar.put_back(rows[~ended])

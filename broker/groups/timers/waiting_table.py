@@ -68,6 +68,7 @@ class WaitingTable:
                 units = readable_units(queue, QueueOffset(offset), UNITS_STEP)
                 self._read(source, offset, units)
                 offset += len(units)
+                self.positions[source] = offset
             self.positions[source] = offset
 
     def read_again(self, source: int, offsets: Sequence[int]) -> None:
@@ -79,7 +80,7 @@ class WaitingTable:
             self._read(source, offset, readable_units(queue, QueueOffset(offset), 1))
 
     def _read(self, source: int, first_offset: int, units: Rows) -> None:
-        rows: list[_Row] = []
+        found: list[tuple[int, Waiting]] = []
         for offset, (physical_offset, size, tags_code) in enumerate(units.tolist(), first_offset):
             if size == BLANK_UNIT_SIZE:
                 continue
@@ -87,8 +88,10 @@ class WaitingTable:
                 self._damage.met_unit(*queue_of(source), QueueOffset(offset))
                 continue
             waiting = self.sources.waiting_at(source, physical_offset, tags_code)
-            if waiting is None:
-                continue
+            if waiting is not None:
+                found.append((offset, waiting))
+        rows: list[_Row] = []
+        for offset, waiting in found:  # all of them are read: units that are read again add none twice
             if waiting.deleted_unique_key or waiting.roll_times:
                 self._add(rows)
                 rows = []

@@ -51,6 +51,7 @@ from trovemq_store.engine.record_writer import NewRecord, RecordWriter
 from trovemq_store.events.codec import Event, EventKind
 from trovemq_store.events.event_log import EventLog
 from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import ScarceError
 
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 CHECKS_PER_TURN_MAX: Final = 256
@@ -264,6 +265,13 @@ class Transactions:
         return asked
 
     def _check(self, half: HalfMessage, now_ms: EpochMs) -> OpenTransaction | None:
+        try:
+            message = real_message(self._message(half))
+        except ScarceError:  # asked after the next interval, and not counted
+            self._open.count_check(half, half.checks, now_ms)
+            return None
+        except TroveError:
+            message = None  # damaged: its producer cannot be asked, it can only be given up
         self._open.count_check(half, half.checks + 1, now_ms)
         self._events.add(
             Event(
@@ -275,15 +283,16 @@ class Transactions:
                 attempt=half.checks,
             )
         )
-        try:
-            message = real_message(self._message(half))
-        except TroveError:
-            return None  # damaged: its producer cannot be asked, it can only be given up
+        if message is None:
+            return None
         return OpenTransaction(half.topic, half.transaction_id, half.client_id, message)
 
     def _give_up(self, half: HalfMessage, now_ms: EpochMs) -> None:
         try:
             message = self._message(half)
+        except ScarceError:  # tried again after the next interval
+            self._open.count_check(half, half.checks, now_ms)
+            return
         except TroveError:
             self._end([half], now_ms)  # damaged: there is nothing to move
             self.given_up_count += 1
@@ -339,7 +348,7 @@ class Transactions:
 
     def _read_halves(self, ops: list[_Op]) -> list[HalfMessage]:
         """Reads new halves. Returns those that a later one replaced."""
-        replaced: list[HalfMessage] = []
+        found: list[HalfMessage] = []
         op_offset = self._op_next
         waiting = deque(ops)
         halves = messages_from(self._store, HALF_TOPIC, TRANSACTION_QUEUE_ID, self._half_next)
@@ -347,9 +356,11 @@ class Transactions:
             while waiting and waiting[0].physical_offset < message.physical_offset:
                 op_offset = QueueOffset(waiting.popleft().offset + 1)
             half = read_half(message, offset, op_offset)
-            if half is None:
-                continue
-            checks, checked_ms = self._checks.pop(offset, (0, 0))
+            if half is not None:
+                found.append(half)
+        replaced: list[HalfMessage] = []
+        for half in found:  # all of them are read: a read that is tried again adds none twice
+            checks, checked_ms = self._checks.pop(half.offset, (0, 0))
             if checks > half.checks:
                 half.checks, half.checked_ms = checks, checked_ms
             before = self._open.add(half)
@@ -456,6 +467,8 @@ class Transactions:
     def _carry(self, half: HalfMessage, now_ms: EpochMs) -> None:
         try:
             message = self._message(half)
+        except ScarceError:
+            raise
         except TroveError:
             self._end([half], now_ms)  # damaged: there is nothing to copy
             return

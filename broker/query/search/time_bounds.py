@@ -14,6 +14,7 @@ from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.fields import read_fields, store_timestamp
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.reading import CLOCK_STEP_MAX_MS
+from trovemq_store.files.files import ScarceError
 from trovemq_store.files.trees import TreeReader
 from trovemq_store.index.trees.layout import LOCATION, OFFSET
 
@@ -57,6 +58,8 @@ def _first_at(
     at = OFFSET.unpack(found[0])[0]
     try:
         record = store.record_at(at)
+    except ScarceError:
+        raise
     except TroveError:
         return at, None
     fields = read_fields(record, 0, len(record)) if record is not None else None

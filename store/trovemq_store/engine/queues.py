@@ -17,7 +17,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QUEUE_ORIGIN, QueueId, QueueOffset
 from trovemq_proto.records import Message, decode_stored
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.files.files import StorageError
+from trovemq_store.files.files import ScarceError, UnreadableError
 from trovemq_store.index.consume_queue import UNIT_DTYPE, ConsumeQueue
 from trovemq_store.topics.topics import TopicConfig
 
@@ -75,7 +75,7 @@ def readable_units(queue: ConsumeQueue, offset: QueueOffset, count: int) -> NDAr
     count = min(count, queue.max_offset - offset)
     try:
         return queue.units(offset, count)
-    except StorageError:
+    except UnreadableError:
         if count == 1:
             return np.array([(-1, UNREADABLE_UNIT_SIZE, 0)], UNIT_DTYPE)
         half = count // 2
@@ -109,6 +109,8 @@ def messages_from(
             try:
                 record = store.record_at(physical_offset)
                 message = None if record is None else decode_stored(record)
+            except ScarceError:
+                raise
             except TroveError:
                 continue  # damaged: reported by recovery and scrub
             if message is not None:

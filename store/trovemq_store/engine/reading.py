@@ -15,7 +15,7 @@ from trovemq_proto.positions import EpochMs, PhysicalOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.check import RecordState, check_record
 from trovemq_proto.records.layout import RECORD_SIZE_MIN
-from trovemq_store.files.files import StorageError
+from trovemq_store.files.files import UnreadableError
 from trovemq_store.index.dispatcher import Dispatcher
 from trovemq_store.log.commit_log import CommitLog
 from trovemq_store.log.damage_counts import DamageCounts
@@ -88,7 +88,7 @@ class StoreReading:
         """As read(), but bytes that the disk does not return are empty, too, and counted as damage."""
         try:
             return self._log.read(physical_offset, size)
-        except StorageError:
+        except UnreadableError:
             self.damage.met(physical_offset, size, RecordState.UNREADABLE.value)
             return memoryview(b"")
 
@@ -96,7 +96,7 @@ class StoreReading:
         """Whether the disk returns these bytes of one segment."""
         try:
             self._log.read(physical_offset, size)
-        except StorageError:
+        except UnreadableError:
             return False
         return True
 

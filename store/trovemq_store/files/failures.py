@@ -4,6 +4,7 @@
 | --- | --- |
 | a write for which there is no space | DISK_FULL |
 | a sync | STORE_FAILED: nothing is acknowledged any more |
+| a call for which no descriptor, map or memory was free | RESOURCES_SCARCE; STORE_FAILED at a start or stop |
 | any other call | `otherwise`: STORE_FAILED at a start or stop, UNKNOWN_ERROR while the store runs |
 """
 
@@ -20,6 +21,8 @@ def reported(error: StorageError, what: str, otherwise: ErrorSpec, **fields: str
     """The error to report. `what` names the operation in a few words, e.g. "the append failed"."""
     spec = errors.STORE_FAILED if error.sync_failed else otherwise
     spec = errors.DISK_FULL if error.disk_full else spec
+    if error.scarce and spec is errors.UNKNOWN_ERROR:
+        spec = errors.RESOURCES_SCARCE
     return TroveError(spec, f"{what}: {error}", **fields)
 
 

@@ -3,7 +3,8 @@
 `decide(operation, path)` is called before each call and returns the errno to fail with, or None. Operations
 have the names of the seam's methods: create, open, open_writable_map, write, scatter, sync, write_atomic,
 rename, remove, truncate, sync_directory, lock, list, read_bytes, open_trees, commit, read_trees; read means
-check_readable. With `tear` a write that fails has written its first half, as pwrite may.
+File.read and check_readable, mmap the first view of a file. With `tear` a write that fails has written its
+first half, as pwrite may.
 """
 
 from __future__ import annotations
@@ -14,7 +15,15 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from trovemq_store.files.files import Buffer, File, FileHead, FileSystem, StorageError, WritableMap
+from trovemq_store.files.files import (
+    Buffer,
+    File,
+    FileHead,
+    FileSystem,
+    StorageError,
+    WritableMap,
+    storage_error,
+)
 from trovemq_store.files.kernel_sync import SyncedByThread
 from trovemq_store.files.trees import TreeChange, TreeReader, Trees
 
@@ -41,10 +50,11 @@ def fail_always(operation: str, error_number: int, path_part: str = "") -> Decid
 
 
 class FaultyFile(SyncedByThread):
-    def __init__(self, owner: FaultyFileSystem, inner: WritableMap | File) -> None:
+    def __init__(self, owner: FaultyFileSystem, inner: WritableMap | File, *, mapped: bool = False) -> None:
         self._owner = owner
         self._inner = inner
         self._closed = False
+        self._mapped = mapped
         owner.open_count += 1
 
     @property
@@ -56,17 +66,25 @@ class FaultyFile(SyncedByThread):
         return self._inner.size
 
     def view(self) -> memoryview:
+        if not self._mapped:  # as a real file, at the first view
+            self._owner.check("mmap", self.path)
+            self._mapped = True
         return self._inner.view()
 
     def check_readable(self, begin: int, end: int) -> None:
         self._owner.check("read", self.path)
-        bad = self._owner.unreadable.get(self.path)
-        if bad is not None and bad[0] < end and begin < bad[1]:
-            raise StorageError("read", self.path, errno.EIO, "injected")
+        self.view()
+        self._check_good(begin, end)
         self._inner.check_readable(begin, end)
 
+    def _check_good(self, begin: int, end: int) -> None:
+        bad = self._owner.unreadable.get(self.path)
+        if bad is not None and bad[0] < end and begin < bad[1]:
+            raise storage_error("read", self.path, errno.EIO, "injected")
+
     def read(self, begin: int, end: int) -> bytes:
-        self.check_readable(begin, end)
+        self._owner.check("read", self.path)
+        self._check_good(begin, end)
         return self._inner.read(begin, end)
 
     def written_ranges(self, begin: int) -> Iterator[tuple[int, int]]:
@@ -137,7 +155,7 @@ class FaultyFileSystem:
         self.calls.append((operation, path))
         error_number = self.decide(operation, path)
         if error_number is not None:
-            raise StorageError(operation, path, error_number, "injected")
+            raise storage_error(operation, path, error_number, "injected")
 
     def create(self, path: str, size: int, *, preallocate: bool) -> File:
         self.check("create", path)
@@ -149,7 +167,8 @@ class FaultyFileSystem:
 
     def open_writable_map(self, path: str, size: int) -> WritableMap:
         self.check("open_writable_map", path)
-        return FaultyFile(self, self.inner.open_writable_map(path, size))
+        self.check("mmap", path)
+        return FaultyFile(self, self.inner.open_writable_map(path, size), mapped=True)
 
     def list(self, directory: str) -> Sequence[str]:
         self.check("list", directory)
@@ -193,6 +212,7 @@ class FaultyFileSystem:
         self.inner.remove_directory(path)
 
     def sync_directory(self, directory: str) -> None:
+        self.check("open", directory)
         self.check("sync_directory", directory)
         self.inner.sync_directory(directory)
 

@@ -12,6 +12,8 @@ Invariants
 - A range that `check_readable` has accepted may be read through the view: a bad sector is an error code and
   never SIGBUS.
 - A view stays valid until its file is closed *and* the view is released; closing never unmaps under a reader.
+- A read that fails says why: ScarceError if no descriptor, map or memory was free for it, and nothing is
+  known about the file; UnreadableError if the disk returns nothing, which is damage.
 
 Implementations: `RealFileSystem` (real.py), `MemoryFileSystem` (memory.py) and, for tests,
 `FaultyFileSystem` (faulty.py) around either. An open store has `GuardedFileSystem` (guarded.py) around it.
@@ -26,6 +28,8 @@ from typing import Final, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
 from trovemq_store.files.kernel_sync import KernelSync
 from trovemq_store.files.trees import Trees
 
@@ -35,6 +39,12 @@ OPEN_FILES_IN_MEMORY: Final = 256
 OPEN_FILES_MAX: Final = 16_384
 """Of one owner. Memory bounds it: see OpenFiles."""
 DISK_FULL_NUMBERS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+SCARCE_NUMBERS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
+"""No descriptor, map or memory is free for the call, but one may be a moment later."""
+READS: Final = frozenset(
+    ("open", "mmap", "read", "list", "stat", "statvfs", "read_bytes", "open_trees", "read_trees")
+)
+"""The operations that change nothing. (EAGAIN of another one may be a lock that is held.)"""
 
 
 class StorageError(Exception):
@@ -44,7 +54,8 @@ class StorageError(Exception):
         self.operation = operation
         self.path = path
         self.errno = error_number
-        super().__init__(f"{operation} {path}: {message or errno.errorcode.get(error_number, error_number)}")
+        text = f"{operation} {path}: {message or errno.errorcode.get(error_number, error_number)}"
+        Exception.__init__(self, text)
 
     @property
     def disk_full(self) -> bool:
@@ -52,14 +63,36 @@ class StorageError(Exception):
 
     @property
     def sync_failed(self) -> bool:
-        """Whether data that should be on disk may be lost, and no later sync would report it. (A directory
-        that cannot be opened for its sync does not count.)"""
-        return self.operation in ("sync", "sync_directory") and not self.no_descriptor
+        """Whether data that should be on disk may be lost, and no later sync would report it: whatever the
+        errno is. (A directory that cannot be opened for its sync has failed to open.)"""
+        return self.operation in ("sync", "sync_directory")
 
     @property
-    def no_descriptor(self) -> bool:
-        """Whether the process, or the machine, has as many open files as it may have."""
-        return self.errno in (errno.EMFILE, errno.ENFILE)
+    def scarce(self) -> bool:
+        """Whether something was missing that may be free a moment later."""
+        return self.errno in SCARCE_NUMBERS and not self.sync_failed
+
+
+class UnreadableError(StorageError):
+    """A read failed, and not for want of a descriptor, a map or memory: the file, or that part of it, is
+    damaged or missing. Only this may be remembered as damage."""
+
+
+class ScarceError(StorageError, TroveError):
+    """A read for which no descriptor, map or memory was free. Nothing is known about the file: the request is
+    answered with this error, or tried again."""
+
+    def __init__(self, operation: str, path: str, error_number: int, message: str = "") -> None:
+        StorageError.__init__(self, operation, path, error_number, message)
+        TroveError.__init__(self, errors.RESOURCES_SCARCE, str(self))
+
+
+def storage_error(operation: str, path: str, error_number: int, message: str = "") -> StorageError:
+    """The error of a failed call."""
+    kind = StorageError
+    if operation in READS:
+        kind = ScarceError if error_number in SCARCE_NUMBERS else UnreadableError
+    return kind(operation, path, error_number, message)
 
 
 class File(Protocol):

@@ -24,7 +24,7 @@ from typing import Any, Final, Self
 import lmdb
 from lmdb.verify import VerifyError, verify
 
-from trovemq_store.files.files import StorageError
+from trovemq_store.files.files import StorageError, storage_error
 from trovemq_store.files.trees import LONG_RUN, TreeChange
 
 MAP_SIZE_MIN: Final = 1 << 26
@@ -326,4 +326,4 @@ def _storage_error(operation: str, path: str, error: lmdb.Error | OSError) -> St
     number = code if isinstance(code, int) and code > 0 else errno.EINVAL
     if code == 0:
         number = errno.EBUSY  # it is open in this process
-    return StorageError(operation, path, number, str(error))
+    return storage_error(operation, path, number, str(error))

@@ -20,8 +20,8 @@ from trovemq_store.files.files import (
     Buffer,
     File,
     FileHead,
-    StorageError,
     WritableMap,
+    storage_error,
 )
 from trovemq_store.files.kernel_sync import SyncedByThread
 from trovemq_store.files.memory_trees import MemoryTrees, TreeContent
@@ -147,17 +147,17 @@ class MemoryFileSystem:
 
     def _reserve(self, path: str, size: int) -> None:
         if self.capacity is not None and self.used_bytes() + size > self.capacity:
-            raise StorageError("create", path, errno.ENOSPC)
+            raise storage_error("create", path, errno.ENOSPC)
 
     def _content(self, operation: str, path: str) -> _Content:
         content = self._files.get(checked_path(path))
         if content is None:
-            raise StorageError(operation, path, errno.ENOENT)
+            raise storage_error(operation, path, errno.ENOENT)
         return content
 
     def create(self, path: str, size: int, *, preallocate: bool) -> File:
         if checked_path(path) in self._files:
-            raise StorageError("create", path, errno.EEXIST)
+            raise storage_error("create", path, errno.EEXIST)
         self._reserve(path, size)
         content = self._files[path] = _Content(size)
         return MemoryFile(path, content)
@@ -233,7 +233,7 @@ class MemoryFileSystem:
 
     def lock(self, path: str) -> None:
         if checked_path(path) in self._locked:
-            raise StorageError("lock", path, errno.EAGAIN)
+            raise storage_error("lock", path, errno.EAGAIN)
         self._locked.add(path)
         self._files.setdefault(path, _Content(0, b"lock"))
 
@@ -258,7 +258,7 @@ class MemoryFileSystem:
     def open_trees(self, directory: str, names: Sequence[str]) -> Trees:
         content = self._files.setdefault(checked_path(f"{directory}/{DATA_NAME}"), _Content(0))
         if content.data:
-            raise StorageError("open_trees", directory, errno.EINVAL)  # a test wrote something else there
+            raise storage_error("open_trees", directory, errno.EINVAL)  # a test wrote something else there
         return MemoryTrees(content.trees, names)
 
     def modified_ms(self, path: str) -> int:

@@ -21,13 +21,13 @@ from trovemq_store.files.files import (
     Buffer,
     File,
     FileHead,
-    StorageError,
     WritableMap,
+    storage_error,
 )
 from trovemq_store.files.kernel_sync import SyncedByThread
 from trovemq_store.files.lmdb_trees import DATA_NAME, LmdbTrees, check_structure
 from trovemq_store.files.paths import checked_path
-from trovemq_store.files.real import check_readable, find, os_errors, read_head
+from trovemq_store.files.real import check_readable, find, map_file, os_errors, read_head
 from trovemq_store.files.trees import Trees
 
 # struct flock: l_type, l_whence, l_start, l_len, l_pid
@@ -35,7 +35,7 @@ _FLOCK: Final = struct.Struct("@hhqqi4x")
 
 
 def _refuse(operation: str, path: str) -> NoReturn:
-    raise StorageError(operation, path, errno.EROFS, "the store is only read here")
+    raise storage_error(operation, path, errno.EROFS, "the store is only read here")
 
 
 class ReadOnlyFile(SyncedByThread):
@@ -94,12 +94,12 @@ class ReadOnlyFileSystem:
 
     def open(self, path: str) -> File:
         if path in self.hidden:
-            raise StorageError("open", path, errno.ENOENT)
+            raise storage_error("open", path, errno.ENOENT)
         with os_errors("open", path):
             descriptor = os.open(self._absolute(path), os.O_RDONLY | os.O_CLOEXEC)
             try:
                 size = os.fstat(descriptor).st_size
-                data = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) if size else b""
+                data = map_file(descriptor, size, mmap.ACCESS_READ) if size else b""
             finally:
                 os.close(descriptor)
         return ReadOnlyFile(path, data)
@@ -207,5 +207,5 @@ class ReadOnlyFileSystem:
 
     def open_trees(self, directory: str, names: Sequence[str]) -> Trees:
         if not self.exists(f"{directory}/{DATA_NAME}"):
-            raise StorageError("open_trees", directory, errno.ENOENT)
+            raise storage_error("open_trees", directory, errno.ENOENT)
         return LmdbTrees(self._absolute(directory), directory, names, read_only=True)

@@ -12,6 +12,7 @@ import mmap
 import os
 import resource
 import stat
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -21,11 +22,13 @@ from numpy.typing import NDArray
 
 from trovemq_store.files.files import (
     OPEN_FILES_MAX,
+    SCARCE_NUMBERS,
     Buffer,
     File,
     FileHead,
     StorageError,
     WritableMap,
+    storage_error,
 )
 from trovemq_store.files.kernel_sync import KernelSync
 from trovemq_store.files.lmdb_trees import LmdbTrees, check_structure
@@ -54,7 +57,7 @@ class os_errors:  # noqa: N801 (reads as a statement; a generator would cost a s
     ) -> None:
         if isinstance(error, OSError):
             number = error.errno or errno.EIO
-            raise StorageError(self._operation, self._path, number, str(error.strerror)) from error
+            raise storage_error(self._operation, self._path, number, str(error.strerror)) from error
 
 
 def _check_space(descriptor: int, size: int) -> None:
@@ -74,7 +77,8 @@ def check_readable(mapping: mmap.mmap, path: str, begin: int, end: int) -> None:
         mapping.madvise(_POPULATE_READ, begin, end - begin)
     except OSError as error:
         if error.errno != errno.EINVAL:
-            raise StorageError("read", path, errno.EIO, str(error.strerror)) from error
+            number = error.errno if error.errno in SCARCE_NUMBERS else errno.EIO  # EFAULT, EHWPOISON
+            raise storage_error("read", path, number, str(error.strerror)) from error
 
 
 def find(absolute: str, path: str) -> os.stat_result | None:
@@ -85,7 +89,7 @@ def find(absolute: str, path: str) -> os.stat_result | None:
     except OSError as error:
         if error.errno in _MISSING:
             return None
-        raise StorageError("stat", path, error.errno or errno.EIO, str(error.strerror)) from error
+        raise storage_error("stat", path, error.errno or errno.EIO, str(error.strerror)) from error
 
 
 def read_head(absolute: str, length: int) -> FileHead:
@@ -107,8 +111,17 @@ def read_head(absolute: str, length: int) -> FileHead:
     return FileHead(data, size, is_all)
 
 
+def map_file(descriptor: int, size: int, access: int) -> mmap.mmap:
+    """Python keeps a copy of the descriptor with each mapping, which only a change of its size needs. From
+    3.13 on there is an option against it."""
+    if sys.version_info >= (3, 13):
+        return mmap.mmap(descriptor, size, access=access, trackfd=False)
+    return mmap.mmap(descriptor, size, access=access)
+
+
 class RealFile:
-    """An open file: its descriptor, and a shared read-only mapping made at the first view()."""
+    """An open file: its descriptor, and a shared read-only mapping made at the first view(). Where a later
+    read must need no descriptor and no map, view() is called when the file is opened."""
 
     def __init__(self, descriptor: int, path: str, size: int) -> None:
         self._descriptor = descriptor
@@ -127,12 +140,12 @@ class RealFile:
     def view(self) -> memoryview:
         if self._map is None:
             if self._descriptor < 0:  # mmap would take -1 for memory without a file
-                raise StorageError("mmap", self._path, errno.EBADF)
+                raise storage_error("mmap", self._path, errno.EBADF)
             try:
                 with os_errors("mmap", self._path):
-                    self._map = mmap.mmap(self._descriptor, self._size, access=mmap.ACCESS_READ)
+                    self._map = map_file(self._descriptor, self._size, mmap.ACCESS_READ)
             except ValueError as error:  # the file was shortened since it was opened
-                raise StorageError("mmap", self._path, errno.EIO, str(error)) from error
+                raise storage_error("mmap", self._path, errno.EIO, str(error)) from error
         return memoryview(self._map)
 
     def check_readable(self, begin: int, end: int) -> None:
@@ -150,9 +163,9 @@ class RealFile:
         try:
             data = os.pread(self._descriptor, end - begin, begin)
         except OSError as error:
-            raise StorageError("read", self._path, error.errno or errno.EIO, str(error.strerror)) from error
+            raise storage_error("read", self._path, error.errno or errno.EIO, str(error.strerror)) from error
         if len(data) != end - begin:
-            raise StorageError("read", self._path, errno.EIO, "the file was shortened since it was opened")
+            raise storage_error("read", self._path, errno.EIO, "the file was shortened since it was opened")
         return data
 
     def written_ranges(self, begin: int) -> Iterator[tuple[int, int]]:
@@ -178,7 +191,7 @@ class RealFile:
             while position < end:
                 position += os.pwrite(self._descriptor, view[position - offset :], position)
         except OSError as error:
-            raise StorageError("write", self._path, error.errno or errno.EIO, str(error.strerror)) from error
+            raise storage_error("write", self._path, error.errno or errno.EIO, str(error.strerror)) from error
 
     def sync(self) -> None:
         with os_errors("sync", self._path):
@@ -190,7 +203,7 @@ class RealFile:
     def end_sync(self, kernel: KernelSync) -> bool:
         number = kernel.end()
         if number:
-            raise StorageError("sync", self._path, number, os.strerror(number))
+            raise storage_error("sync", self._path, number, os.strerror(number))
         return number == 0
 
     def close(self) -> None:
@@ -212,7 +225,7 @@ class RealWritableMap(RealFile):
     def __init__(self, descriptor: int, path: str, size: int) -> None:
         super().__init__(descriptor, path, size)
         with os_errors("mmap", path):
-            self._map = mmap.mmap(descriptor, size, access=mmap.ACCESS_WRITE)
+            self._map = map_file(descriptor, size, mmap.ACCESS_WRITE)
         self._bytes: NDArray[np.uint8] | None = np.frombuffer(self._map, dtype=np.uint8)
 
     def view(self) -> memoryview:
@@ -300,7 +313,11 @@ class RealFileSystem:
 
     def open_writable_map(self, path: str, size: int) -> WritableMap:
         descriptor = self._make(path, size, True, exclusive=False)
-        return RealWritableMap(descriptor, path, os.fstat(descriptor).st_size)
+        try:
+            return RealWritableMap(descriptor, path, os.fstat(descriptor).st_size)
+        except StorageError:
+            os.close(descriptor)
+            raise
 
     def list(self, directory: str) -> list[str]:
         with os_errors("list", directory):
@@ -355,7 +372,7 @@ class RealFileSystem:
             # Here a full disk does not mean a lost page: the temporary is written again, and the old content
             # is not changed.
             operation = "write" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "sync"
-            raise StorageError(operation, path, error.errno or errno.EIO, str(error.strerror)) from error
+            raise storage_error(operation, path, error.errno or errno.EIO, str(error.strerror)) from error
 
     def truncate(self, path: str, size: int) -> None:
         with os_errors("truncate", path):

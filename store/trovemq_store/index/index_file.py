@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 
 from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset
 from trovemq_store.files.fault_points import fault_point
-from trovemq_store.files.files import FileSystem, StorageError, WritableMap
+from trovemq_store.files.files import FileSystem, StorageError, UnreadableError, WritableMap
 
 HEADER_SIZE: Final = 40
 SLOT_SIZE: Final = 4
@@ -304,7 +304,7 @@ class IndexFile:
         Has no effect if the last item below it is missing."""
         if count == self.count or not 1 < count <= self._item_count:
             return
-        with suppress(StorageError):
+        with suppress(UnreadableError):
             if self.item(count - 1)[:2] != _NO_ITEM[:2]:
                 self._slots_doubtful = count < self._item_count and self.item(count) != _NO_ITEM
                 self.count = count

@@ -1,4 +1,5 @@
-"""A bounded number of open files: the one that was not used for longest is closed first.
+"""A bounded number of open files: the one that was not used for longest is closed first. Where no descriptor
+is free, half of them make way.
 
 A store may have more queues than the process may have descriptors. An open file takes about 1 KiB of memory,
 and as much of the kernel's, as long as it is not mapped: a mapping takes a descriptor of its own and a page
@@ -9,8 +10,9 @@ calls come from one thread.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 
-from trovemq_store.files.files import File, FileSystem
+from trovemq_store.files.files import File, FileSystem, StorageError
 
 
 class OpenFiles:
@@ -26,14 +28,24 @@ class OpenFiles:
         """The open file of that path. Raises StorageError if it cannot be opened."""
         file = self._open.get(path)
         if file is None:
-            return self._keep(path, self._files.open(path))
+            return self._keep(path, self._opened(lambda: self._files.open(path)))
         if 2 * len(self._open) > self.limit:  # else none is closed soon
             self._open.move_to_end(path)
         return file
 
     def create(self, path: str, size: int) -> File:
         """A new sparse file of zeros. Raises StorageError."""
-        return self._keep(path, self._files.create(path, size, preallocate=False))
+        return self._keep(path, self._opened(lambda: self._files.create(path, size, preallocate=False)))
+
+    def _opened(self, open_file: Callable[[], File]) -> File:
+        while True:
+            try:
+                return open_file()
+            except StorageError as error:
+                if not error.scarce or not self._open:
+                    raise
+            for _ in range((len(self._open) + 1) // 2):
+                self._open.popitem(last=False)[1].close()
 
     def take(self, path: str) -> File | None:
         """The file if it is open; the caller must close it."""

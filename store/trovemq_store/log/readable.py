@@ -1,7 +1,8 @@
 """How far a file of the log can be read: a bad sector costs the records that lie on it, and no others.
 
 The log is read through its mapping, where a read that fails would end the process (SIGBUS). So each range is
-checked before it is read; unreadable pages are reported as ranges.
+checked before it is read; unreadable pages are reported as ranges. Where nothing is free for the check
+(ScarceError), nothing is known of the bytes, and the error goes to the caller.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from trovemq_proto.records.layout import MAGIC_BLANK_BYTES
-from trovemq_store.files.files import File, StorageError
+from trovemq_store.files.files import File, UnreadableError
 
 PAGE_SIZE: Final = 4096
 HEAD_SIZE: Final = 8
@@ -61,6 +62,6 @@ def stated_size(file: File, position: int, limit: int) -> int:
 def _can_read(file: File, begin: int, end: int) -> bool:
     try:
         file.check_readable(begin, end)
-    except StorageError:
+    except UnreadableError:
         return False
     return True

@@ -165,7 +165,17 @@ class Segments:
                 f"segments are missing between {file_name(self._segments[-1].start)} and {name}: "
                 "put them back, or make the store again from a backup (python -m broker.tools restore)",
             )
-        self._append(Segment(start, self._files.open(path)))
+        self._append(Segment(start, self._opened(path)))
+
+    def _opened(self, path: str) -> File:
+        """The file, mapped: no read of it needs a descriptor or a map later, when none may be free."""
+        file = self._files.open(path)
+        try:
+            file.view()
+        except StorageError:
+            file.close()
+            raise
+        return file
 
     def __len__(self) -> int:
         return len(self._segments)
@@ -288,7 +298,7 @@ class Segments:
             fault_point("segments.before_rename")
             self._files.rename(source, path)
             fault_point("segments.after_rename")
-            return self._files.open(path)
+            return self._opened(path)
         except StorageError:
             _remove_quietly(self._files, source)
             _remove_quietly(self._files, path)

@@ -114,7 +114,7 @@ def test_delayed_messages_were_forgotten_when_the_log_was_unwritable(
 
     with monkeypatch.context() as patch:
         patch.setattr(broker.store.consume_queues, "next_offset", refuse)
-        with pytest.raises(TroveError, match="UNKNOWN_ERROR"):
+        with pytest.raises(TroveError, match="RESOURCES_SCARCE"):
             broker.timers.deliver_due(NOW_MS + 100)
     assert broker.timers.pending_count == 2
     broker.deliver(NOW_MS + 100)

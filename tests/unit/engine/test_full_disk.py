@@ -162,7 +162,7 @@ def test_a_failed_sync_of_any_file_ends_all_acknowledgements() -> None:
 def test_a_directory_that_could_not_be_opened_is_unsynced_and_not_lost() -> None:
     memory = FaultyFileSystem(MemoryFileSystem())
     store = open_store(memory, SETTINGS)
-    memory.decide = lambda operation, path: errno.EMFILE if operation == "sync_directory" else None
+    memory.decide = lambda operation, path: errno.EMFILE if operation == "open" else None
     with pytest.raises(StorageError):
         store.files.sync_directory("consumequeue")
     assert not store.failed

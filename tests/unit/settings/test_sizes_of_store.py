@@ -17,7 +17,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_store.check.layouts import HEADER_SIZE
 from trovemq_store.check.store_view import SIZES, with_sizes_of_store
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.files.files import StorageError
+from trovemq_store.files.files import StorageError, UnreadableError
 from trovemq_store.files.read_only import ReadOnlyFile
 from trovemq_store.files.real import RealFileSystem
 from trovemq_store.log.state import PATH
@@ -67,7 +67,7 @@ def test_the_slots_were_read_from_unreadable_pages(tmp_path: Path, monkeypatch: 
 
     def check(file: ReadOnlyFile, begin: int, end: int) -> None:
         if file.path.startswith(bad[0]) and begin <= bad[1] < end:
-            raise StorageError("read", file.path, errno.EIO)
+            raise UnreadableError("read", file.path, errno.EIO)
 
     monkeypatch.setattr(ReadOnlyFile, "check_readable", check)
     for position in (0, HEADER_SIZE + 20):

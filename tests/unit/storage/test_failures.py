@@ -19,7 +19,8 @@ from trovemq_store.files.files import StorageError
         ("write", errno.EDQUOT, errors.DISK_FULL),
         ("write", errno.EIO, errors.UNKNOWN_ERROR),
         ("sync", errno.EIO, errors.STORE_FAILED),
-        ("sync_directory", errno.EMFILE, errors.UNKNOWN_ERROR),
+        ("sync_directory", errno.EMFILE, errors.STORE_FAILED),
+        ("open", errno.EMFILE, errors.RESOURCES_SCARCE),
         ("sync", errno.ENOSPC, errors.DISK_FULL),
     ],
 )
