@@ -45,9 +45,9 @@ from broker.server.native.search_service import SearchService
 from broker.server.native.store_service import StoreService
 from broker.server.native.transaction_service import TransactionParts, TransactionService
 from broker.server.rocketmq.clients import ClientRegistry
-from broker.server.turns import Turns
 from trovemq_daemon.memory_trim import TrimPolicy, keep_trimmed
 from trovemq_daemon.reply_budget import ReplyBudget
+from trovemq_daemon.turns import Turns
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset

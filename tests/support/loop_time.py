@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from unittest.mock import patch
 
-from broker.server import turns
-from trovemq_daemon import exposition
+from trovemq_daemon import exposition, turns
 
 TRIES: Final = 8
 

@@ -33,10 +33,10 @@ from broker.server.rocketmq.parts import RocketmqParts
 from broker.server.rocketmq.pulling import Puller
 from broker.server.rocketmq.receiving import Receiver
 from broker.server.rocketmq.sending import Sender
-from broker.server.turns import Turns
 from tests.support.engine import NOW_MS, SMALL, open_store
 from tests.support.rpc_context import RpcContext
 from trovemq_daemon.addresses import Address
+from trovemq_daemon.turns import Turns
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2 as service

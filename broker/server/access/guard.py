@@ -27,11 +27,11 @@ from broker.server.access.open_methods import OpenMethod, count_unknown
 from broker.server.access.refusals import is_rocketmq, refused_reply
 from broker.server.refused_message import RefusedMessage
 from broker.server.rocketmq.status import Malformed
-from broker.server.turns import count_work
 from trovemq_daemon.callback_handlers import CallbackHandler
 from trovemq_daemon.handler_guard import bounded_reader
 from trovemq_daemon.peers import peer_of_call
 from trovemq_daemon.reply_budget import size_of
+from trovemq_daemon.turns import count_work
 from trovemq_proto import errors
 from trovemq_proto.audit import AUDIT_TOPIC, AuditRecord
 from trovemq_proto.authentication.calls import Buffer, message_checker

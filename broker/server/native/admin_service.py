@@ -13,7 +13,7 @@ from broker.fetch.offsets import OffsetKeeper, ResetTarget
 from broker.groups.held_log import TopicHold
 from broker.query.queue_sizes import QueueSizes
 from broker.server.monitoring.traffic import Traffic
-from broker.server.turns import Turns
+from trovemq_daemon.turns import Turns
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset

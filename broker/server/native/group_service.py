@@ -32,8 +32,8 @@ from broker.server.rocketmq.clients import ClientRegistry
 from broker.server.rocketmq.commands import TIMEOUT_MS, ClientCommands
 from broker.server.rocketmq.group_order import fifo_topics
 from broker.server.rocketmq.messages import message_of
-from broker.server.turns import Turns
 from broker.track.delayed import delayed_messages
+from trovemq_daemon.turns import Turns
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset

@@ -16,7 +16,7 @@ from broker.query.queue_offsets import queue_offsets
 from broker.query.search_offset import search_offset
 from broker.server.monitoring.traffic import Traffic
 from broker.server.native.convert import moved_offsets
-from broker.server.turns import Turns
+from trovemq_daemon.turns import Turns
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset

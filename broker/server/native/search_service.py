@@ -23,7 +23,7 @@ from broker.query.search.conditions import (
 from broker.query.search.search import SearchPage, SearchPart, search_page, search_pages
 from broker.server.monitoring.traffic import Traffic
 from broker.server.native.convert import moved_offsets
-from broker.server.turns import Turns
+from trovemq_daemon.turns import Turns
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs

@@ -14,11 +14,11 @@ from broker.groups.consumer_state import ConsumerState
 from broker.groups.filters.filter import Filter, parse_filter
 from broker.query.lacking import lacking_note
 from broker.server.rocketmq.clients import ClientRegistry
-from broker.server.turns import Turns
 from broker.track.copies import Copy, Location
 from broker.track.diagnosis import CONSUMED_REASONS, ConsumptionStatus, Members
 from broker.track.message_tracker import MessageTrack, MessageTracker
 from broker.track.timeline import TrackEvent
+from trovemq_daemon.turns import Turns
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset

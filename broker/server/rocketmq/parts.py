@@ -20,9 +20,9 @@ from broker.produce.group_commit import GroupCommit
 from broker.server.monitoring.traffic import Traffic
 from broker.server.rocketmq.clients import ClientRegistry
 from broker.server.rocketmq.commands import ClientCommands
-from broker.server.turns import Turns
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.logging import LogLevel
+from trovemq_daemon.turns import Turns
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.topics.subscription_groups import SubscriptionGroups

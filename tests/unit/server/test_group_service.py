@@ -19,8 +19,8 @@ from broker.query.search_offset import search_offset
 from broker.server.native.group_service import GroupService, GroupServiceParts
 from broker.server.rocketmq.clients import ClientDescription, ClientRegistry, Subscription
 from broker.server.rocketmq.commands import ClientCommands
-from broker.server.turns import Turns
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, read_queue, send
+from trovemq_daemon.turns import Turns
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset

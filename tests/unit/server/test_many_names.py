@@ -12,7 +12,6 @@ from starlette.requests import Request
 from broker.groups.delivery.request import ReceiveRequest
 from broker.server.monitoring.metric_families import SAMPLES_OF_PART
 from broker.server.monitoring.metrics import BrokerCollector
-from broker.server.turns import TURN_S
 from tests.support import fake_loop
 from tests.support.engine import NOW_MS, append, record
 from tests.support.loop_time import longest_step, loop_time, steps_one_by_one
@@ -20,6 +19,7 @@ from tests.support.services_here import BrokerServices, in_process, small_broker
 from trovemq_daemon.exposition import text_in_turns, text_parts
 from trovemq_daemon.metrics import new_registry
 from trovemq_daemon.ops_http import OpsHttp, Readiness
+from trovemq_daemon.turns import TURN_S
 from trovemq_proto.v1 import admin_pb2, group_pb2, query_pb2, route_pb2
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.topics.subscription_groups import SubscriptionGroup

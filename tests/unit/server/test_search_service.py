@@ -11,8 +11,8 @@ import pytest
 from broker.query.search import search
 from broker.server.monitoring.traffic import Traffic
 from broker.server.native.search_service import SearchService
-from broker.server.turns import Turns
 from tests.support.engine import SMALL, flush, open_store, send
+from trovemq_daemon.turns import Turns
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
 from trovemq_proto.records import RecordBatch

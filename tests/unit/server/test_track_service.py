@@ -11,8 +11,8 @@ import pytest
 
 from broker.server.native.track_service import TrackParts, TrackService
 from broker.server.rocketmq.clients import ClientDescription, ClientRegistry, Subscription
-from broker.server.turns import Turns
 from tests.unit.track.conftest import World
+from trovemq_daemon.turns import Turns
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2

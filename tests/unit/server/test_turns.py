@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from broker.server import turns as turns_module
-from broker.server.turns import Turns
 from tests.support import fake_loop
+from trovemq_daemon import turns as turns_module
+from trovemq_daemon.turns import Turns
 from trovemq_store.engine.steps import Steps
 
 

@@ -19,11 +19,11 @@ from broker.server.access.gate import HELD_FEW, HELD_MAX, HOLD_GROWTH_MAX, HOLD_
 from broker.server.access.guard import AccessGuard
 from broker.server.refused_message import RefusedMessage
 from broker.server.rocketmq.status import reader
-from broker.server.turns import Turns
 from tests.support.fake_loop import run, turns
 from tests.unit.server.access.access_here import CLUSTER, AccessHere, Context, rocketmq_metadata, signed
 from tests.unit.server.access.test_guard import FETCH, RECEIVE, SEND, TELEMETRY
 from trovemq_daemon.grpc_transport import is_end
+from trovemq_daemon.turns import Turns
 from trovemq_proto import errors
 from trovemq_proto.authentication.calls import message_signer
 from trovemq_proto.errors import TroveError
@@ -357,7 +357,7 @@ def test_unknown_callers_wait_and_are_refused_by_their_address() -> None:
 
 def test_a_query_above_the_quota_waits_for_those_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr("broker.server.turns.time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    monkeypatch.setattr("trovemq_daemon.turns.time", SimpleNamespace(perf_counter=lambda: clock[0]))
 
     async def program() -> None:
         door, turns_of_all = Door(), Turns()

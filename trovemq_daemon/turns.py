@@ -1,25 +1,26 @@
 """Runs long work on the event loop in turns.
 
-A look-up may read megabytes. It does so in steps (engine/steps.py) or in pages, each of which takes at most a
-few milliseconds. All look-ups share one `Turns`: in each pass of the loop one piece of long work gets one
-turn, however many are running. So a small request waits for one turn, not for every look-up.
+A look-up may read megabytes, a broker may register 60,000 topics. Such work has steps or pages, each of which
+takes at most a few milliseconds. All long work shares one `Turns`: in each pass of the loop one piece of long
+work gets one turn, however many are running. So a small request waits for one turn, not for every look-up.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Final, TypeVar
-
-from trovemq_store.engine.steps import Result, Steps
+from typing import Final, TypeAlias, TypeVar
 
 TURN_S: Final = 0.001
 """A turn ends with the first step that ends after this time."""
 
 Page = TypeVar("Page")
+Result = TypeVar("Result")
+Steps: TypeAlias = Generator[None, None, Result]
+"""As the engine's (trovemq_store.engine.steps)."""
 
 _worked: Final[ContextVar[Callable[[float], None] | None]] = ContextVar("worked", default=None)
 
@@ -30,7 +31,7 @@ def count_work(worked: Callable[[float], None]) -> None:
 
 
 class Turns:
-    """The turns of all long work of a broker."""
+    """The turns of all long work of a daemon."""
 
     def __init__(self) -> None:
         self._one_at_a_time = asyncio.Lock()
