@@ -20,7 +20,6 @@ from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_daemon.ops_http import OpsHttp, Readiness
 from trovemq_daemon.tls_reload import TlsReload
 from trovemq_daemon.tls_settings import bind_tls
-from trovemq_proto.v1 import route_pb2_grpc
 
 DISTRIBUTION: Final = "trovemq-broker"
 DRAIN_TIME_MAX_S: Final = 1.0
@@ -72,10 +71,8 @@ class NameserverApp:
         route_service = RouteService(
             self.registry, name=lambda: str(self._address), version=installed_version()
         )
-        route_pb2_grpc.add_RouteServiceServicer_to_server(route_service, self._grpc.server)
-        route_pb2_grpc.add_RegistrationServiceServicer_to_server(
-            RegistrationService(self.registry), self._grpc.server
-        )
+        route_service.add_to(self._grpc.server)
+        RegistrationService(self.registry).add_to(self._grpc.server)
         self._address = self._grpc.bind(self._settings.listen_address)
         self.tls_address = await bind_tls(self._grpc, self._settings, self._address)
         http = self._settings.http_address

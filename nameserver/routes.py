@@ -17,7 +17,7 @@ live -leave, silent-> absent;  broken -broken_ms later-> absent.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -35,6 +35,8 @@ BROKERS_MAX: Final = 256
 TOPICS_PER_BROKER_MAX: Final = 65_536
 TOPIC_ROUTES_MAX: Final = 262_144
 LOST_KEPT_MS: Final = 24 * 3_600_000
+TOPICS_A_STEP: Final = 256
+"""Topics that are read, compared or written in one step of long work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +123,9 @@ class RouteTable:
 
     # --- for brokers -------------------------------------------------------------------------------------
     def register(
-        self, session: int, broker: Broker, topics: Sequence[TopicRoute], data_version: int, now: int
+        self, session: int, broker: Broker, topics: Mapping[str, TopicRoute], data_version: int, now: int
     ) -> None:
-        """Registers a broker by the first message of a session.
+        """Registers a broker by the first message of a session; its topics are those of `checked_topics`.
 
         Raises TroveError BROKER_NAME_TAKEN, LIMIT_EXCEEDED, REQUEST_ILLEGAL; the table is then unchanged.
         """
@@ -141,14 +143,17 @@ class RouteTable:
             raise TroveError(
                 errors.LIMIT_EXCEEDED, f"{self._limits.brokers_max} brokers are registered already"
             )
-        route = BrokerRoute(broker, self._checked_topics(topics, before), data_version)
+        self._check_counts(topics, before)
+        route = BrokerRoute(broker, dict(topics), data_version)
         if before is not None:
             del self._name_by_session[before.session]
+        if before is not None and before.route == route:
+            route = before.route
+        else:
+            self.version += 1
         self._by_name[broker.name] = _Registration(session, route, heard_at=now)
         self._name_by_session[session] = broker.name
         self._forget(broker.name)
-        if before is None or before.route != route:
-            self.version += 1
 
     def _may_replace(self, before: _Registration, broker: Broker, now: int) -> bool:
         """Whether it is the same broker, which returns: its old stream broke, or is a dead connection that
@@ -164,7 +169,7 @@ class RouteTable:
         now: int,
         *,
         broker: Broker | None = None,
-        topics: Sequence[TopicRoute] = (),
+        topics: Mapping[str, TopicRoute] | None = None,
         data_version: int = 0,
     ) -> None:
         """Handles a later message of a session; `topics` counts if `data_version` has changed.
@@ -182,7 +187,8 @@ class RouteTable:
                 raise TroveError(errors.REQUEST_ILLEGAL, "a broker cannot change its name within one stream")
             route = replace(route, broker=broker)
         if data_version != route.data_version:
-            route = replace(route, topics=self._checked_topics(topics, found), data_version=data_version)
+            self._check_counts(topics or {}, found)
+            route = replace(route, topics=dict(topics or {}), data_version=data_version)
         found.heard_at = now
         if route != found.route:
             found.route = route
@@ -235,14 +241,31 @@ class RouteTable:
     def registered(self, session: int) -> bool:
         return session in self._name_by_session
 
+    def route_of(self, session: int) -> BrokerRoute | None:
+        """The session's broker as it is registered."""
+        found = self._registration(session)
+        return None if found is None else found.route
+
+    def topics_of(self, name: str) -> Mapping[str, TopicRoute]:
+        """The topics of the live broker of this name."""
+        found = self._by_name.get(name)
+        return {} if found is None else found.route.topics
+
     # --- for clients --------------------------------------------------------------------------------
-    def routes(self, topics: Sequence[str] = ()) -> list[BrokerRoute]:
-        """Live brokers by name; with `topics`, those that have any of them, and only those topics."""
-        everything = [self._by_name[name].route for name in sorted(self._by_name)]
-        if not topics:
-            return everything
+    def routes(self) -> list[BrokerRoute]:
+        """Live brokers by name."""
+        return [self._by_name[name].route for name in sorted(self._by_name)]
+
+    def routes_of(self, topics: Sequence[str]) -> Generator[None, None, list[BrokerRoute]]:
+        """Those that have any of the topics, and only those topics; in steps."""
         wanted = list(dict.fromkeys(topics))
-        return [route for route in (route.only(wanted) for route in everything) if route.topics]
+        found = []
+        for route in self.routes():
+            some = route.only(wanted)
+            if some.topics:
+                found.append(some)
+            yield
+        return found
 
     def lost(self, now: int, topic: str | None = None) -> list[LostBroker]:
         """Lost brokers by name; with `topic`, those that had it."""
@@ -264,23 +287,39 @@ class RouteTable:
         name = self._name_by_session.get(session)
         return None if name is None else self._by_name[name]
 
-    def _checked_topics(
-        self, topics: Sequence[TopicRoute], before: _Registration | None
-    ) -> dict[str, TopicRoute]:
-        if len(topics) > self._limits.topics_per_broker_max:
-            raise TroveError(
-                errors.LIMIT_EXCEEDED,
-                f"{len(topics)} topics of one broker; the limit is {self._limits.topics_per_broker_max}",
-            )
+    def _check_counts(self, topics: Mapping[str, TopicRoute], before: _Registration | None) -> None:
+        check_topic_count(len(topics), self._limits)
         others = sum(len(found.route.topics) for found in self._by_name.values() if found is not before)
         if others + len(topics) > self._limits.topic_routes_max:
             raise TroveError(
                 errors.LIMIT_EXCEEDED,
                 f"{others + len(topics)} topics of all brokers; the limit is {self._limits.topic_routes_max}",
             )
-        for problem in _topic_problems(topics):
+
+
+def check_topic_count(count: int, limits: RouteLimits) -> None:
+    """Raises TroveError LIMIT_EXCEEDED if one broker may not have so many topics."""
+    if count > limits.topics_per_broker_max:
+        raise TroveError(
+            errors.LIMIT_EXCEEDED,
+            f"{count} topics of one broker; the limit is {limits.topics_per_broker_max}",
+        )
+
+
+def checked_topics(
+    topics: Iterable[TopicRoute], known: Mapping[str, TopicRoute]
+) -> Generator[None, None, dict[str, TopicRoute]]:
+    """The topics by name, in steps. Those that the broker had before, in `known`, keep their object: what
+    compares two routes finds them equal at once. Raises TroveError REQUEST_ILLEGAL."""
+    found: dict[str, TopicRoute] = {}
+    for number, topic in enumerate(topics, 1):
+        for problem in _topic_problems(topic):
             raise TroveError(errors.REQUEST_ILLEGAL, problem)
-        return {topic.topic: topic for topic in topics}
+        before = known.get(topic.topic)
+        found[topic.topic] = before if before is not None and before == topic else topic
+        if number % TOPICS_A_STEP == 0:
+            yield
+    return found
 
 
 def check_broker(broker: Broker) -> None:
@@ -311,11 +350,10 @@ def _broker_problems(broker: Broker) -> Iterator[str]:
             yield f"a broker's address {text} cannot be dialled"
 
 
-def _topic_problems(topics: Sequence[TopicRoute]) -> Iterator[str]:
-    for topic in topics:
-        if not 1 <= len(topic.topic) <= TOPIC_LENGTH_MAX or not topic.topic.isprintable():
-            yield f"a topic's name must have 1 to {TOPIC_LENGTH_MAX} printable characters"
-        if not 0 <= topic.queue_count <= QUEUE_COUNT_MAX:
-            yield f"topic {topic.topic!r} has a queue count of {topic.queue_count}"
-        if len(topic.message_type) > TEXT_LENGTH_MAX or not topic.message_type.isprintable():
-            yield f"topic {topic.topic!r} has an illegal message type"
+def _topic_problems(topic: TopicRoute) -> Iterator[str]:
+    if not 1 <= len(topic.topic) <= TOPIC_LENGTH_MAX or not topic.topic.isprintable():
+        yield f"a topic's name must have 1 to {TOPIC_LENGTH_MAX} printable characters"
+    if not 0 <= topic.queue_count <= QUEUE_COUNT_MAX:
+        yield f"topic {topic.topic!r} has a queue count of {topic.queue_count}"
+    if len(topic.message_type) > TEXT_LENGTH_MAX or not topic.message_type.isprintable():
+        yield f"topic {topic.topic!r} has an illegal message type"

@@ -1,29 +1,44 @@
-# ruff: noqa: N802  the methods have the names of their RPCs
 """The nameserver's gRPC services on one route table: brokers register, clients ask for routes and watch
 them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any, Final
 
+import grpc
 from grpc.aio import ServicerContext
 
-from nameserver.routes import RouteLimits, RouteTable
-from nameserver.wire import broker_from_wire, lost_to_wire, route_to_wire, topics_from_wire
+from nameserver.replies import ClusterReplies
+from nameserver.routes import (
+    BrokerRoute,
+    RouteLimits,
+    RouteTable,
+    TopicRoute,
+    check_topic_count,
+    checked_topics,
+)
+from nameserver.wire import broker_from_wire, route_to_wire, topics_from_wire
 from trovemq_daemon.handler_guard import error_to_wire
 from trovemq_daemon.logging import get_logger
-from trovemq_daemon.watchers import Watchers
+from trovemq_daemon.request_bounds import BoundedReader
+from trovemq_daemon.turns import Turns
+from trovemq_daemon.watchers import Watch, Watchers
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.v1 import route_pb2, route_pb2_grpc
+from trovemq_proto.v1 import route_pb2
 
 Clock = Callable[[], int]
 """Returns the milliseconds of a monotonic clock."""
 
 EXPIRY_INTERVAL_MS: Final = 100
 TOPICS_ASKED_MAX: Final = 1_024
+HEARTBEAT_PARTS: Final = 64
+"""The most parts of a heartbeat beside its topics."""
+ROUTE_SERVICE: Final = "trovemq.v1.RouteService"
+REGISTRATION_SERVICE: Final = "trovemq.v1.RegistrationService"
 
 
 class Registry:
@@ -33,6 +48,8 @@ class Registry:
         self.table = RouteTable(limits)
         self.limits = limits
         self.clock = clock
+        self.turns = Turns()
+        self.replies = ClusterReplies(self.table, clock, self.turns)
         self.watchers = Watchers(watchers_max)
         self.registrations = 0
         self.refusals = 0
@@ -69,22 +86,8 @@ class Registry:
             if not stalled:
                 self.expire()
 
-    def reply(self, topics: Sequence[str] = ()) -> route_pb2.ClusterReply:
-        brokers = [route_to_wire(route) for route in self.table.routes(topics)]
-        reply = route_pb2.ClusterReply(brokers=brokers, version=self.table.version)
-        if not topics:
-            reply.lost.extend(self.lost())
-        return reply
 
-    def lost(self, topic: str | None = None) -> list[route_pb2.LostBroker]:
-        """The lost brokers; with `topic`, those that had it."""
-        now = self.clock()
-        lost = self.table.lost(now, topic)
-        live = self.table.topic_names if lost else set()
-        return [lost_to_wire(one, live, now) for one in lost]
-
-
-class RouteService(route_pb2_grpc.RouteServiceServicer):
+class RouteService:
     """The service for clients. The reply for a topic without brokers is empty: that is not an error."""
 
     def __init__(self, registry: Registry, *, name: Callable[[], str], version: str) -> None:
@@ -92,27 +95,51 @@ class RouteService(route_pb2_grpc.RouteServiceServicer):
         self._name = name
         self._version = version
 
-    async def GetServerInfo(
+    def add_to(self, server: grpc.aio.Server) -> None:
+        handlers = {
+            "GetServerInfo": grpc.unary_unary_rpc_method_handler(
+                self.get_server_info,
+                request_deserializer=route_pb2.GetServerInfoRequest.FromString,
+                response_serializer=route_pb2.ServerInfo.SerializeToString,
+            ),
+            "GetRoute": grpc.unary_unary_rpc_method_handler(
+                self.get_route,
+                request_deserializer=route_pb2.GetRouteRequest.FromString,
+                response_serializer=route_pb2.RouteReply.SerializeToString,
+            ),
+            "GetCluster": grpc.unary_unary_rpc_method_handler(
+                self.get_cluster, request_deserializer=route_pb2.GetClusterRequest.FromString
+            ),
+            "WatchRoutes": grpc.unary_stream_rpc_method_handler(
+                self.watch_routes, request_deserializer=route_pb2.WatchRoutesRequest.FromString
+            ),
+        }
+        server.add_registered_method_handlers(ROUTE_SERVICE, handlers)
+
+    async def get_server_info(
         self, request: route_pb2.GetServerInfoRequest, context: ServicerContext[Any, Any]
     ) -> route_pb2.ServerInfo:
         return route_pb2.ServerInfo(role=route_pb2.NAMESERVER, version=self._version, name=self._name())
 
-    async def GetRoute(
+    async def get_route(
         self, request: route_pb2.GetRouteRequest, context: ServicerContext[Any, Any]
     ) -> route_pb2.RouteReply:
         if not request.topic:
             raise TroveError(errors.REQUEST_ILLEGAL, "topic is missing")
-        brokers = self._registry.reply([request.topic]).brokers
-        return route_pb2.RouteReply(brokers=brokers, lost=self._registry.lost(request.topic))
+        registry = self._registry
+        routes = await registry.turns.run_from_now(registry.table.routes_of([request.topic]))
+        lost = await registry.replies.lost(request.topic)
+        return route_pb2.RouteReply(brokers=map(route_to_wire, routes), lost=lost)
 
-    async def GetCluster(
+    async def get_cluster(
         self, request: route_pb2.GetClusterRequest, context: ServicerContext[Any, Any]
-    ) -> route_pb2.ClusterReply:
-        return self._registry.reply()
+    ) -> bytes:
+        _, reply = await self._registry.replies.of_everything()
+        return reply
 
-    async def WatchRoutes(
+    async def watch_routes(
         self, request: route_pb2.WatchRoutesRequest, context: ServicerContext[Any, Any]
-    ) -> AsyncIterator[route_pb2.ClusterReply]:
+    ) -> AsyncIterator[bytes]:
         """The present state, and after each change of the requested topics the latest one."""
         topics = list(request.topics)
         if len(topics) > TOPICS_ASKED_MAX:
@@ -120,23 +147,54 @@ class RouteService(route_pb2_grpc.RouteServiceServicer):
                 errors.LIMIT_EXCEEDED, f"at most {TOPICS_ASKED_MAX} topics can be watched at once"
             )
         with self._registry.watchers.watch() as watch:
-            sent = self._registry.table.routes(topics)
-            yield self._registry.reply(topics)
-            while await watch.changed():
-                routes = self._registry.table.routes(topics)
-                if routes != sent:
-                    sent = routes
-                    yield self._registry.reply(topics)
+            states = self._some(topics, watch) if topics else self._all(watch)
+            async with aclosing(states):
+                async for state in states:
+                    yield state
         raise TroveError(errors.SERVICE_NOT_AVAILABLE, "this nameserver is stopping")
 
+    async def _all(self, watch: Watch) -> AsyncGenerator[bytes]:
+        sent, reply = await self._registry.replies.of_everything()
+        yield reply
+        while await watch.changed():
+            version, reply = await self._registry.replies.of_everything()
+            if version != sent:
+                sent = version
+                yield reply
 
-class RegistrationService(route_pb2_grpc.RegistrationServiceServicer):
+    async def _some(self, topics: Sequence[str], watch: Watch) -> AsyncGenerator[bytes]:
+        table, registry = self._registry.table, self._registry
+        sent: list[BrokerRoute] | None = None
+        while True:
+            version = table.version
+            routes = await registry.turns.run(table.routes_of(topics))
+            if routes != sent:
+                sent = routes
+                yield await registry.replies.of(routes, version)
+            if not await watch.changed():
+                return
+
+
+class RegistrationService:
     """The service for brokers, one stream each. An error is the stream's last reply."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
 
-    async def Register(
+    def add_to(self, server: grpc.aio.Server) -> None:
+        topics_max = self._registry.limits.topics_per_broker_max
+        register = grpc.stream_stream_rpc_method_handler(
+            self.register,
+            request_deserializer=BoundedReader(
+                route_pb2.Heartbeat,
+                topics_max + HEARTBEAT_PARTS,
+                f"; this nameserver's topics_per_broker_max is {topics_max}",
+            ),
+            response_serializer=route_pb2.HeartbeatReply.SerializeToString,
+        )
+        server.add_registered_method_handlers(REGISTRATION_SERVICE, {"Register": register})
+
+    async def register(
         self, request_iterator: AsyncIterator[route_pb2.Heartbeat], context: ServicerContext[Any, Any]
     ) -> None:
         session = self._registry.new_session()
@@ -160,9 +218,9 @@ class RegistrationService(route_pb2_grpc.RegistrationServiceServicer):
             if heartbeat.leaving:
                 self._leave(session)
             elif registry.table.registered(session):
-                self._heartbeat(session, heartbeat)
+                await self._heartbeat(session, heartbeat)
             else:
-                self._register(session, heartbeat)
+                await self._register(session, heartbeat)
             registry.changed()
             await context.write(route_pb2.HeartbeatReply(data_version=heartbeat.data_version))
             if heartbeat.leaving:
@@ -182,28 +240,37 @@ class RegistrationService(route_pb2_grpc.RegistrationServiceServicer):
             self._registry.table.lose(session, self._registry.clock())
             raise TroveError(errors.SERVICE_NOT_AVAILABLE, f"nothing was heard for {silent_ms} ms") from None
 
-    def _register(self, session: int, heartbeat: route_pb2.Heartbeat) -> None:
+    async def _register(self, session: int, heartbeat: route_pb2.Heartbeat) -> None:
         if not heartbeat.HasField("broker"):
             # A broker that expired while its stream was idle gets this error, too; it then registers again.
             raise TroveError(errors.BROKER_NOT_FOUND, "the stream's first message must describe the broker")
-        broker = broker_from_wire(heartbeat.broker)
-        registry = self._registry
-        registry.table.register(
-            session, broker, topics_from_wire(heartbeat.topics), heartbeat.data_version, registry.clock()
-        )
+        broker, registry = broker_from_wire(heartbeat.broker), self._registry
+        topics = await self._topics(heartbeat, registry.table.topics_of(broker.name))
+        registry.table.register(session, broker, topics, heartbeat.data_version, registry.clock())
         registry.registrations += 1
         get_logger().info(
             "broker.registered", broker=broker.name, address=broker.address, topics=len(heartbeat.topics)
         )
 
-    def _heartbeat(self, session: int, heartbeat: route_pb2.Heartbeat) -> None:
-        self._registry.table.heartbeat(
+    async def _heartbeat(self, session: int, heartbeat: route_pb2.Heartbeat) -> None:
+        registry = self._registry
+        before, topics = registry.table.route_of(session), None
+        if before is not None and before.data_version != heartbeat.data_version:
+            topics = await self._topics(heartbeat, before.topics)
+        registry.table.heartbeat(
             session,
-            self._registry.clock(),
+            registry.clock(),
             broker=broker_from_wire(heartbeat.broker) if heartbeat.HasField("broker") else None,
-            topics=topics_from_wire(heartbeat.topics),
+            topics=topics,
             data_version=heartbeat.data_version,
         )
+
+    async def _topics(
+        self, heartbeat: route_pb2.Heartbeat, known: Mapping[str, TopicRoute]
+    ) -> dict[str, TopicRoute]:
+        check_topic_count(len(heartbeat.topics), self._registry.limits)
+        topics = checked_topics(topics_from_wire(heartbeat.topics), known)
+        return await self._registry.turns.run(topics)
 
     def _leave(self, session: int) -> None:
         name = self._registry.table.leave(session)

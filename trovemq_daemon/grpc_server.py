@@ -122,7 +122,6 @@ class GrpcServer:
     ) -> None:
         """`access`: adds the check of access before each handler; None: every call is allowed. `connections`:
         which peers may connect; grpcio does not support it."""
-        self._access = access
         self._transport = limits.transport
         ours = limits.transport == "trovemq"
         self.replies: Final = ReplyBudget(limits.replies, transport_counts=ours)
@@ -182,9 +181,7 @@ class GrpcServer:
         """Begins to serve; reflection lists the added services, which are NOT_SERVING yet."""
         names = (*self.service_names, reflection.SERVICE_NAME)
         servicer = reflection.aio.ReflectionServicer(names)
-        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(
-            servicer, self._server if self._access is None else self._services
-        )
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, self.server)
         await self.set_serving(False)
         await self._server.start()
 

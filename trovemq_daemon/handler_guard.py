@@ -19,7 +19,7 @@ from trovemq_daemon.callback_handlers import AGAIN, Begin, CallbackHandler, Usua
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.metrics import RpcMetrics
 from trovemq_daemon.reply_budget import UNCOUNTED_SIZE, ReplyBudget, ReplyLimits, size_of
-from trovemq_daemon.request_bounds import check_parts
+from trovemq_daemon.request_bounds import BoundedReader
 from trovemq_daemon.slow_requests import REFUSAL, add_wait, begin_waits
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -125,20 +125,35 @@ class _TimedCall:
 def bounded_reader(read: Any) -> Any:
     """A method's reader, which first counts the parts of generated messages. It returns the refusal as the
     request: each transport would log and answer a reader's exception in its own way."""
-    descriptor = getattr(getattr(read, "__self__", None), "DESCRIPTOR", None)
-    if descriptor is None:
+    made: Any = getattr(read, "__self__", None)
+    reader = BoundedReader(made) if hasattr(made, "DESCRIPTOR") else read
+    if not isinstance(reader, BoundedReader):
         return read or bytes  # a reader of its own, with checks of its own
 
     def bounded(data: bytes) -> Any:
         try:
-            check_parts(data, descriptor)
-            return read(data)
+            return reader(data)
         except TroveError as error:
             return error
         except (DecodeError, ValueError) as error:
-            return TroveError(errors.REQUEST_ILLEGAL, f"the bytes are not a {descriptor.name}: {error}")
+            name = reader.request_type.DESCRIPTOR.name
+            return TroveError(errors.REQUEST_ILLEGAL, f"the bytes are not a {name}: {error}")
 
     return bounded
+
+
+def _with_unrefused(behaviour: Any) -> Any:
+    """The behaviour of a stream of requests, which gets those that `_unrefused` lets through. (A handler that
+    reads them from its context has the door before it, which raises: broker/server/access.)"""
+    return lambda requests, context: behaviour(_unrefused(requests), context)
+
+
+async def _unrefused(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    """The requests of a stream. Raises TroveError for one that its reader refused."""
+    async for request in requests:
+        if isinstance(request, TroveError):
+            raise request
+        yield request
 
 
 class HandlerGuard:
@@ -163,11 +178,11 @@ class HandlerGuard:
         )
         behaviour = getattr(handler, kind)
         guard = self._guard_generator if inspect.isasyncgenfunction(behaviour) else self._guard_coroutine
+        if handler.request_streaming:
+            behaviour = _with_unrefused(behaviour)
         stream = handler.request_streaming or handler.response_streaming
         make_handler = getattr(grpc, f"{kind}_rpc_method_handler")
-        read = handler.request_deserializer
-        if not handler.request_streaming:
-            read = bounded_reader(read)
+        read = bounded_reader(handler.request_deserializer)
         return make_handler(guard(method, behaviour, stream), read, handler.response_serializer)
 
     def callbacks(self, method: str, handler: CallbackHandler) -> trovemq_rpc.CallbackUnary:

@@ -197,6 +197,11 @@ def bombs() -> dict[str, Bomb]:
             f"{NATIVE}RegistrationService.Register",
             route_pb2.Heartbeat(broker=broker, topics=topics, data_version=1).SerializeToString(),
         ),
+        "4,194,304 empty topics of one broker": (
+            f"{NATIVE}RegistrationService.Register",
+            route_pb2.Heartbeat(broker=broker).SerializeToString() + b"\x12\x00" * (4 << 20),
+        ),
+        "four million fields of a frame": (APPEND, b"\x28\x00" * (4 << 20)),
         "a million topics to watch": (
             f"{NATIVE}RouteService.WatchRoutes",
             route_pb2.WatchRoutesRequest(topics=[f"t{i:06}" for i in many]).SerializeToString(),

@@ -11,6 +11,14 @@ from typing import Any
 
 import pytest
 
+from broker.server.rocketmq.status import Malformed
+from tests.support.fake_loop import run
+from tests.support.services_here import (
+    BrokerServices,
+    NameserverServices,
+    in_process,
+    small_broker_settings,
+)
 from tests.support.trials import Trials
 from trovemq_daemon.request_bounds import PARTS_MAX, SIZE_ALWAYS_FINE, check_parts
 from trovemq_proto import errors
@@ -18,7 +26,8 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.records.layout import BODY_SIZE_MAX_DEFAULT
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
-from trovemq_proto.v1 import query_pb2
+from trovemq_proto.v1 import common_pb2, query_pb2, route_pb2
+from trovemq_store.files.memory import MemoryFileSystem
 
 GROWN_KIB_MAX = 16 << 10
 TOOK_MS_MAX = 400.0
@@ -51,6 +60,8 @@ REFUSALS = {
     "200,000 subscriptions": "INVALID_ARGUMENT",
     "unknown groups, 100,000 deep": "BAD_REQUEST",
     "70,000 topics of one broker": "LIMIT_EXCEEDED",
+    "4,194,304 empty topics of one broker": "LIMIT_EXCEEDED",
+    "four million fields of a frame": "BATCH_ILLEGAL",
     "a million topics to watch": "LIMIT_EXCEEDED",
     "zlib body of 1 GiB, stored": "OK",  # it lies there as it came: 1 MiB
     "zlib body of 1 GiB, handed to a consumer": "CONSUMER_NOT_ONLINE",
@@ -89,6 +100,26 @@ def test_bombs_are_refused_within_16_mib_and_a_tenth_of_a_second(trials: Trials)
         trials.count("S3", "bombs")
 
 
+@pytest.mark.slow
+def test_every_method_of_every_daemon_bounds_its_requests_and_streams() -> None:
+    """A stream's messages, too. 100,000 unknown fields are too many for each of them, before protobuf."""
+    bomb = b"\xc8\x3e\x00" * 100_000  # field 1,001
+    assert len(bomb) > SIZE_ALWAYS_FINE
+
+    async def check() -> None:
+        with in_process():
+            files = MemoryFileSystem()
+            services = BrokerServices(files, small_broker_settings(Path("/nowhere"))), NameserverServices()
+            for calls in services:
+                for name in calls.methods:
+                    handler = calls.handler(name)
+                    if handler is not None:
+                        read = handler.request_deserializer(bomb)
+                        assert isinstance(read, (TroveError, Malformed)) or read.fault, name
+
+    run(check())
+
+
 def _refused(data: bytes, descriptor: Any, parts_max: int = PARTS_MAX) -> bool:
     try:
         check_parts(data, descriptor, parts_max)
@@ -114,6 +145,16 @@ def test_what_is_not_a_message_is_left_to_protobuf() -> None:
     descriptor = service_pb2.SendMessageRequest.DESCRIPTOR
     for data in (b"\x0a\xff", b"\x0b", b"\x0a", b"\xff" * 20, b"\x08"):
         assert not _refused(data * (SIZE_ALWAYS_FINE + 1), descriptor, 1 << 30)
+
+
+def test_a_message_without_lists_or_messages_is_one_part() -> None:
+    topics = [
+        common_pb2.TopicRoute(topic=f"{i:060}", queue_count=8, message_type="FIFO") for i in range(5_000)
+    ]
+    data, descriptor = route_pb2.Heartbeat(topics=topics).SerializeToString(), route_pb2.Heartbeat.DESCRIPTOR
+    assert len(data) > SIZE_ALWAYS_FINE
+    assert not _refused(data, descriptor, 5_000)
+    assert _refused(data, descriptor, 4_999)
 
 
 def test_a_request_that_is_not_large_is_not_looked_at() -> None:

@@ -153,7 +153,7 @@ def test_no_bytes_break_the_reader_of_requests(trials: Trials, monkeypatch: pyte
 def check_reader(data: bytes, descriptor: Descriptor) -> None:
     request_type = GetMessageClass(descriptor)
     try:
-        request = request_bounds.bounded(request_type)(data)
+        request = request_bounds.BoundedReader(request_type)(data)
     except DecodeError:
         return  # gRPC refuses the call by itself
     parts = request_bounds.PARTS_MAX - request_bounds._walk(

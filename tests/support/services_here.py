@@ -40,6 +40,7 @@ from trovemq_daemon.callback_handlers import CallbackHandler
 from trovemq_daemon.handler_guard import ERROR_METADATA_KEY, HandlerGuard
 from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_daemon.sessions import Sessions
+from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
 from trovemq_proto.rocketmq.v2 import admin_pb2 as v2_admin_pb2
 from trovemq_proto.rocketmq.v2 import service_pb2 as v2_service_pb2
@@ -53,7 +54,6 @@ from trovemq_proto.v1 import (
     message_pb2,
     query_pb2,
     route_pb2,
-    route_pb2_grpc,
     search_pb2,
     security_pb2,
     store_pb2,
@@ -182,7 +182,10 @@ class CallContext:
 
     async def read(self) -> Any:
         await asyncio.sleep(0)
-        return next(self.asked, grpc.aio.EOF)
+        request = next(self.asked, grpc.aio.EOF)
+        if isinstance(request, TroveError):
+            raise request  # as the door of a broker does
+        return request
 
     async def requests(self) -> AsyncIterator[Any]:
         for request in self.asked:
@@ -401,10 +404,8 @@ class NameserverServices(Calls):
         super().__init__(NAMESERVER)
         self.registry = Registry(limits or RouteLimits(), 64, clock_ms)
         server: Any = self
-        route = RouteService(self.registry, name=lambda: "10.0.0.9:9876", version="1.2.3")
-        route_pb2_grpc.add_RouteServiceServicer_to_server(route, server)
-        registration = RegistrationService(self.registry)
-        route_pb2_grpc.add_RegistrationServiceServicer_to_server(registration, server)
+        RouteService(self.registry, name=lambda: "10.0.0.9:9876", version="1.2.3").add_to(server)
+        RegistrationService(self.registry).add_to(server)
 
 
 @contextmanager

@@ -43,7 +43,7 @@ from broker.server.rocketmq.resources import group_name, topic_to_read
 from broker.server.rocketmq.status import client_id_of
 from trovemq_daemon.handler_guard import error_to_wire
 from trovemq_daemon.reply_budget import ReplyBudget
-from trovemq_daemon.request_bounds import bounded
+from trovemq_daemon.request_bounds import BoundedReader
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.receipts import handle_of
@@ -86,7 +86,7 @@ class ConsumerService:
 
     def add_to(self, server: grpc.aio.Server) -> None:
         consume = grpc.stream_stream_rpc_method_handler(
-            self.consume, request_deserializer=bounded(consumer_pb2.ConsumeFrame)
+            self.consume, request_deserializer=BoundedReader(consumer_pb2.ConsumeFrame)
         )
         server.add_registered_method_handlers(SERVICE_NAME, {"Consume": consume})
 

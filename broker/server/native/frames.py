@@ -29,6 +29,9 @@ from trovemq_store.files.files import Buffer
 
 RECORDS_TAG: Final = b"\x1a"
 
+FIELDS_MAX: Final = 256
+"""Of an AppendFrame: a frame of 8 MiB could have four million, which no loop of Python reads in time."""
+
 _VARINT: Final = 0
 _FIXED64: Final = 1
 _BYTES: Final = 2
@@ -71,7 +74,9 @@ read_append_frame.takes_view = True  # type: ignore[attr-defined]  # trovemq_rpc
 def _read_fields(frame: AppendFrame, data: Buffer) -> None:
     view = memoryview(data)
     position, end = 0, len(data)
-    while position < end:
+    fields_left = FIELDS_MAX
+    while position < end and fields_left:
+        fields_left -= 1
         tag = data[position]
         position += 1
         if tag >= _MORE:
@@ -103,7 +108,8 @@ def _read_fields(frame: AppendFrame, data: Buffer) -> None:
         else:
             raise ValueError(f"field {tag >> 3} has the unknown form {wire_type}")
     if position != end:
-        raise ValueError("the last field is cut")
+        cut = position > end
+        raise ValueError("the last field is cut" if cut else f"it has more than {FIELDS_MAX} fields")
 
 
 def _set_number(frame: AppendFrame, field: int, value: int) -> None:

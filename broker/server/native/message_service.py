@@ -16,7 +16,7 @@ from broker.server.native.fetch_stream import FetchParts, FetchStream, pull_now,
 from broker.server.native.frames import read_append_frame
 from broker.server.native.reply_stream import OpenStreams
 from trovemq_daemon.callback_handlers import Answer, CallbackHandler, answer_into
-from trovemq_daemon.request_bounds import bounded
+from trovemq_daemon.request_bounds import BoundedReader
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId
@@ -44,7 +44,7 @@ class MessageService:
                 self.append, request_deserializer=read_append_frame
             ),
             "Fetch": grpc.stream_stream_rpc_method_handler(
-                self.fetch, request_deserializer=bounded(message_pb2.FetchRequest)
+                self.fetch, request_deserializer=BoundedReader(message_pb2.FetchRequest)
             ),
             "Send": CallbackHandler(
                 self.begin_send,

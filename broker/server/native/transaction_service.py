@@ -23,7 +23,7 @@ from broker.server.monitoring.traffic import Traffic
 from broker.server.native.convert import born_host_of, wire_durability
 from trovemq_daemon.grpc_transport import is_end
 from trovemq_daemon.logging import get_logger
-from trovemq_daemon.request_bounds import bounded
+from trovemq_daemon.request_bounds import BoundedReader
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId
@@ -56,7 +56,7 @@ class TransactionService:
         handlers = {
             "Transact": grpc.stream_unary_rpc_method_handler(
                 self.transact,
-                request_deserializer=bounded(transaction_pb2.TransactionFrame),
+                request_deserializer=BoundedReader(transaction_pb2.TransactionFrame),
                 response_serializer=transaction_pb2.TransactionReply.SerializeToString,
             ),
             "GetTransaction": grpc.unary_unary_rpc_method_handler(

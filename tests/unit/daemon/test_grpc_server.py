@@ -190,6 +190,17 @@ async def test_a_silent_connection_is_closed(transport: GrpcTransport) -> None:
         writer.close()
 
 
+async def test_the_messages_of_a_stream_were_not_bounded(transport: GrpcTransport) -> None:
+    """Those of reflection, which no code of ours looks at."""
+    bomb = b"\xc8\x3e\x00" * 100_000  # fields that nobody knows
+    async with served(transport) as (channel, _, _):
+        call = channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")()
+        await call.write(bomb)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await call.read()
+        assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
 async def test_reflection_lists_the_services(transport: GrpcTransport) -> None:
     async with served(transport) as (channel, _, _):
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)

@@ -10,8 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from nameserver.routes import LOST_KEPT_MS, Broker, RouteLimits, RouteTable, TopicRoute
+from nameserver.routes import LOST_KEPT_MS, Broker, RouteLimits, RouteTable, TopicRoute, checked_topics
 from trovemq_proto.errors import TroveError
+from trovemq_store.engine.steps import finished
 
 LIMITS = RouteLimits(
     silent_ms=10_000, broken_ms=2_000, brokers_max=3, topics_per_broker_max=3, topic_routes_max=7
@@ -20,6 +21,10 @@ NAMES = ("a", "b", "c", "d")
 TOPICS = st.lists(st.sampled_from(["t1", "t2", "t3"]), unique=True).map(
     lambda names: [TopicRoute(name, 4) for name in names]
 )
+
+
+def of(*topics: TopicRoute) -> dict[str, TopicRoute]:
+    return finished(checked_topics(topics, {}))
 
 
 def broker(name: str = "a", port: int = 8081) -> Broker:
@@ -63,7 +68,7 @@ class RouteTableMachine(RuleBasedStateMachine):
         total = len(topics) + sum(len(other.topics) for key, other in self.model.items() if key != name)
         allowed = (before is None and len(self.model) < 3) or same_returns
         try:
-            self.table.register(self.sessions, broker(name, port), topics, version, self.now)
+            self.table.register(self.sessions, broker(name, port), of(*topics), version, self.now)
         except TroveError as error:
             assert not allowed or total > 7, error
             expected = "LIMIT_EXCEEDED" if before is None or same_returns else "BROKER_NAME_TAKEN"
@@ -82,7 +87,7 @@ class RouteTableMachine(RuleBasedStateMachine):
             return
         others = sum(len(other.topics) for other in self.model.values() if other is not entry)
         try:
-            self.table.heartbeat(entry.session, self.now, topics=topics, data_version=version)
+            self.table.heartbeat(entry.session, self.now, topics=of(*topics), data_version=version)
         except TroveError as error:
             assert error.symbol == "LIMIT_EXCEEDED"
             assert others + len(topics) > 7
@@ -145,31 +150,31 @@ TestRouteTable.settings = settings(max_examples=100, stateful_step_count=30)
 
 def test_a_heartbeat_alone_changes_no_version() -> None:
     table = RouteTable(LIMITS)
-    table.register(1, broker(), [TopicRoute("t1", 8)], 5, 0)
+    table.register(1, broker(), of(TopicRoute("t1", 8)), 5, 0)
     version = table.version
-    table.heartbeat(1, 3_000, broker=broker(), topics=[], data_version=5)
+    table.heartbeat(1, 3_000, broker=broker(), topics={}, data_version=5)
     assert table.version == version
     assert table.routes()[0].topics == {"t1": TopicRoute("t1", 8)}
 
 
 def test_a_broker_is_gone_at_ten_silent_seconds_and_not_before() -> None:
     table = RouteTable(LIMITS)
-    table.register(1, broker(), [], 0, 100)
+    table.register(1, broker(), {}, 0, 100)
     assert table.expire(10_099) == []
     assert table.expire(10_100) == ["a"]
 
 
 def test_a_lost_broker_is_known_until_it_returns_and_one_that_left_is_not() -> None:
     table = RouteTable(LIMITS)
-    table.register(1, broker(), [TopicRoute("t1", 8)], 0, 0)
+    table.register(1, broker(), of(TopicRoute("t1", 8)), 0, 0)
     table.expire(10_000)
     (lost,) = table.lost(11_000)
     assert (lost.broker.name, lost.topics, lost.lost_at) == ("a", frozenset({"t1"}), 10_000)
     assert table.lost(10_000 + LOST_KEPT_MS) == []
-    table.register(2, broker(), [], 0, 12_000)
+    table.register(2, broker(), {}, 0, 12_000)
     table.expire(30_000)
     assert [one.topics for one in table.lost(30_000)] == [frozenset()]
-    table.register(3, broker(), [], 0, 31_000)
+    table.register(3, broker(), {}, 0, 31_000)
     assert table.lost(31_000) == []
     table.leave(3)
     assert table.lost(31_000) == []
@@ -178,7 +183,7 @@ def test_a_lost_broker_is_known_until_it_returns_and_one_that_left_is_not() -> N
 def test_lost_brokers_are_limited_by_number_and_topics() -> None:
     table = RouteTable(replace(LIMITS, brokers_max=2, topic_routes_max=4))
     for number, topics in enumerate((1, 1, 2, 3)):
-        routes = [TopicRoute(f"t{topic}", 1) for topic in range(topics)]
+        routes = of(*(TopicRoute(f"t{topic}", 1) for topic in range(topics)))
         table.register(number, broker(f"b{number}"), routes, 0, number)
         table.lose(number, number)
         assert [one.broker.name for one in table.lost(number)] == [
@@ -191,7 +196,7 @@ def test_lost_brokers_are_limited_by_number_and_topics() -> None:
 
 def test_topics_of_brokers_that_are_lost_no_longer_do_not_count() -> None:
     table = RouteTable(replace(LIMITS, topic_routes_max=4))
-    three = [TopicRoute(f"t{topic}", 1) for topic in range(3)]
+    three = of(*(TopicRoute(f"t{topic}", 1) for topic in range(3)))
     table.register(1, broker("a"), three, 0, 0)
     table.lose(1, 0)
     table.register(2, broker("a"), three, 0, 1)
@@ -199,28 +204,28 @@ def test_topics_of_brokers_that_are_lost_no_longer_do_not_count() -> None:
     assert table.lost(1 + LOST_KEPT_MS) == []
     table.register(3, broker("b"), three, 0, 1 + LOST_KEPT_MS)
     table.lose(3, 1 + LOST_KEPT_MS)
-    table.register(4, broker("c"), three[:1], 0, 1 + LOST_KEPT_MS)
+    table.register(4, broker("c"), of(TopicRoute("t0", 1)), 0, 1 + LOST_KEPT_MS)
     table.lose(4, 1 + LOST_KEPT_MS)
     assert [one.broker.name for one in table.lost(1 + LOST_KEPT_MS)] == ["b", "c"]
 
 
 def test_a_broken_stream_has_two_seconds_for_the_same_address_only() -> None:
     table = RouteTable(LIMITS)
-    table.register(1, broker(), [], 0, 0)
+    table.register(1, broker(), {}, 0, 0)
     table.stream_broken(1, 1_000)
     with pytest.raises(TroveError, match="BROKER_NAME_TAKEN"):
-        table.register(2, broker(port=9), [], 0, 1_500)
-    table.register(3, broker(), [], 0, 2_900)
+        table.register(2, broker(port=9), {}, 0, 1_500)
+    table.register(3, broker(), {}, 0, 2_900)
     assert table.expire(3_000) == []
     table.stream_broken(3, 3_000)
     assert table.expire(5_000) == ["a"]
-    table.register(4, broker(port=9), [], 0, 5_000)
+    table.register(4, broker(port=9), {}, 0, 5_000)
 
 
 def test_the_end_of_a_replaced_stream_does_not_touch_its_successor() -> None:
     table = RouteTable(LIMITS)
-    table.register(1, broker(), [], 0, 0)
-    table.register(2, broker(), [], 0, 6_000)  # the old connection is dead, though nobody has noticed
+    table.register(1, broker(), {}, 0, 0)
+    table.register(2, broker(), {}, 0, 6_000)  # the old connection is dead, though nobody has noticed
     table.stream_broken(1, 6_001)
     table.leave(1)
     assert table.expire(9_000) == []
@@ -229,10 +234,12 @@ def test_the_end_of_a_replaced_stream_does_not_touch_its_successor() -> None:
 
 def test_topics_asked_for_leave_the_others_out() -> None:
     table = RouteTable(LIMITS)
-    table.register(1, broker("a"), [TopicRoute("t1", 8), TopicRoute("t2", 8)], 0, 0)
-    table.register(2, broker("b", 2), [TopicRoute("t3", 8)], 0, 0)
-    assert [(r.broker.name, list(r.topics)) for r in table.routes(["t2", "t2", "none"])] == [("a", ["t2"])]
-    assert table.routes(["none"]) == []
+    table.register(1, broker("a"), of(TopicRoute("t1", 8), TopicRoute("t2", 8)), 0, 0)
+    table.register(2, broker("b", 2), of(TopicRoute("t3", 8)), 0, 0)
+    assert [(r.broker.name, list(r.topics)) for r in finished(table.routes_of(["t2", "t2", "none"]))] == [
+        ("a", ["t2"])
+    ]
+    assert finished(table.routes_of(["none"])) == []
 
 
 @pytest.mark.parametrize(
@@ -253,7 +260,7 @@ def test_topics_asked_for_leave_the_others_out() -> None:
 def test_a_broker_that_nobody_could_use_is_refused(wrong: dict[str, str]) -> None:
     table = RouteTable(LIMITS)
     with pytest.raises(TroveError, match="REQUEST_ILLEGAL"):
-        table.register(1, replace(broker(), **wrong), [], 0, 0)  # type: ignore[arg-type]
+        table.register(1, replace(broker(), **wrong), {}, 0, 0)  # type: ignore[arg-type]
     assert table.version == 0
 
 
@@ -262,14 +269,14 @@ def test_a_broker_that_nobody_could_use_is_refused(wrong: dict[str, str]) -> Non
 )
 def test_an_illegal_topic_refuses_the_heartbeat_and_changes_nothing(topic: TopicRoute) -> None:
     table = RouteTable(LIMITS)
-    table.register(1, broker(), [TopicRoute("t1", 8)], 1, 0)
+    table.register(1, broker(), of(TopicRoute("t1", 8)), 1, 0)
     with pytest.raises(TroveError, match="REQUEST_ILLEGAL"):
-        table.heartbeat(1, 1, topics=[topic], data_version=2)
+        table.heartbeat(1, 1, topics=of(topic), data_version=2)
     assert list(table.routes()[0].topics) == ["t1"]
 
 
 def test_a_stream_cannot_change_its_brokers_name() -> None:
     table = RouteTable(LIMITS)
-    table.register(1, broker(), [], 0, 0)
+    table.register(1, broker(), {}, 0, 0)
     with pytest.raises(TroveError, match="REQUEST_ILLEGAL"):
         table.heartbeat(1, 1, broker=broker("b"))
