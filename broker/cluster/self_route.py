@@ -14,6 +14,7 @@ from broker.cluster.view import BrokerView, TopicSummary, broker_info, spacing_s
 from trovemq_daemon.watchers import Watchers
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_proto.v1 import route_pb2, route_pb2_grpc
 
 _Fields = tuple[tuple[bool, bool], list[tuple[str, int, str]]]
@@ -30,10 +31,12 @@ class SelfRouteService(route_pb2_grpc.RouteServiceServicer):
     def __init__(
         self,
         view: BrokerView,
+        clock_ms: Callable[[], EpochMs],
         watchers_max: int = WATCHERS_MAX,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._view = view
+        self._clock_ms = clock_ms
         self._sleep = sleep
         self._watchers = Watchers(watchers_max)
         view.add_change_listener(self._watchers.notify)
@@ -46,7 +49,12 @@ class SelfRouteService(route_pb2_grpc.RouteServiceServicer):
         self, request: route_pb2.GetServerInfoRequest, context: ServicerContext[Any, Any]
     ) -> route_pb2.ServerInfo:
         description = self._view.description()
-        return route_pb2.ServerInfo(role=route_pb2.BROKER, version=description.version, name=description.name)
+        return route_pb2.ServerInfo(
+            role=route_pb2.BROKER,
+            version=description.version,
+            name=description.name,
+            now=self._clock_ms(),
+        )
 
     async def GetRoute(
         self, request: route_pb2.GetRouteRequest, context: ServicerContext[Any, Any]

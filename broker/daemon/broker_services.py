@@ -87,7 +87,7 @@ class BrokerServices:
         if tracing is not None:
             model.delivery.on_settled = tracing.settled
         self.view = LocalBroker(_description(store, advertised, tls_address, version), RoutedTopics(store))
-        self._route = SelfRouteService(self.view)
+        self._route = SelfRouteService(self.view, clock_ms)
         self.drain_control = Drain(
             settings.name, services.appender, self.view.withdraw, lambda: len(services.atomic), request_stop
         )

@@ -21,7 +21,7 @@ from typing import Final
 import typer
 
 from trovemq import Client, Message, QueryAnswer, SearchAnswer, TroveError, Where, errors
-from trovemq.cli.times import parse_time
+from trovemq.cli.times import Moment, parse_moment
 from trovemq_console.cluster import Cluster, TopicEntry, gather_bounded
 
 TEXT_MAX: Final = 1_024
@@ -89,9 +89,9 @@ class Finder:
             return
         if await self._by_place(client) or await self._by_id(client) or await self._by_key(client):
             return
-        self.found.moment = moment_of(self._text)
-        if self.found.moment is not None:
-            await self._by_time(client, self.found.moment)
+        moment = moment_of(self._text)
+        if moment is not None:
+            await self._by_time(client, moment)
         elif " " not in self._text:
             await self._by_prefix(client, self._text)
 
@@ -129,8 +129,14 @@ class Finder:
         where = Where.key_prefix(prefix) | Where.unique_id_prefix(prefix)
         return await self._search(client, "prefix", where, 0, newest_first=True)
 
-    async def _by_time(self, client: Client, moment: int) -> bool:
-        return await self._search(client, "time", None, moment, newest_first=False)
+    async def _by_time(self, client: Client, moment: Moment) -> bool:
+        topics = await self._topics_asked()
+        if moment.relative and topics:
+            begin = moment.at(await client.broker_time(topics[0]))
+        else:
+            begin = moment.here()
+        self.found.moment = begin
+        return await self._search(client, "time", None, begin, newest_first=False)
 
     async def _search(
         self, client: Client, kind: str, where: Where | None, begin: int, *, newest_first: bool
@@ -201,11 +207,11 @@ class Finder:
         self.found.complete = False
 
 
-def moment_of(text: str) -> int | None:
-    """Epoch ms of a time in a form of the command line; None for anything else."""
+def moment_of(text: str) -> Moment | None:
+    """A time in a form of the command line; None for anything else."""
     if text.isdigit() and len(text) != 13:
         return None  # a number of another length is more likely a key
     try:
-        return parse_time(text)
+        return parse_moment(text)
     except typer.BadParameter:
         return None

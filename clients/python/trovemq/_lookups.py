@@ -265,6 +265,16 @@ class Lookups:
         """
         return await self._queries.queue_offsets(topic, queue_ids, broker)
 
+    async def broker_time(self, topic: str, *, broker: str | None = None) -> int:
+        """The time by the clock of the broker that has the topic, epoch ms; of several brokers the one whose
+        clock is slowest. Store times are by this clock: count `an hour ago` from it.
+
+        Raises:
+            TroveError: TOPIC_NOT_FOUND, BROKER_UNREACHABLE.
+        """
+        check_text("topic", topic, errors.TOPIC_ILLEGAL)
+        return await self._queries.broker_time(topic, broker)
+
 
 def _question(topic: str, key: str, kind: str, begin: int, end: int) -> KeyQuestion:
     check_text("topic", topic, errors.TOPIC_ILLEGAL)

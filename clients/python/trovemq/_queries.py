@@ -134,6 +134,10 @@ class Queries:
         lists = await present(calls, (errors.TOPIC_NOT_FOUND, errors.QUEUE_NOT_FOUND), self._pool)
         return [queue for queues in lists for queue in queues]
 
+    async def broker_time(self, topic: str, broker: str | None) -> int:
+        brokers = self._pool.routes.brokers_of(topic, broker)
+        return min(await present([self._pool.connection(b).clock_ms() for b in brokers], (), self._pool))
+
 
 class _Found:
     """The brokers' answers to one identifier."""

@@ -102,11 +102,13 @@ class ClusterState:
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """The server that answered: `role` is `nameserver` or `broker`."""
+    """The server that answered: `role` is `nameserver` or `broker`. `now`: of a broker, the time of its
+    clock, epoch ms."""
 
     role: str
     version: str
     name: str
+    now: int = 0
 
 
 @dataclass(frozen=True, slots=True)

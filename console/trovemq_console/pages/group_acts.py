@@ -140,14 +140,14 @@ def _outcome(sentence: str, group: str, brokers: list[str]) -> Outcome:
 _TARGETS: Final = {"min": "to_min", "max": "to_max"}
 
 
-def _target(form: Form) -> dict[str, Any]:
+async def _target(client: Client, topic: str, form: Form) -> dict[str, Any]:
     """The arguments of the SDK's call."""
     kind = form.text("to")
     if kind in _TARGETS:
         return {_TARGETS[kind]: True}
     if kind == "offset":
         return {"offset": form.number("value")}
-    moment = moment_of(form.required("value"))
+    moment = await moment_of(client, topic, form.required("value"))
     assert moment is not None
     return {"timestamp": moment}
 
@@ -160,7 +160,8 @@ def _target_words(target: Mapping[str, Any]) -> list[str]:
 
 
 async def _preview_reset(client: Client, form: Form, settings: ConsoleSettings) -> Preview:
-    group, topic, target = form.required("group"), form.required("topic"), _target(form)
+    group, topic = form.required("group"), form.required("topic")
+    target = await _target(client, topic, form)
     changes = await client.admin.groups.reset(group, topic, preview=True, **target)
     rows = tuple(
         (
@@ -191,7 +192,7 @@ async def _preview_reset(client: Client, form: Form, settings: ConsoleSettings) 
 
 async def _reset(client: Client, form: Form) -> Outcome:
     group, topic = form.required("group"), form.required("topic")
-    changes = await client.admin.groups.reset(group, topic, **_target(form))
+    changes = await client.admin.groups.reset(group, topic, **await _target(client, topic, form))
     rows = tuple(
         (one.broker, str(one.queue_id), number_text(one.offset_before), number_text(one.offset))
         for one in changes

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trovemq import Client, GroupDescription, Message, TopicDescription, TroveError, errors
-from trovemq.cli.times import parse_time
+from trovemq.cli.times import parse_moment
 from trovemq.cli.topics import MessageType
 from trovemq_console.charts import spark
 from trovemq_console.cluster import TopicEntry, gather_bounded
@@ -134,7 +134,7 @@ async def _messages(client: Client, request: Request, name: str) -> Listing:
 
 
 async def _by_time(client: Client, request: Request, name: str) -> Listing:
-    moment = moment_of(text(request, "at"))
+    moment = await moment_of(client, name, text(request, "at"))
     answer = await client.search(
         name,
         begin=moment or 0,
@@ -158,12 +158,14 @@ async def _from_offset(client: Client, request: Request, name: str) -> Listing:
     return Listing("offset", tuple(found), next_offset=more)
 
 
-def moment_of(given: str) -> int | None:
-    """Epoch ms; None for "". Raises TroveError REQUEST_ILLEGAL for anything but a time."""
+async def moment_of(client: Client, topic: str, given: str) -> int | None:
+    """Epoch ms by the clock of the topic's broker; None for "". Raises TroveError REQUEST_ILLEGAL for
+    anything but a time."""
     if not given:
         return None
     try:
-        return parse_time(given)
+        moment = parse_moment(given)
+        return moment.at(await client.broker_time(topic) if moment.relative else 0)
     except typer.BadParameter as error:
         raise TroveError(errors.REQUEST_ILLEGAL, error.message, field="time") from None
 

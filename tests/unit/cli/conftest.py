@@ -38,6 +38,7 @@ from trovemq_proto.records import Message, decode_message, encode_offset_msg_id,
 
 STORE_HOST = pack_host("127.0.0.1:8081")
 FIRST_TIMESTAMP = 1_700_000_000_000
+BROKER_NOW = FIRST_TIMESTAMP + 3_600_000  # the clock of this machine is years ahead of it
 BATCH_MESSAGES = 3  # small, so that every answer takes several pages
 
 
@@ -231,6 +232,10 @@ class FakeClient:
         self.calls.append(("search_offset", {"timestamp": timestamp, "upper": upper}))
         times = [decode_message(record).store_timestamp for record in self._queue(topic, queue_id, broker)]
         return sum(time < timestamp for time in times)
+
+    async def broker_time(self, topic: str, *, broker: str | None = None) -> int:
+        self._queue(topic, 0, "broker-a")
+        return BROKER_NOW
 
     async def queue_offsets(
         self, topic: str, *, queue_ids: Sequence[int] | None = None, broker: str | None = None

@@ -9,7 +9,14 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trovemq.cli.times import TIME_MAX, format_time, parse_duration_ms, parse_time, parse_time_ahead
+from trovemq.cli.times import (
+    TIME_MAX,
+    format_time,
+    parse_duration_ms,
+    parse_moment,
+    parse_moment_ahead,
+    parse_time,
+)
 
 
 @pytest.mark.parametrize(
@@ -85,12 +92,18 @@ NOW = "2025-01-15T12:00:00Z"
         ("250ms ago", "2025-01-15T11:59:59.750Z"),
     ],
 )
-def test_times_relative_to_now(text: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    now_ns = parse_time(NOW) * 1_000_000
-    monkeypatch.setattr("trovemq.cli.times.time.time_ns", lambda: now_ns)
-    assert parse_time(text) == parse_time(expected)
+def test_times_relative_to_now(text: str, expected: str) -> None:
+    now_ms = parse_time(NOW)
+    assert parse_moment(text).relative
+    assert parse_moment(text).at(now_ms) == parse_time(expected)
     ahead = {"1h": "2025-01-15T13:00:00Z", "1.5h": "2025-01-15T13:30:00Z", "1w": "2025-01-22T12:00:00Z"}
-    assert parse_time_ahead(text) == parse_time(ahead.get(text, expected))
+    assert parse_moment_ahead(text).at(now_ms) == parse_time(ahead.get(text, expected))
+
+
+@pytest.mark.parametrize("text", ["2025-01-15", "0", str(TIME_MAX), "2025-01-15T12:00:00+01:00"])
+def test_other_times_do_not_depend_on_now(text: str) -> None:
+    assert not parse_moment(text).relative
+    assert parse_moment(text).at(1) == parse_moment(text).at(2) == parse_time(text)
 
 
 @given(

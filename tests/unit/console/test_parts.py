@@ -180,7 +180,9 @@ def test_sizes_times_and_links() -> None:
 @pytest.mark.parametrize("text", ["42", "order-1", "20250101123", ""])
 def test_a_number_is_rather_a_key_than_a_time(text: str) -> None:
     assert moment_of(text) is None
-    assert moment_of("1700000000000") == 1_700_000_000_000
+    moment = moment_of("1700000000000")
+    assert moment is not None
+    assert moment.at(0) == 1_700_000_000_000
 
 
 # --- the command line -------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from nameserver.settings import NameserverSettings
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.grpc_server import GrpcLimits, GrpcServer
 from trovemq_daemon.metrics import RpcMetrics
+from trovemq_proto.positions import EpochMs
 from trovemq_proto.v1 import route_pb2, route_pb2_grpc
 
 FAST = RegistrationSettings(heartbeat_interval_ms=50, retry_min_ms=10, retry_max_ms=100)
@@ -236,13 +237,16 @@ def test_the_back_off_is_bounded_and_spread(attempt: int, jitter: float) -> None
     assert back_off_s(attempt + 1, settings, jitter) >= wait
 
 
+NOW_MS = EpochMs(1_700_000_000_000)
+
+
 @asynccontextmanager
 async def self_route(
     broker: LocalBroker, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 ) -> AsyncIterator[tuple[SelfRouteService, grpc.aio.Channel]]:
     metrics = RpcMetrics(CollectorRegistry(), cluster="c", node_type="broker", node_id="a")
     server = GrpcServer(GrpcLimits(), metrics)
-    service = SelfRouteService(broker, sleep=sleep)
+    service = SelfRouteService(broker, lambda: NOW_MS, sleep=sleep)
     route_pb2_grpc.add_RouteServiceServicer_to_server(service, server.server)
     address = server.bind(Address("127.0.0.1", 0))
     await server.start()
@@ -258,6 +262,7 @@ async def test_a_broker_answers_about_itself_as_a_nameserver_would() -> None:
         stub = route_pb2_grpc.RouteServiceStub(channel)
         info = await stub.GetServerInfo(route_pb2.GetServerInfoRequest())
         assert (info.role, info.name, info.version) == (route_pb2.BROKER, "broker-a", "0.1.0")
+        assert info.now == NOW_MS
         route = await stub.GetRoute(route_pb2.GetRouteRequest(topic="orders"))
         assert [topic.topic for topic in route.brokers[0].topics] == ["orders"]
         assert len((await stub.GetRoute(route_pb2.GetRouteRequest(topic="none"))).brokers) == 0

@@ -69,6 +69,7 @@ class FakeServer:
         self.lost: dict[str, route_pb2.LostBroker] = {}  # by topic
         self.routes_asked: list[str] = []  # topics
         self.version = 1
+        self.now_ms = 1_700_000_000_000  # not the clock of the machine, which a client must not ask
         self.frames: list[message_pb2.AppendFrame] = []
         self.fetches: list[message_pb2.FetchRequest] = []
         self.queries: list[query_pb2.QueryByKeyRequest] = []
@@ -200,7 +201,9 @@ class _Routes(route_pb2_grpc.RouteServiceServicer):
         self._fake = fake
 
     async def GetServerInfo(self, request: Any, context: Any) -> route_pb2.ServerInfo:
-        return route_pb2.ServerInfo(role=self._fake.role, version="0", name=self._fake.name)
+        return route_pb2.ServerInfo(
+            role=self._fake.role, version="0", name=self._fake.name, now=self._fake.now_ms
+        )
 
     async def GetRoute(self, request: Any, context: Any) -> route_pb2.RouteReply:
         self._fake.routes_asked.append(request.topic)

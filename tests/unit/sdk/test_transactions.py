@@ -15,6 +15,7 @@ from tests.support.fake_messaging import message_of
 from tests.unit.sdk.conftest import Connect
 from tests.unit.sdk.fake_server import FakeServer
 from trovemq import Producer, ReceivedMessage, Transaction, TransactionResolution, TroveError, errors
+from trovemq._rocketmq.messages import milliseconds
 from trovemq_proto.records import PROPERTY_SHARDING_KEY
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
@@ -183,11 +184,36 @@ async def test_deliver_at_is_kept_to_the_millisecond(broker: FakeServer, connect
 
 
 @pytest.mark.parametrize("after", [90, 90.0, timedelta(seconds=90)])
-async def test_deliver_after(broker: FakeServer, connect: Connect, after: float | timedelta) -> None:
+async def test_a_delay_counted_by_the_clients_clock(
+    broker: FakeServer, connect: Connect, after: float | timedelta
+) -> None:
+    """A client whose clock was five minutes slow had its message delivered at once."""
     client = await connect(broker)
-    before = datetime.now(UTC).timestamp() * 1000
     await client.send("orders", b"a", deliver_after=after)
-    assert before + 89_990 <= delivery_ms(broker) <= datetime.now(UTC).timestamp() * 1000 + 90_010
+    assert broker.now_ms + 89_000 <= delivery_ms(broker) <= broker.now_ms + 90_000
+
+
+async def test_a_delay_before_now_is_due_at_once(broker: FakeServer, connect: Connect) -> None:
+    client = await connect(broker)
+    await client.send("orders", b"a", deliver_after=-5)
+    assert delivery_ms(broker) <= broker.now_ms
+
+
+async def test_a_delayed_message_that_was_sent_again_waited_anew(
+    broker: FakeServer, connect: Connect
+) -> None:
+    """The clock of this broker stands still, so a delivery time shows how much of the delay is left."""
+    answers = [v2.Status(code=v2.Code.TOO_MANY_REQUESTS)] * 3
+    broker.messaging.hooks["SendMessage"] = lambda request: answers.pop() if answers else None
+    client = await connect(broker)
+    await client.send("orders", b"a", deliver_after=90)
+    times = [
+        milliseconds(request.messages[0].system_properties.delivery_timestamp)
+        for request in broker.messaging.requests("SendMessage")
+    ]
+    assert len(times) == 4
+    assert times == sorted(times, reverse=True)
+    assert times[-1] < times[0] <= broker.now_ms + 90_000
 
 
 @pytest.mark.parametrize(

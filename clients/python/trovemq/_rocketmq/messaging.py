@@ -53,9 +53,10 @@ class MessagingService:
         """HOST:PORT."""
         return self._connection.address
 
-    async def reach(self) -> None:
-        """Returns when the broker answers; raises TroveError BROKER_UNREACHABLE, REQUEST_TIMEOUT."""
-        await self._connection.server_info()
+    async def reach(self) -> int:
+        """Waits until the broker answers: the time of its clock, epoch ms. Raises TroveError
+        BROKER_UNREACHABLE, REQUEST_TIMEOUT."""
+        return await self._connection.clock_ms()
 
     def open_telemetry(self) -> Stream:
         """The stream of settings and commands; takes serialised TelemetryCommands."""

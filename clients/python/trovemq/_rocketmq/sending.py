@@ -3,12 +3,14 @@
 One message is one call. A message that was certainly not stored is sent again, to another broker if there is
 one. A message that may have been stored is sent again only if the producer allows it (retry_in_doubt): to the
 same broker, with the same message id.
+
+A delay counts by the clock of the broker that gets the message, from the call on: a message that is sent
+again has waited for a part of it. This machine's clock is not asked.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from datetime import datetime, timedelta
 from typing import Final, Unpack
 
@@ -55,10 +57,10 @@ class MessagingSender:
         self._retry_in_doubt = retry_in_doubt
         self._sends: set[asyncio.Task[SendReceipt]] = set()
 
-    async def send(self, message: v2.Message, broker: str | None) -> SendReceipt:
+    async def send(self, message: v2.Message, broker: str | None, delay_ms: int | None = None) -> SendReceipt:
         """Sends one message. A cancelled caller no longer waits, but the message may be stored. Raises
         TroveError."""
-        task = asyncio.get_running_loop().create_task(self._send(message, broker))
+        task = asyncio.get_running_loop().create_task(self._send(message, broker, delay_ms))
         self._sends.add(task)
         task.add_done_callback(self._sends.discard)
         try:
@@ -80,9 +82,10 @@ class MessagingSender:
             task.cancel()
         await asyncio.gather(*self._sends, return_exceptions=True)
 
-    async def _send(self, message: v2.Message, broker_name: str | None) -> SendReceipt:
+    async def _send(self, message: v2.Message, broker_name: str | None, delay_ms: int | None) -> SendReceipt:
         options, loop = self._pool.options, asyncio.get_running_loop()
-        deadline, attempts = loop.time() + options.delivery_timeout_ms / 1000, 0
+        began, attempts = loop.time(), 0
+        deadline = began + options.delivery_timeout_ms / 1000
         while True:
             attempts += 1
             handed_over = False
@@ -91,7 +94,10 @@ class MessagingSender:
                 broker = self._chooser.broker(slot)
                 service = MessagingService(self._pool.connection(broker), self._client_id)
                 # It waits for an answer first: a message on a connection that never worked would be in doubt.
-                await service.reach()
+                now_ms = await service.reach()
+                if delay_ms is not None:
+                    passed_ms = round((loop.time() - began) * 1000)
+                    mark_delayed(message, _checked(now_ms + delay_ms - passed_ms))
                 handed_over = True
                 return receipt_of(await service.send(message), message, slot, broker)
             except TroveError as error:
@@ -178,8 +184,15 @@ class DelayedSender:
     ) -> SendReceipt:
         """As `Producer.send`."""
         message = outgoing_message(self._topic, body, **arguments)
-        mark_delayed(message, delivery_time(deliver_at, deliver_after))
-        return await self._send(message, broker)
+        _check_times(deliver_at, deliver_after)
+        try:
+            if deliver_at is not None:
+                mark_delayed(message, _checked(round(deliver_at.timestamp() * 1000)))
+                return await self._send(message, broker)
+            delay_ms = _delay_ms(deliver_after or 0)
+        except (OverflowError, ValueError, OSError) as error:
+            raise TroveError(errors.DELIVERY_TIME_ILLEGAL, f"no such time: {error}") from error
+        return await self._send(message, broker, delay_ms)
 
     async def _send_half(
         self,
@@ -193,11 +206,13 @@ class DelayedSender:
         mark_half(message, check_after_ms)
         return await self._send(message, broker)
 
-    async def _send(self, message: v2.Message, broker: str | None) -> SendReceipt:
+    async def _send(
+        self, message: v2.Message, broker: str | None, delay_ms: int | None = None
+    ) -> SendReceipt:
         size = message.ByteSize() + RECORD_OVERHEAD
         await self._in_flight.enter(size)
         try:
-            return await self._sender.send(message, broker)
+            return await self._sender.send(message, broker, delay_ms)
         finally:
             self._in_flight.give(size)
 
@@ -211,20 +226,13 @@ class DelayedSender:
         await self.transactions.close()
 
 
-def delivery_time(deliver_at: datetime | None, deliver_after: float | timedelta | None) -> int:
-    """Epoch ms. Raises TroveError DELIVERY_TIME_ILLEGAL."""
-    _check_times(deliver_at, deliver_after)
-    if deliver_at is not None and deliver_after is not None:
-        raise TroveError(errors.DELIVERY_TIME_ILLEGAL, "give deliver_at or deliver_after, not both")
-    try:
-        if deliver_at is not None:
-            deliver_ms = round(deliver_at.timestamp() * 1000)
-        else:
-            after = deliver_after
-            seconds = after.total_seconds() if isinstance(after, timedelta) else float(after or 0)
-            deliver_ms = time.time_ns() // 1_000_000 + round(seconds * 1000)
-    except (OverflowError, ValueError, OSError) as error:
-        raise TroveError(errors.DELIVERY_TIME_ILLEGAL, f"no such time: {error}") from error
+def _delay_ms(deliver_after: float | timedelta) -> int:
+    seconds = deliver_after.total_seconds() if isinstance(deliver_after, timedelta) else float(deliver_after)
+    return _checked(max(0, round(seconds * 1000)))
+
+
+def _checked(deliver_ms: int) -> int:
+    """The same. Raises TroveError DELIVERY_TIME_ILLEGAL where it is no time of the calendar."""
     if not 0 <= deliver_ms <= DELIVER_MS_MAX:
         raise TroveError(errors.DELIVERY_TIME_ILLEGAL, f"{deliver_ms} ms since 1970 is not a delivery time")
     return deliver_ms
@@ -236,3 +244,5 @@ def _check_times(deliver_at: object, deliver_after: object) -> None:
     if not isinstance(deliver_after, int | float | timedelta | None):
         text = f"deliver_after is seconds or a timedelta, {not_of(deliver_after)}"
         raise TroveError(errors.DELIVERY_TIME_ILLEGAL, text)
+    if deliver_at is not None and deliver_after is not None:
+        raise TroveError(errors.DELIVERY_TIME_ILLEGAL, "give deliver_at or deliver_after, not both")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -175,6 +176,10 @@ class Connection:
         timeout_ms = self._options.connect_timeout_ms
         request, decode = route_pb2.GetServerInfoRequest(), route_pb2.ServerInfo.FromString
         return convert.server_info(await self._ask("RouteService/GetServerInfo", request, decode, timeout_ms))
+
+    async def clock_ms(self) -> int:
+        """The time by the broker's clock, epoch ms; by this machine's where an older broker has none."""
+        return (await self.server_info()).now or time.time_ns() // 1_000_000
 
     async def cluster(self) -> ClusterState:
         """Every live broker with its topics."""

@@ -98,7 +98,7 @@ def changed_state(before: ClusterState, reply: route_pb2.ClusterReply) -> Cluste
 
 def server_info(info: route_pb2.ServerInfo) -> ServerInfo:
     role = route_pb2.ServerRole.Name(info.role).lower()
-    return ServerInfo(role, info.version, info.name)
+    return ServerInfo(role, info.version, info.name, info.now)
 
 
 def queue_offsets_of(data: bytes) -> Sequence[int] | None:

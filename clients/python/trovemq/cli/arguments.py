@@ -8,7 +8,7 @@ import typer
 
 from trovemq._filters import what_was_meant
 from trovemq.cli.completion import complete_group, complete_topic
-from trovemq.cli.times import TIME_MAX, parse_time
+from trovemq.cli.times import TIME_MAX, Moment, parse_moment
 
 OFFSET_MAX: Final = TIME_MAX
 QUEUE_ID_MAX: Final = 2**31 - 1
@@ -101,19 +101,19 @@ TagsOption = Annotated[
     ),
 ]
 BeginOption = Annotated[
-    int,
+    Moment,
     typer.Option(
         "--begin",
-        parser=parse_time,
+        parser=parse_moment,
         metavar="TIME",
         help="Stored at or after: epoch ms, ISO 8601, or 1h, yesterday.",
     ),
 ]
 EndOption = Annotated[
-    int,
+    Moment,
     typer.Option(
         "--end",
-        parser=parse_time,
+        parser=parse_moment,
         metavar="TIME",
         help="Stored at or before: epoch ms, ISO 8601, or 1h, yesterday.",
     ),

@@ -17,7 +17,7 @@ from trovemq.cli.tailing import (
     follow_queues,
     in_store_order,
 )
-from trovemq.cli.times import format_time, parse_time
+from trovemq.cli.times import Moment, format_time, parse_moment
 from trovemq_proto import errors
 from trovemq_proto.audit import AUDIT_TOPIC, KINDS, AuditRecord, decode_audit
 from trovemq_proto.errors import TroveError
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Audit records: list, tail.", no_args_is_help=True)
 
 SHOWN_MAX: Final = 100_000
+A_DAY_AGO: Final = Moment("1d")
 
 UserOption = Annotated[
     str | None,
@@ -41,13 +42,12 @@ KindOption = Annotated[
     ),
 ]
 SinceOption = Annotated[
-    int | None,
+    Moment,
     typer.Option(
         "--since",
-        parser=parse_time,
+        parser=parse_moment,
         metavar="TIME",
-        help="From this time on: 1h, yesterday, ISO 8601 (default 1d).",
-        show_default=False,
+        help="From this time on: 1h, yesterday, ISO 8601.",
     ),
 ]
 
@@ -96,22 +96,22 @@ async def list_(
     session: Session,
     user: UserOption = None,
     kinds: KindOption = None,
-    since: SinceOption = None,
+    since: SinceOption = A_DAY_AGO,
     count: Annotated[
         int, typer.Option("--max", metavar="N", min=1, max=SHOWN_MAX, help="The last N of them.")
     ] = 1_000,
     broker: EveryBrokerOption = None,
 ) -> None:
     """Print who did, read or was refused what. The oldest first."""
-    since = parse_time("1d") if since is None else since
     wanted = Wanted(user, kinds)
     found: deque[AuditRecord] = deque(maxlen=count)
     async with session.client() as client:
         places = await _places(session, client, broker)
         following = Following(client, AUDIT_TOPIC, None)
-        firsts = await first_offsets(session, client, AUDIT_TOPIC, places, since, False)
+        (since_ms,) = await session.times(client, AUDIT_TOPIC, since, broker=broker)
+        firsts = await first_offsets(session, client, AUDIT_TOPIC, places, since_ms, False)
         async for message in in_store_order(following, places, firsts):
-            record = wanted.record(message, since)
+            record = wanted.record(message, since_ms)
             if record is not None:
                 found.append(record)
                 session.progress.at(len(found), text="reading")

@@ -5,35 +5,40 @@ from __future__ import annotations
 import asyncio
 from base64 import b64encode
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
 from trovemq.cli.arguments import TagsOption, TopicArgument
 from trovemq.cli.completion import complete_group
 from trovemq.cli.session import Session, verb
-from trovemq.cli.times import format_time, parse_duration_ms, parse_time
+from trovemq.cli.times import Moment, format_time, parse_duration_ms, parse_moment, parse_time
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from trovemq import ReceivedMessage, Subscription
+    from trovemq import Client, ReceivedMessage, Subscription
     from trovemq.starts import Start
 
 PREFETCH_MAX: Final = 256
 HELD_MAX: Final = 10_000
 
 
-def parse_start(text: str) -> Start:
+def parse_start(text: str) -> Literal["earliest", "latest"] | Moment:
     """`earliest`, `latest`, or a time. Raises typer.BadParameter (usage)."""
     if text == "earliest":
         return "earliest"
     if text == "latest":
         return "latest"
     try:
-        return datetime.fromtimestamp(parse_time(text) / 1000, UTC)
+        _date(parse_time(text))
+        return parse_moment(text)
     except (typer.BadParameter, OverflowError, ValueError, OSError):
         raise typer.BadParameter(f"--start {text!r} is neither earliest, latest nor a time") from None
+
+
+def _date(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
 def register(app: typer.Typer) -> None:
@@ -104,7 +109,14 @@ async def consume(
     held: list[ReceivedMessage] = []
     async with (
         session.client() as client,
-        client.subscribe(topic, group, tags=tags, sql=sql, prefetch=prefetch, start=begin) as messages,
+        client.subscribe(
+            topic,
+            group,
+            tags=tags,
+            sql=sql,
+            prefetch=prefetch,
+            start=await _start(session, client, topic, begin),
+        ) as messages,
     ):
         try:
             printed = 0
@@ -125,6 +137,15 @@ async def consume(
                 message.settlement.return_message(message, 0, tried=False)
     if not acknowledge and printed == HELD_MAX:
         session.output.remark(f"--no-ack holds {HELD_MAX:,} messages at most")
+
+
+async def _start(
+    session: Session, client: Client, topic: str, begin: Literal["earliest", "latest"] | Moment | None
+) -> Start | None:
+    if not isinstance(begin, Moment):
+        return begin
+    (milliseconds,) = await session.times(client, topic, begin)
+    return _date(milliseconds)
 
 
 async def _next(messages: Subscription, wait_ms: int | None) -> ReceivedMessage | None:

@@ -26,7 +26,7 @@ from trovemq.cli.group_answers import (
 )
 from trovemq.cli.group_lag import lag
 from trovemq.cli.session import Session, verb
-from trovemq.cli.times import format_time, parse_duration_ms, parse_time
+from trovemq.cli.times import Moment, format_time, parse_duration_ms, parse_moment
 from trovemq.cli.watching import EVERY_MS_DEFAULT, EveryOption, WatchOption, watched
 
 if TYPE_CHECKING:
@@ -285,10 +285,10 @@ async def reset(
     topic: TopicArgument,
     queue: QueueOption = None,
     to_time: Annotated[
-        int | None,
+        Moment | None,
         typer.Option(
             "--to-time",
-            parser=parse_time,
+            parser=parse_moment,
             metavar="T",
             help="To the first message at or after T: epoch ms, ISO 8601, or 1h, yesterday.",
             show_default=False,
@@ -307,12 +307,15 @@ async def reset(
     if sum((to_time is not None, to_offset is not None, to_min, to_max)) != 1:
         raise typer.BadParameter("give exactly one of --to-time, --to-offset, --to-min, --to-max")
     async with session.client() as client:
+        timestamp = None
+        if to_time is not None:
+            (timestamp,) = await session.times(client, topic, to_time, broker=broker)
         changes = await session.call(
             client.admin.groups.reset(
                 group,
                 topic,
                 queue_id=queue,
-                timestamp=to_time,
+                timestamp=timestamp,
                 offset=to_offset,
                 to_min=to_min,
                 to_max=to_max,

@@ -22,7 +22,7 @@ from trovemq.cli.arguments import (
     TopicArgument,
 )
 from trovemq.cli.session import Session, verb
-from trovemq.cli.times import parse_duration_ms, parse_time_ahead
+from trovemq.cli.times import Moment, parse_duration_ms, parse_moment_ahead
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -70,10 +70,10 @@ PriorityOption = Annotated[
     ),
 ]
 DeliverAtOption = Annotated[
-    int | None,
+    Moment | None,
     typer.Option(
         "--deliver-at",
-        parser=parse_time_ahead,
+        parser=parse_moment_ahead,
         metavar="TIME",
         help="Not before then: epoch ms, ISO 8601, or 10m for in ten minutes (DELAY topics).",
         show_default=False,
@@ -123,6 +123,8 @@ async def send(
     extras = extra_arguments(message_group, deliver_at, deliver_after)
     content = read_body(body)
     async with session.client() as client:
+        if deliver_at is not None:
+            extras["deliver_at"] = _date(*await session.times(client, topic, deliver_at, broker=broker))
         receipt = await session.call(
             client.send(
                 topic,
@@ -163,9 +165,9 @@ def _known(place: int) -> int | None:
 
 
 def extra_arguments(
-    message_group: str | None, deliver_at: int | None, deliver_after: int | None
+    message_group: str | None, deliver_at: Moment | None, deliver_after: int | None
 ) -> dict[str, Any]:
-    """The arguments of ordered and delayed messages (times in ms). Raises typer.BadParameter (usage)."""
+    """The arguments of ordered and delayed messages (the delay in ms). Raises typer.BadParameter (usage)."""
     if deliver_at is not None and deliver_after is not None:
         raise typer.BadParameter("give --deliver-at or --deliver-after, not both")
     extras: dict[str, Any] = {}
@@ -173,12 +175,16 @@ def extra_arguments(
         extras["message_group"] = message_group
     try:
         if deliver_at is not None:
-            extras["deliver_at"] = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=deliver_at)
+            extras["deliver_at"] = _date(deliver_at.here())
         if deliver_after is not None:
             extras["deliver_after"] = timedelta(milliseconds=deliver_after)
     except OverflowError:
         raise typer.BadParameter("the delivery time is beyond the year 9999") from None
     return extras
+
+
+def _date(milliseconds: int) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
 
 
 def parse_properties(pairs: list[str]) -> dict[str, str]:

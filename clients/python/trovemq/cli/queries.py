@@ -20,7 +20,7 @@ from trovemq.cli.arguments import (
 from trovemq.cli.completion import complete_topic
 from trovemq.cli.paging import paged
 from trovemq.cli.session import Session, verb
-from trovemq.cli.times import TIME_MAX, check_period, parse_time
+from trovemq.cli.times import EARLIEST, LATEST, Moment, check_period, parse_moment
 from trovemq_proto.errors import TroveError
 
 if TYPE_CHECKING:
@@ -82,8 +82,8 @@ async def query(
     topic: TopicArgument,
     key: Annotated[str, typer.Argument(metavar="KEY", show_default=False)],
     key_type: Annotated[KeyType, typer.Option("--type", help="The kind of KEY.")] = KeyType.KEY,
-    begin: BeginOption = 0,
-    end: EndOption = TIME_MAX,
+    begin: BeginOption = EARLIEST,
+    end: EndOption = LATEST,
     count: Annotated[
         int, typer.Option("--max", metavar="N", min=1, help="How many messages.")
     ] = QUERY_MESSAGES_MAX_DEFAULT,
@@ -101,15 +101,16 @@ async def query(
     rows: list[Message] = []
     delayed: list[DelayedMessage] = []
     async with session.client() as client:
-        question = _Question(topic, key, key_type.value, begin, end, broker)
+        begin_ms, end_ms = await session.times(client, topic, begin, end, broker=broker)
+        question = _Question(topic, key, key_type.value, begin_ms, end_ms, broker)
 
         def ask(messages_max: int, place: str | None) -> Awaitable[QueryAnswer]:
             return client.query(
                 topic,
                 key,
                 type=key_type.value,
-                begin=begin,
-                end=end,
+                begin=begin_ms,
+                end=end_ms,
                 max=messages_max,
                 cursor=place,
                 broker=broker,
@@ -204,10 +205,10 @@ async def offset(
     topic: TopicArgument,
     queue: QueueArgument,
     timestamp: Annotated[
-        int,
+        Moment,
         typer.Option(
             "--time",
-            parser=parse_time,
+            parser=parse_moment,
             metavar="T",
             help="Epoch ms, ISO 8601 (UTC without a zone), or 1h, yesterday.",
             show_default=False,
@@ -223,7 +224,8 @@ async def offset(
 ) -> None:
     """Find the queue offset of a point in time."""
     async with session.client() as client:
-        found = await session.call(client.search_offset(topic, queue, timestamp, upper=upper, broker=broker))
+        (at_ms,) = await session.times(client, topic, timestamp, broker=broker)
+        found = await session.call(client.search_offset(topic, queue, at_ms, upper=upper, broker=broker))
     answer = {"offset": found}
     session.output.item(answer)
     if not session.output.objects:

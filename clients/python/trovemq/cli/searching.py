@@ -12,7 +12,7 @@ from trovemq.cli.arguments import BeginOption, EndOption, EveryBrokerOption, Top
 from trovemq.cli.paging import paged
 from trovemq.cli.queries import tell_coverage
 from trovemq.cli.session import Session, verb
-from trovemq.cli.times import TIME_MAX, check_period
+from trovemq.cli.times import EARLIEST, LATEST, check_period
 
 if TYPE_CHECKING:
     from trovemq import SearchAnswer, SearchPart
@@ -49,8 +49,8 @@ async def search(
         list[str] | None, _condition("--property", "NAME=VALUE", "A property that the topic has indexed")
     ] = None,
     match_any: Annotated[bool, typer.Option("--any", help="One condition met is enough; else all.")] = False,
-    begin: BeginOption = 0,
-    end: EndOption = TIME_MAX,
+    begin: BeginOption = EARLIEST,
+    end: EndOption = LATEST,
     oldest_first: Annotated[bool, typer.Option("--oldest-first", help="Instead of newest first.")] = False,
     count: Annotated[
         int, typer.Option("--max", metavar="N", min=1, help="How many messages.")
@@ -79,6 +79,7 @@ async def search(
         match="any" if match_any else "all",
     )
     async with session.client() as client:
+        begin_ms, end_ms = await session.times(client, topic, begin, end, broker=broker)
 
         def ask(
             messages_max: int, place: str | None, *, explain_only: bool = False
@@ -86,8 +87,8 @@ async def search(
             return client.search(
                 topic,
                 where,
-                begin=begin,
-                end=end,
+                begin=begin_ms,
+                end=end_ms,
                 newest_first=not oldest_first,
                 max=messages_max,
                 cursor=place,

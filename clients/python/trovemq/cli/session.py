@@ -43,6 +43,7 @@ from trovemq_proto.errors import TroveError
 
 if TYPE_CHECKING:
     from trovemq import Client
+    from trovemq.cli.times import Moment
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -84,6 +85,15 @@ class Session:
             yield client
         finally:
             await client.close()
+
+    async def times(
+        self, client: Client, topic: str, *moments: Moment, broker: str | None = None
+    ) -> list[int]:
+        """Epoch milliseconds of the moments: a relative one counts by the clock of the topic's broker."""
+        now_ms = 0
+        if any(moment.relative for moment in moments):
+            now_ms = await self.call(client.broker_time(topic, broker=broker))
+        return [moment.at(now_ms) for moment in moments]
 
     def show_list(
         self,

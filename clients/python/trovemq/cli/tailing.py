@@ -13,7 +13,7 @@ import typer
 
 from trovemq.cli.arguments import EveryBrokerOption, QueueOption, TagsOption, TopicArgument
 from trovemq.cli.session import Session, verb
-from trovemq.cli.times import parse_time
+from trovemq.cli.times import Moment, parse_moment
 
 if TYPE_CHECKING:
     from trovemq import Client, QueueOffsets
@@ -37,10 +37,10 @@ LastOption = Annotated[
     ),
 ]
 SinceOption = Annotated[
-    int | None,
+    Moment | None,
     typer.Option(
         "--since",
-        parser=parse_time,
+        parser=parse_moment,
         metavar="TIME",
         help="Messages stored since then first: 1h, yesterday, ISO 8601 or epoch ms.",
         show_default=False,
@@ -111,7 +111,10 @@ async def tail(
         queue_ids = None if queue is None else [queue]
         places = await session.call(client.queue_offsets(topic, queue_ids=queue_ids, broker=broker))
         following = Following(client, topic, tags)
-        firsts = await first_offsets(session, client, topic, places, since, from_start or last is not None)
+        since_ms = None
+        if since is not None:
+            (since_ms,) = await session.times(client, topic, since, broker=broker)
+        firsts = await first_offsets(session, client, topic, places, since_ms, from_start or last is not None)
         if last is not None:
             await printing.all_of(_in_order(await _last(following, places, firsts, last)))
         elif since is not None or from_start:

@@ -1,5 +1,8 @@
 """Times on the command line.
 
+A relative time counts from `now` by the broker's clock: store times are by that one, and this machine's may
+be wrong.
+
 | written                                             | meaning                                     |
 |-----------------------------------------------------|---------------------------------------------|
 | `1735689600000`                                     | epoch milliseconds                          |
@@ -14,6 +17,7 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Final
@@ -32,31 +36,59 @@ _DAYS: Final = {"yesterday": -1, "today": 0, "tomorrow": 1}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A time as it was written. `ahead`: a duration is after now, and not before."""
+
+    text: str
+    ahead: bool = False
+
+    @property
+    def relative(self) -> bool:
+        """Whether it depends on now."""
+        return self._relative(0) is not None
+
+    def at(self, now_ms: int) -> int:
+        """Epoch milliseconds. Raises typer.BadParameter (usage) for none of the forms above, and outside of
+        0 … 2^63-1."""
+        milliseconds = self._relative(now_ms)
+        if milliseconds is None:
+            milliseconds = _milliseconds(self.text, self.text)
+        if not 0 <= milliseconds <= TIME_MAX:
+            raise typer.BadParameter(f"{self.text} is outside 0 … {TIME_MAX}")
+        return milliseconds
+
+    def here(self) -> int:
+        """The same by this machine's clock: a check before a broker is asked."""
+        return self.at(time.time_ns() // 1_000_000)
+
+    def _relative(self, now_ms: int) -> int | None:
+        return _relative(self.text, now_ms, 1 if self.ahead else -1)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+EARLIEST: Final = Moment("0")
+LATEST: Final = Moment(str(TIME_MAX))
+
+
+def parse_moment(text: str | Moment, *, ahead: bool = False) -> Moment:
+    """A moment in the forms above; `1h` is an hour ago, or in an hour. Raises typer.BadParameter (usage)."""
+    moment = Moment(str(text).strip(), ahead)
+    moment.here()
+    return moment
+
+
+def parse_moment_ahead(text: str | Moment) -> Moment:
+    """As parse_moment, but `1h` is in an hour."""
+    return parse_moment(text, ahead=True)
+
+
 def parse_time(text: str | int) -> int:
-    """Epoch milliseconds of a moment in the forms above; `1h` is an hour ago.
-
-    Raises typer.BadParameter (usage) for anything else, and outside of 0 … 2^63-1.
-    """
-    return _moment(text, _now_ms(), relative_sign=-1)
-
-
-def parse_time_ahead(text: str | int) -> int:
-    """As parse_time, but `1h` is in an hour."""
-    return _moment(text, _now_ms(), relative_sign=1)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def _moment(text: str | int, now_ms: int, *, relative_sign: int) -> int:
-    words = str(text).strip()
-    milliseconds = _relative(words, now_ms, relative_sign)
-    if milliseconds is None:
-        milliseconds = _milliseconds(words, words)
-    if not 0 <= milliseconds <= TIME_MAX:
-        raise typer.BadParameter(f"{text} is outside 0 … {TIME_MAX}")
-    return milliseconds
+    """Epoch milliseconds by this machine's clock, for stores and archives, where no broker is asked. Raises
+    as parse_moment."""
+    return Moment(str(text).strip()).here()
 
 
 def _relative(text: str, now_ms: int, sign: int) -> int | None:
@@ -118,10 +150,10 @@ def parse_duration_ms(text: str | int) -> int:
     return int(milliseconds)
 
 
-def check_period(begin: int, end: int) -> None:
+def check_period(begin: Moment, end: Moment) -> None:
     """Raises typer.BadParameter (usage) where it ends before it begins."""
-    if begin > end:
-        raise typer.BadParameter(f"--begin {format_time(begin)} is after --end {format_time(end)}")
+    if begin.here() > end.here():
+        raise typer.BadParameter(f"--begin {begin} is after --end {end}")
 
 
 def format_time(milliseconds: int) -> str:

@@ -82,6 +82,7 @@ class Client(Waiting[aio.Client]):
     search_all = iterates(aio.Client.search_all)
     search_offset = waits(aio.Client.search_offset)
     queue_offsets = waits(aio.Client.queue_offsets)
+    broker_time = waits(aio.Client.broker_time)
 
     @cached_property
     def admin(self) -> Admin:
