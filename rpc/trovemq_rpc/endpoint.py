@@ -22,7 +22,7 @@ from trovemq_rpc.listening import name_of
 from trovemq_rpc.loop_parts import LoopParts
 from trovemq_rpc.metrics import Metrics
 from trovemq_rpc.options import Options
-from trovemq_rpc.rest import READ_SIZE_SHORT, RESTS_SIZE_MAX, WORK_A_TURN_MAX, Rest, Share
+from trovemq_rpc.rest import READ_SIZE_SHORT, RECORD_WORK, RESTS_SIZE_MAX, WORK_A_TURN_MAX, Rest, Share
 from trovemq_rpc.tls import Tls
 from trovemq_rpc.upkeep import Upkeep
 
@@ -257,7 +257,7 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
                 size += len(tail)
                 self.parts.plain_buffer.position += size
                 self._receive(view[:size], work_left)
-                work_left = self.connection.work_left
+                work_left = self.connection.work_left - RECORD_WORK
         except ssl.SSLError as error:
             self._write(tls.take_output())
             self.refuse(f"TLS: {error.reason or error}")

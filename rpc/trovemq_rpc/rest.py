@@ -12,6 +12,8 @@ from trovemq_rpc.loop_parts import LoopParts
 
 WORK_A_TURN_MAX: Final = 1_024
 """As `Receiving.parse` counts it: 256 small calls, or about a millisecond of a flood."""
+RECORD_WORK: Final = 2
+"""Of a turn, for each TLS record: records of one byte are work, too, and may be no whole frame."""
 MESSAGES_A_TURN_MAX: Final = 256
 """Of streams: a frame of 64 KiB may have 13,000, and to handle one takes 10 to 100 us."""
 RENEWED_BELOW: Final = MESSAGES_A_TURN_MAX - 16
