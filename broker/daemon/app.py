@@ -27,6 +27,7 @@ from broker.daemon.recovery_log import log_recovery
 from broker.daemon.security import AccessCollector, BrokerSecurity, gate_of, open_security
 from broker.daemon.services import (
     clock_ms,
+    collector_at_rest,
     failures_that_end,
     open_consumer_state,
 )
@@ -261,19 +262,6 @@ def open_store(
     )
     log_recovery(get_logger(), store)
     return store
-
-
-@contextmanager
-def collector_at_rest() -> Iterator[None]:
-    """Stops the garbage collector: all objects that a start creates stay, and to examine them again and again
-    takes a tenth of a start with 80,000 queues."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 @contextmanager

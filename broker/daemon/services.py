@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import time
 import uuid
@@ -268,8 +269,21 @@ class StoreServices:
 
 def open_consumer_state(store: MessageStore, settings: BrokerSettings) -> ConsumerState:
     """Reads the pending messages; blocks. Raises TroveError STORE_FAILED, STORE_NEWER, DISK_FULL."""
-    with failures_that_end("the store cannot be opened"):
+    with failures_that_end("the store cannot be opened"), collector_at_rest():
         return ConsumerState.open(store, store.files, settings.consumer_settings(), clock_ms())
+
+
+@contextmanager
+def collector_at_rest() -> Iterator[None]:
+    """Stops the garbage collector: all objects that a start creates stay, and to examine them again and again
+    takes a tenth of a start with 80,000 queues."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @contextmanager

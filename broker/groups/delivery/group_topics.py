@@ -84,6 +84,13 @@ class GroupTopicTable:
                     pair.add(state)
         return pair
 
+    def complete(self) -> None:
+        """Makes the pairs of all states: once each, since a pair looks at all its queues."""
+        for group, name in list(self._states):
+            kind, topic = kind_of(group, name)
+            if kind is not SourceKind.CLASSIC_RETRY:
+                self.pair(group, topic)
+
     def for_receive(self, group: SubscriptionGroup, topic: str, now_ms: EpochMs) -> GroupTopic:
         """The pair with a state for every existing queue. TroveError TOPIC_NOT_FOUND, TOPIC_ILLEGAL,
         LIMIT_EXCEEDED."""

@@ -117,12 +117,10 @@ def settle(context: Context, pairs: GroupTopicTable) -> None:
     """Completes the replay; to be called once, after all events."""
     for state in list(pairs.states()):
         _settle_one(context, state)
-    for state in list(pairs.states()):
-        kind, topic = kind_of(state.group, state.topic)
-        if kind is SourceKind.CLASSIC_RETRY:
+    pairs.complete()
+    for state in pairs.states():
+        if state.kind is SourceKind.CLASSIC_RETRY:
             pairs.fill_topics(state)
-        else:
-            pairs.pair(state.group, topic)
     for state in pairs.states():
         _know_leases(context, pairs, state)
 
@@ -152,11 +150,9 @@ def _cut(state: QueueState, end: int) -> None:
 
 
 def _know_leases(context: Context, pairs: GroupTopicTable, state: QueueState) -> None:
-    if state.kind is not SourceKind.CLASSIC_RETRY:
-        pair = pairs.pair(state.group, kind_of(state.group, state.topic)[1])
-        if state.open.packed.clock.live:
-            state.open.push_clock()
-            context.timed.add(pair)
+    if state.kind is not SourceKind.CLASSIC_RETRY and state.open.packed.clock.live:
+        state.open.push_clock()
+        context.timed.update(pairs.of_state(state))
     if state.order is not None:
         state.order.ended = state.open.packed.ended_offsets()
     state.ready.clear()
