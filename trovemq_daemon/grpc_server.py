@@ -56,6 +56,7 @@ class GrpcLimits:
             ("grpc.server_handshake_timeout_ms", self.handshake_timeout_ms),
             ("grpc.keepalive_time_ms", self.keepalive_time_ms),
             ("grpc.keepalive_timeout_ms", self.keepalive_timeout_ms),
+            ("grpc.http2.ping_timeout_ms", self.keepalive_timeout_ms),  # or grpcio's core waits a minute
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
             ("grpc.compression_enabled_algorithms_bitset", _NO_COMPRESSION),

@@ -72,8 +72,7 @@ class RegistrationSettings:
 def registration_channels(
     tls: TlsOptions | None = None, transport: GrpcTransport | None = None
 ) -> ChannelSettings:
-    """Settings of connections that notice within seconds that the nameserver's machine is gone. Reads the TLS
-    files.
+    """Settings of connections to nameservers. Reads the TLS files.
 
     Raises SettingsError for files that cannot be used.
     """
@@ -84,7 +83,6 @@ def registration_channels(
             connect_timeout_ms=20_000,
             reconnect_min_ms=1_000,
             reconnect_max_ms=5_000,
-            keepalive_time_ms=10_000,
         )
     except TroveError as error:
         raise SettingsError(error.message) from None

@@ -21,6 +21,10 @@ GrpcTransport = Literal["grpcio", "trovemq"]
 TRANSPORTS: Final[tuple[GrpcTransport, ...]] = get_args(GrpcTransport)
 TRANSPORT_DEFAULT: Final[GrpcTransport] = "trovemq"
 TRANSPORT_VARIABLE: Final = "TROVEMQ_GRPC_TRANSPORT"
+KEEPALIVE_TIME_MS: Final = 6_000
+KEEPALIVE_TIMEOUT_MS: Final = 10_000
+"""A connection that died in silence (a firewall or NAT has forgotten it) is replaced within 20 s. A broker
+may stand still for the second of these times without losing its clients."""
 
 Argument = tuple[str, int | str]
 
@@ -90,8 +94,8 @@ class ChannelSettings:
         connect_timeout_ms: How long one attempt to connect may take.
         reconnect_min_ms: The pause after the first failed attempt.
         reconnect_max_ms: The longest pause.
-        keepalive_time_ms: A silent connection is pinged after this time; None for never.
-        keepalive_timeout_ms: How long the answer may take.
+        keepalive_time_ms: A connection with open calls on which nothing arrives is pinged after this time.
+        keepalive_timeout_ms: How long the answer may take; then the connection is given up.
         busy_poll_us: How long the event loop does not sleep after a lone request, in microseconds; 0: not at
             all. Only our own transport does it.
         more: Further gRPC channel arguments, applied last.
@@ -103,8 +107,8 @@ class ChannelSettings:
     connect_timeout_ms: int = 5_000
     reconnect_min_ms: int = 50
     reconnect_max_ms: int = 1_000
-    keepalive_time_ms: int | None = None
-    keepalive_timeout_ms: int = 5_000
+    keepalive_time_ms: int = KEEPALIVE_TIME_MS
+    keepalive_timeout_ms: int = KEEPALIVE_TIMEOUT_MS
     busy_poll_us: int = 0
     more: tuple[Argument, ...] = ()
 
@@ -121,14 +125,16 @@ class ChannelSettings:
             ("grpc.enable_http_proxy", 0),
             ("grpc.service_config_disable_resolution", 1),
             ("grpc.enable_retries", 0),
+            ("grpc.keepalive_time_ms", self.keepalive_time_ms),
+            ("grpc.keepalive_timeout_ms", self.keepalive_timeout_ms),
         ]
         if self.transport == "grpcio":  # the other one reads large messages in parts, whatever their frames
             arguments.append(("grpc.http2.max_frame_size", (1 << 24) - 1))
+            arguments.append(("grpc.http2.max_pings_without_data", 0))  # no limit: a quiet stream may be long
+            # The core waits a minute for the answer to keepalive's PING unless this says otherwise.
+            arguments.append(("grpc.http2.ping_timeout_ms", self.keepalive_timeout_ms))
         elif self.busy_poll_us:
             arguments.append(("trovemq.busy_poll_us", self.busy_poll_us))
-        if self.keepalive_time_ms is not None:
-            arguments.append(("grpc.keepalive_time_ms", self.keepalive_time_ms))
-            arguments.append(("grpc.keepalive_timeout_ms", self.keepalive_timeout_ms))
         if self.tls is not None and self.tls.server_name is not None:
             arguments.append(("grpc.ssl_target_name_override", self.tls.server_name))
         return [*arguments, *self.more]

@@ -10,7 +10,7 @@
 | grpc.http2.max_frame_size | 64 KiB | of frames that we accept; at most 64 KiB, for the receive buffer |
 | grpc.max_concurrent_streams | 1,000 | calls of a connection at one time (server) |
 | grpc.keepalive_time_ms | 2 h (server), never (channel) | after so long a silence a PING is sent |
-| grpc.keepalive_timeout_ms | 20 s | without an answer to it, the peer is gone |
+| grpc.keepalive_timeout_ms | 20 s | without an answer to it, the peer is gone (channel: also by the kernel) |
 | grpc.keepalive_permit_without_calls | 0 | 1: PING also while no call is open (channel) |
 | grpc.http2.min_ping_interval_without_data_ms | 5 min | a client that pings sooner gets a strike (server) |
 | grpc.http2.min_recv_ping_interval_without_data_ms | 5 min | the same |

@@ -522,6 +522,17 @@ FAULTS = (
             "tests/durability/test_scarce_reads.py::test_reads_that_lacked_a_descriptor_counted_as_bad_sectors",
         ),
     ),
+    Planted(
+        "A connection that died in silence (a firewall or NAT had forgotten it) held up subscriptions, "
+        "followers, sends and look-ups for ever",
+        "proto/trovemq_proto/channels.py",
+        "KEEPALIVE_TIME_MS: Final = 6_000",
+        "KEEPALIVE_TIME_MS: Final = 86_400_000",
+        (
+            "tests/world/test_silent_networks.py::"
+            "test_a_connection_that_died_in_silence_held_up_its_streams_for_ever[both_ways-sends]",
+        ),
+    ),
 )
 
 

@@ -11,7 +11,12 @@ import inspect
 
 from trovemq import ClientOptions
 
-TIMES_MS = {"call_timeout_ms": 60_000, "connect_timeout_ms": 60_000, "delivery_timeout_ms": 60_000}
+TIMES_MS = {
+    "call_timeout_ms": 60_000,
+    "connect_timeout_ms": 60_000,
+    "delivery_timeout_ms": 60_000,
+    "keepalive_timeout_ms": 60_000,
+}
 
 
 def lengthen() -> None:

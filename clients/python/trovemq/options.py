@@ -9,7 +9,13 @@ from trovemq._backoff import Backoff
 from trovemq._credentials import find_credentials
 from trovemq.faults import Faults
 from trovemq_proto.authentication.credentials import Credentials
-from trovemq_proto.channels import ChannelSettings, GrpcTransport, chosen_transport
+from trovemq_proto.channels import (
+    KEEPALIVE_TIME_MS,
+    KEEPALIVE_TIMEOUT_MS,
+    ChannelSettings,
+    GrpcTransport,
+    chosen_transport,
+)
 from trovemq_proto.tls import TlsOptions, chosen_tls
 
 if TYPE_CHECKING:  # an extra
@@ -24,6 +30,10 @@ class ClientOptions:
         message_size_max: The largest gRPC message that is sent or accepted, in bytes.
         call_timeout_ms: How long one call to one server may take.
         connect_timeout_ms: How long the first answer of a server may take.
+        keepalive_time_ms: A connection with calls under way on which nothing arrives is pinged after this
+            time, at least 1,000.
+        keepalive_timeout_ms: How long the answer to a ping may take. Then the connection is given up, and the
+            calls use another one.
         delivery_timeout_ms: How long a message may wait for its acknowledgement, retries included.
         send_attempts_max: The most attempts to send a message, the first one included.
         backoff: Delays between attempts and between reconnections.
@@ -49,6 +59,8 @@ class ClientOptions:
     message_size_max: int = 64 << 20
     call_timeout_ms: int = 10_000
     connect_timeout_ms: int = 5_000
+    keepalive_time_ms: int = KEEPALIVE_TIME_MS
+    keepalive_timeout_ms: int = KEEPALIVE_TIMEOUT_MS
     delivery_timeout_ms: int = 30_000
     send_attempts_max: int = 10
     backoff: Backoff = field(default_factory=Backoff)
@@ -72,6 +84,8 @@ class ClientOptions:
             tls=chosen_tls(self.tls),
             message_size_max=self.message_size_max,
             connect_timeout_ms=self.connect_timeout_ms,
+            keepalive_time_ms=self.keepalive_time_ms,
+            keepalive_timeout_ms=self.keepalive_timeout_ms,
             busy_poll_us=self.busy_poll_us,
             more=self.channel_options,
         )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from trovemq_rpc.budget import BytesBudget
 from trovemq_rpc.channel.polling import Polling
@@ -14,10 +15,12 @@ from trovemq_rpc.http2.constants import ErrorCode
 from trovemq_rpc.http2.headers import Fields
 from trovemq_rpc.loop_parts import LoopParts
 from trovemq_rpc.metrics import Metrics
-from trovemq_rpc.options import Options
+from trovemq_rpc.options import NEVER_S, Options
 from trovemq_rpc.tls import Tls
 
 NOTHING = memoryview(b"")
+TCP_USER_TIMEOUT: Final = getattr(socket, "TCP_USER_TIMEOUT", 0)  # only Linux has it
+AF_UNIX: Final = getattr(socket, "AF_UNIX", None)
 
 
 class ChannelEndpoint(Endpoint):
@@ -63,12 +66,23 @@ class ChannelEndpoint(Endpoint):
 
     # --- life -------------------------------------------------------------------------------------------
     def on_connected(self) -> None:
+        self._limit_silence()
         if self.tls is not None:
             self.tls.handshake()
             self._write(self.tls.take_output())
         else:
             self.on_secured()
             self.flush()
+
+    def _limit_silence(self) -> None:
+        """The kernel gives up the connection when bytes are not acknowledged for as long as keepalive waits:
+        that holds also for calls that are over before a PING's time.
+        """
+        seconds = self.options.keepalive_time_s + self.options.keepalive_timeout_s
+        assert self.transport is not None
+        kernel = self.transport.get_extra_info("socket")  # None in memory
+        if TCP_USER_TIMEOUT and seconds < NEVER_S and kernel is not None and kernel.family != AF_UNIX:
+            kernel.setsockopt(socket.IPPROTO_TCP, TCP_USER_TIMEOUT, int(seconds * 1_000))
 
     def on_secured(self) -> None:
         self.may_write = True

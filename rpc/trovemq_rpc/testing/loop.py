@@ -99,6 +99,7 @@ class MemoryLoop(asyncio.BaseEventLoop):
         super().__init__()
         self.now_s = 0.0
         self.end_s = end_s
+        self.unreachable = False  # attempts to connect get no answer
         self.random = Random(seed)  # noqa: S311 - not for secrets
         self.faults = faults or Faults()
         self.names = dict(names or {})
@@ -134,6 +135,8 @@ class MemoryLoop(asyncio.BaseEventLoop):
         self, protocol_factory: Callable[[], Any], host: str = "", port: int = 0, **_options: Any
     ) -> tuple[MemoryTransport, Any]:
         await asyncio.sleep(self.faults.delay_s(self.random))
+        if self.unreachable:
+            await self.create_future()
         addresses = self.names.get(host, (host,))
         for address in addresses:
             listener = self._listener(address, port)
@@ -170,6 +173,12 @@ class MemoryLoop(asyncio.BaseEventLoop):
         ]
 
     # --- for tests ----------------------------------------------------------------------------------------
+    def silence(self, *, to_server: bool = True, to_client: bool = True) -> None:
+        """From now on nothing arrives by the connections that are open, in these directions."""
+        for client, server in self.connections:
+            client.silent = client.silent or to_server
+            server.silent = server.silent or to_client
+
     def break_connections(self) -> None:
         """All connections are lost now, with their bytes under way."""
         for client, _ in self.connections:

@@ -36,7 +36,11 @@ class _Clock(Protocol):
 
 
 class MemoryTransport(asyncio.Transport):
-    """One end. The loop delivers its writes, piece by piece, as the faults say."""
+    """One end. The loop delivers its writes, piece by piece, as the faults say; `silent`: none of them any
+    more, and not its end, as if a firewall had forgotten the connection.
+    """
+
+    silent = False
 
     def __init__(self, loop: _Clock, outgoing: Pipe, names: dict[str, Any]) -> None:
         super().__init__(names)
@@ -106,13 +110,14 @@ class MemoryTransport(asyncio.Transport):
         if not self._closing:
             self._closing = True
             self.write_eof()
-            if not self._pipe.size:
+            if not self._pipe.size or self.silent:  # a kernel would try on, and our end is closed
                 self._loop.call_soon(self._lose, None)
 
     def abort(self) -> None:
         self._closing = True
         self._loop.call_soon(self._lose, None)
-        self._loop.call_soon(self._peer._lose, ConnectionResetError("connection reset by peer"))
+        if not self.silent:
+            self._loop.call_soon(self._peer._lose, ConnectionResetError("connection reset by peer"))
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self._protocol = protocol
@@ -148,6 +153,8 @@ class MemoryTransport(asyncio.Transport):
     def _deliver(self) -> None:
         """One piece for the peer, or the end."""
         self._delivering = False
+        if self.silent:
+            return
         peer = self._peer
         if self._lost and not self._pipe.size and self._peer_ended:
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from typing import Any
 
@@ -214,6 +215,18 @@ async def test_a_silent_peer_is_found_by_keepalive() -> None:
             endpoint.tick(now + seconds)
         await until(lambda: both.server.metrics.connections == 0)
         assert both.server.metrics.keepalive_timeouts == 1
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system has no such option")
+async def test_the_kernel_gives_up_unacknowledged_bytes_when_keepalive_would() -> None:
+    options = [("grpc.keepalive_time_ms", 6_000), ("grpc.keepalive_timeout_ms", 10_000)]
+    for channel_options, expected in ((options, 16_000), ([], 0)):
+        async with ends(channel_options=channel_options) as both:
+            await both.unary("Echo")(b"")
+            (endpoint,) = both.channel.endpoints
+            assert endpoint.transport is not None
+            kernel = endpoint.transport.get_extra_info("socket")
+            assert kernel.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == expected
 
 
 async def test_a_quiet_connection_needs_no_look_until_something_is_due(

@@ -63,7 +63,10 @@ async def test_an_option_goes_before_the_environment_and_that_before_the_default
 async def test_the_arguments_of_a_channel() -> None:
     plain = dict(ChannelSettings().arguments())
     assert plain["grpc.enable_http_proxy"] == 0
-    assert "grpc.keepalive_time_ms" not in plain
+    assert int(plain["grpc.keepalive_time_ms"]) + int(plain["grpc.keepalive_timeout_ms"]) < 20_000
+    by_grpcio = dict(ChannelSettings(transport="grpcio").arguments())
+    assert by_grpcio["grpc.http2.ping_timeout_ms"] == by_grpcio["grpc.keepalive_timeout_ms"]
+    assert by_grpcio["grpc.http2.max_pings_without_data"] == 0
     assert "grpc.http2.max_frame_size" not in dict(ChannelSettings(transport="trovemq").arguments())
     settings = ChannelSettings(keepalive_time_ms=7, message_size_max=9, more=(("grpc.keepalive_time_ms", 8),))
     assert ("grpc.keepalive_time_ms", 7) in settings.arguments()
