@@ -12,11 +12,13 @@ from trovemq_daemon.ops_http import Readiness
 
 
 def add_store_reasons(readiness: Readiness, services: StoreServices) -> None:
-    """Adds the check `store` and the warnings `retention`, `damage` and `trees`."""
+    """Adds the check `store` and the warnings `retention`, `damage`, `trees`, `topics` and `groups`."""
     readiness.add("store", lambda: store_problem(services))
     readiness.add_warning("retention", lambda: retention_warning(services))
     readiness.add_warning("damage", lambda: damage_warning(services))
     readiness.add_warning("trees", lambda: trees_warning(services))
+    readiness.add_warning("topics", services.store.topics.limit_warning)
+    readiness.add_warning("groups", services.model.groups.limit_warning)
 
 
 def drain_warning(drain: Drain) -> str:

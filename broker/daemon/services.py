@@ -26,6 +26,7 @@ from broker.groups.priority_counts import PriorityCounts
 from broker.groups.receive_waits import ReceiveWaits
 from broker.maintenance import background, consumer_tasks
 from broker.maintenance.consumer_tasks import TimerTask
+from broker.maintenance.limits import watch_limits
 from broker.maintenance.projection_flushes import ProjectionFlushes
 from broker.maintenance.retention_task import RetentionTask
 from broker.maintenance.tree_task import TreeTask
@@ -247,6 +248,9 @@ class StoreServices:
             "timers": self.timer_task.run(),
             "memory": keep_trimmed(TrimPolicy()),
             "snapshots": consumer_tasks.save_snapshots(self.model, self.group_commit.durable, clock_ms),
+            "limits": watch_limits(
+                {"topics": self.store.topics.limit_warning, "groups": self.model.groups.limit_warning}
+            ),
             "groups": consumer_tasks.save_groups(
                 self.group_changes.save_used, settings.consumer_offset_flush_interval_ms
             ),

@@ -469,8 +469,8 @@ UNKNOWN_ERROR = _add(
 )  # fmt: skip
 LIMIT_EXCEEDED = _add(
     "LIMIT_EXCEEDED", 501, "RESOURCE_EXHAUSTED", True,
-    "A limit of the broker is reached; the message names the limit and its setting.",
-    "Send less at a time, or raise the setting.",
+    "A limit of the broker is reached; the message names the limit, and its setting where it has one.",
+    "Do as the message says; else send less at a time, or raise the setting.",
 )  # fmt: skip
 REQUEST_TIMEOUT = _add(
     "REQUEST_TIMEOUT", 502, "DEADLINE_EXCEEDED", True,

@@ -24,6 +24,8 @@ from trovemq_store.topics.json_file import ADVICE
 from trovemq_store.topics.lax_json import JsonObject, integer_member, object_member
 
 T = TypeVar("T")
+NEARLY_FULL: Final = 0.8
+"""From this share of the most entries on, a table warns."""
 CHANGES_KEPT: Final = 4_096
 """How many changed names are remembered. A reader that has missed more reads the whole table again."""
 
@@ -101,6 +103,9 @@ class ConfigTable(ABC, Generic[ConfigT]):
 
     NOT_FOUND: ClassVar[errors.ErrorSpec]
 
+    REMEDY: ClassVar[str]
+    """What an operator does before the table is full."""
+
     def __init__(
         self,
         file: ConfigFile,
@@ -149,6 +154,13 @@ class ConfigTable(ABC, Generic[ConfigT]):
     def made_by(self, creator: str) -> int:
         """How many of the existing entries this creator has created."""
         return self._made_by[creator]
+
+    def limit_warning(self) -> str:
+        """How many entries there are and what to do, once few more may be created; else an empty text."""
+        count, most = len(self._configs), self._count_max()
+        if count < most * NEARLY_FULL:
+            return ""
+        return f"{count:,} of at most {most:,} {self.NOUN}s exist: {self.REMEDY}"
 
     def add_change_listener(self, listener: Callable[[], None]) -> None:
         """`listener()` is called after every change."""
@@ -217,7 +229,7 @@ class ConfigTable(ABC, Generic[ConfigT]):
     def _check_count(self, added: int = 0) -> None:
         """TroveError LIMIT_EXCEEDED unless another entry may follow `added` more."""
         if len(self._configs) + added >= self._count_max():
-            what = f"this broker has {self._count_max()} {self.NOUN}s already"
+            what = f"this broker has {self._count_max()} {self.NOUN}s, and that is the most: {self.REMEDY}"
             raise TroveError(errors.LIMIT_EXCEEDED, what)
 
     def _put(self, before: ConfigT | None, after: ConfigT) -> Changed[ConfigT]:

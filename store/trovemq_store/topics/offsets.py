@@ -254,7 +254,9 @@ class ConsumerOffsets:
 
     def _check_limits(self, group: str) -> None:
         if group not in self._topic_counts and len(self._topic_counts) >= self._group_count_max:
-            raise TroveError(errors.LIMIT_EXCEEDED, f"this broker has {self._group_count_max} groups already")
+            what = f"this broker has offsets of {self._group_count_max} groups, and that is the most"
+            to_do = "delete groups that no program uses (trovemq group delete)"
+            raise TroveError(errors.LIMIT_EXCEEDED, f"{what}: {to_do}")
         if self._entry_count >= ENTRY_COUNT_MAX:
             raise TroveError(errors.LIMIT_EXCEEDED, f"this broker keeps {ENTRY_COUNT_MAX} offsets already")
 

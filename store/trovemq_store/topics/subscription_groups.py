@@ -168,6 +168,10 @@ class SubscriptionGroups(ConfigTable[SubscriptionGroup]):
 
     NOUN = "group"
     NOT_FOUND = errors.GROUP_NOT_FOUND
+    REMEDY = (
+        "delete those that no program uses (trovemq group list, trovemq group delete), and give each "
+        "application one fixed group name"
+    )
 
     def __init__(self, file: GroupsFile, document: JsonObject) -> None:
         values, version = object_member(document, _TABLE), object_member(document, "dataVersion")

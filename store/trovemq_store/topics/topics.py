@@ -149,6 +149,7 @@ class TopicTable(ConfigTable[TopicConfig]):
 
     NOUN = "topic"
     NOT_FOUND = errors.TOPIC_NOT_FOUND
+    REMEDY = "delete those that no program uses (trovemq topic list, trovemq topic delete)"
 
     def __init__(self, file: TopicsFile, document: JsonObject, *, reserved: Collection[str] = ()) -> None:
         values, version = object_member(document, "topicConfigTable"), object_member(document, "dataVersion")

@@ -23,12 +23,20 @@ def services() -> Any:
         SimpleNamespace(create_failures=0, create_failure=None, name="index"),
     )
     reserve = SimpleNamespace(is_full=lambda: False)
+    topics, groups = SimpleNamespace(limit_warning=lambda: ""), SimpleNamespace(limit_warning=lambda: "")
     store = SimpleNamespace(
-        damage=damage, trees=trees, early_removal=removal, key_index=index, lagging=[], reserve=reserve
+        damage=damage,
+        trees=trees,
+        early_removal=removal,
+        key_index=index,
+        lagging=[],
+        reserve=reserve,
+        topics=topics,
     )
     counters = SimpleNamespace(disk_full=False, disk_used_percent=97.0)
     return SimpleNamespace(
         store=store,
+        model=SimpleNamespace(groups=groups),
         group_commit=SimpleNamespace(failure=None),
         retention=SimpleNamespace(counters=counters),
     )
@@ -55,13 +63,17 @@ def test_a_failed_sync_and_a_missing_index_file_make_it_unready() -> None:
     assert readiness_of(parts).problems() == {"store": "failed: EIO"}
 
 
-@pytest.mark.parametrize("name", ["retention", "damage", "trees"])
+@pytest.mark.parametrize("name", ["retention", "damage", "trees", "topics", "groups"])
 def test_other_trouble_only_warns(name: str) -> None:
     parts = services()
     if name == "retention":
         parts.retention.counters.disk_full = True
     elif name == "damage":
         parts.store.damage.ranges["torn"], parts.store.damage.bytes["torn"] = 2, 300
+    elif name == "topics":
+        parts.store.topics.limit_warning = lambda: "many topics"
+    elif name == "groups":
+        parts.model.groups.limit_warning = lambda: "many groups"
     else:
         parts.store.trees.report.quarantined, parts.store.trees.lag_bytes = "another log", 4_096
     readiness = readiness_of(parts)
@@ -69,6 +81,8 @@ def test_other_trouble_only_warns(name: str) -> None:
         "retention": "97.0 % of the disk is used: new messages are refused",
         "damage": "2 damaged places of the log (300 bytes) were met",
         "trees": "the search trees are rebuilt (another log); searches scan 4096 bytes",
+        "topics": "many topics",
+        "groups": "many groups",
     }
     assert (readiness.ready, readiness.warnings()) == (True, {name: words[name]})
 
