@@ -39,7 +39,8 @@ class Closing(Lookups):
             await asyncio.gather(*(subscription.close() for subscription in list(self._subscriptions)))
             for producer in list(self._producers.values()):
                 await producer.close()
-        finally:
+        finally:  # the rest, too, where the call is cancelled
+            await asyncio.gather(*(subscription.close() for subscription in list(self._subscriptions)))
             await abort_all(self._all_producers)
             await self._pool.close()
 

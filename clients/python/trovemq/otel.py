@@ -378,6 +378,10 @@ class TracedSettlement:
             "nack", message, lambda: self._inner.return_message(message, delay_ms, tried=tried)
         )
 
+    def release(self, message: ReceivedMessage) -> None:
+        """As the inner one."""
+        self._inner.release(message)
+
     def dead_letter(self, message: ReceivedMessage) -> asyncio.Future[None]:
         """As the inner one, in a span."""
         return self._settle("dead_letter", message, lambda: self._inner.dead_letter(message))

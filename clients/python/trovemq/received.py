@@ -44,6 +44,9 @@ class Settlement(Protocol):
         """Returns the message for redelivery after the delay (None: the group's back-off); not `tried`: no
         attempt is counted."""
 
+    def release(self, message: ReceivedMessage) -> None:
+        """Returns a message that the program did not see: no attempt is counted."""
+
     def dead_letter(self, message: ReceivedMessage) -> asyncio.Future[None]:
         """Moves the message to the group's dead letters, whatever attempt it was."""
 
@@ -202,7 +205,12 @@ class ReceivedMessage(ReceivedFields, ProcessBlock):
         """
         if self.settled:
             raise TroveError(errors.REQUEST_ILLEGAL, "the message is settled already")
-        await self.settlement.extend(self, milliseconds(duration))
+        change = asyncio.ensure_future(self.settlement.extend(self, milliseconds(duration)))
+        try:
+            await asyncio.shield(change)
+        except asyncio.CancelledError:
+            await asyncio.wait({change})  # otherwise the message might not have its new handle
+            raise
 
     def process(self) -> AbstractAsyncContextManager[Self]:
         """Acknowledges at the end of the block; an exception within returns the message, with back-off.
@@ -304,6 +312,9 @@ class _NoSettlement:
         self, message: ReceivedMessage, delay_ms: int | None, *, tried: bool
     ) -> asyncio.Future[None]:
         return _done()
+
+    def release(self, message: ReceivedMessage) -> None:
+        return
 
     def dead_letter(self, message: ReceivedMessage) -> asyncio.Future[None]:
         return _done()

@@ -144,7 +144,7 @@ class Subscription:
             self._consumer = _group_consumer(pool, subscription, self._inbox)
         self.tracing = pool.options.tracing
         self._opened = False
-        self._closed = False
+        self._closing: asyncio.Task[None] | None = None
 
     @property
     def prefetched(self) -> int:
@@ -183,12 +183,17 @@ class Subscription:
     async def close(self) -> None:
         """Ends the iteration, returns messages that the program did not get, waits a few seconds for
         acknowledgements in flight, and leaves the group. Messages that the program has not settled are
-        delivered again."""
-        self._open_ones.discard(self)
+        delivered again. If the call is cancelled, all of this is still done."""
         self.end()
-        if not self._closed:
-            self._closed = True
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        try:
             await self._consumer.close()
+        finally:
+            self._open_ones.discard(self)
 
     def end(self) -> None:
         """Ends the iteration. Received messages can be settled until `close`, which returns the others."""
@@ -250,8 +255,9 @@ class Subscription:
                 batch += self._inbox.take_all(count_max - len(batch))
         except TroveError:
             pass  # the next call raises it
-        except BaseException as failure:
-            batch.return_after(failure)
+        except BaseException:  # cancelled: the program does not see these
+            for message in batch:
+                message.settlement.release(message)
             raise
         return batch
 

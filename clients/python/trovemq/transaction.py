@@ -83,9 +83,14 @@ class Transactions:
     async def enter(self) -> None:
         """Registers this producer with the brokers, once. Raises TroveError as `Sessions.open`."""
         async with self._entering:
-            if not self._entered:
+            if self._entered:
+                return
+            try:
                 await self._sessions.open()
-                self._entered = True
+            except BaseException:
+                await self._sessions.close()
+                raise
+            self._entered = True
 
     async def close(self) -> None:
         """Reports the end of this producer to the brokers."""

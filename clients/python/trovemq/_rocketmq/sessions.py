@@ -30,7 +30,8 @@ class Sessions:
         self._follower: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Opens a session with every broker that has the topic, and waits for at least one.
+        """Opens a session with every broker that has the topic, and waits for at least one. After a failure
+        too, `close` is to be called: messages may have come, which are returned before.
 
         Raises:
             TroveError: TOPIC_NOT_FOUND if no broker has the topic; a broker's refusal; BROKER_UNREACHABLE if
@@ -43,12 +44,8 @@ class Sessions:
             text = f"no broker has the topic {self._topic}"
             raise await self._pool.explained(TroveError(errors.TOPIC_NOT_FOUND, text, topic=self._topic))
         self._pool.routes.listen(self._changed.set)
-        try:
-            self._adjust([])
-            await self._wait_for_one()
-        except BaseException:
-            await self.close()
-            raise
+        self._adjust([])
+        await self._wait_for_one()
         self._follower = asyncio.get_running_loop().create_task(self._follow())
 
     async def _wait_for_one(self) -> None:
