@@ -6,6 +6,8 @@ topics.
 Invariants
 - One change at a time. A thread writes the file; after that the table changes on the event loop.
 - A change is complete even if its caller is cancelled: it waits for the thread.
+- No topic is created before the offsets of a deleted one are off the disk: after a crash they would be the
+  groups' offsets in the new topic of that name.
 """
 
 from __future__ import annotations
@@ -55,6 +57,8 @@ class TopicChanges:
         self._clock_ms = clock_ms
         self._persist_offsets = persist_offsets
         self._wanted: deque[_Wanted] = deque()
+        self._offsets_saved = True
+        """Whether the file of the consumer offsets has none of a deleted topic."""
         self.changing: Final = asyncio.Lock()
         """Held while a topic is created, altered or deleted, and while files of queues are removed."""
 
@@ -73,6 +77,7 @@ class TopicChanges:
         try:
             async with self.changing:
                 while not wanted.done:
+                    await self._save_offsets()
                     await self._create_wanted()
         finally:
             if not wanted.done:
@@ -113,6 +118,7 @@ class TopicChanges:
     async def ensure_internal(self, name: str, queue_count: int) -> None:
         """Raises the errors of TopicTable.ensure_internal."""
         async with self.changing:
+            await self._save_offsets()
             change = self._store.topics.begin_internal(name, queue_count, now_ms=self._clock_ms())
             if change is not None:
                 await self._save(change)
@@ -151,11 +157,20 @@ class TopicChanges:
             work = self._store.begin_delete_topic(name, self._clock_ms())
             try:
                 await run_in_thread(work.run)
-            finally:
+            finally:  # a caller that is cancelled waits for the thread, too
                 self._store.finish_delete_topic(work)
-            self._deleted(name)
-        await self._persist_offsets()
+                if work.change.saved:
+                    self._offsets_saved = False
+                    self._deleted(name)
+            await self._save_offsets()
         return work.physical_offset
+
+    async def _save_offsets(self) -> None:
+        """Saves the consumer offsets if the file may have some of a deleted topic. The caller holds the lock.
+        TroveError DISK_FULL, STORE_FAILED."""
+        if not self._offsets_saved:
+            await self._persist_offsets()
+            self._offsets_saved = True
 
     async def settle(self) -> None:
         """Returns when no change is under way."""

@@ -11,6 +11,7 @@ import pytest
 
 from broker.admin.topic_changes import TopicChanges
 from tests.support.engine import NOW_MS, append, open_store, record, send
+from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.faulty import FaultyFileSystem
@@ -150,3 +151,63 @@ async def test_a_caller_that_goes_away_leaves_no_half_change() -> None:
         await creating
     await settled
     assert bench.on_disk() == bench.store.topics.names() == ["made", "orders"]
+
+
+async def test_groups_began_a_recreated_topic_late_because_a_delete_was_cancelled() -> None:
+    """The topic was gone, and what the groups had consumed of it was not forgotten."""
+    bench = Bench()
+    deleted: list[str] = []
+    bench.changes = TopicChanges(bench.store, lambda: NOW_MS, bench._persist, deleted.append)
+    bench.hold()
+    deleting = asyncio.create_task(bench.changes.delete("orders"))
+    await bench.until_writing()
+    deleting.cancel()
+    await asyncio.sleep(0)
+    bench.may_write.set()
+    await asyncio.wait({deleting})
+    assert deleting.cancelled()
+    assert (bench.on_disk(), deleted) == ([], ["orders"])
+
+
+async def test_a_topic_was_recreated_before_the_groups_offsets_were_off_the_disk() -> None:
+    """A kill then brought them back as offsets in the new topic."""
+    bench = Bench()
+    may_persist = asyncio.Event()
+    written: list[bool] = []
+
+    async def persist() -> None:
+        await may_persist.wait()
+        written.append(bench.store.topics.get("orders") is not None)
+
+    bench.changes = TopicChanges(bench.store, lambda: NOW_MS, persist)
+    deleting = asyncio.create_task(bench.changes.delete("orders"))
+    while bench.store.topics.get("orders") is not None:
+        await asyncio.sleep(0)
+    assert bench.changes.changing.locked(), "until the offsets are saved"
+    deleting.cancel()
+    await asyncio.wait({deleting})
+    creating = asyncio.create_task(bench.changes.create("orders", 1, "NORMAL"))
+    may_persist.set()
+    await creating
+    assert written == [False]
+
+
+async def test_no_topic_is_created_while_the_offsets_of_a_deleted_one_cannot_be_saved() -> None:
+    bench = Bench()
+    failures = [TroveError(errors.DISK_FULL)] * 3
+
+    async def persist() -> None:
+        if failures:
+            raise failures.pop()
+
+    bench.changes = TopicChanges(bench.store, lambda: NOW_MS, persist)
+    for change in (
+        bench.changes.delete("orders"),
+        bench.changes.create("orders", 1, "NORMAL"),
+        bench.changes.ensure_internal("%RETRY%g", 1),
+    ):
+        with pytest.raises(TroveError, match="DISK_FULL"):
+            await change
+    assert bench.store.topics.names() == []
+    await bench.changes.create("orders", 1, "NORMAL")
+    assert bench.on_disk() == ["orders"]
