@@ -1,20 +1,20 @@
 """Metrics of consumer groups, delayed messages, transactions and connected clients.
 
-At most GROUP_ENTRIES_MAX series per name, because clients choose groups, languages and versions.
+Clients choose groups, languages and versions: group_series.py bounds the series of each name.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
 from typing import Final
 
 from prometheus_client.metrics_core import Metric
 
 from broker.groups.group_backlog import GroupBacklog
+from broker.server.monitoring.group_series import backlogs_together, bounded
 from broker.server.monitoring.metric_families import NodeFamilies, Samples, flag
-from broker.server.monitoring.statistics import GROUP_ENTRIES_MAX, BrokerStatistics
+from broker.server.monitoring.statistics import BrokerStatistics
 from broker.server.rocketmq.clients import Client
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_store.topics.names import RETRY_PREFIX, is_system_group, is_system_topic
@@ -52,10 +52,11 @@ class ConsumerMetrics:
     def _groups(self) -> Iterator[Metric]:
         gauges = self._families.gauges
         now_ms = self._statistics.clock_ms()
-        backlogs: dict[tuple[str, str], GroupBacklog] = {}
+        backlogs: dict[tuple[str, ...], GroupBacklog] = {}
 
         def ready() -> Samples:
-            backlogs.update((yield from self._statistics.backlogs()))
+            found = yield from self._statistics.backlogs()
+            backlogs.update(bounded(found, lambda one: one.ready + one.in_flight, backlogs_together))
             for key, backlog in backlogs.items():
                 yield group_values(*key), backlog.ready
 
@@ -92,7 +93,7 @@ class ConsumerMetrics:
                 self._statistics.redeliveries(),
             ),
         ):
-            samples = ((group_values(*key), count) for key, count in islice(table.items(), GROUP_ENTRIES_MAX))
+            samples = [(group_values(*key), count) for key, count in bounded(table, int, sum).items()]
             yield from self._families.counters(name, what, GROUP_LABELS, samples)
 
     def _connections(self) -> Iterator[Metric]:
@@ -219,7 +220,7 @@ def _counted(clients: Iterable[Client], values_of: Callable[[Client], tuple[str,
         counts[values_of(client)] += 1
         if number % CLIENTS_STEP == 0:
             yield None
-    yield from islice(counts.items(), GROUP_ENTRIES_MAX)
+    yield from bounded(counts, int, sum).items()
 
 
 def _producer_values(client: Client) -> tuple[str, ...]:

@@ -16,6 +16,12 @@ from prometheus_client.registry import Collector
 
 from broker.groups.lag import ConsumerLag, lag_steps
 from broker.server.monitoring.consumer_metrics import GROUP_LABELS, ConsumerMetrics, group_values
+from broker.server.monitoring.group_series import (
+    PRIORITY_SERIES_MAX,
+    bounded,
+    counts_together,
+    lags_together,
+)
 from broker.server.monitoring.metric_families import NodeFamilies, Samples, flag
 from broker.server.monitoring.statistics import GROUP_ENTRIES_MAX, BrokerStatistics
 from broker.server.monitoring.traffic import MESSAGE_SIZE_BUCKETS
@@ -137,11 +143,12 @@ class BrokerCollector(Collector):
 
     def _lags(self) -> Iterator[Metric]:
         delayed = self._statistics.model.timers.pending_of
-        lags: dict[tuple[str, str], ConsumerLag] = {}
+        lags: dict[tuple[str, ...], ConsumerLag] = {}
         now_ms = self._statistics.clock_ms()
 
         def messages() -> Samples:
-            lags.update((yield from lag_steps(self._statistics.store, GROUP_ENTRIES_MAX, delayed)))
+            found = yield from lag_steps(self._statistics.store, GROUP_ENTRIES_MAX, delayed)
+            lags.update(bounded(found, lambda lag: lag.messages, lags_together))
             for key, lag in lags.items():
                 yield group_values(*key), lag.messages
 
@@ -260,7 +267,7 @@ class BrokerCollector(Collector):
 
     def _waiting_by_priority(self) -> Samples:
         waiting = yield from self._statistics.waiting_by_priority()
-        for key, counts in waiting.items():
+        for key, counts in bounded(waiting, sum, counts_together, PRIORITY_SERIES_MAX).items():
             yield from (
                 ((*group_values(*key), str(priority)), count) for priority, count in enumerate(counts)
             )
