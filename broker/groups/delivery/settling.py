@@ -5,6 +5,8 @@ the receipt that their handles share, and by their offsets. Both ways change the
 events.
 
 Invariant: a handle or receipt changes a message only while the message is open under the lease that it names.
+A lease that has ended counts only for the member that had it, by a receipt, until the message is delivered
+again: a member whose program stood still has done its work, and can say so only afterwards.
 """
 
 from __future__ import annotations
@@ -104,17 +106,18 @@ class Settling:
         return results
 
     def acknowledge_run(
-        self, group: str, topic: str, receipt: str, offsets: range, now_ms: EpochMs
+        self, group: str, topic: str, receipt: str, offsets: range, now_ms: EpochMs, client_id: str = ""
     ) -> list[RefusedOffset]:
-        """As acknowledge(), for messages under one receipt; returns the refused ones. Raises TroveError
-        RECEIPT_HANDLE_ILLEGAL if the receipt is not of this group and topic."""
+        """As acknowledge(), for messages under one receipt; returns the refused ones. `client_id`: the
+        member, whose lease may have ended. Raises TroveError RECEIPT_HANDLE_ILLEGAL if the receipt is not of
+        this group and topic."""
         pair, state, head = self._find_run(group, topic, receipt)
         refused = []
         at, end = offsets.start, offsets.stop
         while at < end:
             first, at = at, at + 1
             try:
-                lease = self._open_lease(state, head, first, now_ms)
+                lease = self._open_lease(state, head, first, now_ms, client_id)
             except TroveError as error:
                 refused.append(RefusedOffset(first, error))
                 continue
@@ -142,7 +145,8 @@ class Settling:
         """
         self._check_change(invisible_ms)
         pair, state, head, offset = self._find(group, topic, receipt_handle)
-        lease = self._change(pair, state, head, offset, now_ms, invisible_ms, suspend=suspend)
+        before = self._lease_to_change(state, head, offset, now_ms)
+        lease = self._change(pair, state, before, offset, now_ms, invisible_ms, suspend=suspend)
         text = handle_head(state.kind, state.queue_id, lease.number, lease.until_ms, False)
         return encode_handle(pair.seed, text, offset)
 
@@ -156,15 +160,18 @@ class Settling:
         now_ms: EpochMs,
         *,
         suspend: bool = False,
+        client_id: str = "",
     ) -> list[RefusedOffset]:
         """As change_invisible(), for messages under one receipt; returns the refused ones. The others have no
-        valid handle any more. Raises TroveError as change_invisible(), and then nothing has changed."""
+        valid handle any more. `client_id`: as acknowledge_run(). Raises TroveError as change_invisible(), and
+        then nothing has changed."""
         self._check_change(invisible_ms)
         pair, state, head = self._find_run(group, topic, receipt)
         refused = []
         for offset in offsets:
             try:
-                self._change(pair, state, head, offset, now_ms, invisible_ms, suspend=suspend)
+                before = self._lease_to_change(state, head, offset, now_ms, client_id)
+                self._change(pair, state, before, offset, now_ms, invisible_ms, suspend=suspend)
             except TroveError as error:
                 refused.append(RefusedOffset(offset, error))
         return refused
@@ -174,11 +181,19 @@ class Settling:
             raise illegal_duration(invisible_ms, 0, self._settings.invisible_max_ms)
         self.context.events.check_space()
 
+    def _lease_to_change(
+        self, state: QueueState, head: HandleHead, offset: int, now_ms: EpochMs, client_id: str = ""
+    ) -> Lease:
+        lease = self._open_lease(state, head, offset, now_ms, client_id)
+        if lease is None:
+            raise illegal_handle("is of a message that is consumed")
+        return lease
+
     def _change(
         self,
         pair: GroupTopic,
         state: QueueState,
-        head: HandleHead,
+        before: Lease,
         offset: int,
         now_ms: EpochMs,
         invisible_ms: int,
@@ -186,9 +201,6 @@ class Settling:
         suspend: bool,
     ) -> Lease:
         """The message's new lease."""
-        before = self._open_lease(state, head, offset, now_ms)
-        if before is None:
-            raise illegal_handle("is of a message that is consumed")
         lease = Lease(
             state.take_lease_number(),
             max(0, before.attempt - suspend),
@@ -260,8 +272,11 @@ class Settling:
             raise illegal_handle("is of a group that has received nothing from this topic")
         return pair
 
-    def _open_lease(self, state: QueueState, head: HandleHead, offset: int, now_ms: EpochMs) -> Lease | None:
-        """The lease of the handle. None if the message is consumed and the handle would still be valid."""
+    def _open_lease(
+        self, state: QueueState, head: HandleHead, offset: int, now_ms: EpochMs, client_id: str = ""
+    ) -> Lease | None:
+        """The lease of the handle, which may have ended if `client_id` had it. None if the message is
+        consumed and the handle would still be valid."""
         lease = state.open.get(offset)
         now_ms = self.context.lease_time.at(now_ms)
         if lease is None:
@@ -276,7 +291,7 @@ class Settling:
             return None
         if lease.number != head.lease or lease.granted_until_ms != head.granted_until_ms:
             raise illegal_handle("was replaced: the message was received again, or its time was changed")
-        if lease.over(now_ms):
+        if lease.over(now_ms) and (not client_id or lease.client_id != client_id):
             raise illegal_handle("has expired")
         return lease
 

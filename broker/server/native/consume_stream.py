@@ -6,7 +6,9 @@ messages.
 | `start`         | the stream belongs to one group, topic and filter                                        |
 | credit          | a task sends batches until the credit is used up, and waits while there are no messages  |
 | received batch  | confirms all batches up to it: the client keeps them when the stream ends                |
-| settlements     | applied in their order, many of them in steps; one reply has the results of a frame      |
+| settlements     | applied in their order, many of them in steps, and before the frame's credit counts; one |
+|                 | reply has the results of a frame. They count until the message is delivered again, also  |
+|                 | after its lease                                                                          |
 | `stop`          | no more batches are sent; a reply confirms that                                          |
 
 Invariants
@@ -177,9 +179,10 @@ class ConsumeStream(ReplyStream):
         elif (request.group, request.topic) != (subscription.group, subscription.topic):
             raise TroveError(errors.REQUEST_ILLEGAL, "a stream has one start, for one group and topic")
         self._confirm(subscription, request.received_batch)
-        self._take_credit(request.credit_messages, request.credit_bytes)
-        if request.settlements:
+        _check_credit(request)
+        if request.settlements:  # late ones count: the credit must not deliver their messages again before
             await self._settle_all(subscription, request.settlements)
+        self._take_credit(request.credit_messages, request.credit_bytes)
         if request.stop:
             await self._stop()
 
@@ -213,8 +216,6 @@ class ConsumeStream(ReplyStream):
             delivery.confirm_run(subscription.group, subscription.topic, *run, now_ms)
 
     def _take_credit(self, messages: int, byte_count: int) -> None:
-        if messages < 0 or byte_count < 0:
-            raise TroveError(errors.REQUEST_ILLEGAL, "credit is not negative")
         if messages or byte_count:
             self._credit_messages = min(self._credit_messages + messages, CREDIT_MESSAGES_MAX)
             self._credit_bytes = min(self._credit_bytes + byte_count, CREDIT_BYTES_MAX)
@@ -349,7 +350,9 @@ class ConsumeStream(ReplyStream):
         run = (subscription.group, subscription.topic, settlement.receipt)
         for offsets in _ranges_of(settlement):
             if settlement.kind == consumer_pb2.ACKNOWLEDGE:
-                yield _SettlingStep(delivery.acknowledge_run(*run, offsets, clock_ms()))
+                yield _SettlingStep(
+                    delivery.acknowledge_run(*run, offsets, clock_ms(), client_id=self._client_id)
+                )
             elif settlement.kind != consumer_pb2.RETURN:
                 raise TroveError(errors.REQUEST_ILLEGAL, f"settlement of kind {settlement.kind}")
             else:
@@ -357,7 +360,14 @@ class ConsumeStream(ReplyStream):
                 invisible_ms, suspend = settlement.invisible_ms, settlement.suspend
                 for some in rest:
                     yield _SettlingStep(
-                        delivery.change_run(*run, some, invisible_ms, clock_ms(), suspend=suspend)
+                        delivery.change_run(
+                            *run,
+                            some,
+                            invisible_ms,
+                            clock_ms(),
+                            suspend=suspend,
+                            client_id=self._client_id,
+                        )
                     )
                 if not invisible_ms:
                     self._parts.rocketmq.waits.wake((subscription.group, subscription.topic))
@@ -380,6 +390,11 @@ class ConsumeStream(ReplyStream):
                 pass  # the change reports it
             rest.append(range(offset, offset + 1))
         return rest
+
+
+def _check_credit(frame: consumer_pb2.ConsumeFrame) -> None:
+    if frame.credit_messages < 0 or frame.credit_bytes < 0:
+        raise TroveError(errors.REQUEST_ILLEGAL, "credit is not negative")
 
 
 def _message_count(settlement: consumer_pb2.Settlement) -> int:

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.support.delivery import LEASE_MS, ROOMY, Engine
 from tests.support.engine import flush
 from tests.support.trials import SOAK
+from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId
 from trovemq_proto.records import decode_message
@@ -255,6 +256,28 @@ class DeliveryMachine(RuleBasedStateMachine):
                 self.engine.delivery.acknowledge(
                     group, "orders", data.draw(st.sampled_from(late)), self.engine.now_ms
                 )
+
+    @rule(group=st.sampled_from(list(GROUPS)), data=st.data())
+    def acknowledge_late_on_a_stream(self, group: str, data: st.DataObject) -> None:
+        """The member whose lease has ended has done its work: that counts until the next delivery."""
+        self._dead_letters(group)
+        late = sorted(
+            (queue_id, offset)
+            for (name, queue_id, offset), state in self.model.states.items()
+            if name == group
+            and state.handle not in ("", RELEASED)
+            and not state.done
+            and state.until_ms <= self.engine.now_ms
+        )
+        if not late:
+            return
+        place = data.draw(st.sampled_from(late))
+        ((receipt, offsets),) = self._runs(group, [place])
+        args = (group, "orders", receipt, offsets, self.engine.now_ms)
+        (refused,) = self.engine.delivery.acknowledge_run(*args, client_id="another")
+        assert refused.error.spec is errors.RECEIPT_HANDLE_ILLEGAL
+        assert self.engine.delivery.acknowledge_run(*args, client_id="client") == []
+        self.model.of(group, *place).done = True
 
     @rule(data=st.data())
     def acknowledge_with_an_old_handle(self, data: st.DataObject) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from broker.groups.consumer_settings import ConsumerSettings
 from broker.groups.delivery.delivery import RECEIVE_READS_MAX
+from broker.groups.delivery.settling import RefusedOffset
 from broker.groups.filters.filter import parse_filter
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from trovemq_proto import errors
@@ -81,6 +82,35 @@ def test_returned_runs_come_at_once_and_a_suspended_one_counts_no_attempt(engine
     assert engine.delivery.change_run(*args, range(2), 0, engine.now_ms, suspend=True) == []
     assert engine.delivery.change_run(*args, range(2, 3), 0, engine.now_ms) == []
     assert attempts(engine.receive()) == [1, 1, 2]
+
+
+@pytest.mark.parametrize("returned", [False, True])
+def test_a_member_that_stood_still_settles_late_until_the_next_delivery(
+    engine: Engine, returned: bool
+) -> None:
+    def settle(offset: int, client_id: str = "client") -> list[RefusedOffset]:
+        args = ("workers", "orders", run.receipt, range(offset, offset + 1))
+        if returned:
+            return engine.delivery.change_run(*args, 9_000, engine.now_ms, suspend=True, client_id=client_id)
+        return engine.delivery.acknowledge_run(*args, engine.now_ms, client_id)
+
+    sent(engine, 3)
+    (run,) = engine.receive_runs()
+    engine.now_ms += 10 * LEASE_MS
+    with pytest.raises(TroveError, match="has expired"):  # RocketMQ's calls
+        engine.delivery.acknowledge("workers", "orders", handle_of(run.receipt, 0), engine.now_ms)
+    assert [one.offset for one in settle(0, "another")] == [0]
+    assert settle(0) == []
+    assert bodies(engine.receive(count=1)) == ["m1"]
+    (refused,) = settle(1)
+    assert "was received again" in refused.error.message
+    engine.delivery.reset("workers", "orders", {QueueId(0): 2}, engine.now_ms)
+    assert [one.offset for one in settle(2)] == [2], "after a reset"
+    engine.now_ms += 9_000
+    assert bodies(engine.receive()) == ["m2"]
+    engine.delivery.forget_topic("orders", engine.now_ms)
+    with pytest.raises(TroveError, match="RECEIPT_HANDLE_ILLEGAL"):
+        settle(2)
 
 
 def test_what_is_not_acknowledged_comes_back_when_its_time_is_over(engine: Engine) -> None:
