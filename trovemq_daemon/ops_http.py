@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import html
 import socket
-import ssl
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,10 +27,9 @@ from starlette.routing import BaseRoute, Route
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.errors import AddressInUseError
 from trovemq_daemon.exposition import text_in_turns
-from trovemq_daemon.https import tls_context
 from trovemq_daemon.tls import read_identity
+from trovemq_proto.bounded_http import CONNECTIONS_MAX, HttpsCertificate, config_of
 
-CONNECTIONS_MAX: Final = 128
 STOP_TIME_MAX_S: Final = 2
 PIECE_SIZE: Final = 64 << 10
 DATE_S: Final = 1.0  # how old the date of a reply may be
@@ -122,7 +120,7 @@ class OpsHttp:
         self._one_scrape = asyncio.Lock()
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
-        self._replace_tls: Callable[[Path, Path], None] | None = None
+        self._certificate: HttpsCertificate | None = None
 
     async def start(self, address: Address, tls: tuple[Path, Path] | None = None) -> Address:
         """Binds, begins to serve, and returns the address with its real port.
@@ -131,27 +129,18 @@ class OpsHttp:
         """
         if tls is not None:
             await asyncio.to_thread(read_identity, *tls)
+            self._certificate = await asyncio.to_thread(HttpsCertificate, *tls)
         bound = _bind(address)
-        config = uvicorn.Config(
-            self._app,
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            server_header=False,
-            limit_concurrency=CONNECTIONS_MAX,
-            timeout_graceful_shutdown=STOP_TIME_MAX_S,
-            ssl_context_factory=None if tls is None else lambda _config, _default: tls_context(*tls),
-        )
-        self._server = _Server(config)
-        self._replace_tls = _reloadable(config) if tls is not None else None
+        more = {"lifespan": "off", "timeout_graceful_shutdown": STOP_TIME_MAX_S}
+        self._server = _Server(uvicorn.Config(**config_of(self._app, self._certificate, **more)))
         self._task = asyncio.create_task(self._server.serve([bound]), name="operations-http")
         return address.with_port(bound.getsockname()[1])
 
     def replace_tls(self, certificate: Path, key: Path) -> None:
         """Replaces the certificate for later connections. Blocks. Raises ssl.SSLError, OSError for files that
         cannot be used."""
-        if self._replace_tls is not None:
-            self._replace_tls(certificate, key)
+        if self._certificate is not None:
+            self._certificate.replace(certificate, key)
 
     async def stop(self) -> None:
         if self._server is None or self._task is None:
@@ -159,8 +148,10 @@ class OpsHttp:
         self._server.end()
         await self._task
 
-    async def _metrics(self, _request: Request) -> Response:
+    async def _metrics(self, request: Request) -> Response:
         async with self._one_scrape:
+            if await request.is_disconnected():
+                return Response(status_code=503)  # nobody reads it
             parts = await text_in_turns(self._registry)
         headers = {"content-type": CONTENT_TYPE_LATEST, "content-length": str(sum(map(len, parts)))}
         return StreamingResponse(_pieces(parts), headers=headers)
@@ -182,25 +173,6 @@ class OpsHttp:
             "warnings": self._readiness.warnings(),
         }
         return JSONResponse(answer, status_code=200 if ready else 503)
-
-
-def _reloadable(config: uvicorn.Config) -> Callable[[Path, Path], None]:
-    """A function that replaces the certificate. uvicorn keeps the first context, so each handshake gets the
-    newest one."""
-    config.load()
-    first = config.ssl
-    assert first is not None, "it has a certificate"
-    newest = first
-
-    def replace(certificate: Path, key: Path) -> None:
-        nonlocal newest
-        newest = tls_context(certificate, key)
-
-    def choose(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        connection.context = newest
-
-    first.sni_callback = choose
-    return replace
 
 
 def _front_page(name: str, console_url: str) -> str:

@@ -20,10 +20,10 @@ import trovemq
 from trovemq import Client, ClientOptions, TroveError
 from trovemq_console.app import make_app
 from trovemq_console.settings import ConsoleSettings, is_loopback
+from trovemq_proto.bounded_http import CONNECTIONS_MAX, HttpsCertificate, config_of
 from trovemq_proto.file_modes import warn_of_mode
 
 SERVER_DEFAULT: Final = "127.0.0.1:8081"
-CONNECTIONS_MAX: Final = 128
 STOP_SECONDS_MAX: Final = 2
 TOKEN_VARIABLE: Final = "TROVEMQ_CONSOLE_TOKEN"  # noqa: S105  its name
 CALL_TIMEOUT_MS: Final = 5_000
@@ -128,28 +128,26 @@ def _run(settings: ConsoleSettings) -> int:
         reason = os.strerror(error.errno) if error.errno else error
         return _failed(f"cannot listen on {settings.host}:{settings.port}: {reason}", ADDRESS_IN_USE)
     settings = settings.with_port(bound.getsockname()[1])
-    certificate, key = settings.tls or (None, None)
-    if key is not None:
-        warn_of_mode(key)
-    config = uvicorn.Config(
-        make_app(settings, lambda: _connect(settings.server)),
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        limit_concurrency=CONNECTIONS_MAX,
-        timeout_graceful_shutdown=STOP_SECONDS_MAX,
-        ssl_certfile=certificate,
-        ssl_keyfile=key,
-    )
     try:
-        config.load()
+        certificate = _certificate(settings)
     except OSError as error:  # also if a file is not valid for TLS
         bound.close()
         return _failed(f"the certificate or its key cannot be used: {error.strerror or error}", USAGE)
+    app = make_app(settings, lambda: _connect(settings.server))
+    config = uvicorn.Config(**config_of(app, certificate, timeout_graceful_shutdown=STOP_SECONDS_MAX))
     sys.stderr.write(greeting(settings))
     sys.stderr.flush()
     _Server(config).run([bound])
     return 0
+
+
+def _certificate(settings: ConsoleSettings) -> HttpsCertificate | None:
+    """Raises OSError for files that cannot be used."""
+    if settings.tls is None:
+        return None
+    certificate, key = settings.tls
+    warn_of_mode(key)
+    return HttpsCertificate(certificate, key)
 
 
 def _failed(text: str, code: int) -> int:
