@@ -40,6 +40,7 @@ from trovemq_console.sessions import Sessions
 from trovemq_console.settings import ConsoleSettings
 
 PAGE_SECONDS_MAX: Final = 15.0
+SIGN_IN_SIZE_MAX: Final = 8 << 10  # bytes of a form with a token
 STATUS: Final = {
     "INVALID_ARGUMENT": 400,
     "NOT_FOUND": 404,
@@ -169,7 +170,11 @@ def _sign_in(console: Console) -> Callable[[Request], Awaitable[Response]]:
     async def sign_in(request: Request) -> Response:
         token = request.query_params.get("token", "")
         if request.method == "POST":
-            token = (await read_form(request)).text("sign-in-token").strip()
+            try:
+                form = await read_form(request, SIGN_IN_SIZE_MAX)
+            except TroveError as error:  # more than a token, from anybody
+                return PlainTextResponse(f"{error.message}\n", 400, headers={"connection": "close"})
+            token = form.text("sign-in-token").strip()
         wanted = console.settings.sign_in_token
         if wanted is None:
             return RedirectResponse("/", 303)
