@@ -145,14 +145,14 @@ def advertised_address(bound: Address, advertise: str) -> Address:
 def resolve_ip(address: Address) -> Address:
     """The address with an IP address as its host: records have their store's address in 4 or 16 bytes.
 
-    A name is looked up (this blocks: call it before the event loop is busy); IPv4 is preferred.
-    Raises SettingsError if the name is unknown.
+    A name is looked up, which blocks; IPv4 is preferred. Raises OSError while the name is unknown,
+    SettingsError if it cannot be a name.
     """
     if address.ip is not None:
         return address
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise SettingsError(f"the host name {address.host!r} is unknown here: {error}") from None
+    except UnicodeError as error:
+        raise SettingsError(f"{address.host!r} is not a host name: {error}") from None
     hosts = sorted((entry[0] != socket.AF_INET, str(entry[4][0])) for entry in found)
     return Address(hosts[0][1], address.port)

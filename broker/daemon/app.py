@@ -22,6 +22,7 @@ from typing import Final
 
 from broker.cluster.registration import Registrations
 from broker.daemon.broker_services import BrokerServices
+from broker.daemon.own_address import own_address
 from broker.daemon.readiness_reasons import add_store_reasons, drain_warning
 from broker.daemon.recovery_log import log_recovery
 from broker.daemon.security import AccessCollector, BrokerSecurity, gate_of, open_security
@@ -117,8 +118,11 @@ class BrokerApp:
         http = await self._http.start(http, settings.http_tls_files) if http is not None else None
         try:
             advertised = settings.advertised(address)
+            own = await own_address(advertised, stop, self._report)
+            if own is None:
+                return
             self._problem = "recovering the store"
-            store_settings = settings.store_settings(advertised)
+            store_settings = settings.store_settings(own)
             store = await asyncio.to_thread(open_store, settings, store_settings, self._written)
             model: ConsumerState | None = None
             try:
@@ -133,6 +137,9 @@ class BrokerApp:
             await self._http.stop()
             if self._tracing is not None:
                 await asyncio.to_thread(self._tracing.close)
+
+    def _report(self, problem: str) -> None:
+        self._problem = problem
 
     async def _open_security(self, store: MessageStore, model: ConsumerState) -> BrokerSecurity | None:
         """Users and rules; None if there is no authentication."""

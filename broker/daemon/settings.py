@@ -19,7 +19,7 @@ from broker.daemon.retention_settings import RetentionSettings
 from broker.groups.atomic.atomic_limits import AtomicLimits
 from broker.groups.consumer_settings import STREAMS_PER_CLIENT, YEAR_MS, ConsumerSettings, NewGroupStart
 from broker.produce.append import AppendSettings
-from trovemq_daemon.addresses import Address, resolve_ip
+from trovemq_daemon.addresses import Address
 from trovemq_daemon.call_settings import slow_request_setting, transport_setting
 from trovemq_daemon.grpc_server import GrpcLimits
 from trovemq_daemon.grpc_transport import GrpcTransport
@@ -464,12 +464,10 @@ class BrokerSettings(RetentionSettings):
             if getattr(self, least) > getattr(self, most):
                 yield f"{least} must not exceed {most}"
 
-    def store_settings(self, advertised: Address) -> StoreSettings:
-        """The engine's settings. STOREHOST is the advertised address, whose host name is looked up (blocks).
-
-        Raises SettingsError if that name is unknown.
-        """
-        return part_of(self, StoreSettings, store_host=str(resolve_ip(advertised)), broker=self.name)
+    def store_settings(self, own: Address) -> StoreSettings:
+        """The engine's settings. STOREHOST is the broker's own address, with an IP address as its host."""
+        assert own.ip is not None, "records have an IP address"
+        return part_of(self, StoreSettings, store_host=str(own), broker=self.name)
 
     def append_settings(self) -> AppendSettings:
         """The settings of the appender."""

@@ -12,7 +12,7 @@ LOOK_INTERVAL_S: Final = 60.0
 
 
 async def watch_limits(warnings: Mapping[str, Callable[[], str]]) -> None:
-    """Logs each warning when it begins. By name: what gives its text, empty while there is none."""
+    """Logs each warning when it begins. The text of a warning is empty while there is none."""
     shown: set[str] = set()
     while True:
         for name, warning in warnings.items():

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -18,6 +19,8 @@ import pytest
 
 from tests.support.broker_here import BrokerHere, broker_here
 from tests.support.broker_process import (
+    ROOT,
+    STOP_TIME_MAX_S,
     BrokerProcess,
     Stubs,
     error_of,
@@ -26,6 +29,7 @@ from tests.support.broker_process import (
     send_when_there_is_space,
 )
 from tests.support.engine import NOW_MS, open_store, send
+from tests.support.fork_server import popen
 from tests.support.small_disks import mounted_disk
 from trovemq_proto.records import decode_message
 from trovemq_proto.v1 import admin_pb2, message_pb2, query_pb2
@@ -280,3 +284,28 @@ async def read_everything(stubs: Stubs, topic: str) -> None:
     assert described.queues[0].max_offset == 1
     await stubs.admin.CommitOffset(admin_pb2.CommitOffsetRequest(group="g", topic=topic, offset=1))
     assert (await stubs.admin.GetOffset(admin_pb2.GetOffsetRequest(group="g", topic=topic))).offset == 1
+
+
+def test_a_broker_whose_own_name_was_unknown_ended(tmp_path: Path) -> None:
+    """Exit code 2, after which systemd does not start it again. It waits until the name is known."""
+    command = [sys.executable, "-m", "broker", "--store", str(tmp_path / "store"), "--log-format", "json"]
+    addresses = [
+        "--listen",
+        "127.0.0.1:0",
+        "--http",
+        "127.0.0.1:0",
+        "--advertise",
+        "no-such-host.invalid:8081",
+    ]
+    process = popen([*command, *addresses], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        events = (json.loads(line)["event"] for line in process.stderr)
+        assert next(events) == "broker.name_unknown"
+        process.send_signal(signal.SIGTERM)
+        assert list(events) == ["daemon.stopped"]
+        assert process.wait(STOP_TIME_MAX_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()

@@ -104,7 +104,7 @@ class ConfigTable(ABC, Generic[ConfigT]):
     NOT_FOUND: ClassVar[errors.ErrorSpec]
 
     REMEDY: ClassVar[str]
-    """What an operator does before the table is full."""
+    """The advice to an operator before the table is full."""
 
     def __init__(
         self,

@@ -100,8 +100,10 @@ def test_lists_of_addresses_as_ours_and_as_rocketmqs() -> None:
 
 def test_a_host_name_becomes_an_ip_for_the_records() -> None:
     assert resolve_ip(Address("localhost", 5)).is_loopback
-    with pytest.raises(SettingsError, match="unknown here"):
+    with pytest.raises(OSError):
         resolve_ip(Address("no-such-host.invalid", 5))
+    with pytest.raises(SettingsError, match="not a host name"):
+        resolve_ip(Address("x" * 64, 5))
     assert parse_advertise("localhost", 7) == Address("localhost", 7)
 
 
