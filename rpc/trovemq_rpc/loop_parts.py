@@ -129,11 +129,13 @@ class LoopParts:
             self._timer = None
 
     def _tick(self) -> None:
+        """The endpoints look at their peers after the loop has read what arrived: it may have stood still
+        just now, in a callback of the same turn. One turn later uvloop has not read yet."""
         self._timer = self.loop.call_later(1.0, self._tick)
         running = bool(self._due)
         self._due = list(self._ticked)
         if not running:
-            self._tick_some()
+            self.loop.call_soon(self.loop.call_soon, self._tick_some)
 
     def _tick_some(self) -> None:
         """A turn's share: 10,000 connections at once would hold up the loop for 10 ms and more."""

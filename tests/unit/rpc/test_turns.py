@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import socket
+import time
 import weakref
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -14,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import trovemq_rpc as rpc
+from tests.support.event_loop import EventLoop
 from tests.unit.rpc.memory_rpc import ADDRESS, TARGET, run, serving
 from tests.unit.rpc.test_hostile_bytes import BLOCK, frame
 from tests.unit.rpc.test_slow_peers import SealedPeer
@@ -317,8 +320,9 @@ def test_a_second_of_many_connections_is_several_turns() -> None:
         all_of_them = [Ticked() for _ in range(2 * TICKS_A_TURN + 1)]
         for one in all_of_them:
             parts.add(one)
+        await asyncio.sleep(1)
         while not ticked:
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0)
         assert len(ticked) == TICKS_A_TURN
         lost = next(one for one in all_of_them if one not in ticked)
         parts.discard(lost)
@@ -436,3 +440,37 @@ def test_a_share_is_renewed_for_the_next_turn_unless_little_was_taken(turns: lis
         while soon:
             soon.pop()()
     assert callbacks <= taken / (MESSAGES_A_TURN_MAX - RENEWED_BELOW)
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.SelectorEventLoop, EventLoop])
+def test_a_client_that_stood_still_took_its_server_for_dead(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """Its keepalive looked before it read the answer that had arrived meanwhile."""
+    seen: list[str] = []
+
+    class Ticked:
+        def tick(self, now: float) -> None:
+            seen.append("look")
+
+    async def program() -> None:
+        loop = asyncio.get_running_loop()
+        parts = LoopParts(loop)
+        parts.add(Ticked())
+        assert parts._timer is not None
+        parts._timer.cancel()
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            loop.add_reader(ours, lambda: seen.append("read" if ours.recv(16) else "end"))
+            await asyncio.sleep(0)
+            loop.call_later(0.001, lambda: theirs.send(b"an answer"))  # the end of a call that blocks
+            parts._timer = loop.call_later(0.002, parts._tick)
+            time.sleep(0.005)
+            while "look" not in seen:
+                await asyncio.sleep(0)
+            loop.remove_reader(ours)
+        assert seen == ["read", "look"]
+        parts._timer.cancel()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(program())
