@@ -21,6 +21,7 @@ from typing import Final
 
 import uvloop
 
+from trovemq_daemon.early_imports import import_early
 from trovemq_daemon.errors import AddressInUseError, SettingsError
 from trovemq_daemon.logging import get_logger
 from trovemq_proto import errors
@@ -155,6 +156,7 @@ def run_daemon(main: Callable[[Stop], Awaitable[None]], *, stop_time_max_s: floa
     `main` returns after it has drained (soon after `stop.wait()` returned), or raises the error that ended
     it: that is logged in one line, and its exit code returned. Blocks; never raises.
     """
+    import_early()
     watchdog = _Watchdog(stop_time_max_s)
     signals: _Signals | None = None
 

@@ -41,6 +41,7 @@ from broker.server.access.guard import AccessGuard
 from broker.server.monitoring.metrics import BrokerCollector
 from broker.server.monitoring.traffic import Traffic
 from trovemq_daemon.addresses import Address, warn_of_open
+from trovemq_daemon.early_imports import import_early
 from trovemq_daemon.grpc_server import GrpcServer
 from trovemq_daemon.lifecycle import Stop, run_daemon
 from trovemq_daemon.limits import raise_descriptor_limit
@@ -59,6 +60,8 @@ from trovemq_store.files.files import StorageError
 from trovemq_store.files.real import RealFileSystem
 from trovemq_store.settings import StoreSettings
 
+LATE_MODULES: Final = ("numpy.ma", "trovemq_proto.records.batch_matrix", "lz4.frame", "zstandard")
+"""Imported at their first use otherwise: numpy.ma by NumPy's `unique`, the others where a body needs them."""
 YOUNG_OBJECTS_MAX: Final = 10_000
 """New objects before a collection looks at them. With the default of 700 there was one for every 50th
 SendMessage, of 64 in flight, and hardly anything of a call is in a cycle.
@@ -318,4 +321,5 @@ def run(settings: BrokerSettings, written: Collection[str], sources: Mapping[str
     keep_one_arena()
     keep_freed_memory()
     raise_descriptor_limit()
+    import_early(*LATE_MODULES)
     return run_daemon(lambda stop: BrokerApp(settings, written, sources).run(stop))

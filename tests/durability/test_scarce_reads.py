@@ -130,7 +130,7 @@ class Life:
         self.attempt(lambda: broker.model.groups.persist(now_ms=broker.now_ms))
 
     def attempt(self, call: Callable[[], object]) -> None:
-        """Only what the scarcity explains may fail."""
+        """A call may fail only by the scarcity."""
         before = self.scarcity.failed_count
         if (failure := refusal_of(call)) is not None:
             assert failure.spec in (errors.RESOURCES_SCARCE, errors.CREATE_MAPPED_FILE_FAILED), failure
