@@ -15,6 +15,7 @@ from nameserver.settings import NameserverSettings
 from trovemq_daemon.addresses import Address, warn_of_open
 from trovemq_daemon.grpc_server import GrpcServer
 from trovemq_daemon.lifecycle import Stop, run_daemon
+from trovemq_daemon.limits import raise_descriptor_limit
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_daemon.ops_http import OpsHttp, Readiness
@@ -115,4 +116,5 @@ async def serve(settings: NameserverSettings, stop: Stop) -> None:
 
 def run(settings: NameserverSettings) -> int:
     """Runs the daemon until it ends. Returns the exit code."""
+    raise_descriptor_limit()
     return run_daemon(lambda stop: serve(settings, stop))

@@ -18,6 +18,7 @@ from trovemq_daemon.callback_handlers import CallbackHandler
 from trovemq_daemon.errors import AddressInUseError
 from trovemq_daemon.grpc_transport import GrpcTransport, ServerCredentials, new_server, server_credentials
 from trovemq_daemon.handler_guard import HandlerGuard
+from trovemq_daemon.limits import ConnectionLimit
 from trovemq_daemon.metrics import RpcMetrics
 from trovemq_daemon.reply_budget import ReplyBudget, ReplyLimits
 from trovemq_daemon.tls import TlsIdentity
@@ -122,9 +123,10 @@ class GrpcServer:
         connections: ConnectionCount | None = None,
     ) -> None:
         """`access`: adds the check of access before each handler; None: every call is allowed. `connections`:
-        which peers may connect; grpcio does not support it."""
+        which peers may connect, within `connection_limit`; grpcio supports neither."""
         self._transport = limits.transport
         ours = limits.transport == "trovemq"
+        self.connection_limit: Final = ConnectionLimit(connections)
         self.replies: Final = ReplyBudget(limits.replies, transport_counts=ours)
         metrics.replies = self.replies
         options: list[tuple[str, Any]] = list(limits.options())
@@ -133,11 +135,11 @@ class GrpcServer:
             options += [
                 ("trovemq.budget", budget),
                 ("trovemq.unread_timeout_ms", limits.replies.unread_time_max_ms),
-                ("trovemq.connections", connections),
+                ("trovemq.connections", self.connection_limit),
             ]
         self._server = new_server(limits.transport, options, limits.concurrent_calls_max)
         if ours:
-            metrics.add_transport(self._server.metrics, budget)
+            metrics.add_transport(self._server.metrics, budget, self.connection_limit)
         self._services = GuardedServices(
             self._server, HandlerGuard(metrics, self.replies), access, callbacks=ours
         )

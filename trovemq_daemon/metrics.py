@@ -15,6 +15,7 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from trovemq_daemon.limits import ConnectionLimit
 from trovemq_daemon.reply_budget import ReplyBudget
 from trovemq_daemon.slow_requests import SlowRequests
 from trovemq_daemon.transport_budget import TransportBudget
@@ -88,11 +89,14 @@ class RpcMetrics(Collector):
         self.slow: Final = SlowRequests()
         self._transport: Transport | None = None
         self._budget: TransportBudget | None = None
+        self._connections = ConnectionLimit()
         registry.register(self)
 
-    def add_transport(self, transport: Transport, budget: TransportBudget) -> None:
+    def add_transport(
+        self, transport: Transport, budget: TransportBudget, connections: ConnectionLimit
+    ) -> None:
         """Adds the metrics of our own transport; grpcio has none of them."""
-        self._transport, self._budget = transport, budget
+        self._transport, self._budget, self._connections = transport, budget, connections
 
     def observe(
         self, method: str, response: str, elapsed_ms: float, *, is_long_polling: bool = False, count: int = 1
@@ -148,6 +152,7 @@ class RpcMetrics(Collector):
     def _of_transport(self, transport: Transport, budget: TransportBudget) -> Iterator[Metric]:
         for name, what, value in (
             ("trovemq_connections", "Connections now open.", transport.connections),
+            ("trovemq_connections_max", "The most that are accepted.", self._connections.limit),
             ("trovemq_request_bytes", "Bytes of requests received and not read.", budget.request_bytes),
         ):
             gauge = GaugeMetricFamily(name, what, labels=tuple(self._node))
@@ -155,6 +160,16 @@ class RpcMetrics(Collector):
             yield gauge
         for name, what, value in (
             ("trovemq_connections_opened", "Connections opened.", transport.connections_opened),
+            (
+                "trovemq_connections_above_limit",
+                "Connections refused because of the limit.",
+                self._connections.refused,
+            ),
+            (
+                "trovemq_connections_not_accepted",
+                "Connections that waited, or were lost, because no descriptor was free.",
+                transport.accepts_failed,
+            ),
             (
                 "trovemq_connections_refused",
                 "Connections of another protocol, or whose TLS failed.",

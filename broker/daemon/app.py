@@ -127,6 +127,7 @@ class BrokerApp:
             self._problem = "recovering the store"
             store_settings = settings.store_settings(own)
             store = await asyncio.to_thread(open_store, settings, store_settings, self._written)
+            self._grpc.connection_limit.needed = lambda: store.descriptors_needed
             model: ConsumerState | None = None
             try:
                 model = await asyncio.to_thread(open_consumer_state, store, settings)

@@ -9,6 +9,7 @@ class Metrics:
     def __init__(self) -> None:
         self.connections = 0
         self.connections_opened = 0
+        self.accepts_failed = 0  # no descriptor or memory was free
         self.refused_connections = 0  # another protocol, TLS that failed, or above the limit
         self.keepalive_timeouts = 0
         self.calls_started = 0

@@ -13,14 +13,16 @@ import asyncio
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from trovemq_rpc.credentials import ServerCredentials
 from trovemq_rpc.errors import UsageError, register_as_grpcs
-from trovemq_rpc.listening import BACKLOG, listen
+from trovemq_rpc.listening import listen
 from trovemq_rpc.loop_parts import LoopParts, loop_parts
 from trovemq_rpc.metrics import Metrics
 from trovemq_rpc.options import ChannelArguments, options_of
+from trovemq_rpc.server.accepting import Listener
 from trovemq_rpc.server.call import ServerCall
 from trovemq_rpc.server.call_endpoint import CallEndpoint
 from trovemq_rpc.server.endpoint import ServerEndpoint
@@ -77,7 +79,7 @@ class Server:
         self._methods: dict[bytes, Method] = {}
         self._found: dict[bytes, Method | None] = {}
         self._sockets: list[tuple[socket.socket, ServerCredentials | None]] = []
-        self._listeners: list[asyncio.Server] = []
+        self._listeners: list[Listener] = []
         self._started = False
         self._terminated: asyncio.Event | None = None
         self._no_endpoints: asyncio.Event | None = None
@@ -150,17 +152,9 @@ class Server:
         self._terminated = asyncio.Event()
         self._no_endpoints = asyncio.Event()
         for bound, credentials in self._sockets:
-            self._listeners.append(await self._listen(loop, bound, credentials))
-
-    async def _listen(
-        self, loop: asyncio.AbstractEventLoop, bound: socket.socket, credentials: ServerCredentials | None
-    ) -> asyncio.Server:
-        def accepted() -> ServerEndpoint:
-            return self.accept(credentials)
-
-        if bound.family == socket.AF_UNIX:
-            return await loop.create_unix_server(accepted, sock=bound, backlog=BACKLOG)
-        return await loop.create_server(accepted, sock=bound, backlog=BACKLOG)
+            listener = Listener(loop, bound, partial(self.accept, credentials), self.metrics)
+            listener.start()
+            self._listeners.append(listener)
 
     def accept(self, credentials: ServerCredentials | None = None) -> ServerEndpoint:
         """The protocol of a new connection, for any transport of asyncio's."""

@@ -267,6 +267,15 @@ class MessageStore(StoreAppending):
     def finish_spare(self, work: SpareWork) -> None:
         self._log.segments.finish_spare(work)
 
+    @property
+    def descriptors_needed(self) -> int:
+        """How many descriptors the store has open, or may open without being asked: two for each mapped file
+        (see map_file), and its share for the files of consume queues."""
+        mapped = len(self._log.segments) + 2  # the next segment, and one that is copied or removed
+        if self.key_index is not None:
+            mapped += len(self.key_index.file_names) + 1
+        return 2 * mapped + self.files.open_files_max()
+
     def flush_projections(self, *, index: bool = False, queues: bool = True) -> None:
         """Syncs the consume queues (unless `queues` is off), and now and then (or if `index`) the index, and
         saves how far they and the log are on disk. May block."""

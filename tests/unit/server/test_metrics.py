@@ -17,6 +17,7 @@ from tests.support.engine import NOW_MS, append, record, send
 from tests.support.metrics_bench import Bench
 from tests.support.services_here import security_on
 from trovemq_daemon.exposition import text_of
+from trovemq_daemon.limits import ConnectionLimit
 from trovemq_daemon.metrics import RPC_LATENCY_BUCKETS_MS
 from trovemq_daemon.reply_budget import ReplyBudget, ReplyLimits
 from trovemq_daemon.transport_budget import TransportBudget
@@ -107,7 +108,7 @@ async def test_lag_in_messages_and_in_time(bench: Bench) -> None:
 async def test_every_figure_stands_on_the_page(bench: Bench) -> None:
     bench.rpc.observe("Send", "OK", 1)
     bench.rpc.replies = replies = ReplyBudget(ReplyLimits())
-    bench.rpc.add_transport(Transport(), TransportBudget(replies.budget, 1 << 20))
+    bench.rpc.add_transport(Transport(), TransportBudget(replies.budget, 1 << 20), ConnectionLimit())
     gate = Gate(authorization=True, cluster="C", clock_ms=lambda: NOW_MS)
     bench.registry.register(AccessCollector(gate, security_on(MemoryFileSystem())))
     families = text_string_to_metric_families(text_of(bench.registry).decode())

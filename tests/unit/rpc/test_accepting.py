@@ -1,0 +1,165 @@
+"""A listener while no descriptor is free, on a loop and a socket of the test's own."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, cast
+
+import pytest
+
+from trovemq_rpc.metrics import Metrics
+from trovemq_rpc.server.accepting import AT_ONCE, RETRY_S, Listener
+
+
+class Socket:
+    """`waiting`: an errno, or a connection, for each accept()."""
+
+    def __init__(self) -> None:
+        self.waiting: list[int | FakeConnection] = []
+        self.listens = False
+
+    def setblocking(self, blocking: bool) -> None:
+        assert not blocking
+
+    def listen(self, backlog: int) -> None:
+        assert backlog > 0
+        self.listens = True
+
+    def fileno(self) -> int:
+        return 7 if self.listens else -1
+
+    def close(self) -> None:
+        self.listens = False
+
+    def accept(self) -> tuple[FakeConnection, str]:
+        one = self.waiting.pop(0) if self.waiting else errno.EAGAIN
+        if isinstance(one, int):
+            raise OSError(one, "no")
+        return one, "a peer"
+
+
+class FakeConnection:
+    closed = False
+
+    def setblocking(self, blocking: bool) -> None:
+        assert not blocking
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Timer:
+    cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Loop:
+    """Runs the tasks of a real loop that has no sockets."""
+
+    def __init__(self, real: asyncio.AbstractEventLoop) -> None:
+        self.real = real
+        self.reader: Callable[[], None] | None = None
+        self.later: list[tuple[float, Callable[[], None], Timer]] = []
+        self.opened: list[FakeConnection] = []
+        self.failure: OSError | None = None
+        self.now = 0.0
+
+    def add_reader(self, _socket: Socket, call: Callable[[], None]) -> None:
+        assert self.reader is None
+        self.reader = call
+
+    def remove_reader(self, _socket: Socket) -> None:
+        self.reader = None
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> Timer:
+        self.later.append((delay_s, call, Timer()))
+        return self.later[-1][2]
+
+    def time(self) -> float:
+        return self.now
+
+    def create_task(self, step: Any) -> asyncio.Task[None]:
+        return self.real.create_task(step)
+
+    async def connect_accepted_socket(self, _make: object, connection: FakeConnection) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.opened.append(connection)
+
+    async def turn(self) -> None:
+        """The socket is readable."""
+        assert self.reader is not None
+        self.reader()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+
+def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @wraps(test)
+    def run(*arguments: Any, **named: Any) -> None:
+        asyncio.run(test(*arguments, **named))
+
+    return run
+
+
+def started() -> tuple[Loop, Socket, Metrics, Listener]:
+    loop, bound, metrics = Loop(asyncio.get_running_loop()), Socket(), Metrics()
+    listener = Listener(
+        cast(asyncio.AbstractEventLoop, loop), cast(socket.socket, bound), asyncio.Protocol, metrics
+    )
+    listener.start()
+    return loop, bound, metrics, listener
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS])
+@in_a_loop
+async def test_without_a_free_descriptor_the_listener_ended_or_spun(number: int) -> None:
+    loop, bound, metrics, _ = started()
+    bound.waiting = [number]
+    await loop.turn()
+    assert loop.reader is None, "it does not spin"
+    assert metrics.accepts_failed == 1
+    ((delay_s, resume, _),) = loop.later
+    assert delay_s == RETRY_S
+    resume()
+    bound.waiting = [FakeConnection()]
+    await loop.turn()
+    assert len(loop.opened) == 1
+
+
+@in_a_loop
+async def test_connections_that_nothing_has_counted_are_few() -> None:
+    loop, bound, _, _ = started()
+    bound.waiting = [FakeConnection() for _ in range(AT_ONCE + 3)]
+    await loop.turn()
+    assert (len(loop.opened), len(bound.waiting)) == (AT_ONCE, 3)
+    await loop.turn()
+    assert len(loop.opened) == AT_ONCE + 3
+
+
+@in_a_loop
+async def test_a_connection_without_a_transport_is_closed() -> None:
+    loop, bound, metrics, _ = started()
+    loop.failure = OSError(errno.EMFILE, "no")
+    bound.waiting = [gone := FakeConnection()]
+    await loop.turn()
+    assert gone.closed
+    assert metrics.accepts_failed == 1
+
+
+@in_a_loop
+async def test_a_closed_listener_does_not_come_back() -> None:
+    loop, bound, _, listener = started()
+    bound.waiting = [errno.EMFILE]
+    await loop.turn()
+    listener.close()
+    ((_, _, timer),) = loop.later
+    assert timer.cancelled
+    assert not bound.listens
+    listener.close()
