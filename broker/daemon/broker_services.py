@@ -224,7 +224,10 @@ class BrokerServices:
             "deliveries": consumer_tasks.flush_events_and_renew_leases(self._model, self._is_alive, clock_ms),
             "redeliveries": self.rocketmq.receiver.watch_redeliveries(),
             "transactions": consumer_tasks.check_transactions(
-                self._model, self.rocketmq.check_transaction, clock_ms
+                self._model,
+                self.rocketmq.may_ask_about_transaction,
+                self.rocketmq.check_transaction,
+                clock_ms,
             ),
             "clients": self._expire_clients(),
             "drain": self.drain_control.run(),

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from broker.groups.consumer_state import ConsumerState
+from broker.groups.transactions.records import GIVEN_UP_TOPIC
 from broker.groups.transactions.transactions import OpenTransaction
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
@@ -125,17 +126,32 @@ def log_copy_failures(model: ConsumerState) -> None:
 
 
 async def check_transactions(
-    model: ConsumerState, ask: Callable[[OpenTransaction], Awaitable[None]], clock_ms: Clock
+    model: ConsumerState,
+    may_ask: Callable[[str, str], bool],
+    ask: Callable[[OpenTransaction], Awaitable[None]],
+    clock_ms: Clock,
 ) -> None:
-    """Asks producers about transactions that they left open."""
+    """Asks producers about transactions that they left open. Those that are given up are logged."""
+    transactions = model.transactions
     while True:
         await sleep_to_tick(CHECK_POLL_S)
-        next_ms = model.transactions.next_check_ms()
+        next_ms = transactions.next_check_ms()
         if next_ms is None or next_ms > clock_ms():
             continue
-        due = await _appending("transactions.not_checked", lambda: model.transactions.due_checks(clock_ms()))
+        due = await _appending(
+            "transactions.not_checked", lambda: transactions.due_checks(clock_ms(), may_ask)
+        )
         for transaction in due or ():
             await ask(transaction)
+        for ended in transactions.take_given_up():
+            get_logger().warning(
+                "transaction.given_up",
+                topic=ended.topic,
+                transaction_id=ended.transaction_id,
+                client_id=ended.client_id,
+                checks=ended.checks,
+                kept_in=GIVEN_UP_TOPIC,
+            )
 
 
 async def save_groups(save: Callable[[], Awaitable[None]], interval_ms: int) -> None:

@@ -55,6 +55,9 @@ from trovemq_store.files.files import ScarceError
 
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 CHECKS_PER_TURN_MAX: Final = 256
+UNASKED_TIME_MAX_MS: Final = 72 * 3_600_000
+"""How long a transaction waits for a producer that can be asked; as long as RocketMQ keeps files by default.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,16 @@ class OpenTransaction:
     transaction_id: str
     client_id: str
     message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """A transaction that ended without its producer's word, after so many checks."""
+
+    topic: str
+    transaction_id: str
+    client_id: str
+    checks: int
 
 
 class TransactionsState(msgspec.Struct):
@@ -107,6 +120,7 @@ class Transactions:
         self._op_next = self._stored_position(OP_TOPIC)
         self._is_appending = False
         self._saved_at = -1  # the log's synced end when the positions were saved last
+        self._given_up: deque[GivenUp] = deque(maxlen=CHECKS_PER_TURN_MAX)
         self.committed: Counter[str] = Counter()
         self.rolled_back: Counter[str] = Counter()
         """Rolled-back transactions since the start, by topic."""
@@ -244,9 +258,12 @@ class Transactions:
         """When due_checks() has something to do next; None if nothing is open."""
         return self._open.next_due_ms()
 
-    def due_checks(self, now_ms: EpochMs) -> list[OpenTransaction]:
+    def due_checks(
+        self, now_ms: EpochMs, may_ask: Callable[[str, str], bool] = lambda _client_id, _topic: True
+    ) -> list[OpenTransaction]:
         """The transactions whose producers are to be asked now, the longest due first. Each is counted as
-        checked.
+        checked. `may_ask`: whether a producer is connected that can be asked about a client's transaction of
+        a topic; if not, the check is put off by the interval, see `_waits_for_producer`.
 
         At most CHECKS_PER_TURN_MAX per call: if more are due, next_check_ms() is not in the future.
         Transactions that had transaction_check_max checks are given up instead: moved to
@@ -260,9 +277,17 @@ class Transactions:
                 break
             if half.checks >= self._settings.transaction_check_max:
                 self._give_up(half, now_ms)
+            elif not may_ask(half.client_id, half.topic) and self._waits_for_producer(half, now_ms):
+                self._open.count_check(half, half.checks, now_ms)
             elif (checked := self._check(half, now_ms)) is not None:
                 asked.append(checked)
         return asked
+
+    def _waits_for_producer(self, half: HalfMessage, now_ms: EpochMs) -> bool:
+        """Whether a transaction that nobody can be asked about stays open without being counted as checked:
+        for UNASKED_TIME_MAX_MS, unless so many are open that others would be refused."""
+        is_young = now_ms - half.prepared_ms < UNASKED_TIME_MAX_MS
+        return is_young and 2 * len(self._open) < self._settings.transactions_max
 
     def _check(self, half: HalfMessage, now_ms: EpochMs) -> OpenTransaction | None:
         try:
@@ -295,7 +320,7 @@ class Transactions:
             return
         except TroveError:
             self._end([half], now_ms)  # damaged: there is nothing to move
-            self.given_up_count += 1
+            self._note_given_up(half)
             return
         try:
             copy = self._copied("given up", message, given_up_record, half.checks)
@@ -308,7 +333,17 @@ class Transactions:
             return
         self._withdrawn.add(half.offset)
         self._end([half], now_ms)
+        self._note_given_up(half)
+
+    def _note_given_up(self, half: HalfMessage) -> None:
         self.given_up_count += 1
+        self._given_up.append(GivenUp(half.topic, half.transaction_id, half.client_id, half.checks))
+
+    def take_given_up(self) -> list[GivenUp]:
+        """The transactions that were given up since the last call, CHECKS_PER_TURN_MAX at most."""
+        given_up = list(self._given_up)
+        self._given_up.clear()
+        return given_up
 
     def _copied(
         self, purpose: str, message: Message, make: Callable[[Message, int], NewRecord], checks: int

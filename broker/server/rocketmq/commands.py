@@ -164,6 +164,13 @@ class ClientCommands:
             )
         return answer
 
+    def has_producer(self, client_id: str, topic: str) -> bool:
+        """Whether the client, or another producer of the topic, is connected."""
+        sender = self._registry.get(client_id)
+        if sender is not None and sender.stream is not None:
+            return True
+        return any(client.stream is not None for client in self._registry.producers_of(topic))
+
     def _producers(self, client_id: str, topic: str) -> list[Client]:
         """The producers to ask: the sender first, then the others, each time beginning with another one."""
         others = [client for client in self._registry.producers_of(topic) if client.client_id != client_id]

@@ -93,6 +93,10 @@ class RocketmqService:
         """Ends the telemetry streams, because the broker is stopping, and accepts no others."""
         await self.telemetry.end_all(timeout_s)
 
+    def may_ask_about_transaction(self, client_id: str, topic: str) -> bool:
+        """Whether a producer is connected that can be asked about the client's transaction of the topic."""
+        return self._parts.commands.has_producer(client_id, topic)
+
     async def check_transaction(self, transaction: OpenTransaction) -> None:
         """Asks a producer about a transaction that was left open; if none is connected, nothing happens until
         the next round."""

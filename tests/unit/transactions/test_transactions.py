@@ -12,6 +12,8 @@ from broker.groups.transactions.records import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TO
 from broker.groups.transactions.transactions import (
     CHECKS_PER_TURN_MAX,
     TRANSACTION_GROUP,
+    UNASKED_TIME_MAX_MS,
+    GivenUp,
     Transactions,
     TransactionsState,
 )
@@ -215,6 +217,44 @@ def test_checks_come_after_the_timeout_and_each_interval_until_abandoned() -> No
     assert moved.properties["REAL_TOPIC"] == "orders"
     assert broker.op_bodies() == [b"0,"]
     assert refused(transactions.end, "A1", "orders", True, now).spec is errors.TRANSACTION_ILLEGAL
+
+
+def test_checks_were_counted_while_no_producer_could_be_asked() -> None:
+    broker = Broker()
+    transactions = broker.transactions
+    transactions.prepare(message("A1"), NOW_MS, client_id="client-1")
+    now = NOW_MS + 6_000
+    for _ in range(10):
+        assert transactions.due_checks(now, lambda _client_id, _topic: False) == []
+        now += 30_000
+        assert transactions.next_check_ms() == now
+    for _ in range(3):
+        (asked,) = transactions.due_checks(now, lambda *who: who == ("client-1", "orders"))
+        assert asked.transaction_id == "A1"
+        now += 30_000
+    assert transactions.due_checks(now) == []
+    assert transactions.given_up_count == 1
+
+
+def test_a_transaction_without_a_producer_is_given_up_after_72_hours() -> None:
+    broker = Broker()
+    transactions = broker.transactions
+    transactions.prepare(message("A1"), NOW_MS, client_id="client-1")
+    last = NOW_MS + UNASKED_TIME_MAX_MS - 1
+    for turn in range(5):
+        asked = transactions.due_checks(EpochMs(last + turn * 30_000), lambda _client_id, _topic: False)
+        assert len(asked) == (0 if turn in (0, 4) else 1)
+    assert transactions.open_count == 0
+    assert transactions.take_given_up() == [GivenUp("orders", "A1", "client-1", 3)]
+    assert transactions.take_given_up() == []
+
+
+def test_where_many_are_open_those_without_a_producer_count_as_checked() -> None:
+    broker = Broker()
+    broker.transactions._settings = replace(broker.transactions._settings, transactions_max=2)
+    broker.transactions.prepare(message("A1"), NOW_MS, client_id="client-1")
+    (asked,) = broker.transactions.due_checks(NOW_MS + 6_000, lambda _client_id, _topic: False)
+    assert asked.transaction_id == "A1"
 
 
 def test_the_producers_own_time_before_the_first_check() -> None:
