@@ -47,6 +47,11 @@ class TroveError(Exception):
     def retriable(self) -> bool:
         return self.spec.retriable
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the call may have taken effect: its answer did not come."""
+        return self.fields.get("in_doubt") == "true"
+
 
 @dataclass(slots=True)
 class _Table:

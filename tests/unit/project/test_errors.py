@@ -8,6 +8,7 @@ from pathlib import Path
 import grpc
 
 from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -68,3 +69,8 @@ def test_an_unknown_symbol_from_a_newer_peer_is_kept_in_the_text() -> None:
     assert error.spec is errors.UNKNOWN_ERROR
     assert "SOMETHING_NEW" in str(error)
     assert error.fields == {"limit": "5"}
+
+
+def test_the_attribute_in_doubt_of_the_how_to_did_not_exist() -> None:
+    assert TroveError(errors.REQUEST_TIMEOUT, "late", in_doubt="true").in_doubt
+    assert not TroveError(errors.REQUEST_TIMEOUT, "late").in_doubt

@@ -247,7 +247,7 @@ class _Sender:
             self._failed([(sequence + i, batch[i]) for i in left], place, UNKNOWN, error)
             return [batch[i] for i in left]
         except TroveError as error:
-            in_doubt = error.fields.get("in_doubt") == "true"
+            in_doubt = error.in_doubt
             if not in_doubt and not error.retriable and error.spec.grpc_status in CALLERS_FAULT:
                 raise
             outcome = REFUSED if error.spec in NOT_STORED and not in_doubt else UNKNOWN
