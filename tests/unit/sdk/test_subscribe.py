@@ -238,7 +238,10 @@ async def test_a_message_is_settled_once(broker: FakeServer, connect: Connect) -
     assert len(broker.messaging.requests("AckMessage")) == 1
 
 
-async def test_a_lease_that_is_over_is_reported(broker: FakeServer, connect: Connect) -> None:
+async def test_a_lease_that_is_over_is_reported(
+    broker: FakeServer, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whether the message is delivered again is not known: it may have been consumed elsewhere."""
     fake = broker.messaging
     client = await connect(broker)
     async with client.subscribe("orders", "g") as subscription:
@@ -249,6 +252,8 @@ async def test_a_lease_that_is_over_is_reported(broker: FakeServer, connect: Con
             await message.ack()
         assert refused.value.spec is errors.RECEIPT_HANDLE_ILLEGAL
         assert subscription.refused == 1
+    (line,) = [record.getMessage() for record in caplog.records if "settled" in record.getMessage()]
+    assert "so it may be delivered again" in line
 
 
 async def test_an_acknowledgement_is_tried_again_until_it_arrives(

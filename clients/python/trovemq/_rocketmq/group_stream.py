@@ -555,4 +555,4 @@ def _end_with(stream: Stream, task: asyncio.Task[None]) -> None:
 
 
 def _closed() -> TroveError:
-    return TroveError(errors.CLIENT_CLOSED, "the subscription is closed; the message is delivered again")
+    return TroveError(errors.CLIENT_CLOSED, "the subscription is closed; the message may be delivered again")

@@ -433,7 +433,13 @@ class GroupConsumer:
         """The broker knows of the acknowledgement (`done`) or the return; `error` is the reason if not."""
         if failure is not None:
             self.refused += 1
-            _log.warning("%s of %s is delivered again: %s", message.message_id, message.topic, failure)
+            # Not if the broker has settled it and only its answer is missing, or if it has ended otherwise.
+            _log.warning(
+                "no answer says that %s of %s is settled, so it may be delivered again: %s",
+                message.message_id,
+                message.topic,
+                failure,
+            )
         for other in self._inbox.settled(message, done=done and failure is None):
             self.release(other)
 

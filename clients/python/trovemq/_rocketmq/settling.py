@@ -239,4 +239,4 @@ class Settler:
 
 
 def _closed() -> TroveError:
-    return TroveError(errors.CLIENT_CLOSED, "the subscription is closed; the message is delivered again")
+    return TroveError(errors.CLIENT_CLOSED, "the subscription is closed; the message may be delivered again")
