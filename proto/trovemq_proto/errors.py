@@ -269,6 +269,11 @@ CLIENT_CLOSED = _add(
     "The client, producer or subscription was closed by its program.",
     "Do it before closing, or connect again.",
 )  # fmt: skip
+EVENT_LOOP_ILLEGAL = _add(
+    "EVENT_LOOP_ILLEGAL", 141, "INVALID_ARGUMENT", False,
+    "The client was called outside of the event loop in which it was connected.",
+    "Connect in the loop that calls it: one asyncio.run for the whole program, or a client for each loop. For threads and scripts: trovemq.sync.",
+)  # fmt: skip
 
 # --- 2xx: something is not there, or is there already -----------------------------------------------
 TOPIC_NOT_FOUND = _add(

@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 from trovemq._connections import ConnectionPool
 from trovemq._lookups import Lookups
-from trovemq._unacknowledged import abort_all, flush_all
+from trovemq._unacknowledged import abandon_all, abort_all, flush_all
 
 if TYPE_CHECKING:
     from trovemq.producer import Producer
@@ -34,7 +34,18 @@ class Closing(Lookups):
 
     async def close(self) -> None:
         """Closes subscriptions, flushes `send` and `send_oneway`, and disconnects. Open producers drop their
-        unsent batches; the log has the number of messages without an acknowledgement."""
+        unsent batches; the log has the number of messages without an acknowledgement. It may be called in
+        another event loop than the client's, also after the end of that one."""
+        loop = self._pool.loop
+        if loop is None or loop is asyncio.get_running_loop():
+            await self._close()
+        elif loop.is_running():
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._close(), loop))
+        else:
+            abandon_all(self._all_producers)
+            self._pool.abandon()
+
+    async def _close(self) -> None:
         try:
             await asyncio.gather(*(subscription.close() for subscription in list(self._subscriptions)))
             for producer in list(self._producers.values()):

@@ -56,6 +56,7 @@ class ConnectionPool:
         self._leaving: set[str] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self.closed = False
+        self.loop: asyncio.AbstractEventLoop | None = None  # the one in which it is used, from `open` on
 
     async def open(self, wait_ms: int) -> None:
         """Reaches at least one of the servers and gets the routes; continues to try the others.
@@ -64,7 +65,7 @@ class ConnectionPool:
             TroveError: BROKER_UNREACHABLE or REQUEST_TIMEOUT if none answered within `wait_ms` (each is tried
                 at least once); TLS_FAILED if that was because of TLS.
         """
-        loop = asyncio.get_running_loop()
+        loop = self.loop = asyncio.get_running_loop()
         give_up, failures = loop.time() + wait_ms / 1000, 0
         while True:
             tries = [self._task(self._enter(server)) for server in self.servers]
@@ -254,8 +255,28 @@ class ConnectionPool:
         if self.closed:
             raise TroveError(errors.CLIENT_CLOSED, "the client is closed")
 
+    def check_loop(self) -> None:
+        """Raises TroveError EVENT_LOOP_ILLEGAL outside of the client's event loop: futures and connections of
+        one loop never wake another."""
+        try:
+            running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is not self.loop and self.loop is not None:
+            ended = "has ended" if self.loop.is_closed() else "is another one"
+            text = f"the client belongs to the event loop in which it was connected, which {ended}"
+            raise TroveError(errors.EVENT_LOOP_ILLEGAL, text)
+
+    def abandon(self) -> None:
+        """Ends it where its loop has ended, and with that all its tasks."""
+        self.closed = True
+        self.routes.version += 1
+        self._connections.clear()
+        self._streams.clear()
+
     def _connection(self, address: str) -> Connection:
         self.check_open()
+        self.check_loop()
         connection = self._connections.get(address)
         if connection is None:
             connection = self._connections[address] = Connection(address, self.options, self._channels)

@@ -83,6 +83,13 @@ async def abort_all(producers: Iterable[Unacknowledged]) -> None:
         await producer.abort()
 
 
+def abandon_all(producers: Iterable[Unacknowledged]) -> None:
+    """Reports the messages that ended with the producers' event loop."""
+    for producer in list(producers):
+        producer._report("its event loop had ended")
+        producer._reported = True
+
+
 def report_all() -> None:
     """Reports the messages of all producers; nothing is reported later."""
     for producer in list(_producers):

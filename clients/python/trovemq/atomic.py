@@ -436,6 +436,7 @@ class AtomicTransaction:
     def _check_open(self) -> None:
         if self._ended:
             raise TroveError(errors.REQUEST_ILLEGAL, "the transaction has ended")
+        self._pool.check_loop()
 
 
 def _may_be_stored(error: TroveError) -> bool:

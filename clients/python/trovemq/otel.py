@@ -356,6 +356,10 @@ class TracedSettlement:
         self._inner = inner
         self.creation = creation
 
+    def check_loop(self) -> None:
+        """As the inner one."""
+        self._inner.check_loop()
+
     def acknowledge(self, message: ReceivedMessage, *, urgent: bool) -> asyncio.Future[None]:
         """As the inner one, in a span."""
         return self._settle("ack", message, lambda: self._inner.acknowledge(message, urgent=urgent))

@@ -379,6 +379,7 @@ class Producer(Unacknowledged):
 
     async def ready(self, size: int = 1) -> None:
         """Waits until `size` more bytes may be in flight, so that `send_nowait` succeeds."""
+        self._pool.check_loop()
         await self._in_flight.wait(size + RECORD_OVERHEAD)
 
     async def flush(self) -> None:
@@ -386,6 +387,7 @@ class Producer(Unacknowledged):
 
         Failures are in the futures. A cancelled call no longer waits; nothing else changes.
         """
+        self._pool.check_loop()
         for batch in list(self._open.values()):
             self._release(batch)
         await self._delivery.drained()
@@ -394,6 +396,7 @@ class Producer(Unacknowledged):
 
     async def close(self) -> None:
         """Flushes; after that nothing can be sent."""
+        self._pool.check_loop()
         self._closed = True
         await self.flush()
         if self._known_delayed_sender is not None:
@@ -401,6 +404,7 @@ class Producer(Unacknowledged):
 
     async def abort(self) -> None:
         """Drops everything that is not acknowledged: its futures fail with CLIENT_CLOSED."""
+        self._pool.check_loop()
         self._closed = True
         for batch in list(self._open.values()):
             self._release(batch)
@@ -434,6 +438,7 @@ class Producer(Unacknowledged):
     ) -> _Prepared:
         if self._closed:
             raise self._closed_error()
+        self._pool.check_loop()
         if type(body) is not bytes:
             check_body(body)
             body = bytes(body)
@@ -527,6 +532,7 @@ class Producer(Unacknowledged):
     def _check_open(self, body: Buffer) -> None:
         if self._closed:
             raise self._closed_error()
+        self._pool.check_loop()
         if type(body) is not bytes:
             check_body(body)
 
@@ -536,6 +542,7 @@ class Producer(Unacknowledged):
         """Fetches the routes again for a topic that no route names; it may be new."""
         if self._closed:
             raise self._closed_error()
+        self._pool.check_loop()
         if not self._pool.routes.slots(self.topic):
             await self._pool.refresh()
         self._topic_known = bool(self._pool.routes.slots(self.topic))

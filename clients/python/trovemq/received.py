@@ -28,6 +28,9 @@ class Tracing(Protocol):
 class Settlement(Protocol):
     """Settles messages."""
 
+    def check_loop(self) -> None:
+        """Raises TroveError EVENT_LOOP_ILLEGAL outside of the client's event loop."""
+
     def acknowledge(self, message: ReceivedMessage, *, urgent: bool) -> asyncio.Future[None]:
         """Acknowledges the message; `urgent`: a caller waits for the answer."""
 
@@ -205,6 +208,7 @@ class ReceivedMessage(ReceivedFields, ProcessBlock):
         """
         if self.settled:
             raise TroveError(errors.REQUEST_ILLEGAL, "the message is settled already")
+        self.settlement.check_loop()
         change = asyncio.ensure_future(self.settlement.extend(self, milliseconds(duration)))
         try:
             await asyncio.shield(change)
@@ -235,6 +239,7 @@ class ReceivedMessage(ReceivedFields, ProcessBlock):
         wait for the broker."""
         if self.settled:
             return
+        self.settlement.check_loop()
         self.settled = True
         if self.settlement.consumed(self):
             await self.settlement.wait_for_capacity()
@@ -262,6 +267,7 @@ class ReceivedMessage(ReceivedFields, ProcessBlock):
     def _settle(self) -> None:
         if self.settled:
             raise TroveError(errors.REQUEST_ILLEGAL, "the message is settled already")
+        self.settlement.check_loop()
         self.settled = True
 
 
@@ -298,6 +304,8 @@ def milliseconds(delay: Delay) -> int:
 class _NoSettlement:
     """For messages that are not leased to a group: broadcasts, and those that an operator has consumed
     directly."""
+
+    def check_loop(self) -> None: ...
 
     def acknowledge(self, message: ReceivedMessage, *, urgent: bool) -> asyncio.Future[None]:
         return _done()

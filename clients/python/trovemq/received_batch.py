@@ -36,6 +36,8 @@ class ReceivedBatch(list[ReceivedMessage], ProcessBlock):
         """Acknowledges the messages that are not settled. Does not wait for the broker: acknowledgements are
         retried in the background."""
         unsettled = [message for message in self if not message.settled]
+        if unsettled:
+            unsettled[0].settlement.check_loop()
         for message in unsettled:
             message.settled = True
         for settlement, messages in groupby(unsettled, _settlement):

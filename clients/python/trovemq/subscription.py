@@ -166,6 +166,7 @@ class Subscription:
         """
         if self._opened:
             raise TroveError(errors.REQUEST_ILLEGAL, "a subscription is opened once")
+        self._pool.check_loop()
         self._opened = True
         self._open_ones.add(self)
         try:
@@ -184,6 +185,7 @@ class Subscription:
         """Ends the iteration, returns messages that the program did not get, waits a few seconds for
         acknowledgements in flight, and leaves the group. Messages that the program has not settled are
         delivered again. If the call is cancelled, all of this is still done."""
+        self._pool.check_loop()
         self.end()
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._close())
@@ -200,6 +202,7 @@ class Subscription:
         self._inbox.close()
 
     def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
+        self._pool.check_loop()
         return self
 
     async def __anext__(self) -> ReceivedMessage:
@@ -219,6 +222,7 @@ class Subscription:
         """The next message; None when the subscription is closed."""
         if not self._opened:
             raise TroveError(errors.REQUEST_ILLEGAL, "enter the subscription first: async with subscribe(…)")
+        self._pool.check_loop()
         return await self._inbox.get()
 
     async def batches(self, count_max: int = 100, wait: float = 0.1) -> AsyncGenerator[ReceivedBatch, None]:

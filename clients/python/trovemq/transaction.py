@@ -135,6 +135,10 @@ class Transactions:
                 await asyncio.sleep(delay)
         self._decisions.pop(half.transaction_id, None)
 
+    def check_loop(self) -> None:
+        """Raises TroveError EVENT_LOOP_ILLEGAL outside of the client's event loop."""
+        self._pool.check_loop()
+
     def _remember(self, transaction_id: str, resolution: TransactionResolution) -> None:
         self._decisions[transaction_id] = resolution
         self._decisions.move_to_end(transaction_id)
@@ -224,8 +228,7 @@ class Transaction:
             TroveError: MESSAGE_TYPE_CONFLICT for a topic that is not of type TRANSACTION or MIXED;
                 LIMIT_EXCEEDED for more than 1,024 messages; REQUEST_ILLEGAL after the end.
         """
-        if self._ended:
-            raise TroveError(errors.REQUEST_ILLEGAL, "the transaction has ended")
+        self._check_open()
         if len(self._halves) >= MESSAGES_MAX:
             raise TroveError(errors.LIMIT_EXCEEDED, f"a transaction has at most {MESSAGES_MAX} messages")
         half = await self.send_half(
@@ -256,8 +259,7 @@ class Transaction:
         await self._end(TransactionResolution.ROLLBACK)
 
     async def _end(self, resolution: TransactionResolution) -> None:
-        if self._ended:
-            raise TroveError(errors.REQUEST_ILLEGAL, "the transaction has ended")
+        self._check_open()
         self._ended = True
         failure: TroveError | None = None
         for half in self._halves:
@@ -267,3 +269,8 @@ class Transaction:
                 failure = failure or error
         if failure is not None:
             raise failure
+
+    def _check_open(self) -> None:
+        if self._ended:
+            raise TroveError(errors.REQUEST_ILLEGAL, "the transaction has ended")
+        self._transactions.check_loop()

@@ -35,6 +35,9 @@ class FakeLinks:
         routes = [BrokerRoute(BrokerInfo("c", name, "127.0.0.1:1"), topics) for name, topics in names]
         self.routes.apply(ClusterState(tuple(routes)))
 
+    def check_loop(self) -> None:
+        """It has one loop."""
+
     def suspect(self, broker: BrokerInfo) -> bool:
         return False
 

@@ -114,6 +114,9 @@ class Scene:
         return self.streams[-1]
 
     # --- Owner --------------------------------------------------------------------------------------
+    def check_loop(self) -> None:
+        """It has one loop."""
+
     def put_all(self, messages: Sequence[ReceivedMessage]) -> None:
         assert self.inbox.put_all(messages) == []
 
@@ -272,7 +275,9 @@ def test_a_group_that_turned_orderly_while_a_run_gathered_stood_still() -> None:
 
     async def scene() -> None:
         routes = SimpleNamespace(is_fifo=lambda _topic: False)
-        pool: Any = SimpleNamespace(options=ClientOptions(), routes=routes, closed=False)
+        pool: Any = SimpleNamespace(
+            options=ClientOptions(), routes=routes, closed=False, check_loop=lambda: None
+        )
         inbox = Inbox(100, 1 << 20)
         subscription = GroupSubscription(topic="orders", group="g", filter=MessageFilter("tag", "*"))
         consumer = GroupConsumer(pool, subscription, inbox)

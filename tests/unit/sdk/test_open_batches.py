@@ -28,6 +28,9 @@ class Pool:
     closed = False
     suspect_until: dict[str, float] = {}  # noqa: RUF012  never written
 
+    def check_loop(self) -> None:
+        """It has one loop."""
+
     def __init__(self) -> None:
         self.options = ClientOptions(delivery_timeout_ms=DELIVERY_TIMEOUT_MS)
         self.routes = RouteTable()

@@ -292,6 +292,9 @@ class Full:
     def __init__(self, consumed: list[bytes]) -> None:
         self.consumed = consumed
 
+    def check_loop(self) -> None:
+        """It has one loop."""
+
     def consumed_all(self, messages: Sequence[ReceivedMessage]) -> None:
         self.consumed.extend(message.body for message in messages)
 

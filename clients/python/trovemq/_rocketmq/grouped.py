@@ -327,6 +327,10 @@ class GroupConsumer:
 
     # --- Settlement of the messages -------------------------------------------------------------------
 
+    def check_loop(self) -> None:
+        """Raises TroveError EVENT_LOOP_ILLEGAL outside of the client's event loop."""
+        self._pool.check_loop()
+
     def acknowledge(self, message: ReceivedMessage, *, urgent: bool) -> asyncio.Future[None]:
         """Acknowledges the message. The next one of its message group follows when the broker has confirmed
         it."""

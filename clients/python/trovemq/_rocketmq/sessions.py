@@ -38,6 +38,7 @@ class Sessions:
                 none can be reached.
         """
         self._pool.check_open()
+        self._pool.check_loop()
         if not self._brokers():
             await self._pool.refresh()
         if not self._brokers():
