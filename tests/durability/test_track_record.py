@@ -117,6 +117,28 @@ FAULTS = (
         ),
     ),
     Planted(
+        'With `start="latest"` or a time, messages of queues that the topic got while no worker ran were'
+        " skipped, with a lag of 0",
+        "broker/fetch/offsets.py",
+        "        if whole and self._store.offsets.of(group, topic):",
+        "        if False:",
+        (
+            "tests/unit/consume/test_offsets.py::"
+            "test_a_first_contact_sets_every_queue_and_later_ones_begin_at_zero",
+        ),
+    ),
+    Planted(
+        "A group that had offsets of a topic and no delivery yet skipped the messages of queues that it had"
+        " no offset of",
+        "broker/groups/delivery/group_topics.py",
+        " and not offsets.of(pair.group, name)",
+        "",
+        (
+            "tests/unit/delivery/test_standard_groups.py::"
+            "test_a_queue_later_than_a_stored_offset_is_read_from_its_beginning",
+        ),
+    ),
+    Planted(
         "A message with full properties never became a dead letter",
         "broker/groups/delivery/dead_letters.py",
         "    copy = context.writer.informed(copy, {PROPERTY_DEAD_TOPIC: topic})\n"

@@ -24,6 +24,7 @@ class BrokerHere:
 
     app: BrokerApp
     stubs: Stubs
+    address: str
     http: str
 
     async def get(self, path: str) -> tuple[int, str]:
@@ -41,6 +42,8 @@ class BrokerHere:
 
 def small_settings(path: Path, **values: Any) -> BrokerSettings:
     small = {
+        "listen": "127.0.0.1:0",
+        "http": "127.0.0.1:0",
         "commit_log_file_size": 65_536,
         "consume_queue_file_size": 20_000,
         "index_slot_count": 100,
@@ -48,7 +51,8 @@ def small_settings(path: Path, **values: Any) -> BrokerSettings:
         "body_size_max": 16_384,
         "projection_flush_interval_ms": 20,
     }
-    return BrokerSettings(listen="127.0.0.1:0", http="127.0.0.1:0", store=str(path), **{**small, **values})
+    settings: dict[str, Any] = {**small, **values}
+    return BrokerSettings(store=str(path), **settings)
 
 
 @asynccontextmanager
@@ -64,7 +68,7 @@ async def broker_here(path: Path, **values: Any) -> AsyncIterator[BrokerHere]:
         raise
     try:
         async with Stubs(str(listening.grpc)) as stubs:
-            yield BrokerHere(app, stubs, str(listening.http))
+            yield BrokerHere(app, stubs, str(listening.grpc), str(listening.http))
     finally:
         stop.request("the test is over")
         await running

@@ -132,9 +132,8 @@ class GroupTopicTable:
         config = self._context.store.topics.get(name)
         if kind in pair.seen and pair.seen[kind] is config:
             return
-        first_time = (pair.group, name) not in self._states and not self._context.store.offsets.of(
-            pair.group, name
-        )
+        offsets = self._context.store.offsets
+        first_time = (pair.group, name) not in self._states and not offsets.of(pair.group, name)
         try:
             numbers = queue_ids(self._context.store, name)
         except TroveError:

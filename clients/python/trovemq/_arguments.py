@@ -9,6 +9,8 @@ from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
 from trovemq_proto.records.properties import not_of
 
+TOPIC_NAME_MAX: Final = 127
+
 _TEXT_ONLY: Final = {str}
 _BODY_TYPES: Final = {bytes, bytearray, memoryview}
 
@@ -88,3 +90,14 @@ def check_texts(name: str, values: object, spec: ErrorSpec = errors.REQUEST_ILLE
     if not set(map(type, several)) <= _TEXT_ONLY:
         for value in several:
             check_text(name, value, spec)
+
+
+def recordable_topic(topic: str) -> str:
+    """The name. Raises TroveError TOPIC_ILLEGAL if it is too long for a record, or not valid Unicode."""
+    check_text("topic", topic, errors.TOPIC_ILLEGAL)
+    if len(topic) > TOPIC_NAME_MAX or any("\ud800" <= character <= "\udfff" for character in topic):
+        text = (
+            f"a topic's name has at most {TOPIC_NAME_MAX} characters, not {len(topic)}, and is valid Unicode"
+        )
+        raise TroveError(errors.TOPIC_ILLEGAL, text)
+    return topic

@@ -14,7 +14,7 @@ from trovemq._first_of import first_of
 from trovemq._routes import RouteTable
 from trovemq._views import KEPT_SECONDS, Views
 from trovemq._wire.connection import Connection
-from trovemq.model import BrokerInfo, ClusterState, ServerInfo
+from trovemq.model import BrokerInfo, ClusterState, LostBroker, ServerInfo
 from trovemq.options import ClientOptions
 from trovemq_proto import errors
 from trovemq_proto.channels import ChannelSettings
@@ -171,18 +171,11 @@ class ConnectionPool:
             raise await self.explained(error) from error.__cause__
 
     async def explained(self, error: TroveError) -> TroveError:
-        """The error; TOPIC_NOT_FOUND says so if the topic was last seen on a lost broker, as the nameservers
-        know it: every caller of theirs may read all routes."""
+        """The error; TOPIC_NOT_FOUND says so if the topic was last seen on a lost broker."""
         topic = error.fields.get("topic")
         if error.spec is not errors.TOPIC_NOT_FOUND or not topic or self.closed:
             return error
-        asked = [self._task(self._connection(server).lost_brokers_of(topic)) for server in self.servers]
-        try:
-            await first_of(asked)
-        except TroveError:
-            return error
-        answers = [one.result() for one in asked if one.done() and one.exception() is None]
-        lost = min((one for answer in answers for one in answer), key=lambda one: one.lost_ms, default=None)
+        lost = min(await self.lost_brokers_of(topic), key=lambda one: one.lost_ms, default=None)
         if lost is None:
             return error
         since = datetime.fromtimestamp(time.time() - lost.lost_ms / 1000, UTC).isoformat(" ", "seconds")
@@ -191,6 +184,17 @@ class ConnectionPool:
             f" {since}: start that broker again (trovemq doctor says more)"
         )
         return TroveError(error.spec, text, **{**error.fields, "lost_broker": lost.name})
+
+    async def lost_brokers_of(self, topic: str) -> list[LostBroker]:
+        """The lost brokers that had the topic, as the nameservers know them: every caller of theirs may read
+        all routes. None if no nameserver answers."""
+        asked = [self._task(self._connection(server).lost_brokers_of(topic)) for server in self.servers]
+        try:
+            await first_of(asked)
+        except TroveError:
+            return []
+        answers = [one.result() for one in asked if one.done() and one.exception() is None]
+        return [one for answer in answers for one in answer]
 
     def _task(self, asking: Coroutine[Any, Any, _Answer]) -> asyncio.Task[_Answer]:
         """A task that ends with the client."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from trovemq._arguments import check_numbers, check_text, check_type
 from trovemq._connections import ConnectionPool
+from trovemq._first_contact import FirstContact
 from trovemq._queries import present
 from trovemq._wire.groups import GroupCalls
 from trovemq.group_model import (
@@ -23,7 +23,7 @@ from trovemq.group_model import (
     ResentDeadLetter,
 )
 from trovemq.model import BrokerInfo
-from trovemq.starts import Start, check_start, timestamp_of
+from trovemq.starts import Start, check_start
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -158,7 +158,8 @@ class Groups:
             to_max: To the queue's end.
             preview: Only returns the changes.
             only_new: Leaves out queues that the group has read or has an offset for; the group need not
-                exist.
+                exist. Where `queue_id` is None and it has an offset of another queue on the broker, the
+                queues came later, and are set to their first message.
             broker: The broker; None for every one that has the topic.
 
         Raises:
@@ -178,16 +179,15 @@ class Groups:
         return [entry for entries in lists for entry in entries]
 
     async def start(self, group: str, topic: str, start: Start) -> list[GroupReset]:
-        """Sets where the group begins in the queues that it has never read; see `Client.subscribe`.
+        """Sets where the group begins in a topic that it has never read; see `Client.subscribe`.
 
-        If several members call this at once, the first one counts. Raises TroveError as `reset`.
+        If it has read any queue of the topic on any broker, it begins at the first message of the others; so
+        it does if a broker that has the topic cannot be asked. If several members call this at once, the
+        first one counts. Raises TroveError as `reset`.
         """
         check_text("group", group, errors.GROUP_ILLEGAL)
         check_start(start)
-        if isinstance(start, datetime):
-            return await self.reset(group, topic, timestamp=timestamp_of(start), only_new=True)
-        to_min = start == "earliest"
-        return await self.reset(group, topic, to_min=to_min, to_max=not to_min, only_new=True)
+        return await FirstContact(self._pool, self.reset, group, topic, start).begin()
 
     # --- dead letters ---------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from trovemq._arguments import (
     check_amount,
@@ -19,6 +19,7 @@ from trovemq._arguments import (
     check_text,
     check_texts,
     check_type,
+    recordable_topic,
 )
 from trovemq._closing import Closing
 from trovemq._connections import ConnectionPool
@@ -45,8 +46,6 @@ if TYPE_CHECKING:  # imported when they are first needed
     from trovemq_proto.records import Message
 
 _log = logging.getLogger(__name__)
-
-TOPIC_NAME_MAX: Final = 127
 
 
 def connect(
@@ -297,7 +296,7 @@ class Client(Closing):
         self._pool.check_open()
         producer = Producer(
             self._pool,
-            _recordable(topic),
+            recordable_topic(topic),
             linger_ms=linger_ms,
             batch_bytes_max=batch_bytes_max,
             in_flight_bytes_max=in_flight_bytes_max,
@@ -326,6 +325,7 @@ class Client(Closing):
         handler: Handler | None = None,
         broadcast: bool = False,
         start: Start | None = None,
+        wait_for_topic: bool = False,
     ) -> Subscription:
         """The messages of a topic for a consumer group: each goes to one member, until one consumes it.
 
@@ -355,10 +355,13 @@ class Client(Closing):
             broadcast: Every subscriber gets every message: queues are pulled by offset, positions are kept
                 in this process alone, and nothing is redelivered (`ack` and `nack` do nothing). The group is
                 a name only.
-            start: Where a group begins in queues that it has never read: `earliest`, `latest` (messages that
-                are stored from now on), or a time; in other queues it continues at its offset. None: as the
-                broker's setting `new_group_start` says. A broadcast begins there each time; None means
-                `latest`.
+            start: Where a group begins in a topic that it has never read: `earliest`, `latest` (messages that
+                are stored from now on), or a time. A group that has read any of its queues, on any broker,
+                continues at its offsets, and reads queues that came later from their beginning; so it does
+                where a broker that has the topic cannot be asked. None: as the broker's setting
+                `new_group_start` says. A broadcast begins there each time; None means `latest`.
+            wait_for_topic: A topic that does not exist yet is waited for, and then read from its beginning
+                (or from a time). Otherwise entering raises TOPIC_NOT_FOUND.
 
         Returns:
             A Subscription, to be entered.
@@ -378,6 +381,7 @@ class Client(Closing):
             handler=handler,
             broadcast=broadcast,
             start=start,
+            wait_for_topic=wait_for_topic,
         )
         return Subscription(self._pool, topic, group, options, self._subscriptions)
 
@@ -396,6 +400,7 @@ class Client(Closing):
         prefetch_bytes_max: int = 32 << 20,
         broadcast: bool = False,
         start: Start | None = None,
+        wait_for_topic: bool = False,
     ) -> None:
         """Calls `handler` for each message, until it is cancelled or the client is closed.
 
@@ -409,7 +414,7 @@ class Client(Closing):
             concurrency: The most handlers that run at a time, 1 to 10,000.
 
         Raises:
-            TroveError: Continuing is useless: TOPIC_NOT_FOUND, GROUP_NOT_FOUND, FILTER_ILLEGAL, …
+            TroveError: As `Subscription`, when it is entered and iterated over.
         """
         subscription = self.subscribe(
             topic,
@@ -423,6 +428,7 @@ class Client(Closing):
             handler=handler,
             broadcast=broadcast,
             start=start,
+            wait_for_topic=wait_for_topic,
         )
         async with subscription:
             await subscription.consume(handler, concurrency)
@@ -558,14 +564,3 @@ class Client(Closing):
         async with aclosing(Puller(self._pool, request).batches()) as batches:
             async for batch in batches:
                 yield batch
-
-
-def _recordable(topic: str) -> str:
-    """The name. Raises TroveError TOPIC_ILLEGAL if it is too long for a record, or not valid Unicode."""
-    check_text("topic", topic, errors.TOPIC_ILLEGAL)
-    if len(topic) > TOPIC_NAME_MAX or any("\ud800" <= character <= "\udfff" for character in topic):
-        text = (
-            f"a topic's name has at most {TOPIC_NAME_MAX} characters, not {len(topic)}, and is valid Unicode"
-        )
-        raise TroveError(errors.TOPIC_ILLEGAL, text)
-    return topic

@@ -120,6 +120,7 @@ class HandlerArguments(TypedDict, total=False):
     prefetch: int
     prefetch_bytes_max: int
     start: Start | None
+    wait_for_topic: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from trovemq._arguments import (
 )
 from trovemq._connections import ConnectionPool
 from trovemq._filters import check_tag_filter
+from trovemq._first_contact import FirstContact
 from trovemq._groups import Groups
 from trovemq._rocketmq.broadcast import BroadcastConsumer
 from trovemq._rocketmq.grouped import GroupConsumer, GroupSubscription, MessageFilter
@@ -35,6 +36,8 @@ _log = logging.getLogger(__name__)
 FILTER_SIZE_MAX: Final = 8_192  # characters
 CONCURRENCY_MAX: Final = 10_000
 EVERYTHING: Final = "*"
+TOPIC_LOOK_S: Final = 1.0
+"""How often a subscription that waits for its topic asks for one that no route has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +53,7 @@ class SubscribeOptions:
     handler: Handler | None = None
     broadcast: bool = False
     start: Start | None = None
+    wait_for_topic: bool = False
 
     def check(self) -> None:
         """Raises TroveError REQUEST_ILLEGAL, FILTER_ILLEGAL for contradictions."""
@@ -99,8 +103,9 @@ class Subscription:
                     await bill(message.body)
 
     Several tasks may iterate over one subscription. The iteration ends when the subscription is closed. It
-    raises an error that makes continuing useless (GROUP_NOT_FOUND, FILTER_ILLEGAL, …); broken connections are
-    opened again. Leaving the context returns received messages that the program did not get.
+    raises an error that makes continuing useless (FILTER_ILLEGAL, ACCESS_DENIED, …); broken connections are
+    opened again. While its topic or its group does not exist any more it waits, and logs a warning. Leaving
+    the context returns received messages that the program did not get.
 
     Attributes:
         topic: The topic.
@@ -122,7 +127,9 @@ class Subscription:
         check_text("group", group, errors.GROUP_ILLEGAL)
         self._pool = pool
         self._open_ones = open_ones
-        self._start = None if options.broadcast else options.start
+        self._waits_for_topic = options.wait_for_topic
+        self._contact: FirstContact | None = None
+        self._opener: asyncio.Task[None] | None = None
         self.topic = topic
         self.group = group
         self._inbox = Inbox(options.prefetch, options.prefetch_bytes_max)
@@ -130,7 +137,7 @@ class Subscription:
         if options.broadcast:
             self.client_id = ""
             self._consumer = BroadcastConsumer(
-                pool, topic, options.tag_list, options.start or "latest", self._inbox
+                pool, topic, group, options.tag_list, options.start or "latest", self._inbox
             )
         else:
             subscription = GroupSubscription(
@@ -141,7 +148,10 @@ class Subscription:
                 handler=options.handler,
             )
             self.client_id = subscription.client_id
-            self._consumer = _group_consumer(pool, subscription, self._inbox)
+            if options.start is not None:
+                reset = Groups(pool).reset
+                self._contact = FirstContact(pool, reset, group, topic, options.start)
+            self._consumer = _group_consumer(pool, subscription, self._inbox, self._contact)
         self.tracing = pool.options.tracing
         self._opened = False
         self._closing: asyncio.Task[None] | None = None
@@ -158,7 +168,7 @@ class Subscription:
         return self._consumer.refused if isinstance(self._consumer, GroupConsumer) else 0
 
     async def __aenter__(self) -> Self:
-        """Enters the group.
+        """Enters the group. With `wait_for_topic`, and while the topic does not exist, that happens later.
 
         Raises:
             TroveError: TOPIC_NOT_FOUND, GROUP_ILLEGAL, GROUP_NOT_FOUND, FILTER_ILLEGAL, …;
@@ -170,13 +180,50 @@ class Subscription:
         self._opened = True
         self._open_ones.add(self)
         try:
-            if self._start is not None:
-                await Groups(self._pool).start(self.group, self.topic, self._start)
-            await self._consumer.open()
+            await self._open()
+        except TroveError as error:
+            if error.spec is not errors.TOPIC_NOT_FOUND:
+                await self.close()
+                raise
+            if not self._waits_for_topic:
+                await self.close()
+                raise _naming_the_option(error) from error.__cause__
+            _log.warning("group %s waits for topic %s: %s", self.group, self.topic, error)
+            self._opener = asyncio.get_running_loop().create_task(self._open_later())
         except BaseException:
             await self.close()
             raise
         return self
+
+    async def _open(self) -> None:
+        if self._contact is not None:
+            await self._contact.begin()
+        await self._consumer.open()
+
+    async def _open_later(self) -> None:
+        """Opens the subscription as soon as the topic exists."""
+        options, failures = self._pool.options, 0
+        for awaited in (self._contact, self._consumer):
+            if isinstance(awaited, FirstContact | BroadcastConsumer):
+                awaited.topic_was_awaited()
+        while True:
+            failures += 1
+            await asyncio.sleep(options.backoff.seconds(failures))
+            await self._pool.routes.wait_until(self._has_route, TOPIC_LOOK_S)
+            try:
+                await self._open()
+            except TroveError as error:
+                if error.spec is not errors.TOPIC_NOT_FOUND and not error.retriable:
+                    self._inbox.fail(error)
+                    return
+                _log.debug("topic %s: %s", self.topic, error)
+            else:
+                _log.info("group %s receives from topic %s", self.group, self.topic)
+                return
+
+    def _has_route(self) -> bool:
+        routes = self._pool.routes
+        return any(routes.has_topic(self.topic, route.broker.name) for route in routes.state.brokers)
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
@@ -193,6 +240,9 @@ class Subscription:
 
     async def _close(self) -> None:
         try:
+            if self._opener is not None:
+                self._opener.cancel()
+                await asyncio.gather(self._opener, return_exceptions=True)
             await self._consumer.close()
         finally:
             self._open_ones.discard(self)
@@ -285,12 +335,19 @@ class Subscription:
                 log_failure(message)
 
 
-def _group_consumer(pool: ConnectionPool, subscription: GroupSubscription, inbox: Inbox) -> GroupConsumer:
+def _group_consumer(
+    pool: ConnectionPool, subscription: GroupSubscription, inbox: Inbox, contact: FirstContact | None
+) -> GroupConsumer:
     if pool.options.faults is None:
-        return GroupConsumer(pool, subscription, inbox)
+        return GroupConsumer(pool, subscription, inbox, contact)
     from trovemq._rocketmq.faulty import FaultyConsumer
 
-    return FaultyConsumer(pool, subscription, inbox, pool.options.faults)
+    return FaultyConsumer(pool, subscription, inbox, contact, pool.options.faults)
+
+
+def _naming_the_option(error: TroveError) -> TroveError:
+    text = f"{error.message}; create it, or subscribe with wait_for_topic to wait for it"
+    return TroveError(error.spec, text, **error.fields)
 
 
 def check_concurrency(concurrency: int) -> None:

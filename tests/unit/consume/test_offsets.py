@@ -176,7 +176,7 @@ async def test_only_new_leaves_queues_with_an_offset_alone() -> None:
 @pytest.mark.parametrize(
     "target", [ResetTarget(to_max=True), ResetTarget(to_min=True), ResetTarget(timestamp=EpochMs(NOW_MS))]
 )
-async def test_queues_added_after_the_first_contact_are_read_from_their_beginning(
+async def test_a_first_contact_sets_every_queue_and_later_ones_begin_at_zero(
     target: ResetTarget,
 ) -> None:
     bench = Bench()

@@ -366,7 +366,7 @@ def test_a_queue_added_later_is_read_from_its_beginning() -> None:
 
 
 @pytest.mark.parametrize("start", ["end", "rocketmq"])
-def test_a_new_queue_is_read_from_its_beginning_by_a_group_with_an_offset(
+def test_a_queue_later_than_a_stored_offset_is_read_from_its_beginning(
     start: str,
 ) -> None:
     """Such a group was in the topic before: by a subscription that has ended, a reset, or under RocketMQ."""

@@ -430,14 +430,16 @@ async def test_calls_that_outlast_the_drain_are_cancelled(client: Client, fake: 
     assert (fake.gone, fake.visible()) == ([], [b"a"])
 
 
-async def test_a_group_that_is_gone_ends_all_with_its_error(client: Client, fake: FakeMessaging) -> None:
+async def test_a_group_that_denies_the_client_ends_all_with_its_error(
+    client: Client, fake: FakeMessaging
+) -> None:
     handlers = Handlers()
     handlers.handle("orders", "g")(print)
     async with client.run(handlers) as running:
-        fake.hooks["ReceiveMessage"] = lambda _: v2.Status(code=v2.Code.CONSUMER_GROUP_NOT_FOUND)
+        fake.hooks["ReceiveMessage"] = lambda _: v2.Status(code=v2.Code.FORBIDDEN)
         with pytest.raises(TroveError) as ended:
             await running.wait()
-        assert ended.value.spec is errors.GROUP_NOT_FOUND
+        assert ended.value.spec is errors.PERMISSION_MISSING
         fake.hooks.clear()
         with pytest.raises(TroveError):
             await running.wait()

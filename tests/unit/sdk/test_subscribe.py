@@ -132,8 +132,7 @@ async def test_settings_that_a_broker_refuses_are_raised(broker: FakeServer, con
     ("code", "spec"),
     [
         (v2.Code.ILLEGAL_FILTER_EXPRESSION, errors.FILTER_ILLEGAL),
-        (v2.Code.CONSUMER_GROUP_NOT_FOUND, errors.GROUP_NOT_FOUND),
-        (v2.Code.TOPIC_NOT_FOUND, errors.TOPIC_NOT_FOUND),
+        (v2.Code.FORBIDDEN, errors.PERMISSION_MISSING),
         (v2.Code.ILLEGAL_INVISIBLE_TIME, errors.INVISIBLE_DURATION_ILLEGAL),
     ],
 )

@@ -1,4 +1,7 @@
-"""Receives all messages: each queue is pulled by offset, and the positions are known only to this process."""
+"""Receives all messages: each queue is pulled by offset, and the positions are known only to this process.
+
+Queues that appear later, and those of a topic that was deleted and made again, are read from their beginning.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from trovemq._puller import Puller, PullRequest
 from trovemq._queries import Queries
 from trovemq._rocketmq.inbox import Inbox
 from trovemq._rocketmq.messages import pulled_message
+from trovemq._rocketmq.outages import Outages
 from trovemq._routes import Slot
 from trovemq.model import QueueOffsets
 from trovemq.starts import Start, timestamp_of
@@ -27,36 +31,41 @@ QUEUES_MAX: Final = 4_096
 
 
 class BroadcastConsumer:
-    """Pulls every queue of a topic into an inbox; new queues are read from their beginning.
+    """Pulls every queue of a topic into an inbox.
 
     Args:
         pool: The client's connections.
         topic: The topic.
+        group: A name for the log.
         tags: Only messages with one of these tags; () for all.
         start: Where reading begins in the present queues.
         inbox: Holds messages for the program.
     """
 
     def __init__(
-        self, pool: ConnectionPool, topic: str, tags: tuple[str, ...], start: Start, inbox: Inbox
+        self, pool: ConnectionPool, topic: str, group: str, tags: tuple[str, ...], start: Start, inbox: Inbox
     ) -> None:
         self._pool = pool
+        self._outages = Outages(topic, group)
         self._topic = topic
         self._tags = tags
         self._start = start
         self._inbox = inbox
         self._positions: dict[Slot, int] = {}
         self._pulls: dict[Slot, asyncio.Task[None]] = {}
+        self._having: set[str] = set()
         self._changed = asyncio.Event()
         self._follower: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Determines where to begin: no message that is stored from now on is missed. Raises TroveError."""
+        """Determines where to begin: no message that is stored from now on is missed. Raises TroveError;
+        after an error it may be called again."""
         if not self._pool.routes.slots(self._topic):
             await self._pool.refresh()
         for queue in await Queries(self._pool).queue_offsets(self._topic, None, None):
             self._positions[Slot(queue.broker, queue.queue_id)] = await self._start_offset(queue)
         self._pool.routes.listen(self._changed.set)
+        self._note_return()
         self._begin()
         self._follower = asyncio.get_running_loop().create_task(self._follow())
 
@@ -69,6 +78,11 @@ class BroadcastConsumer:
         return await Queries(self._pool).search_offset(
             self._topic, queue.queue_id, time_ms, False, queue.broker
         )
+
+    def topic_was_awaited(self) -> None:
+        """The topic did not exist when the subscription began: all its messages are later ones."""
+        if self._start == "latest":
+            self._start = "earliest"
 
     async def close(self) -> None:
         """Ends all pulls, and drops waiting messages."""
@@ -83,7 +97,16 @@ class BroadcastConsumer:
         while True:
             await self._changed.wait()
             self._changed.clear()
+            self._note_return()
             self._begin()
+
+    def _note_return(self) -> None:
+        """A broker that has the topic again has ended the outage."""
+        routes = self._pool.routes
+        names = (route.broker.name for route in routes.state.brokers)
+        having = {name for name in names if routes.has_topic(self._topic, name)}
+        self._outages.end(*(having - self._having))
+        self._having = having
 
     def _begin(self) -> None:
         """Starts one pull for each queue that is known, or new in the routes."""
@@ -99,7 +122,11 @@ class BroadcastConsumer:
             except TroveError as error:
                 if error.spec is errors.OFFSET_OUT_OF_RANGE and "min_offset" in error.fields:
                     self._positions[slot] = int(error.fields["min_offset"])
-                elif not error.retriable and error.spec is not errors.QUEUE_NOT_FOUND:
+                elif error.spec in (errors.TOPIC_NOT_FOUND, errors.QUEUE_NOT_FOUND):
+                    self._positions[slot] = 0  # a later one of that name is another topic
+                    if error.spec is errors.TOPIC_NOT_FOUND:
+                        self._outages.begin(slot.broker, error)
+                elif not error.retriable:
                     self._inbox.fail(error)
                     return
                 failures += 1
@@ -124,6 +151,7 @@ class BroadcastConsumer:
         )
         async with aclosing(Puller(self._pool, request).batches()) as batches:
             async for batch in batches:
+                self._outages.end(slot.broker)
                 for message in batch.messages():
                     await self._inbox.wait_for_capacity()
                     received = pulled_message(message, slot.broker)

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from trovemq._connections import ConnectionPool
+from trovemq._first_contact import FirstContact
 from trovemq._rocketmq.grouped import GroupConsumer, GroupSubscription
 from trovemq._rocketmq.inbox import Inbox
 from trovemq.faults import Faults
@@ -35,9 +36,14 @@ class FaultyConsumer(GroupConsumer):
     """A GroupConsumer with faults between it and the program."""
 
     def __init__(
-        self, pool: ConnectionPool, subscription: GroupSubscription, inbox: Inbox, faults: Faults
+        self,
+        pool: ConnectionPool,
+        subscription: GroupSubscription,
+        inbox: Inbox,
+        contact: FirstContact | None,
+        faults: Faults,
     ) -> None:
-        super().__init__(pool, subscription, inbox)
+        super().__init__(pool, subscription, inbox, contact)
         self._faults = faults
         self._late: dict[_Lane, list[ReceivedMessage]] = {}
         self._overtaken: dict[_Lane, asyncio.TimerHandle] = {}  # they wait for the next message

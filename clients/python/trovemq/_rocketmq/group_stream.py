@@ -144,7 +144,8 @@ class GroupStream:
     # --- life -----------------------------------------------------------------------------------------
     async def run(self) -> None:
         """Receives until it is cancelled, or until another try is useless: then it raises TroveError, and
-        `unsettled` has the settlements without a result. After a cancellation they are still sent."""
+        `unsettled` has the settlements without a result. After a cancellation they are still sent.
+        It may run again."""
         self._receiving = True
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(
@@ -183,7 +184,7 @@ class GroupStream:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        self._fail_all(_closed())
+        self.fail_all(_closed())
 
     async def _wait_while(self, waits: Callable[[], bool], until: float) -> None:
         try:
@@ -216,6 +217,11 @@ class GroupStream:
         while self.at_capacity:
             self._progress.clear()
             await self._progress.wait()
+
+    @property
+    def batch_count(self) -> int:
+        """The number of batches that came."""
+        return self._batch_count
 
     # --- for the owner --------------------------------------------------------------------------------
     def settle(self, message: StreamedMessage, change: Change | None) -> bool:
@@ -536,7 +542,8 @@ class GroupStream:
                 self._finish(each, error, {})
         self._progress.set()
 
-    def _fail_all(self, error: TroveError) -> None:
+    def fail_all(self, error: TroveError) -> None:
+        """Settlements without a result end with this error."""
         for each in self._take_waiting():
             self._finish(each, error, {})
         self._progress.set()

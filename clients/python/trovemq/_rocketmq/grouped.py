@@ -30,10 +30,12 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
 from trovemq._connections import ConnectionPool
+from trovemq._first_contact import FirstContact
 from trovemq._rocketmq.identity import new_client_id
 from trovemq._rocketmq.inbox import Inbox
 from trovemq._rocketmq.messages import duration, milliseconds, received_message
 from trovemq._rocketmq.messaging import Receive
+from trovemq._rocketmq.outages import EVERYWHERE, NOT_FOUND, Outages
 from trovemq._rocketmq.session import Role, Session
 from trovemq._rocketmq.sessions import Sessions
 from trovemq._rocketmq.settling import Settler
@@ -89,7 +91,9 @@ class GroupSubscription:
     handler: Handler | None = None
     client_id: str = field(default_factory=new_client_id)
 
-    def role(self, work: Callable[[Session], Awaitable[None]]) -> Role:
+    def role(
+        self, work: Callable[[Session], Awaitable[None]], missing: Callable[[str, TroveError], None]
+    ) -> Role:
         """The role in the settings for the brokers."""
         topic, expression = v2.Resource(name=self.topic), self.filter.as_expression()
         subscription = v2.Subscription(
@@ -105,6 +109,7 @@ class GroupSubscription:
             subscription=subscription,
             handler=self.handler,
             work=work,
+            missing=missing,
         )
 
 
@@ -115,27 +120,38 @@ class GroupConsumer:
         pool: The client's connections.
         subscription: The topic, the group and the filter.
         inbox: Holds messages for the program.
+        contact: Where the group begins; None: as the brokers are set.
 
     Attributes:
         refused: Messages whose acknowledgement or return did not reach the broker in time; they are
             redelivered.
     """
 
-    def __init__(self, pool: ConnectionPool, subscription: GroupSubscription, inbox: Inbox) -> None:
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        subscription: GroupSubscription,
+        inbox: Inbox,
+        contact: FirstContact | None = None,
+    ) -> None:
         self._pool = pool
+        self._contact = contact
+        self._outages = Outages(subscription.topic, subscription.group)
         self._tracing = pool.options.tracing
         self._subscription = subscription
         self._inbox = inbox
         self._homes: dict[str, _Home] = {}  # by broker, for every broker that a message may have come from
-        self._sessions = Sessions(pool, subscription.topic, subscription.role(self._receive))
+        self._sessions = Sessions(pool, subscription.topic, subscription.role(self._receive, self._missing))
         self._poll_numbers = count(1)
-        self._closing = False
+        self._opened = self._closing = False
         self._warned = False
         self.refused = 0
 
     async def open(self) -> None:
-        """Enters the group at every broker. Raises TroveError as `Sessions.open`."""
+        """Enters the group at every broker. Raises TroveError as `Sessions.open`; after an error it may be
+        called again."""
         await self._sessions.open()
+        self._opened = True
 
     async def close(self) -> None:
         """Waits until processed messages are acknowledged, then ends the receives, returns unprocessed
@@ -156,28 +172,68 @@ class GroupConsumer:
         await asyncio.gather(*(home.settler.close(until=end) for home in homes))
         await self._sessions.close()
 
+    def _missing(self, broker: str, error: TroveError) -> None:
+        if self._opened:  # before that, it is an error for the caller
+            self._outages.begin(broker, error)
+
     def _streams(self) -> list[GroupStream]:
         return [home.stream for home in self._homes.values() if home.stream is not None]
 
     # --- receiving ------------------------------------------------------------------------------------
 
     async def _receive(self, session: Session) -> None:
-        """Receives from one broker until it is cancelled, or until another try is useless."""
+        """Receives from one broker until it is cancelled, or until another try is useless. While the topic or
+        the group does not exist, it tries again."""
         home = self._homes.get(session.broker)
         if home is None:
             home = self._homes[session.broker] = _Home(session, self._new_settler(session))
             home.stream = self._new_stream(home)
         home.session = session
+        self._outages.end(EVERYWHERE, session.broker)
+        failures, missing = 0, None
+        while True:
+            count = home.received
+            try:
+                await self._note_contact(session.broker, missing)
+                await self._receive_from(home)
+                return
+            except TroveError as error:
+                if not may_pass(error) and error.spec not in NOT_FOUND:
+                    self._inbox.fail(error)
+                    return
+                if count != home.received:
+                    failures, missing = 0, None
+                    self._outages.end(session.broker)
+                if error.spec in NOT_FOUND:
+                    missing = error
+                    self._outages.begin(session.broker, error)
+                failures += 1
+            await asyncio.sleep(self._pool.options.backoff.seconds(failures))
+
+    async def _note_contact(self, broker: str, missing: TroveError | None) -> None:
+        """The group begins at the topic's first messages on a broker that comes later, and in a topic that
+        was made again. `missing`: why receiving has ended."""
+        if self._contact is None:
+            return
+        if missing is not None and missing.spec is errors.GROUP_NOT_FOUND:
+            await self._contact.begin_anew(broker)
+        else:
+            await self._contact.follow(broker)
+
+    async def _receive_from(self, home: _Home) -> None:
+        """Receives until another try is useless: raises TroveError."""
         if home.stream is not None:
-            self._before_messages(session)
+            self._before_messages(home.session)
             try:
                 await home.stream.run()
             except TroveError as error:
+                if error.spec in NOT_FOUND:
+                    home.stream.fail_all(error)  # its deliveries are void
+                    raise
                 self._settle_by_calls(home)
                 if not is_unknown_method(error):
-                    self._inbox.fail(error)
-                    return
-        await self._receive_by_calls(session)
+                    raise
+        await self._receive_by_calls(home)
 
     def _settle_by_calls(self, home: _Home) -> None:
         """The stream has ended for good: its settlements are made by RocketMQ's calls."""
@@ -210,26 +266,23 @@ class GroupConsumer:
         polls, connect = self._poll_numbers, home.connection
         return GroupStream(self, self._pool, connect, home.session.broker, settings, self._inbox, polls)
 
-    async def _receive_by_calls(self, session: Session) -> None:
+    async def _receive_by_calls(self, home: _Home) -> None:
         failures, attempt_id = 0, str(uuid.uuid4())
         while not self._pool.closed and not self._closing:
             space = await self._inbox.wait_for_capacity()
             try:
-                await self._receive_once(session, space, attempt_id)
+                await self._receive_once(home.session, space, attempt_id)
                 failures, attempt_id = 0, str(uuid.uuid4())
+                home.calls += 1
             except TroveError as error:
                 if self.is_final(error):
-                    self._inbox.fail(error)
-                    return
+                    raise
                 failures += 1
-                _log.debug("receiving %s from %s: %s", self._subscription.topic, session.broker, error)
+                _log.debug("receiving %s from %s: %s", self._subscription.topic, home.session.broker, error)
                 await asyncio.sleep(self._pool.options.backoff.seconds(failures))
 
     def is_final(self, error: TroveError) -> bool:
-        """Whether no later try can succeed. A dead-letter topic is created with its first message, and one of
-        several brokers may still get the topic."""
-        if error.spec is errors.TOPIC_NOT_FOUND:
-            return not self._subscription.topic.startswith("%") and len(self._sessions.all()) == 1
+        """Whether the stream need not try again."""
         return not may_pass(error)
 
     async def _receive_once(self, session: Session, space: int, attempt_id: str) -> None:
@@ -480,6 +533,12 @@ class _Home:
     session: Session
     settler: Settler
     stream: GroupStream | None = None
+    calls: int = 0
+
+    @property
+    def received(self) -> int:
+        """How often the broker has given messages, or has said by a call that there are none."""
+        return self.calls + (0 if self.stream is None else self.stream.batch_count)
 
     def connection(self) -> Connection:
         """The present connection to the broker."""

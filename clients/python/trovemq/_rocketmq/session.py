@@ -14,6 +14,7 @@ from trovemq._rocketmq import commands
 from trovemq._rocketmq.identity import user_agent
 from trovemq._rocketmq.messages import duration, received_message
 from trovemq._rocketmq.messaging import MessagingService
+from trovemq._rocketmq.outages import NOT_FOUND
 from trovemq._rocketmq.statuses import error_of, may_pass
 from trovemq._wire.connection import Connection, Stream
 from trovemq.model import BrokerInfo
@@ -79,6 +80,7 @@ class Role:
         handler: Consumes a message that an operator sends directly.
         check: Decides about a half message of which a broker asks.
         work: Runs beside the stream after the broker's settings have arrived.
+        missing: Called when a topic or group that was there is not found, with the broker's name; "" for all.
     """
 
     client_id: str
@@ -89,6 +91,7 @@ class Role:
     handler: Handler | None = None
     check: Check | None = None
     work: Callable[[Session], Awaitable[None]] | None = None
+    missing: Callable[[str, TroveError], None] | None = None
 
     def settings(self, call_timeout_ms: int) -> v2.Settings:
         """The first message of the stream."""
@@ -194,11 +197,17 @@ class Session:
                 error = self._failure = _named(failure)
                 self._answered.set()
                 if not may_pass(error):
-                    _log.warning("broker %s refuses %s: %s", self.broker, self.role.client_id, error)
+                    self._refused(error)
             except Exception:  # a failed command must not end the session
                 _log.exception("the stream of %s to broker %s broke off", self.role.client_id, self.broker)
             failures = 1 if self.settings is not had_settings else failures + 1
             await asyncio.sleep(self._pool.options.backoff.seconds(failures))
+
+    def _refused(self, error: TroveError) -> None:
+        if self.role.missing is not None and error.spec in NOT_FOUND:
+            self.role.missing(self.broker, error)
+        else:
+            _log.warning("broker %s refuses %s: %s", self.broker, self.role.client_id, error)
 
     async def _serve(self) -> None:
         stream = self._stream = self.service().open_telemetry()

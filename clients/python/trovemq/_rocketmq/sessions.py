@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from trovemq._connections import ConnectionPool
+from trovemq._rocketmq.outages import EVERYWHERE
 from trovemq._rocketmq.session import Role, Session
 from trovemq._rocketmq.statuses import may_pass
 from trovemq.model import BrokerInfo
@@ -42,8 +43,7 @@ class Sessions:
         if not self._brokers():
             await self._pool.refresh()
         if not self._brokers():
-            text = f"no broker has the topic {self._topic}"
-            raise await self._pool.explained(TroveError(errors.TOPIC_NOT_FOUND, text, topic=self._topic))
+            raise await self._pool.explained(self._not_found())
         self._pool.routes.listen(self._changed.set)
         self._adjust([])
         await self._wait_for_one()
@@ -92,7 +92,17 @@ class Sessions:
             self._changed.clear()
             gone: list[Session] = []
             self._adjust(gone)
+            self._note_missing()
             await asyncio.gather(*(session.close(notify=False) for session in gone))
+
+    def _note_missing(self) -> None:
+        """Reports that no broker has the topic any more, unless one that had it has left the routes."""
+        lost = self._pool.routes.lost_brokers_of(self._topic)
+        if not self._sessions and not lost and self._role.missing is not None:
+            self._role.missing(EVERYWHERE, self._not_found())
+
+    def _not_found(self) -> TroveError:
+        return TroveError(errors.TOPIC_NOT_FOUND, f"no broker has the topic {self._topic}", topic=self._topic)
 
     def _adjust(self, gone: list[Session]) -> None:
         """Opens sessions with new brokers; moves those of brokers that left the routes to `gone`."""

@@ -13,6 +13,8 @@ from trovemq.cli.arguments import TagsOption, TopicArgument
 from trovemq.cli.completion import complete_group
 from trovemq.cli.session import Session, verb
 from trovemq.cli.times import Moment, format_time, parse_duration_ms, parse_moment, parse_time
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -85,10 +87,13 @@ async def consume(
         typer.Option(
             "--start",
             metavar="earliest|latest|TIME",
-            help="Where the group begins in queues that it has never read; else as the broker is set.",
+            help="Where the group begins in a topic that it has never read; else as the broker is set.",
             show_default=False,
         ),
     ] = None,
+    wait_for_topic: Annotated[
+        bool, typer.Option("--wait-for-topic", help="A topic that does not exist yet is waited for.")
+    ] = False,
     tags: TagsOption = None,
     sql: Annotated[
         str | None,
@@ -115,7 +120,8 @@ async def consume(
             tags=tags,
             sql=sql,
             prefetch=prefetch,
-            start=await _start(session, client, topic, begin),
+            start=await _start(session, client, topic, begin, wait_for_topic=wait_for_topic),
+            wait_for_topic=wait_for_topic,
         ) as messages,
     ):
         try:
@@ -140,11 +146,21 @@ async def consume(
 
 
 async def _start(
-    session: Session, client: Client, topic: str, begin: Literal["earliest", "latest"] | Moment | None
+    session: Session,
+    client: Client,
+    topic: str,
+    begin: Literal["earliest", "latest"] | Moment | None,
+    *,
+    wait_for_topic: bool,
 ) -> Start | None:
     if not isinstance(begin, Moment):
         return begin
-    (milliseconds,) = await session.times(client, topic, begin)
+    try:
+        (milliseconds,) = await session.times(client, topic, begin)
+    except TroveError as error:
+        if error.spec is errors.TOPIC_NOT_FOUND and wait_for_topic:
+            return "earliest"  # no broker has its messages yet, nor a clock for them
+        raise
     return _date(milliseconds)
 
 

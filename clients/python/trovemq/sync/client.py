@@ -125,6 +125,7 @@ class Client(Waiting[aio.Client]):
         prefetch_bytes_max: int = 32 << 20,
         broadcast: bool = False,
         start: Start | None = None,
+        wait_for_topic: bool = False,
     ) -> None:
         """Calls `handler` in one of `concurrency` threads for each message, until Ctrl-C, or until the client
         is closed by another thread. Running handlers end first. Arguments and errors as
@@ -145,6 +146,7 @@ class Client(Waiting[aio.Client]):
             handler=directly,
             broadcast=broadcast,
             start=start,
+            wait_for_topic=wait_for_topic,
         )
         with subscription:
             subscription.consume(handler, concurrency)
