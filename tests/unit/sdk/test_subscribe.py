@@ -510,8 +510,12 @@ async def test_cancelling_consume_returns_what_is_at_work(broker: FakeServer, co
     await asyncio.wait_for(begun.wait(), 30)
     consuming.cancel()
     await asyncio.gather(consuming, return_exceptions=True)
-    (change,) = fake.requests("ChangeInvisibleDuration")
+    change, *later = fake.requests("ChangeInvisibleDuration")
     assert (change.invisible_duration.seconds, change.invisible_duration.nanos) == (0, 0)
+    assert not change.suspend
+    assert all(again.suspend for again in later), (
+        "delivered again before the subscription was closed: untried"
+    )
 
 
 @pytest.mark.parametrize(
