@@ -36,11 +36,11 @@ class Tls:
     """
 
     __slots__ = (
-        "_header",
         "_incoming",
         "_object",
         "_outgoing",
         "_plain_size",
+        "_position",
         "_received",
         "established",
         "silent_records",
@@ -49,20 +49,21 @@ class Tls:
     def __init__(
         self, context: ssl.SSLContext, server_side: bool, server_hostname: str | None = None
     ) -> None:
-        self._received = ssl.MemoryBIO()
+        self._received = b""  # from `_position` on OpenSSL does not have it
+        self._position = 0
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._object = context.wrap_bio(
             self._incoming, self._outgoing, server_side=server_side, server_hostname=server_hostname
         )
-        self._header = b""  # of the record of which not all has come
         self._plain_size = 0
         self.silent_records = 0
         """Records that brought no data."""
         self.established = False
 
     def feed(self, data: bytes | memoryview) -> None:
-        self._received.write(data)
+        self._received = self._received[self._position :] + data
+        self._position = 0
 
     def handshake(self) -> bool:
         """One step; True when it is done. ssl.SSLError: the peer does not speak TLS or is not trusted."""
@@ -80,19 +81,19 @@ class Tls:
     def _pass_on(self) -> bool:
         """Gives OpenSSL the next record; False if not all of it has come. Bytes that are no record are passed
         on as they are: OpenSSL says what they are."""
-        received = self._received
-        if not self._header:
-            if received.pending < _HEADER_SIZE:
-                return False
-            self._header = received.read(_HEADER_SIZE)
-        header = self._header
-        size = int.from_bytes(header[3:], "big")
-        if header[0] not in _TYPES or header[1] != 3 or size > _REST_SIZE_MAX:
-            size = received.pending
-        elif received.pending < size:
+        received, position = self._received, self._position
+        end = position + _HEADER_SIZE
+        if len(received) < end:
             return False
-        self._incoming.write(header + received.read(size) if size else header)
-        self._header = b""
+        size = received[end - 2] << 8 | received[end - 1]
+        if received[position] not in _TYPES or received[position + 1] != 3 or size > _REST_SIZE_MAX:
+            end = len(received)
+        else:
+            end += size
+            if len(received) < end:
+                return False
+        self._incoming.write(received[position:end])
+        self._position = end
         return True
 
     def _count_silent(self) -> None:
@@ -110,11 +111,11 @@ class Tls:
     @property
     def sealed_size(self) -> int:
         """Received bytes that are not decrypted."""
-        return self._received.pending + self._incoming.pending
+        return len(self._received) - self._position + self._incoming.pending
 
     @property
     def has_input(self) -> bool:
-        return bool(self._received.pending or self._incoming.pending or self._object.pending())
+        return len(self._received) > self._position or bool(self._incoming.pending or self._object.pending())
 
     def read_into(self, view: memoryview) -> int:
         """The number of decrypted bytes; 0 if a record is incomplete, -1 if the peer closed. Raises
