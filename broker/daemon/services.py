@@ -26,6 +26,7 @@ from broker.groups.priority_counts import PriorityCounts
 from broker.groups.receive_waits import ReceiveWaits
 from broker.maintenance import background, consumer_tasks
 from broker.maintenance.consumer_tasks import TimerTask
+from broker.maintenance.group_expiry import GroupExpiry
 from broker.maintenance.limits import watch_limits
 from broker.maintenance.projection_flushes import ProjectionFlushes
 from broker.maintenance.retention_task import RetentionTask
@@ -248,6 +249,11 @@ class StoreServices:
             "timers": self.timer_task.run(),
             "memory": keep_trimmed(TrimPolicy()),
             "snapshots": consumer_tasks.save_snapshots(self.model, self.group_commit.durable, clock_ms),
+            **(
+                {"group expiry": self.group_expiry(settings.group_expiry_ms).run()}
+                if settings.group_expiry_ms
+                else {}
+            ),
             "limits": watch_limits(
                 {"topics": self.store.topics.limit_warning, "groups": self.model.groups.limit_warning}
             ),
@@ -255,6 +261,18 @@ class StoreServices:
                 self.group_changes.save_used, settings.consumer_offset_flush_interval_ms
             ),
         }
+
+    def group_expiry(self, expiry_ms: int) -> GroupExpiry:
+        """The task that forgets unused groups after that time."""
+        return GroupExpiry(
+            self.model.groups,
+            self.store,
+            self.clients.groups,
+            self.model.timers.pending_of,
+            lambda: max(expiry_ms, self.retention.reserved_ms),
+            self.group_changes.delete,
+            self.turns.run,
+        )
 
     async def drain(self, timeout_s: float) -> None:
         """Refuses appends, syncs the log, answers the open requests, ends the streams."""

@@ -18,6 +18,7 @@ from broker.daemon.node_settings import DAY_MS, GIB, JAVA_INT_MAX
 from broker.daemon.retention_settings import RetentionSettings
 from broker.groups.atomic.atomic_limits import AtomicLimits
 from broker.groups.consumer_settings import STREAMS_PER_CLIENT, YEAR_MS, ConsumerSettings, NewGroupStart
+from broker.maintenance.group_expiry import EXPIRY_MIN_MS
 from broker.produce.append import AppendSettings
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.call_settings import slow_request_setting, transport_setting
@@ -173,6 +174,15 @@ class BrokerSettings(RetentionSettings):
         _CONSUMERS.new_group_start,
         "Where a new group begins: at the begin or the end of a queue, or as in RocketMQ: at the begin "
         "of a queue that is recent as a whole, else at its last message.",
+    )
+    group_expiry_ms: int = setting(
+        0,
+        "A group that its first use made is forgotten when it has had no member for this time since the "
+        "start and has read everything; at least seven days and `reserved_time_ms`; 0 = never. It needs "
+        "`new_group_start = begin`: a name that returns skips nothing.",
+        unit="ms",
+        minimum=0,
+        maximum=36_500 * DAY_MS,
     )
     recent_memory_percent: int = setting(
         40,
@@ -456,6 +466,10 @@ class BrokerSettings(RetentionSettings):
         yield from self.transport_problems(self.grpc_transport)
         if self.body_size_max > self.batch_size_max:
             yield f"body_size_max {self.body_size_max} must not exceed batch_size_max {self.batch_size_max}"
+        if self.group_expiry_ms and self.group_expiry_ms < EXPIRY_MIN_MS:
+            yield f"group_expiry_ms is 0 or at least {EXPIRY_MIN_MS} (seven days)"
+        if self.group_expiry_ms and self.new_group_start != "begin":
+            yield "group_expiry_ms needs new_group_start = begin: a name that returns must skip nothing"
         for least, most in (
             ("registration_retry_min_ms", "registration_retry_max_ms"),
             ("invisible_min_ms", "invisible_max_ms"),

@@ -119,6 +119,11 @@ class RetentionTask:
         self._leaving: StoreTrim | None = None
         self.counters: Final = RetentionCounters()
 
+    @property
+    def reserved_ms(self) -> int:
+        """How long messages are kept."""
+        return self._policy.reserved_ms
+
     def apply(self, policy: RetentionPolicy, interval_ms: int) -> None:
         """Sets the policy and the interval from the next run on."""
         self._policy = policy

@@ -46,6 +46,8 @@ __all__ = [
 SUBSCRIPTION_GROUPS_PATH: Final = "config/subscriptionGroup.json"
 
 GROUP_COUNT_MAX: Final = 10_000
+MADE_BY_USE_ATTRIBUTE: Final = "trovemq.made_by_use"
+"""Of groups that their first use made; goes with the first alteration by a user."""
 RETRY_MAX_DEFAULT: Final = 16
 RETRY_MAX_MAX: Final = 10_000
 
@@ -77,6 +79,11 @@ class SubscriptionGroup:
     def max_attempts(self) -> int:
         """Deliveries of one message before it becomes a dead letter."""
         return max(self.retry_max, 0) + 1
+
+    @property
+    def made_by_use(self) -> bool:
+        """Whether the first use made it, and no user has altered it since."""
+        return MADE_BY_USE_ATTRIBUTE in self.attributes
 
     @property
     def system(self) -> bool:
@@ -170,7 +177,7 @@ class SubscriptionGroups(ConfigTable[SubscriptionGroup]):
     NOT_FOUND = errors.GROUP_NOT_FOUND
     REMEDY = (
         "delete those that no program uses (trovemq group list, trovemq group delete), and give each "
-        "application one fixed group name"
+        "application one fixed group name; group_expiry_ms forgets unused ones"
     )
 
     def __init__(self, file: GroupsFile, document: JsonObject) -> None:
@@ -206,7 +213,8 @@ class SubscriptionGroups(ConfigTable[SubscriptionGroup]):
             return group
         if not auto_create:
             return self.require(name)
-        group = SubscriptionGroup(name, orderly, attributes=creator.attributes)
+        attributes = {**creator.attributes, MADE_BY_USE_ATTRIBUTE: "true"}
+        group = SubscriptionGroup(name, orderly, attributes=attributes)
         group.check()
         self._check_count()
         self._check_creator(creator)
@@ -250,6 +258,8 @@ class SubscriptionGroups(ConfigTable[SubscriptionGroup]):
         after = replace(before, **given)
         if after == before:
             return None
+        kept = {name: text for name, text in before.attributes.items() if name != MADE_BY_USE_ATTRIBUTE}
+        after = replace(after, attributes=kept)
         after.check()
         return self._begin_put(before, after, now_ms)
 

@@ -18,7 +18,7 @@ from trovemq_store.topics.subscription_groups import SubscriptionGroups
 
 REMEDY = (
     "delete those that no program uses (trovemq group list, trovemq group delete), and give each application "
-    "one fixed group name"
+    "one fixed group name; group_expiry_ms forgets unused ones"
 )
 
 

@@ -19,6 +19,7 @@ from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.topics import subscription_groups
 from trovemq_store.topics.retry_policy import DEFAULT_RETRY_POLICY, RetryPolicy
 from trovemq_store.topics.subscription_groups import (
+    MADE_BY_USE_ATTRIBUTE,
     SUBSCRIPTION_GROUPS_PATH,
     SubscriptionGroup,
     SubscriptionGroups,
@@ -269,7 +270,8 @@ def test_a_group_made_by_use_is_on_disk_with_the_next_save(files: MemoryFileSyst
     with pytest.raises(TroveError, match="GROUP_NOT_FOUND"):
         groups.for_use("g", auto_create=False, now_ms=NOW_MS)
     made = groups.for_use("g", auto_create=True, now_ms=NOW_MS)
-    assert made == SubscriptionGroup("g") == groups.for_use("g", auto_create=False, now_ms=NOW_MS)
+    by_use = SubscriptionGroup("g", attributes={MADE_BY_USE_ATTRIBUTE: "true"})
+    assert made == by_use == groups.for_use("g", auto_create=False, now_ms=NOW_MS)
     assert groups.unsaved == {"g"}
     assert not files.exists(SUBSCRIPTION_GROUPS_PATH)
     groups.persist(now_ms=NOW_MS)
@@ -309,11 +311,12 @@ def test_a_group_used_while_the_file_is_written_is_kept_for_the_next_save(files:
 def test_a_group_used_again_while_it_is_deleted_is_new(rocketmq_files: MemoryFileSystem) -> None:
     groups = SubscriptionGroups.load(rocketmq_files)
     change = groups.begin_delete("orders")
-    assert groups.for_use("orders", auto_create=True, now_ms=NOW_MS) == SubscriptionGroup("orders")
+    by_use = SubscriptionGroup("orders", attributes={MADE_BY_USE_ATTRIBUTE: "true"})
+    assert groups.for_use("orders", auto_create=True, now_ms=NOW_MS) == by_use
     change.run()
     groups.finish(change)
     groups.persist()
-    assert SubscriptionGroups.load(rocketmq_files).require("orders") == SubscriptionGroup("orders")
+    assert SubscriptionGroups.load(rocketmq_files).require("orders") == by_use
 
 
 def test_a_change_that_cannot_be_saved_is_not_made(rocketmq_files: MemoryFileSystem) -> None:
@@ -416,3 +419,14 @@ def test_the_table_is_a_dictionary_that_survives_power_cuts(steps: list[tuple[st
                         del model[name]
                     saved = dict(model) if changed else saved
         assert {name: groups.require(name).retry_max for name in groups.names()} == model
+
+
+def test_a_group_that_a_user_has_altered_counts_as_the_users(files: MemoryFileSystem) -> None:
+    groups = SubscriptionGroups.load(files)
+    assert groups.for_use("g", auto_create=True, now_ms=NOW_MS).made_by_use
+    groups.alter("g")
+    groups.persist()
+    assert SubscriptionGroups.load(files).require("g").made_by_use, "nothing was altered"
+    groups.alter("g", retry_max=3)
+    assert not SubscriptionGroups.load(files).require("g").made_by_use
+    assert not groups.create(SubscriptionGroup("other")).made_by_use
