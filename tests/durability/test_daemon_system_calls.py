@@ -43,6 +43,9 @@ CASES = (
     ("pwrite64", "EIO"),
     ("pwrite64", "ENOSPC"),
     ("openat", "EMFILE"),
+    ("openat", "ENFILE"),
+    ("openat", "ENOMEM"),
+    ("mmap", "ENOMEM"),
     ("openat", "EIO"),
     ("rename", "EIO"),
     ("unlink", "EIO"),
@@ -51,11 +54,11 @@ CASES = (
 FATAL = ("fdatasync", "fsync")
 WHAT = "failing system calls of the daemon"
 MOMENTS = 5
-USUAL = 12
+USUAL = 15
 SENDS = 60
 SENDS_MAX = 600
 SEGMENT = 131_072
-RARE_WHEN_MAX = {"fsync": 6, "fallocate": 3, "rename": 6, "unlink": 3, "write": 4}
+RARE_WHEN_MAX = {"fsync": 6, "fallocate": 3, "mmap": 3, "rename": 6, "unlink": 3, "write": 4}
 """About so many of these calls are made in the time of SENDS messages; of the others there are many more."""
 WHEN_MAX = 11
 TREES = "trovemq/trees/data.mdb"

@@ -45,6 +45,7 @@ SMALL: Final = replace(
 NUMBERS: Final = (errno.EMFILE, errno.ENOMEM)
 ROUNDS: Final = 3
 TOPICS: Final = {"orders": WORKERS, "lines": STEPS, "ranked": WORKERS}
+OFFSET: Final = 5
 FIRST: Final = 12
 """Messages of each topic before the scarcity."""
 
@@ -69,6 +70,9 @@ class Life:
                 self.send(topic, number)
         self.broker.schedule("timer", EpochMs(self.broker.now_ms + 1_000))
         self.broker.prepare("half")
+        for offset in (1, OFFSET):
+            place = ("billing", "orders", QueueId(0), QueueOffset(offset))
+            self.broker.store.offsets.commit(*place, durable=True)  # the copy beside the file is older
         self.broker.store.flush_projections(index=True)
 
     def run(self) -> None:
@@ -194,6 +198,7 @@ class Life:
 
     def check(self) -> None:
         broker = self.broker
+        assert broker.store.offsets.get("billing", "orders", QueueId(0)) == OFFSET, "an older copy counted"
         broker.sync()
         broker.model.read_unread()
         broker.now_ms = EpochMs(broker.now_ms + HOUR_MS)

@@ -59,7 +59,7 @@ GOALS: Final = (
     Goal("R6", "truncations and tails", 800),
     Goal("R7", "failing calls of the seam", 150),
     Goal("R7", "scarce reads of the seam", 36),
-    Goal("R7", "failing system calls of the daemon", 12),
+    Goal("R7", "failing system calls of the daemon", 15),
     Goal("R8", "file systems that are really full", 2, 20),
     Goal("R9", "walks of 60 steps against the model", 16, 400),
     Goal("R10", "messages whose index answers equal the scan", 20_000, 100_000),

@@ -20,7 +20,7 @@ from trovemq_store.check.checked_store import ReadAhead
 from trovemq_store.check.findings import Finding, Findings
 from trovemq_store.check.live_store import IndexMappings, LiveScrub
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.files.files import StorageError
+from trovemq_store.files.files import SCARCE_NUMBERS, ScarceError, StorageError
 
 SCRUB_STEP_BYTES: Final = 48 << 10  # bytes of the log in one step on the loop
 OPEN_TRIES: Final = 5
@@ -36,6 +36,8 @@ async def begin_scrub(store: MessageStore, found: list[Finding]) -> LiveScrub:
             await run_in_thread(mappings.open)
             store.index_left()  # so that the last records are checked, too
             index = mappings.now(store.visible_offset)
+        except ScarceError:
+            raise
         except (StorageError, ValueError) as error:
             failure = error  # unless retention has just removed the file
             continue
@@ -45,7 +47,8 @@ async def begin_scrub(store: MessageStore, found: list[Finding]) -> LiveScrub:
 
 
 async def scrub_steps(scrub: LiveScrub, root: Path, pace: Pace) -> AsyncGenerator[int, None]:
-    """Runs the scrub; yields after each step the number of bytes that were read, perhaps 0."""
+    """Runs the scrub; yields after each step the number of bytes that were read, perhaps 0. TroveError
+    RESOURCES_SCARCE."""
     failure: OSError | None = None
     while True:
         begun = time.perf_counter()
@@ -61,6 +64,8 @@ async def scrub_steps(scrub: LiveScrub, root: Path, pace: Pace) -> AsyncGenerato
         for begin in range(ahead.begin, ahead.end, _READ_AT_ONCE):
             part = ReadAhead(ahead.path, begin, min(begin + _READ_AT_ONCE, ahead.end))
             failure = failure or await run_in_thread(partial(read_ahead, root, part))
+            if failure is not None and failure.errno in SCARCE_NUMBERS:
+                raise ScarceError("read", part.path, failure.errno)  # no finding: nothing is known
             pace.read(part.end - part.begin)
             yield part.end - part.begin
             while wait_s := pace.wait_s:

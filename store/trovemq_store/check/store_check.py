@@ -13,7 +13,7 @@ from trovemq_store.check.findings import Findings
 from trovemq_store.check.index_check import IndexCheck
 from trovemq_store.check.log_rules import report_damage
 from trovemq_store.check.queue_check import QueueCheck, with_alive
-from trovemq_store.files.files import StorageError
+from trovemq_store.files.files import ScarceError, StorageError
 from trovemq_store.index.consume_queue import ROOT_DIRECTORY
 from trovemq_store.log.projection import DispatchBatch
 from trovemq_store.log.whole_runs import UnfinishedRun
@@ -110,6 +110,8 @@ class StoreCheck:
         try:
             for _ in self._queues.run(run):
                 yield None
+        except ScarceError:
+            raise
         except (StorageError, TroveError) as error:
             self._findings.add(ROOT_DIRECTORY, 0, str(error))
         yield None
@@ -122,6 +124,8 @@ class StoreCheck:
         try:
             for _ in self._queues.finish(end):
                 yield None
+        except ScarceError:
+            raise
         except (StorageError, TroveError) as error:
             self._findings.add(ROOT_DIRECTORY, 0, str(error))
         self._index.finish(end)

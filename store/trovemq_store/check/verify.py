@@ -13,7 +13,7 @@ from trovemq_store.check.stopped_store import StoppedStore, log_steps, open_inde
 from trovemq_store.check.store_check import StoreCheck
 from trovemq_store.check.store_view import LogScan, StoreView
 from trovemq_store.check.trees_check import check_trees
-from trovemq_store.files.files import StorageError
+from trovemq_store.files.files import ScarceError, StorageError
 from trovemq_store.log import checkpoint
 from trovemq_store.topics.offsets import ConsumerOffsets
 from trovemq_store.topics.topics import TopicTable
@@ -94,6 +94,8 @@ def _check_files(view: StoreView, findings: Findings) -> None:
     for load in (TopicTable.load, ConsumerOffsets.load):
         try:
             load(view.files)
+        except ScarceError:
+            raise
         except (TroveError, StorageError) as error:
             findings.add("config", 0, str(error))
     size = view.settings.consume_queue_file_size

@@ -11,6 +11,7 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from struct import Struct
@@ -33,7 +34,7 @@ from trovemq_proto.records.layout import (
     SYS_FLAG_TRANSACTION_MASK,
 )
 from trovemq_store.files.fault_points import fault_point
-from trovemq_store.files.files import FileSystem
+from trovemq_store.files.files import FileSystem, ScarceError
 from trovemq_store.index.consume_queue import (
     ROOT_DIRECTORY,
     UNIT_DTYPE,
@@ -355,8 +356,9 @@ class ConsumeQueues:
         for queue_id in list(self._queues.get(topic, {})):
             self.delete_queue(topic, queue_id)
         self._queues.pop(topic, None)
-        if self._is_directory(topic) and not self._files.list(f"{ROOT_DIRECTORY}/{topic}"):
-            self._files.remove_directory(f"{ROOT_DIRECTORY}/{topic}")
+        with suppress(ScarceError):  # an empty directory may stay
+            if self._is_directory(topic) and not self._files.list(f"{ROOT_DIRECTORY}/{topic}"):
+                self._files.remove_directory(f"{ROOT_DIRECTORY}/{topic}")
 
     def delete_queue(self, topic: str, queue_id: QueueId) -> None:
         """Removes one queue and its files."""

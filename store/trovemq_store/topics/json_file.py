@@ -17,7 +17,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_store.files.failures import reported
 from trovemq_store.files.fault_points import fault_point
-from trovemq_store.files.files import FileSystem, StorageError
+from trovemq_store.files.files import FileSystem, ScarceError, StorageError
 from trovemq_store.files.paths import parent_directory
 from trovemq_store.files.sealed_json import check_seal, seal
 from trovemq_store.topics import lax_json
@@ -60,6 +60,8 @@ class JsonFile:
                 if self._sealed:
                     check_seal(content)
                 document = lax_json.parse(content)
+            except ScarceError:
+                raise
             except (ValueError, StorageError) as error:
                 faults.append(f"{path}: {error}")
                 continue
