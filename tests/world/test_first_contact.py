@@ -15,7 +15,9 @@ import pytest
 
 import trovemq
 from tests.world.cluster_here import ClusterHere, cluster_here, until_routed
+from trovemq.cli.tailing import Following, follow_queues
 from trovemq.starts import Start
+from trovemq_proto.records import Message
 from trovemq_proto.v1 import admin_pb2
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio]
@@ -172,6 +174,60 @@ async def test_a_broadcast_reads_later_queues_from_their_beginning(tmp_path: Pat
                     await other.admin.alter_topic(TOPIC, queue_count=3)
                     await send(other, range(MESSAGES))
                 assert await take(messages, MESSAGES) == named(range(MESSAGES))
+
+
+class Printed:
+    """Printing of the command line, into memory."""
+
+    def __init__(self, count: int) -> None:
+        self.bodies: set[bytes] = set()
+        self._count = count
+
+    @property
+    def done(self) -> bool:
+        return len(self.bodies) == self._count
+
+    def one(self, message: Message) -> None:
+        self.bodies.add(message.body)
+
+    def flush(self) -> None:
+        pass
+
+
+async def test_tail_prints_later_queues_and_a_topic_that_was_made_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trovemq.cli.tailing.LOOK_S", 0.05)
+    async with cluster_here(tmp_path) as cluster:
+        await cluster.start("a")
+        async with cluster.connect() as client:
+            await client.admin.create_topic(TOPIC, queue_count=1)
+            await until_routed(client, TOPIC, "a")
+            await send(client, range(5))
+            following, printed = Following(client, TOPIC, None), Printed(3 * MESSAGES)
+            places = await following.places()
+            tail: asyncio.Task[None] = asyncio.create_task(
+                follow_queues(following, places, printed)  # type: ignore[arg-type]  # of its own
+            )
+            await client.admin.alter_topic(TOPIC, queue_count=3)
+            await send(client, range(10, 10 + MESSAGES))
+            await cluster.start("b")
+            await client._pool.routes.wait_until(lambda: len(client._pool.routes.state.brokers) == 2, 60)
+            await client.admin.create_topic(TOPIC, queue_count=3, broker="b")
+            await until_routed(client, TOPIC, "a", "b", queue_count=3)
+            await send(client, range(100, 100 + MESSAGES))
+            async with asyncio.timeout(TIME_MAX_S):
+                while len(printed.bodies) < 2 * MESSAGES:
+                    await asyncio.sleep(0.01)
+            await client.admin.delete_topic(TOPIC)
+            await until_it_waits(caplog)
+            await client.admin.create_topic(TOPIC, queue_count=2)
+            await until_routed(client, TOPIC, "a", "b", queue_count=2)
+            await send(client, range(200, 200 + MESSAGES))
+            await asyncio.wait_for(tail, TIME_MAX_S)
+            assert waits(caplog) == 1
+    sent = (*range(10, 10 + MESSAGES), *range(100, 100 + MESSAGES), *range(200, 200 + MESSAGES))
+    assert printed.bodies == named(sent)
 
 
 # --- topics and groups that are not there ----------------------------------------------------------------

@@ -141,7 +141,7 @@ async def tail(
     printing = AuditPrinting(session, Wanted(user, kinds))
     async with session.client() as client:
         places = await _places(session, client, broker)
-        await follow_queues(Following(client, AUDIT_TOPIC, None), places, printing)
+        await follow_queues(Following(client, AUDIT_TOPIC, None, broker=broker), places, printing)
 
 
 async def _places(session: Session, client: Client, broker: str | None) -> list[QueueOffsets]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
@@ -14,6 +15,8 @@ import typer
 from trovemq.cli.arguments import EveryBrokerOption, QueueOption, TagsOption, TopicArgument
 from trovemq.cli.session import Session, verb
 from trovemq.cli.times import Moment, parse_moment
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
 
 if TYPE_CHECKING:
     from trovemq import Client, QueueOffsets
@@ -23,6 +26,11 @@ LAST_MAX: Final = 10_000
 WAITING_MAX: Final = 1_000
 POLL_MS: Final = 20_000
 WINDOW_FACTOR: Final = 4
+LOOK_S: Final = 1.0
+"""How often tail looks for queues that are new."""
+NOT_FOUND: Final = (errors.TOPIC_NOT_FOUND, errors.QUEUE_NOT_FOUND)
+
+_log = logging.getLogger(__name__)
 
 LastOption = Annotated[
     int | None,
@@ -55,19 +63,26 @@ def register(app: typer.Typer) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """A topic that is followed. tags: only messages with one of them."""
+    """A topic that is followed. tags: only messages with one of them. queue, broker: only this one."""
 
     client: Client
     topic: str
     tags: list[str] | None
+    queue: int | None = None
+    broker: str | None = None
 
     def stored(self, place: QueueOffsets, first: int, end: int) -> AsyncGenerator[Message]:
         """The messages [first, end) of one queue."""
         return self._messages(place, first, end=end)
 
-    def coming(self, place: QueueOffsets) -> AsyncGenerator[Message]:
-        """The messages after the present end of the queue, without end."""
-        return self._messages(place, place.max_offset, follow=True, wait_ms=POLL_MS)
+    def coming(self, place: QueueOffsets, first: int) -> AsyncGenerator[Message]:
+        """The messages of one queue from `first` on, without end."""
+        return self._messages(place, first, follow=True, wait_ms=POLL_MS)
+
+    def places(self) -> Awaitable[list[QueueOffsets]]:
+        """The followed queues that exist now."""
+        queue_ids = None if self.queue is None else [self.queue]
+        return self.client.queue_offsets(self.topic, queue_ids=queue_ids, broker=self.broker)
 
     async def _messages(self, place: QueueOffsets, offset: int, **how: object) -> AsyncGenerator[Message]:
         batches = self.client.pull_batches(
@@ -108,9 +123,8 @@ async def tail(
     session.progress.off()
     printing = Printing(session, count)
     async with session.client() as client:
-        queue_ids = None if queue is None else [queue]
-        places = await session.call(client.queue_offsets(topic, queue_ids=queue_ids, broker=broker))
-        following = Following(client, topic, tags)
+        following = Following(client, topic, tags, queue, broker)
+        places = await session.call(following.places())
         since_ms = None
         if since is not None:
             (since_ms,) = await session.times(client, topic, since, broker=broker)
@@ -240,21 +254,68 @@ async def _merged(streams: Sequence[AsyncGenerator[Message]]) -> AsyncGenerator[
 
 
 async def follow_queues(following: Following, places: Sequence[QueueOffsets], printing: Printing) -> None:
-    """Prints new messages of all queues, until the limit is reached."""
+    """Prints new messages of all queues, until the limit is reached; those of queues that appear later from
+    their first message on."""
     waiting: asyncio.Queue[Message] = asyncio.Queue(WAITING_MAX)
     try:
-        async with asyncio.TaskGroup() as followers:
-            tasks = [followers.create_task(_put(following.coming(place), waiting)) for place in places]
+        async with asyncio.TaskGroup() as tasks:
+            followers = _Followers(following, waiting, tasks)
+            for place in places:
+                followers.follow(place, place.max_offset)
+            looking = tasks.create_task(followers.look_for_more())
             while not printing.done:
                 printing.one(await waiting.get())
                 if waiting.empty():
                     printing.flush()
-            for task in tasks:
-                task.cancel()
+            looking.cancel()
+            followers.cancel()
     except BaseExceptionGroup as group:
         raise group.exceptions[0] from None
 
 
-async def _put(messages: AsyncIterator[Message], into: asyncio.Queue[Message]) -> None:
-    async for message in messages:
-        await into.put(message)
+class _Followers:
+    """A task for each queue. While the topic does not exist there is none."""
+
+    def __init__(self, following: Following, into: asyncio.Queue[Message], tasks: asyncio.TaskGroup) -> None:
+        self._following = following
+        self._into = into
+        self._tasks = tasks
+        self._by_queue: dict[tuple[str, int], asyncio.Task[None]] = {}
+
+    def follow(self, place: QueueOffsets, first: int) -> None:
+        """Begins with a queue."""
+        self._by_queue[place.broker, place.queue_id] = self._tasks.create_task(self._put(place, first))
+
+    def cancel(self) -> None:
+        """Ends all of them."""
+        for task in self._by_queue.values():
+            task.cancel()
+
+    async def look_for_more(self) -> None:
+        """Looks for queues that appear, or whose topic is there again, without end."""
+        missing = False
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                places = await self._following.places()
+            except TroveError as error:
+                if error.spec in NOT_FOUND and not missing:
+                    missing = True
+                    _log.warning("tail waits for topic %s: %s", self._following.topic, error)
+                elif error.spec not in NOT_FOUND and not error.retriable:
+                    raise
+                continue
+            missing = False
+            for place in places:
+                if (place.broker, place.queue_id) not in self._by_queue:
+                    self.follow(place, place.min_offset)
+
+    async def _put(self, place: QueueOffsets, first: int) -> None:
+        try:
+            async with aclosing(self._following.coming(place, first)) as messages:
+                async for message in messages:
+                    await self._into.put(message)
+        except TroveError as error:
+            if error.spec not in NOT_FOUND:
+                raise
+            del self._by_queue[place.broker, place.queue_id]  # a later one of that name is another queue
