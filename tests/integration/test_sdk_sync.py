@@ -121,10 +121,15 @@ def test_handlers_run_in_threads_until_a_signal(client: sync.Client) -> None:
         message.extend(30)
         done.append(number)
         if number == 3:
+            while signal.getsignal(signal.SIGTERM) == before:
+                pass  # the main thread does not wait yet
             os.kill(os.getpid(), signal.SIGTERM)
 
+    before = signal.getsignal(signal.SIGTERM)
     with client.run(handlers) as running:
+        assert signal.getsignal(signal.SIGTERM) == before, "a block takes no signals"
         running.wait()
+    assert signal.getsignal(signal.SIGTERM) == before
     assert sorted(done) == [1, 3]
     assert [letter.message.body for letter in client.admin.groups.dead_letters("workers")] == [b"[]"]
     with client.subscribe("tasks", "batches", start="earliest") as messages:

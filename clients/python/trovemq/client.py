@@ -438,9 +438,10 @@ class Client(Closing):
         handlers: Handlers,
         *,
         drain_seconds: float = 30.0,
-        signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT),
+        signals: Sequence[signal.Signals] | None = None,
     ) -> Running:
-        """Runs handlers until a signal: `await client.run(handlers)`, or `async with client.run(handlers)`.
+        """Runs handlers: `await client.run(handlers)` in a program of their own, until a signal; `async with
+        client.run(handlers)` within another program, a web server for example, until the end of the block.
 
             handlers = trovemq.Handlers()
 
@@ -456,7 +457,8 @@ class Client(Closing):
             handlers: What to run.
             drain_seconds: How long running calls may take to end; then they are cancelled and their messages
                 returned.
-            signals: The signals that end it; () for none: then `Running.stop` ends it, or leaving the block.
+            signals: The signals that end it. None: SIGTERM and SIGINT where it is awaited, none for a block,
+                which `Running.stop` ends, or leaving it. Handlers that the program has are called, too.
                 Signals arrive only if the loop runs in the main thread.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Runs handlers until a signal; then drains them.
+"""Runs handlers until they are stopped, a program of its own until a signal; then drains them.
 
 | event                              | then                                                                 |
 |------------------------------------|----------------------------------------------------------------------|
@@ -32,8 +32,10 @@ SIGNALS_DEFAULT: Final = (signal.SIGTERM, signal.SIGINT)
 class Running:
     """Running handlers; created by `Client.run`: to be awaited, or used as an async context manager.
 
-    async with client.run(handlers) as running:
-        await running.wait()       # until SIGTERM, Ctrl-C or `stop`, and all calls have ended
+    await client.run(handlers)     # until SIGTERM or Ctrl-C, and all calls have ended
+
+    async with client.run(handlers) as running:    # signals are its program's
+        await running.wait()       # until `stop`, and all calls have ended
     """
 
     def __init__(
@@ -42,7 +44,7 @@ class Running:
         handlers: Handlers,
         *,
         drain_seconds: float = DRAIN_SECONDS_DEFAULT,
-        signals: Sequence[signal.Signals] = SIGNALS_DEFAULT,
+        signals: Sequence[signal.Signals] | None = None,
         shown: Shown = lambda message: message,
     ) -> None:
         check_type("handlers", handlers, Handlers)
@@ -96,6 +98,8 @@ class Running:
         return self._run_to_end().__await__()
 
     async def _run_to_end(self) -> None:
+        if self._signals is None:
+            self._signals = SIGNALS_DEFAULT
         async with self:
             await self.wait()
 
@@ -103,7 +107,7 @@ class Running:
         """Opens all subscriptions. Raises TroveError as `Subscription.__aenter__`."""
         loop = self._loop = asyncio.get_running_loop()
         async with AsyncExitStack() as opened:
-            opened.enter_context(signals_call(self._signals, self.stop))
+            opened.enter_context(signals_call(self._signals or (), self.stop))
             for handler in self._handlers.all:
                 worker = Worker(handler, self._handlers, self._subscribe, self._shown)
                 opened.callback(worker.close)
@@ -167,18 +171,31 @@ async def _all_ended(tasks: Sequence[asyncio.Task[None]]) -> bool:
 
 @contextmanager
 def signals_call(signals: Sequence[signal.Signals], function: Callable[[], object]) -> Iterator[None]:
-    """Calls the function at each of the signals, within the block. Only the main thread gets signals: in
-    other threads this does nothing."""
+    """Calls the function at each of the signals, within the block, and then the handler that the program had
+    before: a web server ends, too. Only the main thread gets signals: in other threads this does nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
+    def on_signal(number: int, frame: FrameType | None) -> None:
         function()
+        earlier = before[signal.Signals(number)]
+        if callable(earlier) and not _is_pythons(earlier):
+            earlier(number, frame)
 
-    before = {number: signal.signal(number, on_signal) for number in signals}
+    before = {number: signal.getsignal(number) for number in signals}
+    for number in before:
+        signal.signal(number, on_signal)
     try:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            if signal.getsignal(number) is on_signal:  # else a later one, which stays
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def _is_pythons(handler: Callable[[int, FrameType | None], Any]) -> bool:
+    """Whether it is Python's own answer to Ctrl-C, which interrupts the program, or asyncio.run's, which
+    cancels its task."""
+    runner = getattr(getattr(handler, "func", None), "__self__", None)
+    return handler is signal.default_int_handler or isinstance(runner, asyncio.Runner)

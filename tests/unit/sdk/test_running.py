@@ -34,6 +34,7 @@ from trovemq import (
     sync,
 )
 from trovemq.handlers import Policy
+from trovemq.running import SIGNALS_DEFAULT
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 
 pytestmark = pytest.mark.asyncio
@@ -403,6 +404,43 @@ async def test_a_signal_lets_calls_end_and_returns_the_rest(
     assert (fake.gone, fake.visible()) == ([b"a"], [b"b"])
     assert fake.held[0].attempt == 0, "a message that no handler got has no attempt counted"
     assert signal.getsignal(number) == before
+
+
+async def test_a_block_of_handlers_took_its_programs_signals(client: Client) -> None:
+    before = [signal.getsignal(number) for number in SIGNALS_DEFAULT]
+    async with client.run(Slow().handlers):
+        assert [signal.getsignal(number) for number in SIGNALS_DEFAULT] == before
+
+
+async def test_a_handler_of_the_program_is_called_too(client: Client, fake: FakeMessaging) -> None:
+    seen: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _frame: seen.append(number))
+    try:
+        slow = Slow()
+        await fake.offer(b"a")
+        running = asyncio.ensure_future(_run(client, slow.handlers))
+        await slow.begun.wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+        slow.may_end.set()
+        await running
+        assert seen == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+async def test_a_handler_that_came_later_stays(client: Client) -> None:
+    before = signal.getsignal(signal.SIGUSR1)
+
+    def later(_number: int, _frame: object) -> None:
+        """Another part's."""
+
+    try:
+        async with client.run(Slow().handlers, signals=[signal.SIGUSR1]):
+            assert signal.getsignal(signal.SIGUSR1) is not before
+            signal.signal(signal.SIGUSR1, later)
+        assert signal.getsignal(signal.SIGUSR1) is later
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 async def _run(client: Client, handlers: Handlers) -> None:

@@ -100,11 +100,12 @@ class Client(Waiting[aio.Client]):
         handlers: Handlers,
         *,
         drain_seconds: float = 30.0,
-        signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT),
+        signals: Sequence[signal.Signals] | None = None,
     ) -> Running:
         """Runs handlers, each call in a thread: `with client.run(handlers) as running: running.wait()`.
 
-        Arguments and errors as `trovemq.Client.run`; signals arrive in the main thread. The functions get
+        Arguments and errors as `trovemq.Client.run`; without `signals`, SIGTERM and SIGINT end `wait` in the
+        main thread, and nothing is done about signals while the program does not wait. The functions get
         messages of `trovemq.sync`. A thread cannot be cancelled: after `drain_seconds` its message is
         returned although it still runs.
         """

@@ -11,7 +11,7 @@ from typing import Self
 from trovemq import running as aio
 from trovemq.client import Client
 from trovemq.handlers import Handlers
-from trovemq.sync._calls import Waiting, waits
+from trovemq.sync._calls import Waiting
 from trovemq.sync._loop_thread import LoopThread
 from trovemq.sync.received import ReceivedMessage
 
@@ -19,15 +19,13 @@ from trovemq.sync.received import ReceivedMessage
 class Running(Waiting[aio.Running]):
     """Running handlers; created by `Client.run`, used as a context manager."""
 
-    wait = waits(aio.Running.wait)
-
     def __init__(
         self,
         client: Client,
         thread: LoopThread,
         handlers: Handlers,
         drain_seconds: float,
-        signals: Sequence[signal.Signals],
+        signals: Sequence[signal.Signals] | None,
     ) -> None:
         inner = aio.Running(
             client.subscribe,
@@ -40,13 +38,20 @@ class Running(Waiting[aio.Running]):
         self._signals = signals
         self._signalled = ExitStack()
 
+    def wait(self) -> None:
+        """Returns when it was stopped, without `signals` also by SIGTERM or Ctrl-C, and all calls have ended.
+        Raises TroveError as `trovemq.Running.wait`."""
+        signals = aio.SIGNALS_DEFAULT if self._signals is None else ()
+        with aio.signals_call(signals, self.stop):
+            self._thread.run(self._inner.wait())
+
     def stop(self) -> None:
         """Begins to drain; may be called from any thread, also by a handler."""
         self._inner.stop()
 
     def __enter__(self) -> Self:
         with ExitStack() as signalled:
-            signalled.enter_context(aio.signals_call(self._signals, self.stop))
+            signalled.enter_context(aio.signals_call(self._signals or (), self.stop))
             self._thread.run(self._inner.__aenter__())
             self._signalled = signalled.pop_all()
         return self
