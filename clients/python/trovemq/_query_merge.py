@@ -100,6 +100,11 @@ class _BrokerSource(Generic[PageT]):
     waiting: deque[Message] = field(default_factory=deque)
     _after: Place | None = None  # the place once the current page is used up
 
+    @property
+    def is_out_of_reach(self) -> bool:
+        """Whether it has more messages, and no route leads there."""
+        return self.connection is None and not self.place.done
+
     async def fill(self) -> None:
         """Fetches pages until there is a message, or no more exist. Raises TroveError."""
         while not self.waiting and not self.unreachable:
@@ -173,16 +178,22 @@ async def merged_answer(
     """Up to `count_max` messages of all brokers, from a cursor on. Raises TroveError."""
     digest = query_digest(*query.identity, query.broker)
     places = decode_cursor(cursor, digest) if cursor else {}
+    connections = _connections_to_ask(pool, query.topic, query.broker, places)
     sources = [
         _BrokerSource(name, connection, query, places.get(name, Place(page_size=count_max)))
-        for name, connection in _connections_to_ask(pool, query.topic, query.broker, places).items()
+        for name, connection in connections.items()
     ]
+    gone = await _gone(pool, query.topic, {source.name for source in sources if source.is_out_of_reach})
+    for source in sources:
+        if source.name in gone:
+            source.place, source.unreachable = Place(done=True, lacking=True), True
     messages = await _merged(sources, count_max, query.newest_first)
     missing = [source.missing for source in sources]
     if all(missing) and missing[0] is not None:
         raise await pool.explained(missing[0])
     done = all(source.place.done for source in sources)
     notes = [f"{source.name}: {note}" for source in sources for page in source.answers for note in page.notes]
+    notes += [f"{name}: is not part of the cluster any more" for name in sorted(gone)]
     return MergedAnswer(
         tuple(messages),
         done and not any(source.place.lacking for source in sources),
@@ -222,6 +233,15 @@ def _connections_to_ask(
     return {
         name: pool.connection(live[name]) if name in live else None for name in sorted({*live, *begun, *lost})
     }
+
+
+async def _gone(pool: ConnectionPool, topic: str, names: set[str]) -> set[str]:
+    """Those that neither this client nor a nameserver knows as lost: only the cursor names them, and they are
+    not waited for."""
+    unknown = names.difference(pool.routes.lost_brokers_of(topic))
+    if unknown:
+        unknown.difference_update(broker.name for broker in await pool.lost_brokers_of(topic))
+    return unknown
 
 
 async def all_messages(

@@ -13,7 +13,7 @@ from trovemq import Client, Message, TroveError
 from trovemq_proto import errors
 from trovemq_proto.positions import LOG_ORIGIN
 from trovemq_proto.records import encode_offset_msg_id, encode_record, pack_host
-from trovemq_proto.v1 import query_pb2
+from trovemq_proto.v1 import query_pb2, route_pb2
 
 pytestmark = pytest.mark.asyncio
 
@@ -121,6 +121,30 @@ async def test_an_unreachable_broker_is_named_and_can_be_asked_later(
     while not (rest := await client.query("orders", "k", cursor=answer.cursor)).complete:
         await asyncio.sleep(0.001)
     assert times_of(rest.messages) == [4, 2]
+
+
+@pytest.mark.parametrize("known_as_lost", [False, True])
+async def test_a_cursor_that_names_a_broker_which_is_gone_never_ended(
+    nameserver: FakeServer, broker: FakeServer, other: FakeServer, connect: Connect, *, known_as_lost: bool
+) -> None:
+    FakeIndex(broker, list(range(0, 20, 2)))
+    FakeIndex(other, list(range(1, 21, 2)))
+    first = await (await connect(nameserver)).query("orders", "k", max=4)
+    nameserver.set_routes(broker.route({"orders": 4}))
+    if known_as_lost:
+        nameserver.lost["orders"] = route_pb2.LostBroker(name="b2", address="127.0.0.1:1")
+    client = await connect(nameserver)  # it has never seen b2
+    cursor, found = first.cursor, times_of(first.messages)
+    unreachable: set[str] = set()
+    for _ in range(10):
+        answer = await client.query("orders", "k", max=4, cursor=cursor)
+        found += times_of(answer.messages)
+        unreachable.update(answer.unreachable)
+        assert not answer.complete
+        if (cursor := answer.cursor) is None:
+            break
+    assert (cursor is not None) == known_as_lost  # a lost one may return
+    assert (found, unreachable) == ([19, 18, 17, 16, *range(14, -1, -2)], {"b2"})
 
 
 async def test_a_key_query_failed_as_a_whole_when_one_broker_was_closing(
