@@ -100,6 +100,9 @@ def _checked(parts: Iterable[str]) -> tuple[str, ...]:
         is_port = port.isascii() and port.isdigit() and int(port) < 65536
         if not (host and separator and is_port) or "/" in host or "@" in host:
             raise TroveError(errors.REQUEST_ILLEGAL, f"{address!r} is not HOST:PORT", server=address)
+        if ":" in host and not (host.startswith("[") and host.endswith("]")):
+            text = f"{address!r} is ambiguous: write an IPv6 address in brackets, [::1]:8081"
+            raise TroveError(errors.REQUEST_ILLEGAL, text, server=address)
     if not addresses:
         raise TroveError(errors.REQUEST_ILLEGAL, "no server is given")
     return addresses

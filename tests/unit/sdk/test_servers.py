@@ -77,6 +77,9 @@ def test_keys_of_a_url_count_where_nothing_else_names_any() -> None:
         ("trovemq://?call_timeout_ms=1", "no server"),
         ("host", "is not HOST:PORT"),
         ("host:65536", "is not HOST:PORT"),
+        ("::1", "in brackets"),  # port 443 was dialled
+        ("fe80::1%eth0:8081", "in brackets"),
+        ("trovemq://::1", "in brackets"),
         ("host:\u0661", "is not HOST:PORT"),
         ("http://host:1", "is not HOST:PORT"),
         ("trovemq://a/path", "is not HOST:PORT"),
