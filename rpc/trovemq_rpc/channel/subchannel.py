@@ -24,6 +24,7 @@ from trovemq_rpc.budget import BytesBudget
 from trovemq_rpc.channel.connectivity import ChannelConnectivity as State
 from trovemq_rpc.channel.endpoint import ChannelEndpoint
 from trovemq_rpc.channel.target import Address
+from trovemq_rpc.channel.zoned import connected_socket
 from trovemq_rpc.credentials import ChannelCredentials
 from trovemq_rpc.http2.constants import STREAM_ID_LIMIT
 from trovemq_rpc.loop_parts import LoopParts
@@ -201,6 +202,9 @@ class Subchannel:
         try:
             if address.unix:
                 _, endpoint = await loop.create_unix_connection(factory, address.unix)
+            elif "%" in address.host:
+                sock = await connected_socket(address.host, address.port)
+                _, endpoint = await loop.create_connection(factory, sock=sock)
             else:
                 _, endpoint = await loop.create_connection(factory, address.host, address.port)
         except OSError as error:

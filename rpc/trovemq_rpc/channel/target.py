@@ -6,16 +6,20 @@
 | ipv4:a:port,b:port and ipv6:[a]:port,[b]:port | these addresses             |
 | unix:path, unix:///path, unix-abstract:name   | a socket in the file system |
 
-The port is 443 where none is named, as in grpc.
+The port is 443 where none is named, as in grpc. An IPv6 address may name its zone: `[fe80::1%eth0]:8081`,
+or as in a URI `[fe80::1%25eth0]:8081`. The zone has a meaning on this machine alone: it is in no header, and
+is not compared with a certificate.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from trovemq_rpc.listening import split_host_port
+
+PORT_DEFAULT: Final = 443
 
 
 class Address(NamedTuple):
@@ -44,27 +48,29 @@ class Target:
             path = text.removeprefix("unix:")
             self.addresses = [Address("", 0, path.removeprefix("//") if path.startswith("///") else path)]
         elif text.startswith(("ipv4:", "ipv6:")):
-            self.addresses = [Address(*split_host_port(part, 443)) for part in text[5:].split(",")]
+            self.addresses = [_parse(part) for part in text[5:].split(",")]
         else:
             name = text.removeprefix("dns:").removeprefix("///")
-            self.name = Address(*split_host_port(name, 443))
+            self.name = _parse(name)
 
     @property
     def authority(self) -> str:
         """The value of :authority, unless an option gives it."""
-        if self.name is not None:
-            return str(self.name)
-        return "localhost" if self.addresses[0].unix else str(self.addresses[0])
+        first = self.name or self.addresses[0]
+        return "localhost" if first.unix else str(first._replace(host=self.host))
 
     @property
     def host(self) -> str:
         """The name that a certificate must have."""
-        return self.name.host if self.name is not None else self.addresses[0].host or "localhost"
+        first = self.name or self.addresses[0]
+        return _without_zone(first.host) or "localhost"
 
     async def resolve(self) -> list[Address]:
         """All addresses, IPv6 and IPv4 in turns: where one family does not work, that costs one attempt."""
         if self.name is None:
             return self.addresses
+        if ":" in self.name.host:
+            return [self.name]  # an address, perhaps with a zone, which uvloop's look-up loses
         loop = asyncio.get_running_loop()
         infos = await loop.getaddrinfo(self.name.host, self.name.port, type=socket.SOCK_STREAM)
         six = [_address(info[4]) for info in infos if info[0] == socket.AF_INET6]
@@ -74,6 +80,15 @@ class Target:
         for at in range(max(len(first), len(second))):
             mixed += first[at : at + 1] + second[at : at + 1]
         return list(dict.fromkeys(mixed))
+
+
+def _parse(text: str) -> Address:
+    host, port = split_host_port(text, PORT_DEFAULT)
+    return Address(host.replace("%25", "%") if ":" in host else host, port)
+
+
+def _without_zone(host: str) -> str:
+    return host.partition("%")[0] if ":" in host else host
 
 
 def _address(where: Any) -> Address:
