@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from trovemq._calling import Calling
 from trovemq.handlers import Call, Handler, Handlers, Middleware, Retry
 from trovemq.received import ReceivedMessage, milliseconds
 from trovemq.received_batch import ReceivedBatch
@@ -44,9 +42,7 @@ class Worker:
         self._ending = asyncio.Event()
         self._turn = asyncio.Lock()  # for taking: one batch at a time is filled, and one rate applies
         self._free_at = 0.0  # in the loop's time
-        self._threads: ThreadPoolExecutor | None = None
-        if not inspect.iscoroutinefunction(handler.function):
-            self._threads = ThreadPoolExecutor(handler.concurrency, thread_name_prefix=handler.name)
+        self._function = Calling(handler.function, handler.concurrency, handler.name)
         self.subscription = subscribe(
             handler.topic, handler.group, handler=self._consume_directly, **handler.subscribe
         )
@@ -58,8 +54,7 @@ class Worker:
 
     def close(self) -> None:
         """Closes the subscription; call it after the work."""
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+        self._function.close()
 
     async def work(self) -> None:
         """Takes messages and calls the function until the end. Raises the TroveError that ends the
@@ -134,22 +129,12 @@ class Worker:
             arguments = [items[0] for items in arguments]
         call = Call(handler.name, handler.topic, handler.group, tuple(messages))
         tracing = self.subscription.tracing
-        proceed: Callable[[], Awaitable[None]] = partial(self._call_function, arguments)
+        proceed: Callable[[], Awaitable[None]] = partial(self._function, *arguments)
         for middleware in reversed(self._handlers.middleware):
             proceed = partial(_through, middleware, call, proceed)
         if tracing is not None:
             proceed = partial(_through, tracing.handler, call, proceed)
         await proceed()
-
-    async def _call_function(self, arguments: Sequence[Any]) -> None:
-        function = self.handler.function
-        if self._threads is None:
-            result = function(*arguments)
-        else:
-            run = partial(contextvars.copy_context().run, function, *arguments)
-            result = await asyncio.get_running_loop().run_in_executor(self._threads, run)
-        if inspect.isawaitable(result):
-            await result
 
     # --- failures -------------------------------------------------------------------------------------
 

@@ -410,7 +410,7 @@ class Client(Closing):
         Args:
             topic: The topic; this and all arguments that are not described here are those of `subscribe`.
             group: The consumer group.
-            handler: An async function of one message.
+            handler: A function of one message. One that is not async runs in a thread, so it may block.
             concurrency: The most handlers that run at a time, 1 to 10,000.
 
         Raises:

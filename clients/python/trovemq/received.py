@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -353,4 +353,5 @@ def _done() -> asyncio.Future[None]:
 
 NO_SETTLEMENT: Settlement = _NoSettlement()
 
-Handler = Callable[[ReceivedMessage], Awaitable[object]]
+Handler = Callable[[ReceivedMessage], object]
+"""An async function, or one that is called in a thread."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -18,10 +19,12 @@ from trovemq._arguments import (
     check_text,
     check_texts,
 )
+from trovemq._calling import Calling
 from trovemq._connections import ConnectionPool
 from trovemq._filters import check_tag_filter
 from trovemq._first_contact import FirstContact
 from trovemq._groups import Groups
+from trovemq._loop_turns import LoopTurns, loop_turns
 from trovemq._rocketmq.broadcast import BroadcastConsumer
 from trovemq._rocketmq.grouped import GroupConsumer, GroupSubscription, MessageFilter
 from trovemq._rocketmq.inbox import Inbox
@@ -35,6 +38,7 @@ _log = logging.getLogger(__name__)
 
 FILTER_SIZE_MAX: Final = 8_192  # characters
 CONCURRENCY_MAX: Final = 10_000
+ANSWER_SECONDS_MAX: Final = 10.0
 EVERYTHING: Final = "*"
 TOPIC_LOOK_S: Final = 1.0
 """How often a subscription that waits for its topic asks for one that no route has."""
@@ -153,6 +157,7 @@ class Subscription:
                 self._contact = FirstContact(pool, reset, group, topic, options.start)
             self._consumer = _group_consumer(pool, subscription, self._inbox, self._contact)
         self.tracing = pool.options.tracing
+        self._turns: LoopTurns | None = None
         self._opened = False
         self._closing: asyncio.Task[None] | None = None
 
@@ -179,6 +184,9 @@ class Subscription:
         self._pool.check_loop()
         self._opened = True
         self._open_ones.add(self)
+        self._turns = turns = loop_turns()
+        turns.watch()
+        self._inbox.before_take, self._inbox.on_put = self._give_turn, turns.note
         try:
             await self._open()
         except TroveError as error:
@@ -246,6 +254,23 @@ class Subscription:
             await self._consumer.close()
         finally:
             self._open_ones.discard(self)
+            if self._turns is not None:
+                self._turns.unwatch()
+
+    async def _give_turn(self) -> None:
+        """Gives the event loop a turn if one is due. If it stood still lately, brokers may have taken this
+        client for dead, and may do so again: the program gets no message before they have answered for those
+        that it had, `ANSWER_SECONDS_MAX` at most."""
+        turns, until = self._turns, 0.0
+        assert turns is not None, "it is open"
+        while True:
+            await turns.give()
+            if not turns.stood_still_lately or self._consumer.is_answered:
+                return
+            until = until or _now() + ANSWER_SECONDS_MAX
+            if _now() >= until:
+                return
+            await self._consumer.answered(until=until)
 
     def end(self) -> None:
         """Ends the iteration. Received messages can be settled until `close`, which returns the others."""
@@ -256,10 +281,12 @@ class Subscription:
         return self
 
     async def __anext__(self) -> ReceivedMessage:
-        for ready in (inbox := self._inbox).messages:
-            if inbox.askers:
-                inbox.note_space()
-            return ready
+        turns = self._turns
+        if turns is not None and turns.clock() < turns.due_at:
+            for ready in (inbox := self._inbox).messages:
+                if inbox.askers:
+                    inbox.note_space()
+                return ready
         began_ns = time.time_ns()
         message = await self.next()
         if message is None:
@@ -301,7 +328,7 @@ class Subscription:
         first = await self.next()
         if first is None:
             return ReceivedBatch()
-        batch, end = ReceivedBatch((first,)), asyncio.get_running_loop().time() + wait
+        batch, end = ReceivedBatch((first,)), _now() + wait
         try:
             batch += self._inbox.take_all(count_max - 1)
             while len(batch) < count_max and (message := await self._inbox.get_until(end)) is not None:
@@ -318,15 +345,16 @@ class Subscription:
     async def consume(self, handler: Handler, concurrency: int) -> None:
         """Runs a handler for each message until the subscription is closed; see `Client.consume`."""
         check_concurrency(concurrency)
-        workers = [asyncio.get_running_loop().create_task(self._work(handler)) for _ in range(concurrency)]
-        try:
-            await asyncio.gather(*workers)
-        finally:
-            for worker in workers:
-                worker.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
+        with closing(Calling(handler, concurrency, f"trovemq {self.topic}")) as call:
+            workers = [asyncio.get_running_loop().create_task(self._work(call)) for _ in range(concurrency)]
+            try:
+                await asyncio.gather(*workers)
+            finally:
+                for worker in workers:
+                    worker.cancel()
+                await asyncio.gather(*workers, return_exceptions=True)
 
-    async def _work(self, handler: Handler) -> None:
+    async def _work(self, handler: Calling) -> None:
         while (message := await self.next()) is not None:
             try:
                 async with message.process():
@@ -356,6 +384,10 @@ def check_concurrency(concurrency: int) -> None:
     if not 1 <= concurrency <= CONCURRENCY_MAX:
         text = f"concurrency={concurrency} is not in 1..{CONCURRENCY_MAX}"
         raise TroveError(errors.REQUEST_ILLEGAL, text)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def log_failure(message: ReceivedFields) -> None:

@@ -93,6 +93,11 @@ class BroadcastConsumer:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._inbox.drain()
 
+    is_answered: Final = True  # nothing is settled
+
+    async def answered(self, *, until: float) -> None:
+        """Nothing to wait for."""
+
     async def _follow(self) -> None:
         while True:
             await self._changed.wait()

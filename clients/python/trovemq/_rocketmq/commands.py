@@ -7,9 +7,11 @@ import io
 import sys
 import threading
 import traceback
+from contextlib import closing
 from types import FrameType
 from typing import Any, Final
 
+from trovemq._calling import Calling
 from trovemq._rocketmq import statuses
 from trovemq._rocketmq.messages import received_message
 from trovemq.received import Handler
@@ -41,7 +43,8 @@ async def _consume_directly(message: v2.Message, broker: str, handler: Handler |
     except TroveError as error:
         return statuses.status(v2.Code.MESSAGE_CORRUPTED, error.message)
     try:
-        await handler(received)
+        with closing(Calling(handler, 1, "trovemq direct")) as call:
+            await call(received)
     except Exception as failure:  # the operator gets whatever the program raises
         return statuses.status(v2.Code.FAILED_TO_CONSUME_MESSAGE, f"{type(failure).__name__}: {failure}")
     return statuses.status(v2.Code.OK, "OK")

@@ -103,10 +103,10 @@ class FaultyConsumer(GroupConsumer):
         for message in messages:
             self.consumed(message)
 
-    def answered(self, message: ReceivedMessage, *, done: bool, failure: BaseException | None) -> None:
+    def on_result(self, message: ReceivedMessage, *, done: bool, failure: BaseException | None) -> None:
         """In an orderly group, late messages are returned, too, if they come after one that is delivered
         again."""
-        super().answered(message, done=done, failure=failure)
+        super().on_result(message, done=done, failure=failure)
         if self.orderly and (failure is not None or not done):
             lane = self._lane(message)
             self._broken[lane] = message.poll

@@ -2,16 +2,18 @@
 
 | event                                 | reaction                                                           |
 |---------------------------------------|--------------------------------------------------------------------|
-| a batch arrives                       | its messages go to the inbox; the next frame confirms the batch    |
+| a batch arrives                       | the next frame confirms it; then its messages go to the inbox: a   |
+|                                       | handler that blocks holds up the confirmation of no batch          |
 | the program takes messages            | new credit is sent, when there is enough for a frame               |
 | messages are acknowledged or returned | those of one turn of the loop are sent together, by receipt        |
 | the stream breaks                     | it is opened again; settlements without a result are sent again,   |
-|                                       | and so are the last acknowledgements, which a killed broker lost   |
+|                                       | and so are the last acknowledgements, which a killed broker lost;  |
+|                                       | then credit. Messages that the program did not get are returned:   |
+|                                       | the broker may have ended their leases                             |
 | a settlement is too late              | its messages are delivered again                                   |
 
 Invariants
 - A settlement ends once: with the broker's result, or with an error.
-- Unused credit and the messages in the inbox are together never more than the inbox may hold.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from itertools import count
 from typing import Final, Protocol
 
 from trovemq._connections import ConnectionPool
+from trovemq._rocketmq.credit import Credit
 from trovemq._rocketmq.identity import metadata_of
 from trovemq._rocketmq.inbox import Inbox
 from trovemq._rocketmq.settling_together import RELEASE, Change, Settling
@@ -52,7 +55,6 @@ UNDER_WAY_MAX: Final = 4_096  # `at_capacity` while more settlements than that h
 ANSWERED_KEPT_S: Final = 2.0
 """Acknowledgements are kept until the result of one that came so much later: a broker writes them to disk at
 least ten times a second."""
-CREDIT_SHARE: Final = 4  # credit is sent when it is this part of the whole
 
 
 class Owner(Settlement, Protocol):
@@ -64,10 +66,13 @@ class Owner(Settlement, Protocol):
     def put_batch(self, batch: StreamedBatch) -> None:
         """A batch came, all of whose messages are readable."""
 
+    def release_waiting(self, broker: str) -> None:
+        """Returns the messages of a broker that the program did not get."""
+
     def unreadable(self, message: StreamedMessage, error: TroveError) -> None:
         """Returns a message that the program must not see."""
 
-    def answered(self, message: ReceivedMessage, *, done: bool, failure: TroveError | None) -> None:
+    def on_result(self, message: ReceivedMessage, *, done: bool, failure: TroveError | None) -> None:
         """Is called when the broker knows of the acknowledgement (`done`) or the return, or with the reason
         why it does not."""
 
@@ -138,8 +143,9 @@ class GroupStream:
         self.unacknowledged = 0  # settlements without a result: acknowledgements,
         self._returned = 0  # and the others
         self.acknowledged_max = UNDER_WAY_MAX  # less those that were returned
-        self._credit_messages = self._credit_bytes = 0  # credit that was sent and is not used
+        self._credit = Credit(inbox)
         self._received_batch = self._confirmed_batch = 0
+        self._arrived: list[StreamedBatch] = []  # batches that are not confirmed
 
     # --- life -----------------------------------------------------------------------------------------
     async def run(self) -> None:
@@ -176,10 +182,19 @@ class GroupStream:
         """Waits until the broker knows all acknowledgements, `until` (the loop's time) at most."""
         await self._wait_while(lambda: self.unacknowledged > 0, until)
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether each settlement has a result."""
+        return self._unsettled == 0
+
+    async def answered(self, *, until: float) -> None:
+        """Waits for that, `until` at most."""
+        await self._wait_while(lambda: self._unsettled > 0, until)
+
     async def close(self, *, until: float) -> None:
         """Waits for all results, `until` at most; settlements without a result then fail with
         CLIENT_CLOSED."""
-        await self._wait_while(lambda: self._unsettled > 0, until)
+        await self.answered(until=until)
         self._closed = True
         if self._task is not None:
             self._task.cancel()
@@ -230,7 +245,7 @@ class GroupStream:
         receipt = message.receipt
         assert receipt is not None, "messages with a handle of their own are settled by it"
         if self._closed:
-            self._owner.answered(message, done=False, failure=_closed())
+            self._owner.on_result(message, done=False, failure=_closed())
             return False
         self._gathering_of(receipt, change).messages.append(message)
         self._count(change, 1)
@@ -258,7 +273,7 @@ class GroupStream:
         """Acknowledges the messages, which have this receipt, as `settle` does."""
         if self._closed:
             for message in messages:
-                self._owner.answered(message, done=False, failure=_closed())
+                self._owner.on_result(message, done=False, failure=_closed())
             return
         self._gathering_of(receipt, None).messages.extend(messages)
         self.unacknowledged += len(messages)
@@ -300,12 +315,13 @@ class GroupStream:
                 _log.debug("consuming %s from %s: %s", self._settings.topic, self._broker, error)
             failures = 1 if self._batch_count != batches else failures + 1
             self._send_again()
+            self._release_waiting()
             await asyncio.sleep(self._options.backoff.seconds(failures))
 
     async def _serve(self) -> None:
         settings = self._settings
         stream = open_consume(self._connect(), metadata_of(settings.client_id))
-        self._credit_messages = self._credit_bytes = 0
+        self._credit.restart()
         self._received_batch = self._confirmed_batch = self._frames_unanswered = 0
         self._stop_said = self._stopped = False
         self._is_open = True
@@ -339,13 +355,17 @@ class GroupStream:
                 await self._wake.wait()
                 self._wake.clear()
                 while (frame := self._next_frame()) is not None:
+                    confirmed = len(self._arrived)
                     await stream.send(frame)
+                    if confirmed:  # a turn later, when the frame is written
+                        asyncio.get_running_loop().call_soon(self._hand_over, confirmed)
         except TroveError as error:
             _log.debug("writing to %s: %s", self._broker, error)
 
     def _next_frame(self) -> bytes | None:
-        credit = self._next_credit()
         settlements = self._next_settlements()
+        # No message is delivered before the broker knows that it was settled before a break.
+        credit = self._credit.next() if self._receiving and not self._again else (0, 0)
         stop = self._held and not self._stop_said
         confirms = self._received_batch != self._confirmed_batch
         if not (settlements or stop or confirms) and credit == (0, 0):
@@ -362,21 +382,6 @@ class GroupStream:
             ],
             stop=stop,
         )
-
-    def _next_credit(self) -> tuple[int, int]:
-        """The free space of the inbox that is not sent as credit yet, if there is enough for a frame."""
-        inbox = self._inbox
-        if not self._receiving:
-            return 0, 0
-        messages = inbox.count_max - inbox.count - self._credit_messages
-        byte_count = inbox.bytes_max - inbox.size - self._credit_bytes
-        if messages < max(1, inbox.count_max // CREDIT_SHARE):
-            messages = 0
-        if byte_count < max(1, inbox.bytes_max // CREDIT_SHARE):
-            byte_count = 0
-        self._credit_messages += messages
-        self._credit_bytes += byte_count
-        return messages, byte_count
 
     def _next_settlements(self) -> list[tuple[int, Settling]]:
         if self._frames_unanswered >= FRAMES_UNANSWERED_MAX or not (self._again or self._gathering):
@@ -423,12 +428,9 @@ class GroupStream:
         self._received_batch = answer.batch
         self._batch_count += 1
         self._wake.set()
-        tracing = self._options.tracing
         lease_ms, lease_end = self._settings.invisible_ms, None
         if lease_ms is not None:
             lease_end = self._now() + lease_ms / 1000
-        self._credit_messages -= sum(run.count for run in answer.runs)
-        self._credit_bytes -= len(answer.records)
         batch = StreamedBatch(
             answer.runs,
             answer.records,
@@ -438,6 +440,18 @@ class GroupStream:
             lease_end=lease_end,
             settlement=self._owner,
         )
+        self._arrived.append(batch)
+
+    def _hand_over(self, count: int) -> None:
+        """The first batches of those that arrived are confirmed: the program may have them. None are left
+        if the stream broke meanwhile."""
+        batches, self._arrived = self._arrived[:count], self._arrived[count:]
+        for batch in batches:
+            self._credit.used(len(batch), batch.nbytes)
+            self._put(batch)
+
+    def _put(self, batch: StreamedBatch) -> None:
+        tracing = self._options.tracing
         if tracing is None and not batch.unreadable:
             self._owner.put_batch(batch)
             return
@@ -448,6 +462,15 @@ class GroupStream:
             for message in messages:
                 tracing.take(message, message.trace_context)
         self._owner.put_all(messages)
+
+    def _release_waiting(self) -> None:
+        """After a break."""
+        arrived, self._arrived = self._arrived, []
+        for batch in arrived:
+            for message in batch:
+                message.settled = True
+                self.release(message)
+        self._owner.release_waiting(self._broker)
 
     def _on_result(self, result: Result) -> None:
         settling = self._sent.pop(result.settlement_id, None)
@@ -513,7 +536,7 @@ class GroupStream:
                 else:
                     future.set_exception(failure)
             if future is not None or not released:
-                self._owner.answered(message, done=done, failure=failure)
+                self._owner.on_result(message, done=done, failure=failure)
 
     def _keep_answered(self, settling: Settling) -> None:
         now = self._now()

@@ -12,7 +12,10 @@ the stream does not have:
 | dead letter                                        | ForwardMessageToDeadLetterQueue                   |
 | returned, orderly group, attempts used up          | ForwardMessageToDeadLetterQueue                   |
 | after one of its message group that is redelivered | ChangeInvisibleDuration(0), no attempt is counted |
-| in the inbox when the subscription closes          | the same                                          |
+| in the inbox when the subscription closes, or the  | the same                                          |
+| stream breaks                                      |                                                   |
+| delivered again after it was processed here, and   | acknowledged at once; the program does not see it |
+| its acknowledgement came too late                  |                                                   |
 | its body does not match its digest                 | as returned; the program never sees it            |
 """
 
@@ -36,6 +39,7 @@ from trovemq._rocketmq.inbox import Inbox
 from trovemq._rocketmq.messages import duration, milliseconds, received_message
 from trovemq._rocketmq.messaging import Receive
 from trovemq._rocketmq.outages import EVERYWHERE, NOT_FOUND, Outages
+from trovemq._rocketmq.processed import ProcessedMessages
 from trovemq._rocketmq.session import Role, Session
 from trovemq._rocketmq.sessions import Sessions
 from trovemq._rocketmq.settling import Settler
@@ -143,6 +147,7 @@ class GroupConsumer:
         self._homes: dict[str, _Home] = {}  # by broker, for every broker that a message may have come from
         self._sessions = Sessions(pool, subscription.topic, subscription.role(self._receive, self._missing))
         self._poll_numbers = count(1)
+        self._processed = ProcessedMessages()
         self._opened = self._closing = False
         self._warned = False
         self.refused = 0
@@ -175,6 +180,21 @@ class GroupConsumer:
     def _missing(self, broker: str, error: TroveError) -> None:
         if self._opened:  # before that, it is an error for the caller
             self._outages.begin(broker, error)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether each settlement has a result."""
+        return all(home.settler.is_answered for home in self._homes.values()) and all(
+            stream.is_answered for stream in self._streams()
+        )
+
+    async def answered(self, *, until: float) -> None:
+        """Waits for that, but not beyond `until` (the loop's time)."""
+        homes, streams = list(self._homes.values()), self._streams()
+        await asyncio.gather(
+            *(home.settler.answered(until=until) for home in homes),
+            *(stream.answered(until=until) for stream in streams),
+        )
 
     def _streams(self) -> list[GroupStream]:
         return [home.stream for home in self._homes.values() if home.stream is not None]
@@ -355,17 +375,28 @@ class GroupConsumer:
 
     def put(self, message: ReceivedMessage) -> None:
         """Puts the message into the inbox."""
-        if self._closing or not self._inbox.put(message):
+        if self._processed.has(message):
+            message.settled = True
+            self.consumed(message)
+        elif self._closing or not self._inbox.put(message):
             self.release(message)
 
     def put_all(self, messages: Sequence[ReceivedMessage]) -> None:
         """Puts a batch into the inbox."""
-        for message in messages if self._closing else self._inbox.put_all(messages):
-            self.release(message)
+        for message in messages:
+            self.put(message)
 
     def put_batch(self, batch: StreamedBatch) -> None:
         """Puts a batch of a stream into the inbox."""
+        if self._processed:
+            self.put_all(list(batch))
+            return
         for message in batch if self._closing else self._inbox.put_batch(batch):
+            self.release(message)
+
+    def release_waiting(self, broker: str) -> None:
+        """Returns the messages of a broker that the program did not get."""
+        for message in self._inbox.drain(broker):
             self.release(message)
 
     def unreadable(self, message: StreamedMessage, error: TroveError) -> None:
@@ -484,11 +515,13 @@ class GroupConsumer:
 
     def _after_call(self, message: ReceivedMessage, done: bool, answer: asyncio.Future[None]) -> None:
         failure = None if answer.cancelled() else answer.exception()
-        self.answered(message, done=done and not answer.cancelled(), failure=failure)
+        self.on_result(message, done=done and not answer.cancelled(), failure=failure)
 
-    def answered(self, message: ReceivedMessage, *, done: bool, failure: BaseException | None) -> None:
+    def on_result(self, message: ReceivedMessage, *, done: bool, failure: BaseException | None) -> None:
         """The broker knows of the acknowledgement (`done`) or the return; `error` is the reason if not."""
         if failure is not None:
+            if done:
+                self._processed.add(message)
             self.refused += 1
             # Not if the broker has settled it and only its answer is missing, or if it has ended otherwise.
             _log.warning(

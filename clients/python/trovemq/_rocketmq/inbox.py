@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from bisect import insort
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, Protocol
@@ -99,6 +99,9 @@ class Inbox:
         """By broker, the physical offsets of the batches that wait, and of messages of theirs that were
         taken."""
         self._came_again = False
+        self.before_take: Callable[[], Awaitable[None]] | None = None
+        """Awaited before each message that `get` returns; the loop then has had a turn."""
+        self.on_put: Callable[[], None] = _nothing
         self._takers = _Waiters()
         self._putters = _Waiters()
         self.askers: Final = self._putters.waiting
@@ -182,6 +185,7 @@ class Inbox:
         self._later_size += batch.nbytes
         if self._first is None:
             self._next_batch()
+        self.on_put()
         self._takers.wake(len(batch))
         return []
 
@@ -246,6 +250,7 @@ class Inbox:
 
     def _make_ready(self, message: ReceivedMessage) -> None:
         self._ready.append(message)
+        self.on_put()
         self._takers.wake(1)
 
     # --- out ------------------------------------------------------------------------------------------
@@ -253,6 +258,8 @@ class Inbox:
     async def get(self) -> ReceivedMessage | None:
         """The next message; None when the inbox is closed. Raises the TroveError passed to `fail`."""
         while True:
+            if not self.closed and self.before_take is not None:
+                await self._take_turn(self.before_take)
             if self.closed:
                 return None
             message = self.take()
@@ -261,6 +268,13 @@ class Inbox:
             if self._failure is not None:
                 raise self._failure
             await self._takers.wait()
+
+    async def _take_turn(self, before_take: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await before_take()
+        except asyncio.CancelledError:
+            self._takers.wake(1)  # this one may have been woken for a message
+            raise
 
     async def get_until(self, end: float) -> ReceivedMessage | None:
         """As `get`, but None at `end` (the loop's time) at the latest."""
@@ -334,13 +348,14 @@ class Inbox:
         self._forget(lane.later)
         return lane.later
 
-    def drain(self) -> list[ReceivedMessage]:
-        """Removes and returns all waiting messages."""
+    def drain(self, broker: str | None = None) -> list[ReceivedMessage]:
+        """Removes and returns all waiting messages, or those of one broker."""
         self._break_up()
-        left = list(self._waiting.values())
+        left = [message for message in self._waiting.values() if broker in (None, message.broker)]
         self._forget(left)
-        self._ready.clear()
-        self._lanes.clear()
+        self._ready = deque(message for message in self._ready if message.place in self._waiting)
+        for key in [key for key in self._lanes if broker in (None, key[0])]:
+            del self._lanes[key]
         return left
 
     def _forget(self, messages: Iterable[ReceivedMessage]) -> None:
@@ -396,6 +411,10 @@ class _Waiters:
 
     def wake_all(self) -> None:
         self.wake(len(self.waiting))
+
+
+def _nothing() -> None:
+    pass
 
 
 def _time() -> float:

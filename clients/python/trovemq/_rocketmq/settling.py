@@ -107,6 +107,15 @@ class Settler:
         while self.at_capacity:
             await asyncio.wait(list(self._under_way), return_when=asyncio.FIRST_COMPLETED)
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether each settlement has a result."""
+        return not self._under_way
+
+    async def answered(self, *, until: float) -> None:
+        """Waits for that, but not beyond `until` (the loop's time)."""
+        await self._wait_for(self._under_way, until)
+
     async def consumed(self, *, until: float) -> None:
         """Waits until the broker has confirmed the consumed messages, but not beyond `until` (the loop's
         time)."""
