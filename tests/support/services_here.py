@@ -322,7 +322,7 @@ class Calls:
         replies: list[Any] = []
         try:
             if not answered:
-                await self._serve(handler, asked, context, replies)
+                await self._serve(name, handler, asked, context, replies)
         except grpc.aio.AbortError:
             pass
         context.ended()
@@ -337,7 +337,9 @@ class Calls:
             sent.append(reply if isinstance(reply, bytes) else write(reply))
         return Outcome(context.code, symbol, context.details, sent, asked)
 
-    async def _serve(self, handler: Any, asked: list[Any], context: CallContext, replies: list[Any]) -> None:
+    async def _serve(
+        self, name: str, handler: Any, asked: list[Any], context: CallContext, replies: list[Any]
+    ) -> None:
         some: Any = context
         if handler.stream_stream is not None:
             await handler.stream_stream(context.requests(), some)
@@ -350,8 +352,8 @@ class Calls:
                 async for reply in stream:
                     replies.append(reply)
                     assert len(replies) < REPLIES_MAX, "the stream of replies never ends"
-                    if isinstance(reply, route_pb2.ClusterReply):
-                        return  # a watch continues for ever
+                    if name.endswith(".WatchRoutes"):
+                        return  # it continues for ever
 
     def parse(self, name: str, reply: bytes) -> Any:
         return GetMessageClass(self.methods[name].output_type).FromString(reply)

@@ -4,7 +4,7 @@ A handler that does not await, and finds the next message ready, would never let
 acknowledgement would leave, and nothing that arrives would be read. So the loop has a turn before the program
 gets a message, if it had none for TURN_AFTER_S.
 
-Invariant: the callers of `give` go on in their order, at least one after each turn.
+Invariant: the callers of `give` continue in their order, at least one after each turn.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _log = logging.getLogger(__name__)
 
 TURN_AFTER_S: Final = 0.01
 STEPS: Final = 3
-"""Iterations of the loop in a turn: what arrived is read, the tasks that waited for it run, and what they
-write is sent."""
+"""Iterations of the loop in a turn: bytes that arrived are read, the tasks that waited for them run, and
+their output is sent."""
 LOOK_INTERVAL_S: Final = 0.25
 STANDSTILL_MIN_S: Final = 1.0
 """A loop that had no turn for so long stood still. Brokers are patient for 15 s (grpc_keepalive_time_ms and
@@ -58,7 +58,7 @@ class LoopTurns:
     # --- turns ----------------------------------------------------------------------------------------
     async def give(self) -> None:
         """Returns at once unless a turn is due; else when the loop has had one, and earlier callers have
-        gone on."""
+        continued."""
         if self.clock() < self.due_at:
             return
         had: asyncio.Future[None] = self._loop.create_future()
@@ -78,10 +78,10 @@ class LoopTurns:
             return
         self._see()
         self.note()
-        self._go_on()
+        self._continue()
 
-    def _go_on(self) -> None:
-        """One caller goes on; the next ones after it, and after another turn if it blocked the loop."""
+    def _continue(self) -> None:
+        """One caller continues; the next ones after it, and after another turn if it blocked the loop."""
         while self._waiting:
             had = self._waiting.popleft()
             if not had.done():
@@ -92,7 +92,7 @@ class LoopTurns:
 
     def _after_one(self) -> None:
         if self.clock() < self.due_at or not self._waiting:
-            self._go_on()
+            self._continue()
         else:
             self._step(STEPS)
 

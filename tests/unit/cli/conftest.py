@@ -373,6 +373,9 @@ class FakeSubscription:
             await asyncio.Event().wait()
         return self._messages.pop(0)
 
+    def check_loop(self) -> None:
+        """It has one loop."""
+
     def acknowledge(self, message: ReceivedMessage, *, urgent: bool) -> asyncio.Future[None]:
         return self._settle("acknowledged", message)
 

@@ -465,7 +465,9 @@ def test_a_client_that_stood_still_took_its_server_for_dead(
             await asyncio.sleep(0)
             loop.call_later(0.001, lambda: theirs.send(b"an answer"))  # the end of a call that blocks
             parts._timer = loop.call_later(0.002, parts._tick)
-            time.sleep(0.005)
+            end = time.monotonic() + 0.005
+            while time.monotonic() < end:  # both timers are due in the same turn
+                pass
             while "look" not in seen:
                 await asyncio.sleep(0)
             loop.remove_reader(ours)

@@ -26,7 +26,7 @@ class Blocking:
         loop.call_soon(self._run)
 
     def _run(self) -> None:
-        """What else the loop has to do."""
+        """Other work of the loop."""
         self.ran += 1
         asyncio.get_running_loop().call_soon(self._run)
 

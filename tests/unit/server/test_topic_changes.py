@@ -153,8 +153,8 @@ async def test_a_caller_that_goes_away_leaves_no_half_change() -> None:
     assert bench.on_disk() == bench.store.topics.names() == ["made", "orders"]
 
 
-async def test_groups_began_a_recreated_topic_late_because_a_delete_was_cancelled() -> None:
-    """The topic was gone, and what the groups had consumed of it was not forgotten."""
+async def test_groups_began_a_recreated_topic_late_after_a_cancelled_delete() -> None:
+    """The topic was gone, and the groups' progress in it was not forgotten."""
     bench = Bench()
     deleted: list[str] = []
     bench.changes = TopicChanges(bench.store, lambda: NOW_MS, bench._persist, deleted.append)
@@ -192,7 +192,7 @@ async def test_a_topic_was_recreated_before_the_groups_offsets_were_off_the_disk
     assert written == [False]
 
 
-async def test_no_topic_is_created_while_the_offsets_of_a_deleted_one_cannot_be_saved() -> None:
+async def test_no_topic_is_created_before_a_deleted_ones_offsets_are_saved() -> None:
     bench = Bench()
     failures = [TroveError(errors.DISK_FULL)] * 3
 
