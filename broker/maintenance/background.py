@@ -21,7 +21,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.failures import raise_failed_sync
-from trovemq_store.files.files import StorageError
+from trovemq_store.files.files import ScarceError, StorageError
 
 CATCH_UP_BYTES: Final = 1 << 20  # the most bytes of the log in one step on the loop
 CATCH_UP_PAUSE_S: Final = 0.002  # between steps, in which requests are served
@@ -62,7 +62,12 @@ async def _catch_up(store: MessageStore) -> None:
     logged = False
     while True:
         made = await _make_index_file(store)
-        more = store.catch_up(CATCH_UP_BYTES) or (made and store.index_file_work() is not None)
+        try:
+            more = store.catch_up(CATCH_UP_BYTES) or (made and store.index_file_work() is not None)
+        except ScarceError as error:  # nothing of the log was skipped
+            wait_out("store.index_behind", error)
+            await sleep_to_tick(LAG_POLL_S)
+            continue
         stuck = bool(store.lagging) and not more
         if stuck and not logged:
             failure = store.key_index and store.key_index.create_failure
@@ -103,15 +108,24 @@ async def keep_reserve(
             raise TroveError(
                 errors.STORE_FAILED, f"the disk or the memory failed: {store.files.sync_failure}"
             )
-        if (work := store.reserve.work()) is not None:
-            try:
-                await run_in_thread(work.run)
-            finally:
-                store.reserve.finish(work)
+        await _refill_reserve(store)
         logged = _log_full_disk(store, logged)
         if store.undispatched_bytes:
             on_messages_available(store.dispatch())
         await sleep_to_tick(SPACE_POLL_S)
+
+
+async def _refill_reserve(store: MessageStore) -> None:
+    try:
+        work = store.reserve.work()
+    except ScarceError as error:
+        wait_out("store.reserve_unknown", error)
+        return
+    if work is not None:
+        try:
+            await run_in_thread(work.run)
+        finally:
+            store.reserve.finish(work)
 
 
 def _log_full_disk(store: MessageStore, logged: bool) -> bool:
