@@ -9,15 +9,19 @@ import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import trovemq
+from tests.unit.cli.conftest import FakeClient
+from trovemq import BrokerInfo
 from trovemq.cli import app
 from trovemq.cli.app import command_tree
 from trovemq.cli.lazy import UnloadedVerb, load
 from trovemq.client import connect
+from trovemq.model import BrokerRoute, ClusterState
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -252,3 +256,27 @@ def test_the_help_of_broker_fits_the_verb() -> None:
 def test_a_name_that_is_not_known_was_to_be_created(spec: errors.ErrorSpec) -> None:
     """Whoever lists, describes or deletes has misspelt it."""
     assert spec.what_to_do.startswith("See the names: trovemq ")
+
+
+@pytest.mark.parametrize(
+    ("names", "silent"),
+    [
+        (("a",), "broker a at a:8081 did not answer"),
+        (("a", "b"), "one of 2 brokers: broker a at a:8081, b at b:8081 did not answer"),
+        (tuple("abcd"), "one of 4 brokers: broker a at a:8081, b at b:8081, c at c:8081, … did not answer"),
+    ],
+)
+def test_the_nameserver_was_blamed_for_a_silent_broker(
+    run: Any, client: FakeClient, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], silent: str
+) -> None:
+    async def hangs(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    brokers = [BrokerRoute(BrokerInfo("C", name, f"{name}:8081"), ()) for name in names]
+    pool = SimpleNamespace(routes=SimpleNamespace(state=ClusterState(tuple(brokers))))
+    monkeypatch.setattr(client, "_pool", pool, raising=False)
+    monkeypatch.setattr(client, "queue_offsets", hangs)
+    ran = run("--server", "ns:9876", "--timeout", "0.001", "pull", "orders", "--queue", "0")
+    assert ran.code == 1
+    assert f"{silent} within 0.001 s" in " ".join(ran.err.split())
+    assert "ns:9876" not in ran.err

@@ -20,7 +20,7 @@ from collections.abc import (
 )
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 import typer
 
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from trovemq import Client
     from trovemq.cli.times import Moment
 
+SILENT_SHOWN_MAX: Final = 3
+"""How many brokers a message names."""
+
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 Shown = TypeVar("Shown")
@@ -60,6 +63,7 @@ class Session:
     exit_code: int = 0
     server: str = ""
     """Without secrets; set when there is a connection."""
+    connected: Client | None = None
     progress: Progress = field(init=False)
 
     def __post_init__(self) -> None:
@@ -81,6 +85,7 @@ class Session:
         self.server = without_secret(server)
         connecting = self.options.connecting.client_options()
         client = await self.call(trovemq.connect(server, options=connecting))
+        self.connected = client
         try:
             yield client
         finally:
@@ -146,8 +151,20 @@ class Session:
         try:
             return await asyncio.wait_for(_as_coroutine(awaitable), self.timeout_s)
         except TimeoutError:
-            message = f"{self.server} did not answer within {self.timeout_s:g} s"
+            message = f"{self._silent()} did not answer within {self.timeout_s:g} s"
             raise TroveError(errors.REQUEST_TIMEOUT, message, server=self.server) from None
+
+    def _silent(self) -> str:
+        """Who has not answered: once there is a connection, a broker."""
+        if self.connected is None:
+            return self.server
+        routes = self.connected._pool.routes.state.brokers
+        known = [f"{route.broker.name} at {route.broker.address}" for route in routes]
+        if not known:
+            return self.server
+        one_of = "" if len(known) == 1 else f"one of {len(known)} brokers: "
+        more = "" if len(known) <= SILENT_SHOWN_MAX else ", …"
+        return f"{one_of}broker {', '.join(known[:SILENT_SHOWN_MAX])}{more}"
 
     async def each(self, items: AsyncGenerator[Result]) -> AsyncGenerator[Result]:
         """The items of a stream, each awaited within --timeout; the stream is closed with the generator."""
