@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
-from broker.fetch.pull import out_of_range
+from broker.fetch.pull import out_of_range, recreated
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -161,12 +161,16 @@ class OffsetKeeper:
             raise out_of_range(topic, queue_id, offset, low, high)
 
     async def _log_behind(self, topic: str, offsets: dict[QueueId, QueueOffset]) -> None:
-        """Syncs the log if one of these offsets lies beyond its synced part (async mode)."""
-        flushed_offset = self._store.flushed_offset
+        """Syncs the log if one of these offsets lies beyond its synced part (async mode). TroveError
+        TOPIC_RECREATED if the offsets are of a topic that is another one after the wait."""
+        flushed_offset, identity = self._store.flushed_offset, self._store.topic_identity(topic)
         for queue_id, offset in offsets.items():
             queue = self._store.consume_queues.get(topic, queue_id)
             if queue is not None and offset > queue.lower_bound(flushed_offset):
                 await self._sync_log(self._store.end_offset)
+                exists = self._store.topics.get(topic) is not None
+                if exists and self._store.topic_identity(topic) != identity:
+                    raise recreated(topic, queue_id, offset)
                 return
 
     async def settle(self) -> None:

@@ -66,6 +66,7 @@ class PullRequest(NamedTuple):
     messages_max: int = 0  # 0 = as many as fit
     bytes_max: int = 0  # 0 = the default
     tags: tuple[str, ...] = ()
+    topic_identity: PhysicalOffset | None = None  # of the topic that has the offset; None: not checked
 
 
 class PullResult(NamedTuple):
@@ -96,8 +97,12 @@ class Puller:
         self._checked_from = store.end_offset
 
     def pull(self, request: PullRequest) -> PullResult:
-        """Raises TroveError TOPIC_NOT_FOUND, QUEUE_NOT_FOUND, OFFSET_OUT_OF_RANGE, REQUEST_ILLEGAL."""
-        topic, queue_id, offset, messages_max, bytes_max, tags = request
+        """Raises TroveError TOPIC_NOT_FOUND, QUEUE_NOT_FOUND, TOPIC_RECREATED, OFFSET_OUT_OF_RANGE,
+        REQUEST_ILLEGAL."""
+        topic, queue_id, offset, messages_max, bytes_max, tags, identity = request
+        if identity is not None and identity != self._store.topic_identity(topic):
+            find_queue(self._store, topic, queue_id)
+            raise recreated(topic, queue_id, offset)
         queue = self._store.consume_queues.get(topic, queue_id)
         plain = not tags and messages_max >= 0 and bytes_max >= 0
         if plain and queue is not None and queue.max_offset - offset == 1:
@@ -113,6 +118,10 @@ class Puller:
         if queue is None or request.offset == high:
             return PullResult([], 0, 0, request.offset, low, high)
         return self._read(request, queue, low, high)
+
+    def topic_identity(self, topic: str) -> PhysicalOffset:
+        """See MessageStore.topic_identity."""
+        return self._store.topic_identity(topic)
 
     def _read(
         self, request: PullRequest, queue: ConsumeQueue, low: QueueOffset, high: QueueOffset
@@ -362,6 +371,17 @@ def out_of_range(
         f"offset {offset} of queue {queue_id} of {topic} is not in {low} to {high}",
         min_offset=low,
         max_offset=high,
+        offset=offset,
+    )
+
+
+def recreated(topic: str, queue_id: QueueId, offset: QueueOffset) -> TroveError:
+    return TroveError(
+        errors.TOPIC_RECREATED,
+        f"topic {topic} was deleted and made again: offset {offset} of queue {queue_id} is the deleted one's,"
+        " whose messages are gone; the new one begins at offset 0",
+        topic=topic,
+        queue_id=queue_id,
         offset=offset,
     )
 

@@ -359,6 +359,11 @@ RULE_NOT_FOUND = _add(
     "There is no rule of that number.",
     "See the rules: trovemq acl list.",
 )  # fmt: skip
+TOPIC_RECREATED = _add(
+    "TOPIC_RECREATED", 216, "FAILED_PRECONDITION", False,
+    "The topic was deleted and made again since the position was taken: its offsets are those of another topic.",
+    "Read the new topic from its beginning, offset 0; the messages of the deleted one are gone.",
+)  # fmt: skip
 
 # --- 3xx: the store's state -------------------------------------------------------------------------
 INDEX_DISABLED = _add(
@@ -423,7 +428,7 @@ JOB_RUNNING = _add(
 )  # fmt: skip
 DATA_LOST = _add(
     "DATA_LOST", 312, "DATA_LOSS", False,
-    "Messages that were to be read are gone: retention took them, or segments are missing.",
+    "Messages that were to be read are gone: retention took them, their topic was deleted, or segments are missing.",
     "Start at a later offset, read a backup or an archive, or set failOnDataLoss=false to continue without.",
 )  # fmt: skip
 

@@ -19,6 +19,16 @@ DELIVERY = "tests/unit/delivery/test_delivery_troubles.py::"
 # The name is the fault's row on the page; `new` is the essence of the old code.
 FAULTS = (
     Planted(
+        "A topic was deleted and made again: readers with offsets of their own began within the new one",
+        "broker/fetch/pull.py",
+        "        if identity is not None and identity != self._store.topic_identity(topic):",
+        "        if False:",
+        (
+            "tests/unit/consume/test_recreated_topics.py::test_a_position_in_a_deleted_topic_was_read_on_in_its_namesake",
+            "tests/unit/server/test_fetch_stream.py::test_a_fetch_that_waited_went_on_in_the_namesake_of_its_topic",
+        ),
+    ),
+    Planted(
         "The disk failed within a write: the send was refused, and its message was there after a crash",
         "store/trovemq_store/log/commit_log.py",
         "        if self._dirty_end > self.end:",

@@ -16,7 +16,7 @@ from broker.produce.outgoing import OutgoingMessage
 from broker.server.native.frames import write_with_records
 from trovemq_daemon.handler_guard import error_to_wire
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import pack_host
 from trovemq_proto.records.layout import QUEUE_OFFSET_AT
 from trovemq_proto.v1 import common_pb2, message_pb2
@@ -115,10 +115,13 @@ def pull_request(request: message_pb2.FetchRequest) -> PullRequest:
         request.messages_max,
         request.bytes_max,
         tuple(request.tags),
+        PhysicalOffset(request.topic_identity) if request.HasField("topic_identity") else None,
     )
 
 
-def fetch_reply(fetch_id: int, result: PullResult, replies_left: int = 0) -> bytes:
+def fetch_reply(
+    fetch_id: int, result: PullResult, topic_identity: PhysicalOffset, replies_left: int = 0
+) -> bytes:
     """A serialised FetchReply."""
     head = message_pb2.FetchReply(
         fetch_id=fetch_id,
@@ -128,6 +131,7 @@ def fetch_reply(fetch_id: int, result: PullResult, replies_left: int = 0) -> byt
         queue_offsets=result.queue_offsets,
         damaged_offsets=result.damaged_offsets,
         replies_left=replies_left,
+        topic_identity=topic_identity,
     )
     return write_with_records(head, result.slices, result.byte_count)
 

@@ -53,7 +53,7 @@ class FetchWait:
         self._started = time.perf_counter()
         self._waited = False
         self.fetch_id: Final = fetch_id
-        self.request = request
+        self.request = _of_one_topic(parts, request)
         """The request that it is to answer."""
         self._space_max: Final = parts.puller.bytes_max(request)
         self._space = self._space_max
@@ -237,7 +237,7 @@ async def pull_once(parts: FetchParts, request: message_pb2.FetchRequest, peer: 
 
     Many calls may wait for the same message: each reply is made when there is space for it.
     """
-    own = pull_request(request)
+    own = _of_one_topic(parts, pull_request(request))
     result = parts.puller.pull(own)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_limit(request, parts.wait_ms_max) / 1000
@@ -273,13 +273,20 @@ def counted_reply(
     parts: FetchParts, fetch_id: int, topic: str, result: PullResult, replies_left: int = 0
 ) -> bytes:
     parts.traffic.fetched(topic, result.message_count, result.byte_count)
-    return fetch_reply(fetch_id, result, replies_left)
+    return fetch_reply(fetch_id, result, parts.puller.topic_identity(topic), replies_left)
 
 
 def wait_limit(request: message_pb2.FetchRequest, wait_ms_max: int) -> int:
     return max(0, min(request.wait_ms, wait_ms_max))
 
 
+def _of_one_topic(parts: FetchParts, request: PullRequest) -> PullRequest:
+    """The request, which is refused from now on once its topic is deleted and made again."""
+    if request.topic_identity is not None:
+        return request
+    return request._replace(topic_identity=parts.puller.topic_identity(request.topic))
+
+
 def _from(request: PullRequest, offset: QueueOffset, bytes_max: int) -> PullRequest:
-    topic, queue_id, _, messages_max, _, tags = request
-    return PullRequest(topic, queue_id, offset, messages_max, bytes_max, tags)
+    topic, queue_id, _, messages_max, _, tags, identity = request
+    return PullRequest(topic, queue_id, offset, messages_max, bytes_max, tags, identity)

@@ -117,7 +117,8 @@ class QueryService(query_pb2_grpc.QueryServiceServicer):
             queues=[
                 query_pb2.QueueOffsets(queue_id=queue_id, min_offset=low, max_offset=high)
                 for queue_id, low, high in found
-            ]
+            ],
+            topic_identity=self._store.topic_identity(request.topic),
         )
 
     @contextmanager

@@ -88,6 +88,7 @@ class Puller:
             min(left, PART_COUNT_MAX),
             space,
             tags=_tags(filter_),
+            topic_identity=self._parts.puller.topic_identity(topic),
         )
         until = asyncio.get_running_loop().time() + _polling_s(request, context)
         part = await self._first_part(wanted, filter_, until)

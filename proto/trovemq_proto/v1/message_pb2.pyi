@@ -127,7 +127,7 @@ class OutgoingMessage(_message.Message):
     def __init__(self, body: _Optional[bytes] = ..., tag: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., unique_key: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., flag: _Optional[int] = ..., born_timestamp: _Optional[int] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
-    __slots__ = ("fetch_id", "topic", "queue_id", "offset", "messages_max", "bytes_max", "wait_ms", "tags", "replies_max", "replies_more")
+    __slots__ = ("fetch_id", "topic", "queue_id", "offset", "messages_max", "bytes_max", "wait_ms", "tags", "replies_max", "replies_more", "topic_identity")
     FETCH_ID_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -138,6 +138,7 @@ class FetchRequest(_message.Message):
     TAGS_FIELD_NUMBER: _ClassVar[int]
     REPLIES_MAX_FIELD_NUMBER: _ClassVar[int]
     REPLIES_MORE_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_IDENTITY_FIELD_NUMBER: _ClassVar[int]
     fetch_id: int
     topic: str
     queue_id: int
@@ -148,10 +149,11 @@ class FetchRequest(_message.Message):
     tags: _containers.RepeatedScalarFieldContainer[str]
     replies_max: int
     replies_more: int
-    def __init__(self, fetch_id: _Optional[int] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., messages_max: _Optional[int] = ..., bytes_max: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ..., replies_max: _Optional[int] = ..., replies_more: _Optional[int] = ...) -> None: ...
+    topic_identity: int
+    def __init__(self, fetch_id: _Optional[int] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., messages_max: _Optional[int] = ..., bytes_max: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ..., replies_max: _Optional[int] = ..., replies_more: _Optional[int] = ..., topic_identity: _Optional[int] = ...) -> None: ...
 
 class FetchReply(_message.Message):
-    __slots__ = ("fetch_id", "error", "records", "next_offset", "min_offset", "max_offset", "queue_offsets", "damaged_offsets", "replies_left")
+    __slots__ = ("fetch_id", "error", "records", "next_offset", "min_offset", "max_offset", "queue_offsets", "damaged_offsets", "replies_left", "topic_identity")
     FETCH_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
@@ -161,6 +163,7 @@ class FetchReply(_message.Message):
     QUEUE_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     DAMAGED_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     REPLIES_LEFT_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_IDENTITY_FIELD_NUMBER: _ClassVar[int]
     fetch_id: int
     error: _common_pb2.Error
     records: bytes
@@ -170,4 +173,5 @@ class FetchReply(_message.Message):
     queue_offsets: bytes
     damaged_offsets: _containers.RepeatedScalarFieldContainer[int]
     replies_left: int
-    def __init__(self, fetch_id: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., records: _Optional[bytes] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., queue_offsets: _Optional[bytes] = ..., damaged_offsets: _Optional[_Iterable[int]] = ..., replies_left: _Optional[int] = ...) -> None: ...
+    topic_identity: int
+    def __init__(self, fetch_id: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., records: _Optional[bytes] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., queue_offsets: _Optional[bytes] = ..., damaged_offsets: _Optional[_Iterable[int]] = ..., replies_left: _Optional[int] = ..., topic_identity: _Optional[int] = ...) -> None: ...

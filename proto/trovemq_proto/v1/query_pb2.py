@@ -24,17 +24,17 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ctrovemq_proto/v1/query.proto\x12\ntrovemq.v1\"F\n\rQueueLocation\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x14\n\x0cqueue_offset\x18\x03 \x01(\x03\"m\n\x11GetMessageRequest\x12\x0c\n\x02id\x18\x01 \x01(\tH\x00\x12-\n\x08location\x18\x02 \x01(\x0b\x32\x19.trovemq.v1.QueueLocationH\x00\x12\r\n\x05topic\x18\x03 \x01(\tB\x0c\n\nidentifier\"q\n\x0fGetMessageReply\x12(\n\x04kind\x18\x01 \x01(\x0e\x32\x1a.trovemq.v1.IdentifierKind\x12\x0f\n\x07records\x18\x02 \x01(\x0c\x12\x15\n\rqueue_offsets\x18\x03 \x01(\x0c\x12\x0c\n\x04more\x18\x04 \x01(\x08\"\x94\x01\n\x11QueryByKeyRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12!\n\x04type\x18\x03 \x01(\x0e\x32\x13.trovemq.v1.KeyType\x12\r\n\x05\x62\x65gin\x18\x04 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x05 \x01(\x03\x12\x14\n\x0cmessages_max\x18\x06 \x01(\x05\x12\x0e\n\x06\x63ursor\x18\x07 \x01(\t\"\xab\x01\n\tQueryPage\x12\x0f\n\x07records\x18\x01 \x01(\x0c\x12\x0c\n\x04last\x18\x02 \x01(\x08\x12\x10\n\x08\x63omplete\x18\x03 \x01(\x08\x12\x0e\n\x06\x63ursor\x18\x04 \x01(\t\x12#\n\x1bindex_last_update_timestamp\x18\x05 \x01(\x03\x12)\n!index_last_update_physical_offset\x18\x06 \x01(\x03\x12\r\n\x05notes\x18\x07 \x03(\t\"X\n\x13SearchOffsetRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x11\n\ttimestamp\x18\x03 \x01(\x03\x12\r\n\x05upper\x18\x04 \x01(\x08\"#\n\x11SearchOffsetReply\x12\x0e\n\x06offset\x18\x01 \x01(\x03\"7\n\x13QueueOffsetsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tqueue_ids\x18\x02 \x03(\x05\"H\n\x0cQueueOffsets\x12\x10\n\x08queue_id\x18\x01 \x01(\x05\x12\x12\n\nmin_offset\x18\x02 \x01(\x03\x12\x12\n\nmax_offset\x18\x03 \x01(\x03\"=\n\x11QueueOffsetsReply\x12(\n\x06queues\x18\x01 \x03(\x0b\x32\x18.trovemq.v1.QueueOffsets*c\n\x0eIdentifierKind\x12\x1a\n\x16IDENTIFIER_UNSPECIFIED\x10\x00\x12\x11\n\rOFFSET_MSG_ID\x10\x01\x12\x0e\n\nUNIQUE_KEY\x10\x02\x12\x12\n\x0eQUEUE_LOCATION\x10\x03*\'\n\x07KeyType\x12\x07\n\x03KEY\x10\x00\x12\n\n\x06UNIQUE\x10\x01\x12\x07\n\x03TAG\x10\x02\x32\xbe\x02\n\x0cQueryService\x12H\n\nGetMessage\x12\x1d.trovemq.v1.GetMessageRequest\x1a\x1b.trovemq.v1.GetMessageReply\x12\x44\n\nQueryByKey\x12\x1d.trovemq.v1.QueryByKeyRequest\x1a\x15.trovemq.v1.QueryPage0\x01\x12N\n\x0cSearchOffset\x12\x1f.trovemq.v1.SearchOffsetRequest\x1a\x1d.trovemq.v1.SearchOffsetReply\x12N\n\x0cQueueOffsets\x12\x1f.trovemq.v1.QueueOffsetsRequest\x1a\x1d.trovemq.v1.QueueOffsetsReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ctrovemq_proto/v1/query.proto\x12\ntrovemq.v1\"F\n\rQueueLocation\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x14\n\x0cqueue_offset\x18\x03 \x01(\x03\"m\n\x11GetMessageRequest\x12\x0c\n\x02id\x18\x01 \x01(\tH\x00\x12-\n\x08location\x18\x02 \x01(\x0b\x32\x19.trovemq.v1.QueueLocationH\x00\x12\r\n\x05topic\x18\x03 \x01(\tB\x0c\n\nidentifier\"q\n\x0fGetMessageReply\x12(\n\x04kind\x18\x01 \x01(\x0e\x32\x1a.trovemq.v1.IdentifierKind\x12\x0f\n\x07records\x18\x02 \x01(\x0c\x12\x15\n\rqueue_offsets\x18\x03 \x01(\x0c\x12\x0c\n\x04more\x18\x04 \x01(\x08\"\x94\x01\n\x11QueryByKeyRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12!\n\x04type\x18\x03 \x01(\x0e\x32\x13.trovemq.v1.KeyType\x12\r\n\x05\x62\x65gin\x18\x04 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x05 \x01(\x03\x12\x14\n\x0cmessages_max\x18\x06 \x01(\x05\x12\x0e\n\x06\x63ursor\x18\x07 \x01(\t\"\xab\x01\n\tQueryPage\x12\x0f\n\x07records\x18\x01 \x01(\x0c\x12\x0c\n\x04last\x18\x02 \x01(\x08\x12\x10\n\x08\x63omplete\x18\x03 \x01(\x08\x12\x0e\n\x06\x63ursor\x18\x04 \x01(\t\x12#\n\x1bindex_last_update_timestamp\x18\x05 \x01(\x03\x12)\n!index_last_update_physical_offset\x18\x06 \x01(\x03\x12\r\n\x05notes\x18\x07 \x03(\t\"X\n\x13SearchOffsetRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x11\n\ttimestamp\x18\x03 \x01(\x03\x12\r\n\x05upper\x18\x04 \x01(\x08\"#\n\x11SearchOffsetReply\x12\x0e\n\x06offset\x18\x01 \x01(\x03\"7\n\x13QueueOffsetsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tqueue_ids\x18\x02 \x03(\x05\"H\n\x0cQueueOffsets\x12\x10\n\x08queue_id\x18\x01 \x01(\x05\x12\x12\n\nmin_offset\x18\x02 \x01(\x03\x12\x12\n\nmax_offset\x18\x03 \x01(\x03\"m\n\x11QueueOffsetsReply\x12(\n\x06queues\x18\x01 \x03(\x0b\x32\x18.trovemq.v1.QueueOffsets\x12\x1b\n\x0etopic_identity\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x11\n\x0f_topic_identity*c\n\x0eIdentifierKind\x12\x1a\n\x16IDENTIFIER_UNSPECIFIED\x10\x00\x12\x11\n\rOFFSET_MSG_ID\x10\x01\x12\x0e\n\nUNIQUE_KEY\x10\x02\x12\x12\n\x0eQUEUE_LOCATION\x10\x03*\'\n\x07KeyType\x12\x07\n\x03KEY\x10\x00\x12\n\n\x06UNIQUE\x10\x01\x12\x07\n\x03TAG\x10\x02\x32\xbe\x02\n\x0cQueryService\x12H\n\nGetMessage\x12\x1d.trovemq.v1.GetMessageRequest\x1a\x1b.trovemq.v1.GetMessageReply\x12\x44\n\nQueryByKey\x12\x1d.trovemq.v1.QueryByKeyRequest\x1a\x15.trovemq.v1.QueryPage0\x01\x12N\n\x0cSearchOffset\x12\x1f.trovemq.v1.SearchOffsetRequest\x1a\x1d.trovemq.v1.SearchOffsetReply\x12N\n\x0cQueueOffsets\x12\x1f.trovemq.v1.QueueOffsetsRequest\x1a\x1d.trovemq.v1.QueueOffsetsReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'trovemq_proto.v1.query_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_IDENTIFIERKIND']._serialized_start=988
-  _globals['_IDENTIFIERKIND']._serialized_end=1087
-  _globals['_KEYTYPE']._serialized_start=1089
-  _globals['_KEYTYPE']._serialized_end=1128
+  _globals['_IDENTIFIERKIND']._serialized_start=1036
+  _globals['_IDENTIFIERKIND']._serialized_end=1135
+  _globals['_KEYTYPE']._serialized_start=1137
+  _globals['_KEYTYPE']._serialized_end=1176
   _globals['_QUEUELOCATION']._serialized_start=44
   _globals['_QUEUELOCATION']._serialized_end=114
   _globals['_GETMESSAGEREQUEST']._serialized_start=116
@@ -54,7 +54,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_QUEUEOFFSETS']._serialized_start=851
   _globals['_QUEUEOFFSETS']._serialized_end=923
   _globals['_QUEUEOFFSETSREPLY']._serialized_start=925
-  _globals['_QUEUEOFFSETSREPLY']._serialized_end=986
-  _globals['_QUERYSERVICE']._serialized_start=1131
-  _globals['_QUERYSERVICE']._serialized_end=1449
+  _globals['_QUEUEOFFSETSREPLY']._serialized_end=1034
+  _globals['_QUERYSERVICE']._serialized_start=1179
+  _globals['_QUERYSERVICE']._serialized_end=1497
 # @@protoc_insertion_point(module_scope)

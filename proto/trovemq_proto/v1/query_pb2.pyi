@@ -132,7 +132,9 @@ class QueueOffsets(_message.Message):
     def __init__(self, queue_id: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ...) -> None: ...
 
 class QueueOffsetsReply(_message.Message):
-    __slots__ = ("queues",)
+    __slots__ = ("queues", "topic_identity")
     QUEUES_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_IDENTITY_FIELD_NUMBER: _ClassVar[int]
     queues: _containers.RepeatedCompositeFieldContainer[QueueOffsets]
-    def __init__(self, queues: _Optional[_Iterable[_Union[QueueOffsets, _Mapping]]] = ...) -> None: ...
+    topic_identity: int
+    def __init__(self, queues: _Optional[_Iterable[_Union[QueueOffsets, _Mapping]]] = ..., topic_identity: _Optional[int] = ...) -> None: ...

@@ -48,6 +48,14 @@ class StoreReading:
         """Everything below may be read: it is dispatched, and in sync mode on disk."""
         return self._dispatcher.position
 
+    def topic_identity(self, topic: str) -> PhysicalOffset:
+        """Which topic of that name this is: queue offsets of one are no positions in another.
+
+        It is the physical offset below which the topic's records are deleted, 0 if none is. It changes when
+        the topic is deleted, unless nothing was stored since its last deletion.
+        """
+        return self._deletions.deleted_below(topic)
+
     def record_at(self, physical_offset: PhysicalOffset, *, check: bool = True) -> memoryview | None:
         """The whole visible, undamaged record that begins exactly there.
 

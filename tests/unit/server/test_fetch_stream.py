@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from broker.fetch.long_poll import LongPolls
 from broker.fetch.pull import Puller, PullSettings
 from broker.server.monitoring.traffic import Traffic
-from broker.server.native.fetch_stream import REPLIES_MAX, FetchParts, FetchStream
+from broker.server.native.fetch_stream import REPLIES_MAX, FetchParts, FetchStream, pull_once
 from tests.support import fake_loop
 from tests.support.engine import NOW_MS, open_store, record, send
 from trovemq._fetch_plan import FetchPlan
@@ -358,6 +358,47 @@ def test_a_fetch_that_stands_ends_with_its_topic_and_with_the_broker() -> None:
             await bench.serving
 
     scene(stopping)
+
+
+@pytest.mark.parametrize("replies_max", [1, 9])
+@pytest.mark.parametrize("known", [False, True])
+def test_a_fetch_that_waited_went_on_in_the_namesake_of_its_topic(replies_max: int, known: bool) -> None:
+    """The topic was deleted and made again before the broker woke the fetch."""
+
+    async def program(bench: Bench) -> None:
+        bench.send(b"one", b"two")
+        identity = {"topic_identity": bench.puller.topic_identity("orders")} if known else {}
+        bench.context.offer_request(offset=2, wait_ms=60_000, replies_max=replies_max, **identity)
+        bench.store.delete_topic("orders", NOW_MS)
+        bench.store.topics.create("orders", queue_count=4)
+        bench.send(*[b"new"] * 5)
+        (reply,) = bench.context.replies
+        assert (reply.error.symbol, reply.records, len(bench.polls)) == ("TOPIC_RECREATED", b"", 0)
+        bench.context.offer(2)
+        reply = bench.context.replies[-1]
+        assert reply.next_offset == 5, "a position without an identity is a user's"
+        assert reply.topic_identity == bench.puller.topic_identity("orders") > 0
+
+    scene(program)
+
+
+def test_a_call_that_waited_went_on_in_the_namesake_of_its_topic() -> None:
+    async def run() -> None:
+        bench = Bench()
+        bench.send(b"one")
+        parts = FetchParts(bench.puller, bench.polls, Traffic())
+        request = message_pb2.FetchRequest(topic="orders", offset=1, wait_ms=60_000)
+        pulling = asyncio.create_task(pull_once(parts, request, "peer"))
+        await fake_loop.turns()
+        bench.store.delete_topic("orders", NOW_MS)
+        bench.store.topics.create("orders", queue_count=4)
+        bench.send(b"new", b"new")
+        with pytest.raises(TroveError, match="TOPIC_RECREATED"):
+            await pulling
+        bench.serving.cancel()
+        await asyncio.wait({bench.serving})
+
+    fake_loop.run(run())
 
 
 Step = tuple[str, int]

@@ -9,7 +9,7 @@ import pytest
 
 from broker.groups.consumer_settings import ConsumerSettings
 from broker.server.rocketmq.status import code_of
-from tests.support.engine import NOW_MS, flush
+from tests.support.engine import NOW_MS, flush, send
 from tests.support.fake_loop import run, turns
 from tests.support.rocketmq_parts import Parts, message
 from tests.support.rpc_context import RpcContext
@@ -114,6 +114,22 @@ def test_a_pull_at_the_end_waits_for_a_message() -> None:
         await bench.parts.send(message(b"new", "steps", message_group="g"))
         assert await task == ([b"new"], 11)
         assert loop.time() == pytest.approx(3.0)
+
+    run(scene())
+
+
+def test_a_pull_that_waited_went_on_in_the_namesake_of_its_topic() -> None:
+    async def scene() -> None:
+        bench = await Bench().fill()
+        task = asyncio.ensure_future(code(bench.pull(10, polling_ms=15_000)))
+        await turns()
+        store = bench.parts.store
+        store.delete_topic("steps", bench.parts.now_ms)
+        store.topics.create("steps", queue_count=4, message_type="FIFO")
+        for _ in range(20):
+            send(store, b"new", topic="steps", queue_id=bench.queue_id)
+        bench.parts.long_polls.wake([("steps", QueueId(bench.queue_id))])
+        assert await task == v2.ILLEGAL_OFFSET
 
     run(scene())
 
