@@ -14,6 +14,8 @@ TOPIC_NAME_MAX: Final = 127
 _TEXT_ONLY: Final = {str}
 _BODY_TYPES: Final = {bytes, bytearray, memoryview}
 
+TOPIC_NAME_MAX: Final = 127
+
 
 def check_text(name: str, value: object, spec: ErrorSpec = errors.REQUEST_ILLEGAL) -> None:
     """Raises TroveError unless the value is text."""

@@ -37,6 +37,7 @@ class PullRequest:
     broker: str | None
     end: int = NO_END
     messages_max: int = 0
+    topic_identity: int | None = None  # of the topic that has the offset; None: not known
 
 
 class Puller:
@@ -51,6 +52,7 @@ class Puller:
         self._pool = pool
         self._request = request
         self._plan = self._plan_from(request.offset or 0)
+        self._topic_identity = request.topic_identity  # each fetch is checked against it
         self._broker = ""
         self._failures = 0
         self._failing_since = 0.0
@@ -141,6 +143,8 @@ class Puller:
         if answer.error is not None:
             raise answer.error
         self._failures = 0
+        if self._topic_identity is None:
+            self._topic_identity = answer.batch.topic_identity
         self._plan.answered(answer.fetch_id, answer.batch, answer.replies_left)
 
     def _at_end(self, batch: FetchedBatch) -> bool:
@@ -167,4 +171,5 @@ class Puller:
             wait_ms=request.wait_ms if request.follow else 0,
             tags=request.tags,
             replies_max=fetch.replies_max,
+            topic_identity=self._topic_identity,
         )

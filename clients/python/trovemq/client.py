@@ -516,10 +516,12 @@ class Client(Closing):
         follow: bool = False,
         wait_ms: int = 15_000,
         broker: str | None = None,
+        topic_identity: int | None = None,
     ) -> AsyncGenerator[FetchedBatch, None]:
         """The records of one queue from an offset on, in batches, without any work per message.
 
-        A broken stream is opened again at the same place, within `reconnect_timeout_ms`.
+        A broken stream is opened again at the same place, within `reconnect_timeout_ms`. If the topic is
+        deleted and made again meanwhile, the iteration ends with TOPIC_RECREATED.
 
         Args:
             topic: The topic.
@@ -534,9 +536,11 @@ class Client(Closing):
                 there.
             wait_ms: With `follow`, how long the broker holds one fetch at the end of the queue.
             broker: The broker; needed if several have the queue.
+            topic_identity: That of the batch, or of `queue_offsets`, which gave the offset: then the topic is
+                still that one, or TOPIC_RECREATED is raised. None: the offset is not checked.
 
         Raises:
-            TroveError: OFFSET_OUT_OF_RANGE (fields min_offset, max_offset), TOPIC_NOT_FOUND,
+            TroveError: OFFSET_OUT_OF_RANGE (fields min_offset, max_offset), TOPIC_RECREATED, TOPIC_NOT_FOUND,
                 QUEUE_NOT_FOUND, BROKER_AMBIGUOUS, BROKER_UNREACHABLE, …
         """
         from trovemq._fetch_plan import NO_END
@@ -544,7 +548,7 @@ class Client(Closing):
 
         check_text("topic", topic, errors.TOPIC_ILLEGAL)
         check_numbers(queue_id=queue_id, offset=offset, end=end, prefetch=prefetch, wait_ms=wait_ms)
-        check_numbers(bytes_max=bytes_max, messages_max=messages_max)
+        check_numbers(bytes_max=bytes_max, messages_max=messages_max, topic_identity=topic_identity)
         if tags is not None:
             check_texts("tags", tags, errors.FILTER_ILLEGAL)
         if prefetch < 1 or bytes_max < 1 or not 0 <= messages_max < 1 << 31:
@@ -562,6 +566,7 @@ class Client(Closing):
             broker,
             end=NO_END if end is None else end,
             messages_max=messages_max,
+            topic_identity=topic_identity,
         )
         async with aclosing(Puller(self._pool, request).batches()) as batches:
             async for batch in batches:

@@ -36,6 +36,8 @@ class FetchedBatch:
         max_offset: One past the queue's last visible message.
         queue_offsets: One per record, if the records' own QUEUEOFFSET fields are wrong; else None.
         damaged_offsets: Queue offsets whose record could not be read; they are missing from `data`.
+        topic_identity: Which topic of that name on that broker the offsets are of; it changes when the topic
+            is deleted and made again. None from a broker that does not know it.
     """
 
     data: Buffer
@@ -44,6 +46,7 @@ class FetchedBatch:
     max_offset: int
     queue_offsets: Sequence[int] | NDArray[np.int64] | None = None
     damaged_offsets: tuple[int, ...] = ()
+    topic_identity: int | None = None
 
     @cached_property
     def records(self) -> RecordBatch:

@@ -162,12 +162,17 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True)
 class QueueOffsets:
-    """The valid offsets of one queue: [min_offset, max_offset)."""
+    """The valid offsets of one queue: [min_offset, max_offset).
+
+    `topic_identity` says which topic of that name on that broker they are of; it changes when the topic is
+    deleted and made again. None from a broker that does not know it.
+    """
 
     broker: str
     queue_id: int
     min_offset: int
     max_offset: int
+    topic_identity: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

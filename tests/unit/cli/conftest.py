@@ -396,9 +396,6 @@ class FakeSubscription:
     async def extend(self, message: ReceivedMessage, duration_ms: int) -> None:
         return
 
-    def check_loop(self) -> None:
-        """It has one loop."""
-
     def consumed(self, message: ReceivedMessage) -> bool:
         self._settle("acknowledged", message)
         return False

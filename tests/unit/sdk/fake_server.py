@@ -83,6 +83,7 @@ class FakeServer:
         self.on_fetch: FetchHook | None = None
         self.on_query: QueryHook | None = None
         self.on_get: Callable[[query_pb2.GetMessageRequest], query_pb2.GetMessageReply] | None = None
+        self.on_queue_offsets: Callable[[], query_pb2.QueueOffsetsReply] | None = None
         self.next_offsets: dict[int, int] = {}
         self.physical_offset = 0
         self.messaging = FakeMessaging(name)
@@ -279,3 +280,7 @@ class _Queries(query_pb2_grpc.QueryServiceServicer):
         except TroveError as error:
             await abort(context, error)
             raise AssertionError("abort raises") from error
+
+    async def QueueOffsets(self, request: Any, context: Any) -> query_pb2.QueueOffsetsReply:
+        assert self._fake.on_queue_offsets is not None
+        return self._fake.on_queue_offsets()

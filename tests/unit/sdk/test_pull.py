@@ -13,7 +13,7 @@ from tests.unit.sdk.fake_server import FakeServer, wire_error
 from trovemq import Client, TroveError
 from trovemq_proto import errors
 from trovemq_proto.records import encode_record
-from trovemq_proto.v1 import message_pb2
+from trovemq_proto.v1 import message_pb2, query_pb2
 
 pytestmark = pytest.mark.asyncio
 
@@ -26,6 +26,8 @@ class FakeQueue:
         self.answers_left = 1 << 30
         self.min_offset = 0
         self.wrong_offsets = False
+        self.missing = False  # for the next fetch
+        self.identity: int | None = None  # an older broker tells none, and checks none
         self._server = server
         self._grown = asyncio.Event()
         server.on_fetch = self._answer
@@ -39,19 +41,32 @@ class FakeQueue:
         self.records.append(self._record(len(self.records)))
         self._grown.set()
 
+    def remake(self, count: int) -> None:
+        """The topic is deleted and made again, and the stream breaks off."""
+        assert self.identity is not None
+        self.identity += 1_000
+        self.records = [self._record(i) for i in range(count)]
+        self.answers_left = 0
+        self._grown.set()
+
+    def offsets(self) -> query_pb2.QueueOffsetsReply:
+        """The answer of QueueOffsets."""
+        own = query_pb2.QueueOffsets(min_offset=self.min_offset, max_offset=len(self.records))
+        return query_pb2.QueueOffsetsReply(queues=[own], topic_identity=self.identity)
+
     async def _answer(self, request: message_pb2.FetchRequest) -> message_pb2.FetchReply | None:
         if self.answers_left <= 0:
             self.answers_left = 1 << 30
             return None
         self.answers_left -= 1
-        count = len(self.records)
-        low = self.min_offset
-        if not low <= request.offset <= count:
-            error = TroveError(errors.OFFSET_OUT_OF_RANGE, "no", min_offset=low, max_offset=count)
-            return message_pb2.FetchReply(fetch_id=request.fetch_id, error=wire_error(error))
+        refusal = self._refusal(request)
+        if refusal is not None:
+            return message_pb2.FetchReply(fetch_id=request.fetch_id, error=wire_error(refusal))
         if request.wait_ms and request.offset == len(self.records):
             self._grown.clear()
             await self._grown.wait()
+            if self.answers_left == 0:
+                return await self._answer(request)
         stop = len(self.records)
         if request.messages_max:
             stop = min(stop, request.offset + request.messages_max)
@@ -64,11 +79,27 @@ class FakeQueue:
             taken.append(record)
         end = request.offset + len(taken)
         reply = message_pb2.FetchReply(
-            fetch_id=request.fetch_id, records=b"".join(taken), next_offset=end, max_offset=len(self.records)
+            fetch_id=request.fetch_id,
+            records=b"".join(taken),
+            next_offset=end,
+            max_offset=len(self.records),
+            topic_identity=self.identity,
         )
         if self.wrong_offsets:
             reply.queue_offsets = np.arange(request.offset, end, dtype="<i8").tobytes()
         return reply
+
+    def _refusal(self, request: message_pb2.FetchRequest) -> TroveError | None:
+        low, count = self.min_offset, len(self.records)
+        if self.missing:
+            self.missing = False
+            return TroveError(errors.QUEUE_NOT_FOUND)
+        checked = self.identity is not None and request.HasField("topic_identity")
+        if checked and request.topic_identity != self.identity:
+            return TroveError(errors.TOPIC_RECREATED, "the new topic begins at offset 0")
+        if not low <= request.offset <= count:
+            return TroveError(errors.OFFSET_OUT_OF_RANGE, "no", min_offset=low, max_offset=count)
+        return None
 
 
 async def offsets(client: Client, **arguments: object) -> list[int]:
@@ -185,3 +216,77 @@ async def test_a_pull_without_an_offset_failed_after_messages_had_expired(
     with pytest.raises(TroveError) as refused:
         await anext(client.pull("orders", offset=0))
     assert refused.value.spec is errors.OFFSET_OUT_OF_RANGE
+
+
+@pytest.mark.parametrize("follow", [False, True])
+async def test_a_pull_went_on_in_the_namesake_of_its_topic(
+    broker: FakeServer, connect: Connect, follow: bool
+) -> None:
+    queue, client = FakeQueue(broker, 300), await connect(broker)
+    queue.identity = 0
+    seen: list[int] = []
+
+    async def read() -> None:
+        async for message in client.pull("orders", bytes_max=3_000, follow=follow):
+            seen.append(message.queue_offset)
+            if len(seen) == 150:
+                queue.remake(400)
+            if len(seen) == 300:
+                return
+
+    with pytest.raises(TroveError) as ended:
+        await read()
+    assert (ended.value.spec, ended.value.retriable) == (errors.TOPIC_RECREATED, False)
+    assert seen == list(range(len(seen)))
+    assert len(seen) < 300
+    assert not broker.fetches[0].HasField("topic_identity"), "an integer from a user is not checked"
+    assert {fetch.topic_identity for fetch in broker.fetches[1:]} == {0}
+
+
+async def test_a_position_with_its_topics_identity_is_checked(broker: FakeServer, connect: Connect) -> None:
+    queue, client = FakeQueue(broker, 30), await connect(broker)
+    queue.identity = 77
+    async with aclosing(client.pull_batches("orders", bytes_max=1_000)) as batches:
+        batch = await anext(batches)
+    assert batch.topic_identity == 77
+    position = {"offset": batch.next_offset, "topic_identity": batch.topic_identity}
+    async with aclosing(client.pull_batches("orders", **position)) as rest:  # type: ignore[arg-type]
+        assert sum([len(batch) async for batch in rest]) == 30 - batch.next_offset
+    queue.remake(40)
+    queue.answers_left = 9
+    with pytest.raises(TroveError, match="TOPIC_RECREATED"):
+        await anext(client.pull_batches("orders", **position))  # type: ignore[arg-type]
+    with pytest.raises(TroveError, match="REQUEST_ILLEGAL"):
+        await anext(client.pull_batches("orders", topic_identity="77"))  # type: ignore[arg-type]
+
+
+async def test_a_broker_that_tells_no_identity_is_asked_for_none(
+    broker: FakeServer, connect: Connect
+) -> None:
+    queue, client = FakeQueue(broker, 300), await connect(broker)
+    assert await offsets(client, bytes_max=3_000) == list(range(300))
+    assert not any(fetch.HasField("topic_identity") for fetch in broker.fetches)
+    queue.identity = 5
+    assert await offsets(client, offset=250) == list(range(250, 300))
+
+
+@pytest.mark.parametrize("was_missing", [False, True])
+async def test_a_broadcast_skipped_the_beginning_of_a_recreated_topic(
+    broker: FakeServer, connect: Connect, caplog: pytest.LogCaptureFixture, was_missing: bool
+) -> None:
+    broker.serve_topics(orders=1)
+    queue, client = FakeQueue(broker, 20), await connect(broker)
+    queue.identity = 0
+    broker.on_queue_offsets = queue.offsets
+    async with client.subscribe("orders", "g", broadcast=True) as subscription:
+        queue.append()
+        assert (await anext(subscription)).queue_offset == 20
+        queue.remake(60)
+        queue.missing = was_missing
+        async with asyncio.timeout(60):
+            assert [(await anext(subscription)).queue_offset for _ in range(60)] == list(range(60))
+        queue.append()
+        assert (await anext(subscription)).queue_offset == 60
+    assert [(record.levelname, record.message) for record in caplog.records] == [
+        ("WARNING", "broker b1: the new topic begins at offset 0; it is read from there")
+    ]

@@ -1,6 +1,8 @@
 """Receives all messages: each queue is pulled by offset, and the positions are known only to this process.
 
-Queues that appear later, and those of a topic that was deleted and made again, are read from their beginning.
+Queues that appear later are read from their beginning. A position is one of a topic, not of a name: where
+the topic was deleted and made again, the new one is read from its beginning, so that none of its messages is
+skipped.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ import asyncio
 import logging
 from contextlib import aclosing
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from trovemq._connections import ConnectionPool
 from trovemq._puller import Puller, PullRequest
@@ -28,6 +30,13 @@ _log = logging.getLogger(__name__)
 FETCH_BYTES_MAX: Final = 256 << 10
 FETCH_WAIT_MS: Final = 15_000
 QUEUES_MAX: Final = 4_096
+
+
+class Position(NamedTuple):
+    """The next offset of a queue, and which topic of that name has the queue (None: not known yet)."""
+
+    offset: int = 0
+    topic_identity: int | None = None
 
 
 class BroadcastConsumer:
@@ -51,7 +60,7 @@ class BroadcastConsumer:
         self._tags = tags
         self._start = start
         self._inbox = inbox
-        self._positions: dict[Slot, int] = {}
+        self._positions: dict[Slot, Position] = {}
         self._pulls: dict[Slot, asyncio.Task[None]] = {}
         self._having: set[str] = set()
         self._changed = asyncio.Event()
@@ -63,7 +72,8 @@ class BroadcastConsumer:
         if not self._pool.routes.slots(self._topic):
             await self._pool.refresh()
         for queue in await Queries(self._pool).queue_offsets(self._topic, None, None):
-            self._positions[Slot(queue.broker, queue.queue_id)] = await self._start_offset(queue)
+            start = Position(await self._start_offset(queue), queue.topic_identity)
+            self._positions[Slot(queue.broker, queue.queue_id)] = start
         self._pool.routes.listen(self._changed.set)
         self._note_return()
         self._begin()
@@ -126,12 +136,14 @@ class BroadcastConsumer:
                 await self._pull_once(slot)
             except TroveError as error:
                 if error.spec is errors.OFFSET_OUT_OF_RANGE and "min_offset" in error.fields:
-                    self._positions[slot] = int(error.fields["min_offset"])
-                elif error.spec in (errors.TOPIC_NOT_FOUND, errors.QUEUE_NOT_FOUND):
-                    self._positions[slot] = 0  # a later one of that name is another topic
-                    if error.spec is errors.TOPIC_NOT_FOUND:
-                        self._outages.begin(slot.broker, error)
-                elif not error.retriable:
+                    position = self._positions.get(slot, Position())
+                    self._positions[slot] = position._replace(offset=int(error.fields["min_offset"]))
+                elif error.spec is errors.TOPIC_RECREATED:
+                    self._positions[slot] = Position()
+                    _log.warning("broker %s: %s; it is read from there", slot.broker, error.message)
+                elif error.spec is errors.TOPIC_NOT_FOUND:
+                    self._outages.begin(slot.broker, error)
+                elif not error.retriable and error.spec is not errors.QUEUE_NOT_FOUND:
                     self._inbox.fail(error)
                     return
                 failures += 1
@@ -143,16 +155,18 @@ class BroadcastConsumer:
                 failures = 0
 
     async def _pull_once(self, slot: Slot) -> None:
+        offset, identity = self._positions.get(slot, Position())
         request = PullRequest(
             self._topic,
             slot.queue_id,
-            self._positions.get(slot, 0),
+            offset,
             FETCH_BYTES_MAX,
             self._tags,
             1,  # the inbox limits the waiting messages, not the fetches
             True,
             FETCH_WAIT_MS,
             slot.broker,
+            topic_identity=identity,
         )
         async with aclosing(Puller(self._pool, request).batches()) as batches:
             async for batch in batches:
@@ -163,5 +177,5 @@ class BroadcastConsumer:
                     if self._pool.options.tracing is not None:
                         self._pool.options.tracing.take(received, "")
                     self._inbox.put(received)
-                    self._positions[slot] = message.queue_offset + 1
-                self._positions[slot] = batch.next_offset
+                    self._positions[slot] = Position(message.queue_offset + 1, batch.topic_identity)
+                self._positions[slot] = Position(batch.next_offset, batch.topic_identity)

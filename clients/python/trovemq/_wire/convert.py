@@ -124,8 +124,10 @@ def query_page(page: query_pb2.QueryPage) -> QueryPageAnswer:
 
 
 def queue_offsets(reply: query_pb2.QueueOffsetsReply, broker: str) -> list[QueueOffsets]:
+    identity = reply.topic_identity if reply.HasField("topic_identity") else None
     return [
-        QueueOffsets(broker, queue.queue_id, queue.min_offset, queue.max_offset) for queue in reply.queues
+        QueueOffsets(broker, queue.queue_id, queue.min_offset, queue.max_offset, identity)
+        for queue in reply.queues
     ]
 
 

@@ -82,6 +82,7 @@ def fetch_answer(data: bytes) -> FetchAnswer:
         max_offset=reply.max_offset,
         queue_offsets=offsets_column(reply.queue_offsets),
         damaged_offsets=tuple(reply.damaged_offsets),
+        topic_identity=reply.topic_identity if reply.HasField("topic_identity") else None,
     )
     error = error_from_wire(reply.error) if reply.HasField("error") else None
     return FetchAnswer(reply.fetch_id, error, batch, reply.replies_left)
@@ -98,6 +99,7 @@ def fetch_request(
     wait_ms: int,
     tags: tuple[str, ...],
     replies_max: int = 0,
+    topic_identity: int | None = None,
 ) -> bytes:
     """A serialised FetchRequest."""
     return message_pb2.FetchRequest(
@@ -110,6 +112,7 @@ def fetch_request(
         wait_ms=wait_ms,
         tags=tags,
         replies_max=replies_max,
+        topic_identity=topic_identity,
     ).SerializeToString()
 
 

@@ -1,4 +1,8 @@
-"""tail: the last messages of a topic, or those since a time, and then new ones."""
+"""tail: the last messages of a topic, or those since a time, and then new ones.
+
+If the topic is deleted and made again meanwhile, tail ends with TOPIC_RECREATED: the new topic may have other
+queues, on other brokers, than those that are followed.
+"""
 
 from __future__ import annotations
 
@@ -91,6 +95,7 @@ class Following:
             offset=offset,
             tags=self.tags,
             broker=place.broker,
+            topic_identity=place.topic_identity,
             **how,  # type: ignore[arg-type]  # one of the two above
         )
         async with aclosing(batches):
