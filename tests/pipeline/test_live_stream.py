@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,19 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.support.live_source import Row, Sent, ask, make_topic, places, rows_of, send, stream_reader_of
+from tests.support.live_source import (
+    Row,
+    Sent,
+    ask,
+    make_topic,
+    partitions_of,
+    places,
+    read_rows,
+    reader_of,
+    rows_of,
+    send,
+    stream_reader_of,
+)
 from trovemq.testing import BrokerProcess
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -44,6 +57,19 @@ def options_of(broker: BrokerProcess, topics: str, **more: str) -> dict[str, str
         "startingOffsets": "earliest",
         "reconnectTimeoutMs": "5000",
     } | more
+
+
+def at(*offsets: int, identity: int = 0) -> dict[str, dict[str, int]]:
+    """The offsets of queues 0, 1, … of a topic in a checkpoint; 0: the topic was never deleted."""
+    return {
+        NAME: {str(queue_id): offset for queue_id, offset in enumerate(offsets)} | {"topicIdentity": identity}
+    }
+
+
+def remade(broker: BrokerProcess, topic: str, count: int) -> None:
+    """Deletes a topic, and makes it again with this number of messages."""
+    ask(broker.address, lambda client: client.admin.delete_topic(topic))
+    filled(broker, topic, count)
 
 
 def read_between(reader: LiveStreamReader, start: Offsets, end: Offsets) -> list[Row]:
@@ -139,13 +165,13 @@ def test_a_stream_begins_at_the_latest_place_by_default(broker: BrokerProcess) -
     options = options_of(broker, "begin")
     earliest = stream_reader_of(options)
     latest = stream_reader_of({name: value for name, value in options.items() if name != "startingOffsets"})
-    assert earliest.initialOffset() == {"begin": {NAME: {"0": 0, "1": 0}}}
+    assert earliest.initialOffset() == {"begin": at(0, 0)}
     start = latest.initialOffset()
-    assert start == {"begin": {NAME: {"0": 3, "1": 0}}}
+    assert start == {"begin": at(3, 0)}
     assert latest.latestOffset(start, ReadAllAvailable()) == start
     send(broker.address, "begin", QueueId(1), 2, NAME)
     ((end, rows),) = batches_of(latest, start)
-    assert end == {"begin": {NAME: {"0": 3, "1": 2}}}
+    assert end == {"begin": at(3, 2)}
     assert places(rows) == [("begin", NAME, 1, 0), ("begin", NAME, 1, 1)]
 
 
@@ -160,7 +186,7 @@ def test_a_checkpoint_of_another_source_and_a_lost_topic_are_named(broker: Broke
         reader.latestOffset(start, ReadAllAvailable())
     assert caught.value.spec is errors.DATA_LOST
     tolerant = stream_reader_of(options_of(broker, "stays", failOnDataLoss="false"))
-    assert tolerant.latestOffset(start, ReadAllAvailable()) == start | {"stays": {NAME: {"0": 1}}}
+    assert tolerant.latestOffset(start, ReadAllAvailable()) == start | {"stays": at(1)}
 
 
 def test_batches_are_as_large_as_asked_and_leave_no_queue_out(broker: BrokerProcess) -> None:
@@ -199,19 +225,19 @@ def test_a_batch_waits_for_rows_but_not_for_ever(broker: BrokerProcess) -> None:
     limit = reader.getDefaultReadLimit()
     start = reader.initialOffset()
     end = reader.latestOffset(start, limit)
-    assert end == {"slow": {NAME: {"0": 1}}}, "the first batch does not wait"
+    assert end == {"slow": at(1)}, "the first batch does not wait"
     send(broker.address, "slow", QueueId(0), 3, NAME)
     now = 9.9
     assert reader.latestOffset(end, limit) == end
     now = 10.0
     end = reader.latestOffset(end, limit)
-    assert end == {"slow": {NAME: {"0": 4}}}
+    assert end == {"slow": at(4)}
     send(broker.address, "slow", QueueId(0), 5, NAME)
-    assert reader.latestOffset(end, limit) == {"slow": {NAME: {"0": 9}}}
+    assert reader.latestOffset(end, limit) == {"slow": at(9)}
     ending = stream_reader_of(options)
     ending.prepareForTriggerAvailableNow()
     ending._delay.holds(0)
-    assert ending.latestOffset({"slow": {NAME: {"0": 7}}}, limit) == {"slow": {NAME: {"0": 9}}}
+    assert ending.latestOffset({"slow": at(7)}, limit) == {"slow": at(9)}
 
 
 def test_available_now_ends_where_the_topic_ended_when_it_began(broker: BrokerProcess) -> None:
@@ -232,7 +258,7 @@ def test_new_queues_are_taken_in_where_they_begin_before_they_are_read(broker: B
     ask(broker.address, lambda client: client.admin.alter_topic("new-1", queue_count=2))
     send(broker.address, "new-1", QueueId(1), 1, NAME)
     (taken, nothing), (_, rows) = batches_of(reader, start)
-    assert taken == {"new-1": {NAME: {"0": 0, "1": 0}}, "new-2": {NAME: {"0": 0}}}
+    assert taken == {"new-1": at(0, 0), "new-2": at(0)}
     assert nothing == []
     assert len(rows) == 6
 
@@ -252,7 +278,62 @@ def test_what_the_checkpoint_names_and_is_gone_is_data_loss(
     found = [row["queueOffset"] for _, rows in batches_of(tolerant, start) for row in rows]
     assert found == list(range(wanted["0"], 3))
     ends = [end[topic][NAME] for end, _ in batches_of(tolerant, start)]
-    assert ends[-1] == wanted | {"0": 3}, "a queue that is away keeps its place"
+    assert ends[-1] == wanted | at(3)[NAME], "a queue that is away keeps its place"
+
+
+def test_a_query_went_on_in_the_namesake_of_its_topic(broker: BrokerProcess) -> None:
+    filled(broker, "again", 5)
+    reader = stream_reader_of(options_of(broker, "again"))
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert end == {"again": at(5)}
+    parts = reader.partitions(start, end)
+    remade(broker, "again", 20)
+    for program in (
+        lambda: reader.latestOffset(end, ReadAllAvailable()),
+        lambda: [rows_of(reader.read(part)) for part in parts],
+    ):
+        with pytest.raises(TroveError, match=r"again, .* deleted and made again .TOPIC_RECREATED.") as lost:
+            program()
+        assert lost.value.spec is errors.DATA_LOST
+    tolerant = stream_reader_of(options_of(broker, "again", failOnDataLoss="false"))
+    assert [rows_of(tolerant.read(part)) for part in parts] == [[]]
+    (taken, nothing), (_, rows) = batches_of(tolerant, end)
+    assert taken["again"][NAME]["0"] == 0 < taken["again"][NAME]["topicIdentity"]
+    assert (nothing, [row["queueOffset"] for row in rows]) == ([], list(range(20)))
+    remade(broker, "again", 9)
+    (taken, nothing), (_, rows) = batches_of(tolerant, taken)
+    assert (nothing, len(rows)) == ([], 9), "also where nothing of the topic was read"
+
+
+def test_a_checkpoint_without_identities_is_taken_once(broker: BrokerProcess) -> None:
+    filled(broker, "old", 5)
+    remade(broker, "old", 7)
+    reader = stream_reader_of(options_of(broker, "old"))
+    ((end, rows),) = batches_of(reader, {"old": {NAME: {"0": 4}}})
+    assert [row["queueOffset"] for row in rows] == [4, 5, 6]
+    identity = end["old"][NAME]["topicIdentity"]
+    assert end == {"old": at(7, identity=identity)}
+    remade(broker, "old", 9)
+    with pytest.raises(TroveError, match="TOPIC_RECREATED"):
+        reader.latestOffset(end, ReadAllAvailable())
+
+
+def test_offsets_of_a_checkpoint_as_an_option_are_of_its_topic(broker: BrokerProcess) -> None:
+    filled(broker, "option", 5)
+    old, bare = json.dumps({"option": at(3)}), json.dumps({"option": {NAME: {"0": 3}}})
+    assert len(read_rows(options_of(broker, "option", startingOffsets=old))) == 2
+    parts = partitions_of(options_of(broker, "option"))
+    remade(broker, "option", 9)
+    assert len(read_rows(options_of(broker, "option", startingOffsets=bare))) == 6
+    with pytest.raises(TroveError, match="TOPIC_RECREATED") as lost:
+        read_rows(options_of(broker, "option", startingOffsets=old))
+    assert lost.value.spec is errors.DATA_LOST
+    tolerant = options_of(broker, "option", failOnDataLoss="false")
+    assert len(read_rows(tolerant | {"startingOffsets": old})) == 9
+    assert len(read_rows(tolerant | {"endingOffsets": old})) == 0
+    with pytest.raises(TroveError, match="TOPIC_RECREATED"):
+        [rows_of(reader_of(options_of(broker, "option")).read(part)) for part in parts]
 
 
 def test_a_restarting_broker_is_waited_for_one_that_stays_away_is_an_error() -> None:

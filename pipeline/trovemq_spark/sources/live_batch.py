@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 
 from trovemq import Client
 from trovemq_spark.option_kinds import option_error
-from trovemq_spark.sources.live_client import Cluster, Selection, queue_spans
+from trovemq_spark.sources.live_client import Cluster, Selection, identities_of, queue_spans
 from trovemq_spark.sources.live_fetch import FetchSettings, read_range
 from trovemq_spark.sources.live_pushdown import Bounds
 from trovemq_spark.sources.live_ranges import (
@@ -146,7 +146,9 @@ class LiveReader(DataSourceReader):
         starts = await starting_offsets(client, spans, self._options)
         ends = await ending_offsets(client, spans, self._options)
         allowed = set(self._bounds.queues(starts))
-        ranges = [part for part in ranges_between(starts, ends) if part.queue in allowed]
+        ranges = [
+            part for part in ranges_between(starts, ends, identities_of(spans)) if part.queue in allowed
+        ]
         return await self._bounds.narrowed(client, ranges)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:

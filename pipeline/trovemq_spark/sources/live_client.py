@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from trovemq import Client, ClientOptions, connect
+from trovemq import Client, ClientOptions, QueueOffsets, connect
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_spark import live_loop
 from trovemq_spark.connection_options import ENVIRONMENT_ALONE, ConnectionOptions
-from trovemq_spark.sources.offsets import Queue
+from trovemq_spark.sources.offsets import Identities, Queue
 
 _SAMPLE_BYTES: Final = 1 << 18
 _LOOK_AGAIN_SECONDS: Final = 0.05
@@ -29,10 +29,11 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The offsets that a queue has: [minimum, maximum)."""
+    """The offsets that a queue has, [minimum, maximum), and the identity of its topic (None: not known)."""
 
     minimum: int
     maximum: int
+    identity: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,11 @@ class Selection:
     queues: frozenset[Queue] = frozenset()
 
 
+def span_of(queue: QueueOffsets) -> Span:
+    """The span of a broker's answer."""
+    return Span(queue.min_offset, queue.max_offset, queue.topic_identity)
+
+
 async def queue_spans(client: Client, selection: Selection) -> dict[Queue, Span]:
     """The selected queues with their present offsets.
 
@@ -98,7 +104,7 @@ async def queue_spans(client: Client, selection: Selection) -> dict[Queue, Span]
     names = sorted(topics)
     answers = await _all([client.queue_offsets(topic) for topic in names])
     spans = {
-        Queue(topic, found.broker, found.queue_id): Span(found.min_offset, found.max_offset)
+        Queue(topic, found.broker, found.queue_id): span_of(found)
         for topic, queues in zip(names, answers, strict=True)
         for found in queues
     }
@@ -138,6 +144,15 @@ async def wait_for_brokers(client: Client, names: Iterable[str], timeout_ms: int
             text = f"{away}: not in the routes for {timeout_ms} ms, and has queues that are being read"
             raise TroveError(errors.BROKER_NOT_FOUND, f"{text} (live: {there})")
         await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+
+
+def identities_of(spans: Mapping[Queue, Span]) -> Identities:
+    """The identities of their topics, where the brokers know them."""
+    return {
+        (queue.topic, queue.broker): span.identity
+        for queue, span in spans.items()
+        if span.identity is not None
+    }
 
 
 async def mean_record_size(client: Client, queue: Queue, offset: int) -> float:

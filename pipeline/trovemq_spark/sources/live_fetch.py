@@ -20,8 +20,8 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import RecordBatch
 from trovemq_spark import live_loop
-from trovemq_spark.sources.live_client import Cluster, Span, describe, wait_for_brokers
-from trovemq_spark.sources.live_ranges import QueueRange, lose
+from trovemq_spark.sources.live_client import Cluster, Span, describe, span_of, wait_for_brokers
+from trovemq_spark.sources.live_ranges import QueueRange, lose, lose_topic
 from trovemq_spark.sources.option_table import DROPMALFORMED, FAILFAST, PERMISSIVE
 from trovemq_spark.sources.rows import LOGGER
 from trovemq_spark.table.bodies import INFLATED_BYTES_MAX, InflatedPart, inflated_parts
@@ -99,6 +99,7 @@ async def _pulled(
         end=part.end,
         messages_max=settings.messages_max,
         tags=settings.tags,
+        topic_identity=part.identity,
     )
     async with aclosing(pulling):
         while True:
@@ -113,7 +114,10 @@ async def _pulled(
 
 
 def _behind_what_is_gone(error: TroveError, part: QueueRange, position: int, settings: FetchSettings) -> int:
-    """Where to continue after OFFSET_OUT_OF_RANGE; raises any other error again."""
+    """Where to continue after OFFSET_OUT_OF_RANGE and TOPIC_RECREATED; raises any other error again."""
+    if error.spec is errors.TOPIC_RECREATED:
+        _lose_topic(part, position, settings)
+        return part.end
     if error.spec is not errors.OFFSET_OUT_OF_RANGE:
         raise error
     span = Span(int(error.fields["min_offset"]), int(error.fields["max_offset"]))
@@ -124,6 +128,10 @@ def _behind_what_is_gone(error: TroveError, part: QueueRange, position: int, set
     return following
 
 
+def _lose_topic(part: QueueRange, position: int, settings: FetchSettings) -> None:
+    lose_topic(part.queue, position, fail=settings.fail_on_data_loss, then="the rest of it is left out")
+
+
 async def _check_end(client: Client, part: QueueRange, position: int, settings: FetchSettings) -> None:
     """Raises if the queue ends before the range: it has lost messages, or is another queue of the same
     name."""
@@ -132,8 +140,10 @@ async def _check_end(client: Client, part: QueueRange, position: int, settings: 
     # With a tag filter, or blank offsets at the end, no batch shows how far reading has advanced.
     queue = part.queue
     (found,) = await client.queue_offsets(queue.topic, queue_ids=[queue.queue_id], broker=queue.broker)
-    if found.max_offset < part.end:
-        span = Span(found.min_offset, found.max_offset)
+    if part.identity is not None and found.topic_identity != part.identity:
+        _lose_topic(part, position, settings)
+    elif found.max_offset < part.end:
+        span = span_of(found)
         lose(
             queue,
             part.end,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -109,7 +109,7 @@ class Bounds:
         if self.stored_max_ms is not None:
             last = await offsets_at(client, by_queue, max(self.stored_max_ms, 0), upper=True)
             ends = {queue: min(end, last[queue] + 1) for queue, end in ends.items()}
-        narrowed = [QueueRange(queue, starts[queue], ends[queue]) for queue in by_queue]
+        narrowed = [replace(part, start=starts[queue], end=ends[queue]) for queue, part in by_queue.items()]
         return [part for part in narrowed if part.size]
 
 

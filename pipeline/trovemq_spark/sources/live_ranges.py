@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from pyspark.sql.datasource import InputPartition
@@ -12,7 +12,15 @@ from trovemq import Client
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_spark.sources.live_client import Span, describe, offsets_at
-from trovemq_spark.sources.offsets import EARLIEST_MARK, LATEST_MARK, Queue, QueueOffsets
+from trovemq_spark.sources.offsets import (
+    EARLIEST_MARK,
+    LATEST_MARK,
+    NO_IDENTITIES,
+    Identities,
+    Positions,
+    Queue,
+    QueueOffsets,
+)
 from trovemq_spark.sources.options import SourceOptions
 from trovemq_spark.sources.rows import LOGGER
 
@@ -21,11 +29,13 @@ Offsets = dict[Queue, int]
 
 @dataclass(frozen=True)
 class QueueRange(InputPartition):
-    """One task's part: the offsets [start, end) of a queue. Picklable."""
+    """One task's part: the offsets [start, end) of a queue of the topic with that identity (None: not known).
+    Picklable."""
 
     queue: Queue
     start: int
     end: int
+    identity: int | None = None
 
     @property
     def size(self) -> int:
@@ -60,6 +70,10 @@ def _resolved(wanted: QueueOffsets, spans: Mapping[Queue, Span], option: str, fa
     offsets = {}
     for queue, span in spans.items():
         offset = wanted.of(queue)
+        positions = Positions({}, dict(wanted.identities))
+        if queue in wanted.queues and not positions.same_topic(queue, span.identity):
+            lose_topic(queue, offset, fail=fail, then=f"its beginning, {span.minimum}, is taken")
+            offset = EARLIEST_MARK
         marks = {EARLIEST_MARK: span.minimum, LATEST_MARK: span.maximum}
         offsets[queue] = within(queue, marks.get(offset, offset), span, fail=fail)
     return offsets
@@ -101,9 +115,34 @@ def lose(queue: Queue, wanted: int, span: Span, *, fail: bool, then: str) -> Non
     LOGGER.warning("%s; %s", text, then)
 
 
-def ranges_between(starts: Mapping[Queue, int], ends: Mapping[Queue, int]) -> list[QueueRange]:
+def lose_topic(queue: Queue, wanted: int, *, fail: bool, then: str) -> None:
+    """The messages to read were of a topic that is gone: raises DATA_LOST, or logs it with the reaction
+    `then`."""
+    text = (
+        f"{describe(queue)}: the topic was deleted and made again ({errors.TOPIC_RECREATED.symbol}), "
+        f"and offset {wanted} is the deleted one's"
+    )
+    if fail:
+        raise TroveError(
+            errors.DATA_LOST,
+            f"{text}: to read the new topic, start with a new checkpoint, or set failOnDataLoss=false once",
+            topic=queue.topic,
+            broker=queue.broker,
+            queue_id=queue.queue_id,
+            wanted=wanted,
+        )
+    LOGGER.warning("%s; %s", text, then)
+
+
+def ranges_between(
+    starts: Mapping[Queue, int], ends: Mapping[Queue, int], identities: Identities = NO_IDENTITIES
+) -> list[QueueRange]:
     """A range for each queue that both have and that has messages to read, in order."""
-    ranges = [QueueRange(queue, starts[queue], ends[queue]) for queue in sorted(ends) if queue in starts]
+    ranges = [
+        QueueRange(queue, starts[queue], ends[queue], identities.get((queue.topic, queue.broker)))
+        for queue in sorted(ends)
+        if queue in starts
+    ]
     return [part for part in ranges if part.size]
 
 
@@ -117,5 +156,5 @@ def split_ranges(ranges: Iterable[QueueRange], count_min: int | None) -> list[Qu
     for whole in ranges:
         count = min(whole.size, -(-whole.size * count_min // total))
         cuts = [whole.start + whole.size * i // count for i in range(count + 1)]
-        parts += [QueueRange(whole.queue, start, end) for start, end in pairwise(cuts)]
+        parts += [replace(whole, start=start, end=end) for start, end in pairwise(cuts)]
     return parts

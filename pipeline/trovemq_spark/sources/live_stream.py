@@ -1,14 +1,19 @@
-"""Format `trovemq` as a stream: offsets {"TOPIC": {"BROKER": {"QUEUE": next offset}}}.
+"""Format `trovemq` as a stream: offsets {"TOPIC": {"BROKER": {"QUEUE": next offset, "topicIdentity": …}}}.
 
 Only the two offsets of a batch determine its content, so a batch that Spark repeats after a crash has the
 same rows. Therefore a new queue (of a matching topic, a new broker, or more queues) is first added to the
 offsets with its beginning, and is read from the next batch on. A queue whose broker is unreachable stays in
 the offsets.
+
+If a topic was deleted and made again, its identity is another one, which is data loss: its messages that were
+not read are gone. Without failOnDataLoss the new topic is read from its beginning. Checkpoints of earlier
+versions have no identity: the topic that is found is taken for theirs, and its identity is added.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -32,6 +37,7 @@ from trovemq_spark.sources.live_client import (
     Selection,
     Span,
     describe,
+    identities_of,
     mean_record_size,
     queue_spans,
     wait_for_brokers,
@@ -40,13 +46,14 @@ from trovemq_spark.sources.live_fetch import FetchSettings, read_range
 from trovemq_spark.sources.live_ranges import (
     Offsets,
     QueueRange,
+    lose_topic,
     ranges_between,
     split_ranges,
     starting_offsets,
     within,
 )
 from trovemq_spark.sources.live_report import report_group_offsets
-from trovemq_spark.sources.offsets import Queue, offsets_from_json, offsets_to_json
+from trovemq_spark.sources.offsets import Positions, Queue, offsets_from_json
 from trovemq_spark.sources.options import LIVE, SourceOptions
 from trovemq_spark.sources.rows import LOGGER
 
@@ -65,11 +72,11 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- planning -------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's name
-        async def initial(client: Client) -> Offsets:
+        async def initial(client: Client) -> Positions:
             spans = await queue_spans(client, self._selection)
-            return await starting_offsets(client, spans, self._options)
+            return Positions(await starting_offsets(client, spans, self._options), identities_of(spans))
 
-        return offsets_to_json(self._cluster.ask(initial, wait_ms=self._options.pull_timeout_ms))
+        return self._cluster.ask(initial, wait_ms=self._options.pull_timeout_ms).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
         wait_ms = self._cluster.reconnect_timeout_ms
@@ -88,36 +95,41 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  Spark's name
-        async def latest(client: Client) -> Offsets:
-            starts = _offsets(start)
+        async def latest(client: Client) -> Positions:
+            begin = _positions(start)
+            starts = begin.offsets
             if self._options.fail_on_data_loss:
                 brokers = {queue.broker for queue in starts}
                 await wait_for_brokers(client, brokers, self._cluster.reconnect_timeout_ms)
             spans = await queue_spans(client, self._selection)
-            known = self._known(starts, spans)
-            if known != starts:
+            known = Positions(self._known(begin, spans), begin.identities | identities_of(spans))
+            if known.offsets != starts or not all(_same_topic(begin, known, queue) for queue in starts):
                 return known
             ends = self._ends(starts, spans)
-            if isinstance(limit, ReadAllAvailable):
-                return ends
-            return await self._admitted(client, starts, ends)
+            if not isinstance(limit, ReadAllAvailable):
+                ends = await self._admitted(client, starts, ends)
+            return replace(known, offsets=ends)
 
-        return offsets_to_json(self._cluster.ask(latest, wait_ms=self._cluster.reconnect_timeout_ms))
+        return self._cluster.ask(latest, wait_ms=self._cluster.reconnect_timeout_ms).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  Spark's name
         return None  # a request per batch, for a figure that a group's lag shows
 
-    def _known(self, starts: Offsets, spans: Mapping[Queue, Span]) -> Offsets:
-        """The starts, with the beginnings of new queues; data loss is handled here."""
+    def _known(self, begin: Positions, spans: Mapping[Queue, Span]) -> Offsets:
+        """The starts, with the beginnings of new queues and new topics; data loss is handled here."""
         known: Offsets = {}
-        for queue, offset in starts.items():
+        fail = self._options.fail_on_data_loss
+        for queue, offset in begin.offsets.items():
             span = spans.get(queue)
             if span is None:
-                _miss(queue, offset, fail=self._options.fail_on_data_loss)
+                _miss(queue, offset, fail=fail)
                 known[queue] = offset
+            elif not begin.same_topic(queue, span.identity):
+                lose_topic(queue, offset, fail=fail, then=f"it is read from its beginning, {span.minimum}")
+                known[queue] = span.minimum
             else:
-                known[queue] = within(queue, offset, span, fail=self._options.fail_on_data_loss)
-        for queue in spans.keys() - starts.keys():
+                known[queue] = within(queue, offset, span, fail=fail)
+        for queue in spans.keys() - begin.offsets.keys():
             if self._target is None or queue in self._target:
                 known[queue] = spans[queue].minimum
         return known
@@ -158,7 +170,9 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return max(int(size_max / mean), 1) if mean else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        ranges = ranges_between(_offsets(start), _offsets(end))
+        begin, stop = _positions(start), _positions(end)
+        same = {queue: at for queue, at in begin.offsets.items() if _same_topic(begin, stop, queue)}
+        ranges = ranges_between(same, stop.offsets, stop.identities)
         return split_ranges(ranges, self._options.min_partitions)
 
     # --- reading --------------------------------------------------------------------------------------
@@ -183,12 +197,16 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._settings.cluster
 
 
-def _offsets(document: dict[str, Any]) -> Offsets:
+def _positions(document: dict[str, Any]) -> Positions:
     try:
-        return offsets_from_json(document)
+        return Positions.from_json(document)
     except ValueError as error:
         text = f"the checkpoint has the offset {document}, which is none of {LIVE}: it is another query's"
         raise option_error(f"{text}. Start with a new checkpoint ({error})", "checkpointLocation") from None
+
+
+def _same_topic(begin: Positions, end: Positions, queue: Queue) -> bool:
+    return begin.same_topic(queue, end.identities.get((queue.topic, queue.broker)))
 
 
 def _miss(queue: Queue, offset: int, *, fail: bool) -> None:

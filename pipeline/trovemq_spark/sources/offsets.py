@@ -6,13 +6,18 @@
 
 -2 is the queue's earliest offset, -1 the offset after its latest message. A queue that is not named begins
 at its earliest and ends at its latest.
+
+Beside its queues a broker may have the topic's identity there, as checkpoints have it: it changes when the
+topic is deleted and made again, and the offsets are then those of another topic.
+
+    {"TOPIC": {"BROKER": {"0": 23, "topicIdentity": 73400320}}}
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from trovemq_spark.option_kinds import Kind
@@ -23,6 +28,7 @@ EARLIEST_MARK: Final = -2
 LATEST_MARK: Final = -1
 QUEUE_ID_MAX: Final = (1 << 31) - 1
 OFFSET_MAX: Final = (1 << 63) - 1
+IDENTITY_KEY: Final = "topicIdentity"
 _FORM: Final = '{"TOPIC": {"BROKER": {"0": 23}}}'
 _ASSIGN_FORM: Final = '{"TOPIC": {"BROKER": [0, 1]}}'
 
@@ -36,12 +42,45 @@ class Queue:
     queue_id: int
 
 
+Identities = dict[tuple[str, str], int]
+"""The identity of a topic on a broker, by (topic, broker); missing ones are not known."""
+NO_IDENTITIES: Final[Identities] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """The next offsets of a query, and which topics they are of. Checkpoints of earlier versions have no
+    identities."""
+
+    offsets: dict[Queue, int]
+    identities: Identities
+
+    @classmethod
+    def from_json(cls, document: object) -> Positions:
+        """The inverse of to_json. ValueError has the expected form."""
+        return cls(offsets_from_json(document), identities_from_json(document))
+
+    def to_json(self) -> dict[str, dict[str, dict[str, int]]]:
+        """The JSON form above, ordered by topic, broker and queue."""
+        document = offsets_to_json(self.offsets)
+        for (topic, broker), identity in self.identities.items():
+            if broker in document.get(topic, ()):
+                document[topic][broker][IDENTITY_KEY] = identity
+        return document
+
+    def same_topic(self, queue: Queue, identity: int | None) -> bool:
+        """Whether the offset of the queue is one of the topic with that identity, as far as is known."""
+        own = self.identities.get((queue.topic, queue.broker))
+        return own is None or identity is None or own == identity
+
+
 @dataclass(frozen=True, slots=True)
 class QueueOffsets:
     """`default`, EARLIEST_MARK or LATEST_MARK, for all queues except those in `queues`. Picklable."""
 
     default: int
     queues: Mapping[Queue, int]
+    identities: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
     def of(self, queue: Queue) -> int:
         """The queue's offset, or a mark."""
@@ -98,6 +137,8 @@ def offsets_from_json(document: object) -> dict[Queue, int]:
         if not isinstance(queues, dict):
             raise ValueError(f"{_FORM}: an object of queues below broker {broker!r} of topic {topic!r}")
         for key, offset in queues.items():
+            if key == IDENTITY_KEY:
+                continue
             queue = Queue(topic, broker, _queue_id(key, _FORM))
             if queue in offsets:
                 raise ValueError(f"{_FORM}: queue {queue.queue_id} of {topic!r} once")
@@ -109,13 +150,26 @@ def offsets_from_json(document: object) -> dict[Queue, int]:
     return offsets
 
 
+def identities_from_json(document: object) -> Identities:
+    """The identities in the JSON form above. ValueError has the expected form."""
+    identities: Identities = {}
+    for topic, broker, queues in _brokers(document, _FORM):
+        if isinstance(queues, dict) and IDENTITY_KEY in queues:
+            identity = queues[IDENTITY_KEY]
+            if type(identity) is not int or not 0 <= identity <= OFFSET_MAX:
+                raise ValueError(f"{_FORM}: {IDENTITY_KEY} from 0 on, not {identity!r}")
+            identities[topic, broker] = identity
+    return identities
+
+
 def _parse(text: str, default: int) -> QueueOffsets:
     word = text.strip().lower()
     if word == EARLIEST:
         return ALL_EARLIEST
     if word == LATEST:
         return ALL_LATEST
-    return QueueOffsets(default, offsets_from_json(_document(text, f"earliest, latest or {_FORM}")))
+    document = _document(text, f"earliest, latest or {_FORM}")
+    return QueueOffsets(default, offsets_from_json(document), identities_from_json(document))
 
 
 def _document(text: str, form: str) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from trovemq_spark.sources.offsets import (
     ALL_LATEST,
     EARLIEST_MARK,
     LATEST_MARK,
+    Identities,
+    Positions,
     Queue,
     offsets_from_json,
     offsets_to_json,
@@ -33,6 +35,29 @@ def test_there_and_back(offsets: dict[Queue, int]) -> None:
         assert parsed.queues == offsets
         assert (parsed.is_named, parsed.default) == (True, EARLIEST_MARK)
         assert parse_ending_offsets(json.dumps(document)).default == LATEST_MARK
+
+
+@given(
+    st.dictionaries(queues, st.integers(-2, (1 << 63) - 1), max_size=8),
+    st.dictionaries(st.tuples(st.text(max_size=5), st.text(max_size=3)), st.integers(0, (1 << 63) - 1)),
+    st.booleans(),
+)
+def test_positions_say_of_which_topics_they_are(
+    offsets: dict[Queue, int], others: Identities, known: bool
+) -> None:
+    own = {(queue.topic, queue.broker): queue.queue_id for queue in offsets} if known else {}
+    positions = Positions(offsets, others | own)
+    document = json.loads(json.dumps(positions.to_json()))
+    back = Positions.from_json(document)
+    assert back.offsets == offsets
+    assert own.items() <= back.identities.items() <= positions.identities.items()
+    for queue in offsets:
+        assert back.same_topic(queue, None)
+        if known:
+            assert back.same_topic(queue, own[queue.topic, queue.broker])
+            assert not back.same_topic(queue, -1)
+    if offsets:
+        assert parse_starting_offsets(json.dumps(document)).identities == back.identities
 
 
 @given(st.sets(queues, min_size=1, max_size=8))
@@ -69,6 +94,9 @@ def test_words_in_any_case() -> None:
         '{"t": {"b": {"0": 9223372036854775808}}}',
         '{"t": {"b": {"0": 1, "00": 2}}}',
         '{"t": {"b": {"0": 1, "0": 2}}}',
+        '{"t": {"b": {"0": 1, "topicIdentity": -1}}}',
+        '{"t": {"b": {"0": 1, "topicIdentity": "1"}}}',
+        '{"t": {"b": {"0": 1, "topicIdentity": true}}}',
         '{"t": {"b": {"0": 1}}, "t": {"b": {"0": 1}}}',
     ],
 )
