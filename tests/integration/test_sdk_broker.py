@@ -165,6 +165,39 @@ async def test_admin(client: Client) -> None:
     assert refused.value.spec is errors.TOPIC_NOT_FOUND
 
 
+async def test_a_topic_made_again_is_another_one_for_every_position(client: Client) -> None:
+    async def make(count: int) -> None:
+        await client.admin.create_topic("again", queue_count=1)
+        for number in range(count):
+            await client.send("again", b"%d" % number)
+
+    async def consumed(count: int) -> list[bytes]:
+        async with client.subscribe("again", "workers", start="earliest") as subscription:
+            found = []
+            for _ in range(count):
+                async with (await anext(subscription)).process() as message:
+                    found.append(message.body)
+            return found
+
+    await make(5)
+    assert len(await consumed(3)) == 3
+    async with aclosing(client.pull_batches("again", follow=True)) as following:
+        batch = await anext(following)
+        await client.admin.delete_topic("again")
+        await make(9)
+        with pytest.raises(TroveError, match=r"TOPIC_(RECREATED|NOT_FOUND)"):
+            await anext(following)
+    position = batch.next_offset
+    with pytest.raises(TroveError, match="TOPIC_RECREATED"):
+        await anext(client.pull_batches("again", offset=position, topic_identity=batch.topic_identity))
+    assert len([message async for message in client.pull("again", offset=position)]) == 4, "not checked"
+    (queue,) = await client.queue_offsets("again")
+    own = client.pull_batches("again", offset=position, topic_identity=queue.topic_identity)
+    async with aclosing(own):
+        assert len(await anext(own)) == 4
+    assert await consumed(9) == [b"%d" % number for number in range(9)], "a group begins again"
+
+
 async def test_one_way(client: Client) -> None:
     await client.admin.create_topic("oneway", queue_count=1)
     async with client.producer("oneway") as producer:
