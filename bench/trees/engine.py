@@ -70,7 +70,8 @@ def _look_up(report: Report, store: MessageStore, filled: Filled) -> None:
         started = time.perf_counter()
         for begin in range(0, len(chosen), count):
             ids = chosen[begin : begin + count]
-            found = store.trees.unique_ids.find(RANDOM, window_ms, ids, store.last_store_timestamp)
+            since = store.time.since(window_ms, store.last_store_timestamp)
+            found = store.trees.unique_ids.find(RANDOM, since, ids)
             assert len(found) == len(set(ids)), "every id is there"
         rate = len(chosen) / (time.perf_counter() - started)
         goal = {"at_least": LOOKUPS_PER_S_MIN} if count > 1 else {}

@@ -64,6 +64,7 @@ async def _catch_up(store: MessageStore) -> None:
         made = await _make_index_file(store)
         try:
             more = store.catch_up(CATCH_UP_BYTES) or (made and store.index_file_work() is not None)
+            reads_times = store.read_times()
         except ScarceError as error:  # nothing of the log was skipped
             wait_out("store.index_behind", error)
             await sleep_to_tick(LAG_POLL_S)
@@ -77,7 +78,7 @@ async def _catch_up(store: MessageStore) -> None:
                 effect="queries scan the log",
             )
         logged = stuck
-        if more:
+        if more or reads_times:
             await asyncio.sleep(CATCH_UP_PAUSE_S)
         else:
             await sleep_to_tick(LAG_POLL_S)

@@ -120,10 +120,10 @@ class TreeTask:
     async def _sweep(self) -> bool:
         trees = self._store.trees
         assert trees is not None
-        now_ms = self._store.last_store_timestamp
+        since_of, steady_ms = self._store.time.since_of(), self._store.time.steady_ms
         trees.hurry = False
         return await run_in_thread(
-            lambda: trees.sweep(SWEEP_ENTRIES) or trees.sweep_ids(now_ms, SWEEP_ENTRIES)
+            lambda: trees.sweep(SWEEP_ENTRIES) or trees.sweep_ids(since_of, steady_ms, SWEEP_ENTRIES)
         )
 
     async def _wait_out(self, error: StorageError) -> None:

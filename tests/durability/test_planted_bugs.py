@@ -112,8 +112,8 @@ BUGS = (
     Planted(
         "items that do not fit into an index file are dropped",
         "store/trovemq_store/index/key_index.py",
-        "                done += file.put(hashes[done:], physical[done:], timestamps[done:])",
-        "                file.put(hashes[done:], physical[done:], timestamps[done:])\n"
+        "                done += file.put(hashes[done:end], physical[done:end], timestamps[done:end])",
+        "                file.put(hashes[done:end], physical[done:end], timestamps[done:end])\n"
         "                done = len(hashes)",
         ("tests/unit/index/test_key_index.py::test_one_messages_keys_are_split_over_two_files",),
     ),
@@ -140,8 +140,8 @@ BUGS = (
     ),
     Planted(
         "store times follow a clock that goes back",
-        "store/trovemq_store/engine/appending.py",
-        "        return max(now_ms, self.last_store_timestamp)",
+        "store/trovemq_store/engine/store_time.py",
+        "        return max(now_ms, self.last_ms)",
         "        return now_ms",
         (f"{ENGINE}test_append.py::test_the_three_orders_agree_and_times_never_go_back",),
     ),
@@ -155,7 +155,7 @@ BUGS = (
     Planted(
         "an id counts as known for ever",
         "store/trovemq_store/index/trees/unique_ids.py",
-        "                    if known is not None and known.place.store_timestamp > now_ms - window_ms:\n",
+        "                    if known is not None and since.has(offset, known.place.store_timestamp):\n",
         "                    if known is not None:\n",
         (f"{DEDUPLICATION}test_reading_a_longer_window_hides_nothing_that_is_known",),
     ),

@@ -141,7 +141,8 @@ class TreeScript(EngineScript):
                     self.store.finish_trees(step)
         trees = self.store.trees
         assert trees is not None
-        self.work(lambda: void(trees.sweep(64) or trees.sweep_ids(self.now_ms, 64)))
+        since_of, now_ms = self.store.time.since_of(self.now_ms), self.now_ms
+        self.work(lambda: void(trees.sweep(64) or trees.sweep_ids(since_of, now_ms, 64)))
 
     def spoil_trees(self) -> None:
         """As a later version would leave them: the next start quarantines them."""

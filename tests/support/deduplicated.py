@@ -86,7 +86,7 @@ def ended(files: MemoryFileSystem, store: MessageStore, how: str, now_ms: EpochM
 def sweep_a_little(store: MessageStore) -> None:
     assert store.trees is not None
     store.trees.sweep(2)
-    store.trees.sweep_ids(store.last_store_timestamp, 2)
+    store.trees.sweep_ids(store.time.since_of(store.last_store_timestamp), store.last_store_timestamp, 2)
 
 
 def step(store: MessageStore, bytes_max: int = 1 << 20) -> bool:

@@ -142,7 +142,11 @@ class IndexedStoreMachine(NumberedSteps):
         if self.trees is not None:
             for _ in range(count):
                 self.trees.sweep(entries_max)
-                self.trees.sweep_ids(self.store.last_store_timestamp, entries_max)
+                self.trees.sweep_ids(
+                    self.store.time.since_of(self.store.last_store_timestamp),
+                    self.store.last_store_timestamp,
+                    entries_max,
+                )
 
     @rule(count=st.integers(1, 2))
     def expire(self, count: int) -> None:

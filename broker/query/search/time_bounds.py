@@ -1,9 +1,10 @@
 """Finds the part of the log that may have records of a time range.
 
-Store times rise along the log; in a store that another broker wrote they may step back by up to
-CLOCK_STEP_MAX_MS. So no record of the range lies before a record that is earlier than `begin` by more than
-that, or after a record that is later than `end` by more than that. The tree `location` has the positions of
-the records; a record whose time cannot be trusted narrows nothing.
+Within a run of the log store times rise, or step back by at most the run's slack
+(trovemq_store.log.time_runs). So in the first run that reaches `begin` no record of the range lies before one
+that is earlier than `begin` by more than the slack; in the last run that begins before `end` none lies after
+one that is later than `end` by more than that. The tree `location` has the positions of the records; a record
+whose time cannot be trusted narrows nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.fields import read_fields, store_timestamp
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.engine.reading import CLOCK_STEP_MAX_MS
 from trovemq_store.files.files import ScarceError
 from trovemq_store.files.trees import TreeReader
 from trovemq_store.index.trees.layout import LOCATION, OFFSET
@@ -26,22 +26,28 @@ def within_time(
     store: MessageStore, query: SearchQuery, reader: TreeReader, low: PhysicalOffset, high: PhysicalOffset
 ) -> tuple[PhysicalOffset, PhysicalOffset]:
     """[low, high) without records before or after the query's times; both are indexed."""
+    first, last = store.time_span(query.begin, query.end)
+    if first is None or last is None:
+        return high, high
     if query.begin > 0:
+        run_end, run = first
         low = max(low, min(high, store.lowest_offset_at(query.begin)))
-        below, above = low, high
+        below, above = low, min(high, run_end)
         while above - below > _FINE:
             middle = PhysicalOffset((below + above) // 2)
-            at, time = _first_at(store, reader, middle, high)
-            if time is not None and time < query.begin - CLOCK_STEP_MAX_MS:
+            at, time = _first_at(store, reader, middle, min(high, run_end))
+            if time is not None and time < query.begin - run.slack_ms:
                 below = low = max(at, middle)
             else:
                 above = middle
-    if query.end + CLOCK_STEP_MAX_MS < store.last_store_timestamp:
-        below, above = low, high
+    run_end, run = last
+    high = max(low, min(high, run_end))
+    if query.end < run.highest_ms:
+        below, above = max(low, run.begin), high
         while above - below > _FINE:
             middle = PhysicalOffset((below + above) // 2)
             at, time = _first_at(store, reader, middle, high)
-            if time is not None and time > query.end + CLOCK_STEP_MAX_MS:
+            if time is not None and time > query.end + run.slack_ms:
                 above, high = middle, min(high, at)
             else:
                 below = middle

@@ -107,6 +107,7 @@ class _Repair:
                 key_index_last_offset=state.NOTHING_INDEXED if with_index else state.NO_INDEX,
                 key_index_closed=False,
                 queue_ends={},
+                time_runs=None,
             ),
         )
         fault_point("repair.before_removal")
@@ -123,6 +124,7 @@ class _Repair:
             key_index_position=position if index is not None else 0,
             key_index_last_offset=last_indexed_offset(index),
             key_index_closed=view.clean and index is not None,
+            time_runs=None,
             queue_ends={
                 topic: {queue.queue_id: queue.max_offset for queue in queues.queues(topic)}
                 for topic in queues.topics()

@@ -25,6 +25,7 @@ from trovemq_store.engine.disk_reserve import DiskReserve
 from trovemq_store.engine.joined_batches import JoinedBatches
 from trovemq_store.engine.opening import IndexFileNames, OpenedStore
 from trovemq_store.engine.reading import StoreReading
+from trovemq_store.engine.store_time import StoreTime
 from trovemq_store.engine.transaction_run import RunResult, TransactionRun
 from trovemq_store.files.failures import storage_errors
 from trovemq_store.files.files import Buffer
@@ -41,14 +42,15 @@ class StoreAppending(StoreReading):
     """The appending half of MessageStore."""
 
     def __init__(self, opened: OpenedStore, names: IndexFileNames, files: GuardedFileSystem) -> None:
-        super().__init__(opened.log, opened.deletions, opened.dispatcher, DamageCounts(opened.report.damages))
+        damage = DamageCounts(opened.report.damages)
+        super().__init__(opened.log, opened.deletions, opened.dispatcher, damage, opened.time_runs)
         self.files = files
         self._names = names
         self.settings = opened.settings
         self.consume_queues = opened.consume_queues
         self.reserve = DiskReserve(files, opened.log.segments, enabled=opened.settings.spare_segment_enable)
         """The disk reserve."""
-        self.last_store_timestamp = opened.last_store_timestamp
+        self.time = StoreTime(opened.last_store_timestamp, opened.time_runs, names.now_ms)
         self._marked_failed = False
         self._store_host = pack_host(opened.settings.store_host)
         self._next_offsets: dict[tuple[str, QueueId], QueueOffset] = {}
@@ -78,7 +80,7 @@ class StoreAppending(StoreReading):
         with storage_errors("the append failed", errors.UNKNOWN_ERROR):
             physical_offset = self._place(batch.nbytes, internal)
             first = self._next_queue_offset(topic, queue_id)
-        timestamp = self._next_timestamp(now_ms)
+        timestamp = self.time.next_ms(now_ms)
         buffer = bytearray(data) if isinstance(data, bytes) or memoryview(data).readonly else data
         patched = patch_batch(
             buffer,
@@ -128,7 +130,7 @@ class StoreAppending(StoreReading):
         if first is None or not self._takes_at_once(size):
             return None
         physical_offset = self._log.end
-        timestamp = self._next_timestamp(now_ms)
+        timestamp = self.time.next_ms(now_ms)
         patch(
             data,
             records,
@@ -181,7 +183,7 @@ class StoreAppending(StoreReading):
         assert len(next_offsets) == len(parts), "a queue has one part"
         assert len(queue_offsets) == len(rows), "each record has its part"
         physical_offset = self._log.end
-        timestamp = self._next_timestamp(now_ms)
+        timestamp = self.time.next_ms(now_ms)
         patch_rows(
             data,
             rows,
@@ -217,7 +219,7 @@ class StoreAppending(StoreReading):
         with storage_errors("the append failed", errors.UNKNOWN_ERROR):
             physical_offset = self._place(len(run.data), internal=False)
             firsts = {queue: self._next_queue_offset(*queue) for queue in run.counts}
-        timestamp = self._next_timestamp(now_ms)
+        timestamp = self.time.next_ms(now_ms)
         patched = run.patch(
             physical_offset,
             firsts,
@@ -229,8 +231,9 @@ class StoreAppending(StoreReading):
         self._write(run.data, patched, physical_offset, timestamp, next_offsets)
         return RunResult(physical_offset, self._log.end, timestamp, self._store_host, firsts)
 
-    def _next_timestamp(self, now_ms: EpochMs) -> EpochMs:
-        return max(now_ms, self.last_store_timestamp)
+    @property
+    def last_store_timestamp(self) -> EpochMs:
+        return self.time.last_ms
 
     def _write(
         self,
@@ -253,12 +256,13 @@ class StoreAppending(StoreReading):
         next_offsets: Mapping[tuple[str, QueueId], QueueOffset],
     ) -> None:
         """_write() of records whose properties cannot look like a lost sector."""
-        assert timestamp >= self.last_store_timestamp, "store times never go back"
+        assert timestamp >= self.time.last_ms, "store times step back in StoreTime.step() only"
         try:
             self._log.write(physical_offset, data)
             assert self._log.end == physical_offset + len(data), "the run is in the log, whole"
             self._next_offsets.update(next_offsets)
-            self.last_store_timestamp = self._names.now_ms = timestamp
+            self.time.last_ms = self._names.now_ms = timestamp
+            self.time.runs.appended(physical_offset, timestamp)
             self._dispatcher.offer(DispatchBatch(patched, physical_offset, self._log.end))
         except TroveError:
             raise  # refused: the log is as before

@@ -168,14 +168,11 @@ class Deduplication:
             raise TroveError(errors.REQUEST_ILLEGAL, text, topic=topic)
         trees = self._judge(topic, 0)
         with storage_errors(_UNREAD, errors.UNKNOWN_ERROR):
-            found = trees.producers.highest(topic, producer, self._now(now_ms) - window_ms) + 1
+            found = trees.producers.highest(topic, producer, self._store.time.since(window_ms, now_ms)) + 1
         if found > SEQUENCE_MAX:
             text = f"producer {producer.decode()} has used its last sequence: take another id"
             raise TroveError(errors.PRODUCER_SEQUENCE_ILLEGAL, text)
         return found
-
-    def _now(self, now_ms: EpochMs) -> EpochMs:
-        return max(now_ms, self._store.last_store_timestamp)
 
     def _judge(self, topic: str, count: int) -> StoreTrees:
         trees = self._store.trees
@@ -195,7 +192,7 @@ class Deduplication:
         self, trees: StoreTrees, topic: str, window_ms: int, ids: list[bytes], now_ms: EpochMs
     ) -> dict[bytes, Known]:
         with storage_errors(_UNREAD, errors.UNKNOWN_ERROR):
-            return trees.unique_ids.find(topic, window_ms, ids, self._now(now_ms))
+            return trees.unique_ids.find(topic, self._store.time.since(window_ms, now_ms), ids)
 
     def _deduplicate(
         self,
@@ -215,7 +212,7 @@ class Deduplication:
         if not left:
             return DedupResult(known, repeats)
         with storage_errors(_UNREAD, errors.UNKNOWN_ERROR):
-            dedup = trees.producers.check(topic, self._now(now_ms) - window_ms, left, ids)
+            dedup = trees.producers.check(topic, self._store.time.since(window_ms, now_ms), left, ids)
         dedup.known |= known
         for index, first in repeats.items():  # the first one may be a duplicate by its number
             if first in dedup.known:

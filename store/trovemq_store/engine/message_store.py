@@ -15,7 +15,7 @@ from typing import Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
+from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_store.engine.append_result import AppendResult
 from trovemq_store.engine.appending import StoreAppending
 from trovemq_store.engine.early_removal import NOTHING, EarlyRemoval
@@ -28,6 +28,7 @@ from trovemq_store.engine.opening import (
     open_store,
 )
 from trovemq_store.engine.store_checkpoint import QueueEnds, StoreCheckpoint
+from trovemq_store.engine.store_time import AHEAD_MAX_MS
 from trovemq_store.engine.trim import StoreTrim
 from trovemq_store.files.failures import storage_errors
 from trovemq_store.files.fault_points import fault_point
@@ -50,6 +51,8 @@ from trovemq_store.topics.topic_deletion import TopicDeletion
 __all__ = ["AppendResult", "AppendStatus", "FlushWork", "MessageStore", "SpareWork"]
 
 INDEX_STEP_BYTES: Final = 16 << 20
+TIMES_READ_AT_START_BYTES: Final = 64 << 20
+"""Of a log whose store times are not known; the rest is read while the store is open."""
 _QUEUE_ENDS_OPEN_FILES: Final = 2  # queues are read one after the other
 
 
@@ -66,6 +69,7 @@ class MessageStore(StoreAppending):
             files, opened.settings, opened.consume_queues, opened.key_index, opened.checkpoint, opened.saved
         )
         self._flushed_timestamp = opened.last_store_timestamp
+        self._stepped_at, self._stepped_ms = LOG_ORIGIN, EpochMs(0)
         self.removal_holds = 0
         self.trees: StoreTrees | None = None
         """The B+trees beside the log; None unless tree_index_enable is on."""
@@ -100,6 +104,7 @@ class MessageStore(StoreAppending):
         if self._log.segments.at(self._log.end) is None:
             self._log.segments.add(internal=True)
             self.files.sync_directory(DIRECTORY)
+        self.read_times(TIMES_READ_AT_START_BYTES)
         fault_point("open.before_names")
         self.files.sync_directory("")
         if self.settings.message_index_safe:
@@ -111,7 +116,7 @@ class MessageStore(StoreAppending):
                 self._deletions,
                 log_runs(self._log),
                 lambda topic: self.topics.options(topic).indexed_properties,
-                UniquePlaces(self.topics, self._deletions, self._log, self._window_begin),
+                UniquePlaces(self.topics, self._deletions, self._log, self._window_begin, self.time.since_of),
                 self.topics.priority_topics,
                 self.settings.producers_max,
             )
@@ -191,7 +196,10 @@ class MessageStore(StoreAppending):
         if self.files.sync_failure is not None:
             raise self.files.sync_failure
         if not self._dispatcher.has_before(work.end):  # else the consume queues lack some of these records
-            self._flushed_timestamp = max(self._flushed_timestamp, work.store_timestamp)
+            stored_ms = work.store_timestamp
+            if work.end <= self._stepped_at:  # records that are not on disk may be as early as the step
+                stored_ms = min(stored_ms, self._stepped_ms)
+            self._flushed_timestamp = max(self._flushed_timestamp, stored_ms)
         return grown
 
     def dispatch(self) -> list[tuple[str, QueueId]]:
@@ -282,15 +290,43 @@ class MessageStore(StoreAppending):
         log_end, timestamp = self._log.flushed_offset, self._flushed_timestamp
         few = self.consume_queues.queue_count <= QUEUE_ENDS_MAX
         ends = self._queue_ends(log_end) if few else {}
-        self._checkpoint.flush(log_end, timestamp, ends, index=index, queues=queues)
+        runs = self.time_runs.saved(log_end)
+        self._checkpoint.flush(log_end, timestamp, ends, runs, index=index, queues=queues)
 
     @property
     def marked_offset(self) -> PhysicalOffset:
         """A restart scans the log from here, or from a later offset."""
         return self._checkpoint.position
 
+    # --- store times --------------------------------------------------------------------------------
+    def tick(self, now_ms: EpochMs, boot_ms: int) -> bool:
+        """Reports the clock and the boot time, to be called ten times a second. True: store times are to step
+        back to the clock. Then, while no other flush_projections() runs: begin_time_step(),
+        flush_projections() in any thread, finish_time_step()."""
+        self.time.tick(now_ms, boot_ms, self._log.end)
+        return self.time.wants_step
+
+    def begin_time_step(self, now_ms: EpochMs) -> None:
+        """From now on no time is saved in the checkpoint that later records may be earlier than."""
+        self._checkpoint.time_max = EpochMs(now_ms - 1)
+
+    def finish_time_step(self, now_ms: EpochMs) -> bool:
+        """Call after the flush. Whether store times have stepped back: the clock may have moved again, or the
+        flush may have failed."""
+        saved_max, self._checkpoint.time_max = self._checkpoint.saved_time_max, None
+        ahead_ms = self.last_store_timestamp - now_ms
+        if saved_max is None or saved_max >= now_ms or ahead_ms <= AHEAD_MAX_MS:
+            return False
+        self._stepped_at, self._stepped_ms = self._log.end, saved_max
+        self._flushed_timestamp = min(self._flushed_timestamp, saved_max)
+        self.time.step(now_ms)
+        return True
+
     def _window_begin(self, window_ms: int) -> PhysicalOffset:
-        return self.lowest_offset_at(EpochMs(self.last_store_timestamp - window_ms))
+        since = self.time.since_of()(window_ms)
+        if since.all_from == since.begin:
+            return since.begin
+        return max(since.begin, min(since.all_from, self.lowest_offset_at(EpochMs(since.since_ms))))
 
     # --- topics -------------------------------------------------------------------------------------
     def delete_topic(self, topic: str, now_ms: EpochMs) -> PhysicalOffset:
@@ -399,7 +435,8 @@ class MessageStore(StoreAppending):
         end = self._log.end
         assert end == self.flushed_offset, "a clean stop has everything on disk"
         assert self.consume_queues.position <= end, "no queue is ahead of the log"
-        self._checkpoint.save(end, self.last_store_timestamp, self._queue_ends(end), stopped=True)
+        runs = self.time_runs.saved(end)
+        self._checkpoint.save(end, self._flushed_timestamp, self._queue_ends(end), runs, stopped=True)
         fault_point("close.before_abort_removed")
         self.files.remove(ABORT_PATH)
         fault_point("close.after_abort_removed")

@@ -57,6 +57,7 @@ from trovemq_store.log.recovery import (
 )
 from trovemq_store.log.segments import DIRECTORY
 from trovemq_store.log.state import StoreState
+from trovemq_store.log.time_runs import TimeRuns
 from trovemq_store.log.whole_runs import UnfinishedRun
 from trovemq_store.settings import StoreSettings
 from trovemq_store.topics.deletions import TopicDeletions
@@ -102,6 +103,7 @@ class OpenedStore:
     checkpoint: Checkpoint
     saved: StoreState | None
     last_store_timestamp: EpochMs
+    time_runs: TimeRuns
     report: RecoveryReport
 
 
@@ -224,11 +226,9 @@ class _Opening:
             dispatcher=dispatcher,
             checkpoint=self._marks,
             saved=self._saved,
-            last_store_timestamp=max(
-                _last_store_timestamp(log, queues),
-                found.last_store_timestamp,
-                EpochMs(self._marks.physic_msg_timestamp),
-            ),
+            last_store_timestamp=found.last_store_timestamp
+            or max(_last_store_timestamp(log, queues), EpochMs(self._marks.physic_msg_timestamp)),
+            time_runs=self._time_runs(end),
             report=RecoveryReport(
                 self._clean,
                 begin,
@@ -241,6 +241,13 @@ class _Opening:
                 found.cut,
             ),
         )
+
+    def _time_runs(self, end: PhysicalOffset) -> TimeRuns:
+        saved = self._saved
+        runs = TimeRuns(None if saved is None else saved.time_runs)
+        known_to = LOG_ORIGIN if saved is None or saved.time_runs is None else saved.log_end
+        runs.open_at(self._log.min_offset, known_to, end)
+        return runs
 
     def _load_log(self) -> None:
         saved, segments = self._saved, self._log.segments

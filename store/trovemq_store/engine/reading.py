@@ -22,22 +22,30 @@ from trovemq_store.log.damage_counts import DamageCounts
 from trovemq_store.log.readable import can_read_record
 from trovemq_store.log.reader import LogReader
 from trovemq_store.log.recovery import first_store_timestamp
+from trovemq_store.log.time_runs import TimeRun, TimeRuns
 from trovemq_store.topics.deletions import TopicDeletions
 
-CLOCK_STEP_MAX_MS: Final = 86_400_000
-"""How far store times may step back within a store that another broker wrote (ours never do)."""
+TIMES_READ_BYTES: Final = 1 << 20
+"""Of the log, read in one step for its store times."""
 
 
 class StoreReading:
     """The reading half of MessageStore."""
 
     def __init__(
-        self, log: CommitLog, deletions: TopicDeletions, dispatcher: Dispatcher, damage: DamageCounts
+        self,
+        log: CommitLog,
+        deletions: TopicDeletions,
+        dispatcher: Dispatcher,
+        damage: DamageCounts,
+        time_runs: TimeRuns,
     ) -> None:
         self._log = self.log = log
         self._deletions = self.deletions = deletions
         self._dispatcher = dispatcher
         self.damage = damage
+        self.time_runs: Final = time_runs
+        """Where store times step back."""
 
     @property
     def min_offset(self) -> PhysicalOffset:
@@ -135,14 +143,47 @@ class StoreReading:
             alive = self._deletions.alive_mask(run.records, run.physical_offset)
             yield run.physical_offset, run.records, alive
 
+    def time_span(
+        self, begin_ms: int, end_ms: int
+    ) -> tuple[tuple[PhysicalOffset, TimeRun] | None, tuple[PhysicalOffset, TimeRun] | None]:
+        """The first run of store times that may reach begin_ms, and the last one that may begin before
+        end_ms, each with where it ends; None if no record can be of these times."""
+        self.time_runs.trim_before(self.min_offset)
+        runs = self.time_runs.runs
+        ends = [*(run.begin for run in runs[1:]), self._log.end]
+        known = list(zip(ends, runs, strict=True)) if runs else []
+        first = next((one for one in known if one[1].highest_ms >= begin_ms), None)
+        last = next((one for one in reversed(known) if one[1].first_ms - one[1].slack_ms <= end_ms), None)
+        return first, last
+
     def lowest_offset_at(self, timestamp: EpochMs) -> PhysicalOffset:
         """A safe lower bound: no record below this physical offset has STORETIMESTAMP >= timestamp."""
-        lowest = self.min_offset
+        first, _ = self.time_span(timestamp, timestamp)
+        if first is None:
+            return self._log.end
+        end, run = first
+        lowest = max(self.min_offset, run.begin)
         for segment in self._log.segments:
-            if segment.start >= self._log.end:
+            if not run.begin < segment.start < end:
+                continue
+            began = first_store_timestamp(segment)
+            if began is not None and began >= timestamp - run.slack_ms:
                 break
-            first = first_store_timestamp(segment)
-            if first is not None and first >= timestamp - CLOCK_STEP_MAX_MS:
-                break
-            lowest = segment.start
+            if began is not None:
+                lowest = max(lowest, segment.start)
         return lowest
+
+    def read_times(self, bytes_max: int = TIMES_READ_BYTES) -> bool:
+        """Reads the next part of a log whose store times are not known yet. True if there is more."""
+        times = self.time_runs
+        times.trim_before(self.min_offset)
+        if times.complete:
+            return False
+        begin = max(times.position, self.min_offset)
+        runs = LogReader(self._log, begin, times.known_from, limit=times.known_from, check_crc=False)
+        for run in runs:
+            times.read(run)
+            if run.end - begin >= bytes_max:
+                return not times.complete
+        times.read_to(times.known_from)  # nothing but blanks and damage is left
+        return False

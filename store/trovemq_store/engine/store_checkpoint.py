@@ -55,12 +55,17 @@ class StoreCheckpoint:
         queue offsets."""
         self.position = LOG_ORIGIN
         """Physical offset: a restart scans the log from here, or from a later offset."""
+        self.time_max: EpochMs | None = None
+        """No later time is saved: records that are not on disk may be so early."""
+        self.saved_time_max: EpochMs | None = None
+        """time_max as of the last save."""
 
     def flush(
         self,
         log_end: PhysicalOffset,
         timestamp: EpochMs,
         queue_ends: QueueEnds,
+        time_runs: list[list[int]] | None,
         *,
         index: bool,
         queues: bool = True,
@@ -69,7 +74,7 @@ class StoreCheckpoint:
         their mark stays), now and then (always if `index`) the index, and then saves the marks.
 
         The log is on disk up to log_end, and the last record below was stored at `timestamp`; queue_ends: the
-        max offsets of the queues, of the records below log_end. StorageError.
+        max offsets of the queues, of the records below log_end; time_runs: TimeRuns.saved(). StorageError.
         """
         last_indexed = last_indexed_offset(self._key_index)
         queues = queues or not self._synced
@@ -77,27 +82,32 @@ class StoreCheckpoint:
             self._queues.flush()
         fault_point("projections.after_queues")
         if self._key_index is not None:
-            self._checkpoint = self._checkpoint.advanced(index=self._key_index.sync_full_files())
+            full_ms = self._key_index.sync_full_files()
+            self._checkpoint = self._checkpoint.advanced(index=min(full_ms, timestamp))
             if index or self._flushes % INDEX_FLUSH_EVERY == 0:
                 self._key_index.flush()
                 self._last_indexed = last_indexed
             self._index_position = self._key_index.synced_position
         self._flushes += 1
         few = sum(map(len, queue_ends.values())) <= state.QUEUE_ENDS_MAX
-        self.save(log_end, timestamp, queue_ends if few else {}, queues=queues)
+        self.save(log_end, timestamp, queue_ends if few else {}, time_runs, queues=queues)
 
     def save(
         self,
         log_end: PhysicalOffset,
         timestamp: EpochMs,
         queue_ends: QueueEnds,
+        time_runs: list[list[int]] | None,
         *,
         queues: bool = True,
         stopped: bool = False,
     ) -> None:
         """Writes both files. queues: the consume queues have just been synced; stopped: the store is closed,
         and its index files count as they are."""
+        time_max = self.time_max
         self._checkpoint = self._checkpoint.advanced(physic=timestamp, logics=timestamp if queues else 0)
+        if time_max is not None:
+            self._checkpoint = self._checkpoint.limited(time_max)
         fault_point("state.before_save")
         # A projection may be ahead of the log's sync (async mode): its saved position must not be.
         marked = min(self._queues.synced_position, log_end)
@@ -116,10 +126,12 @@ class StoreCheckpoint:
                 queue_ends=queue_ends,
                 queue_begins=self._queue_begins(),
                 log_begin=self._log_begin,
+                time_runs=time_runs,
             ),
         )
         fault_point("state.after_save")
         checkpoint.save(self._files, self._checkpoint)
+        self.saved_time_max = time_max
         fault_point("checkpoint.after_save")
         assert marked >= self.position, "marks only move forward"
         assert self._log_begin <= log_end, "the log begins before its end"

@@ -1,7 +1,8 @@
 """The key index: every index file of a store, as one projection of the log.
 
 Files `index/<yyyyMMddHHmmssSSS>` are used in the order of their names; each begins when the one before is
-full, so that the keys of one message may lie in two files. Source: RocketMQ 5.4.0, IndexService,
+full, so that the keys of one message may lie in two files, or where store times step back: its items count
+seconds from its first time. Source: RocketMQ 5.4.0, IndexService,
 made exact about which records are indexed.
 
 Invariants
@@ -42,10 +43,14 @@ from trovemq_store.index.index_file import (
     read_header,
 )
 from trovemq_store.log.projection import DispatchBatch
+from trovemq_store.log.time_runs import STEP_MIN_MS
 from trovemq_store.settings import StoreSettings
 
 DIRECTORY: Final = "index"
 CREATE_ATTEMPTS: Final = 3
+ROLLED_FILES_MAX: Final = 16
+"""The most files that are not full. In a log whose store times step back more often, the last one takes all
+later entries; their seconds are then 0."""
 _NOTE_PATH: Final = "trovemq/key-index.json"
 _NOTE_VERSION: Final = 1
 _TEMPORARY_PATH: Final = "trovemq/index-file.new"
@@ -293,8 +298,9 @@ class KeyIndex:
         try:
             while done < len(hashes):
                 fault_point("index.before_put")
-                file = self._writable_file()
-                done += file.put(hashes[done:], physical[done:], timestamps[done:])
+                file = self._writable_file(int(timestamps[done]))
+                end = done + _count_in_order(timestamps[done:], file.end_timestamp)
+                done += file.put(hashes[done:end], physical[done:end], timestamps[done:end])
                 self._dirty.mark(file.path)
                 if file.full:
                     self._full.append((file.path, file.end_timestamp))
@@ -420,10 +426,16 @@ class KeyIndex:
         assert self._resume > 0, "one key of that record has an item at least"
 
     # --- files --------------------------------------------------------------------------------------
-    def _writable_file(self) -> IndexFile:
-        """The last file, or a new one if that is full. Raises StorageError after three attempts."""
-        if self._index_files and not self._index_files[-1].full:
-            return self._index_files[-1]
+    def _writable_file(self, timestamp: int) -> IndexFile:
+        """The last file for an entry of that store time, or a new one if it is full, or if store times step
+        back. Raises StorageError after three attempts."""
+        last = self._index_files[-1] if self._index_files else None
+        if (
+            last is not None
+            and not last.full
+            and (timestamp >= last.end_timestamp - STEP_MIN_MS or last.count == 1 or not self._may_roll())
+        ):
+            return last
         attempt = 1
         while True:
             if self.files_by_work and not self._made:
@@ -437,6 +449,9 @@ class KeyIndex:
                 if attempt == CREATE_ATTEMPTS:
                     raise
                 attempt += 1
+
+    def _may_roll(self) -> bool:
+        return sum(not file.full for file in self._index_files) < ROLLED_FILES_MAX
 
     def file_work(self) -> IndexFileWork | None:
         """Work that creates the file for the next entry; None if it needs none."""
@@ -458,7 +473,7 @@ class KeyIndex:
             make_index_file(self._files, _TEMPORARY_PATH, file_size(self._slot_count, self._item_count))
         file = place_index_file(self._files, path, _TEMPORARY_PATH, self._slot_count, self._item_count)
         try:
-            if self._index_files:
+            if self._index_files and self._index_files[-1].full:
                 file.continue_from(self._index_files[-1])
                 fault_point("index.after_continuing")
         except StorageError:
@@ -505,10 +520,25 @@ class KeyIndex:
 def synced_end(files: FileSystem, checkpoint_timestamp: int) -> PhysicalOffset:
     """How far the index of another broker is certainly on disk: RocketMQ syncs a file when it is full, and
     then notes its end time in the checkpoint's indexMsgTimestamp. Raises StorageError."""
-    end = LOG_ORIGIN
+    end, before = LOG_ORIGIN, 0
     for name in sorted(name for name in files.list(DIRECTORY) if name.isascii() and name.isdigit()):
-        _, end_timestamp, _, end_physical = read_header(files, f"{DIRECTORY}/{name}")
-        if end_timestamp > checkpoint_timestamp:
-            break
-        end = max(end, end_physical)
+        begin_timestamp, end_timestamp, _, end_physical = read_header(files, f"{DIRECTORY}/{name}")
+        if end_timestamp > checkpoint_timestamp or begin_timestamp < before:
+            break  # it is later, or store times step back: the note may be of before that
+        end, before = max(end, end_physical), end_timestamp
     return end
+
+
+def _count_in_order(timestamps: Integers, last: int) -> int:
+    """How many of the entries come before store times step back; `last`: the time of the entry before them,
+    which the first one may be earlier than."""
+    few = isinstance(timestamps, list)
+    lowest, highest = (min(timestamps), max(timestamps)) if few else (np.min(timestamps), np.max(timestamps))
+    if lowest >= max(last, highest) - STEP_MIN_MS:
+        return len(timestamps)
+    times = np.asarray(timestamps, np.int64)
+    highest_before = np.maximum.accumulate(times)
+    if times[0] >= last - STEP_MIN_MS:
+        highest_before = np.maximum(highest_before, last)
+    steps = np.flatnonzero(times < highest_before - STEP_MIN_MS)
+    return int(steps[0]) if len(steps) else len(times)

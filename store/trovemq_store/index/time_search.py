@@ -5,15 +5,22 @@ the times of its first or last unit, then a binary search continues in that file
 are RocketMQ's own, because its answers are the contract. Times are those of the records in the log.
 Source: RocketMQ 5.4.0, ConsumeQueue.binarySearchInQueueByTime,
 MappedFileQueue.getConsumeQueueMappedFileByTime, DefaultMessageStore.getOffsetInQueueByTime.
+
+Where store times step back along the log, a binary search over all of it would skip messages. There each run
+of rising times (trovemq_store.log.time_runs) is searched: the first one that has an answer counts, or with
+UPPER the last one. In a run whose times are not quite in order the answer lies earlier (UPPER: later), never
+so that a message of the time is skipped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueOffset
 from trovemq_store.index.consume_queue import ConsumeQueue
+from trovemq_store.log.time_runs import TimeRun
 
 _UNREADABLE = -1
 
@@ -42,6 +49,40 @@ def search_offset(
     search = _Search(queue, timestamp, upper, store_timestamp_at, min_physical_offset)
     offset = max(min(QueueOffset(search.run()), queue.max_offset), queue.min_offset)
     return queue.written_before(offset) if upper and offset < queue.max_offset else offset
+
+
+def search_in_runs(
+    queue: ConsumeQueue,
+    timestamp: EpochMs,
+    upper: bool,
+    store_timestamp_at: Callable[[PhysicalOffset], int | None],
+    runs: Sequence[TimeRun],
+) -> QueueOffset:
+    """search_offset() where store times step back. A record whose time cannot be read is taken for one of
+    the time."""
+    begins = [max(queue.min_offset, queue.lower_bound(run.begin)) for run in runs]
+    bounds = list(zip(begins, [*begins[1:], queue.max_offset], runs, strict=True))
+
+    def first_later(begin: int, end: int, bound_ms: int) -> int:
+        """The first offset of a record whose time is bound_ms or later; `end` if there is none."""
+
+        def is_later(offset: int) -> bool:
+            time = store_timestamp_at(queue.physical_before(QueueOffset(offset)))
+            return time is None or time >= bound_ms
+
+        return begin + bisect_left(range(begin, end), True, key=is_later)
+
+    if upper:
+        for begin, end, run in reversed(bounds):
+            found = first_later(begin, end, timestamp + run.slack_ms + 1)
+            if found > begin:
+                return queue.written_before(QueueOffset(found - 1))
+        return queue.min_offset
+    for begin, end, run in bounds:
+        found = first_later(begin, end, timestamp - run.slack_ms)
+        if found < end:
+            return QueueOffset(found)
+    return queue.max_offset
 
 
 class _Search:

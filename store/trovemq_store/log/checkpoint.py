@@ -8,7 +8,8 @@
         32  i64    confirmPhyOffset (controller mode)
 
 A RocketMQ that opens our store after a kill scans from min(physic, logics) - 3 s; so the first two are never
-later than the last sync.
+later than the last sync. Nor is one later than a record that is not on disk: before store times step back
+(trovemq_store.engine.store_time), they are lowered.
 """
 
 from __future__ import annotations
@@ -42,12 +43,21 @@ class Checkpoint:
         return max(0, min(self.physic_msg_timestamp, self.logics_msg_timestamp) - MARGIN_MS)
 
     def advanced(self, *, physic: int = 0, logics: int = 0, index: int = 0) -> Checkpoint:
-        """The checkpoint with these times; a time never moves back."""
+        """The checkpoint with these times; only limited() moves one back."""
         return replace(
             self,
             physic_msg_timestamp=max(self.physic_msg_timestamp, physic),
             logics_msg_timestamp=max(self.logics_msg_timestamp, logics),
             index_msg_timestamp=max(self.index_msg_timestamp, index),
+        )
+
+    def limited(self, time_max: int) -> Checkpoint:
+        """The checkpoint with no time later than that: store times step back."""
+        return replace(
+            self,
+            physic_msg_timestamp=min(self.physic_msg_timestamp, time_max),
+            logics_msg_timestamp=min(self.logics_msg_timestamp, time_max),
+            index_msg_timestamp=min(self.index_msg_timestamp, time_max),
         )
 
     def pack(self) -> bytes:

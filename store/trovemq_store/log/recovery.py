@@ -66,7 +66,7 @@ def scan_log(
         assert run.physical_offset + int(run.records.positions[0]) >= end, "runs come in log order"
         end = run.end
         records += len(run.records)
-        timestamp = max(timestamp, EpochMs(int(run.records.store_timestamps[-1])))
+        timestamp = EpochMs(int(run.records.store_timestamps[-1]))
         apply(run, runs.damaged_bytes)
     assert runs.position >= end, "no record lies after the log's end"
     return RecoveredLog(runs.position, records, timestamp, runs.damages, tuple(runs.unfinished), runs.cut)
@@ -122,9 +122,14 @@ def first_store_timestamp(segment: Segment) -> int | None:
 
 def foreign_scan_start(log: CommitLog, checkpoint: Checkpoint) -> PhysicalOffset:
     """Where to scan a store that RocketMQ left unclean: the last segment whose first record was stored at or
-    before the checkpoint's time, else the first (docs/store-format.md, "Start of the scan")."""
-    for segment in reversed(list(log.segments)):
+    before the checkpoint's time, else the first (docs/store-format.md, "Start of the scan"). If store times
+    step back, the checkpoint may be of before that: no segment after the step is chosen."""
+    found, before = log.min_offset, 0
+    for segment in log.segments:
         timestamp = first_store_timestamp(segment)
-        if timestamp is not None and 0 < timestamp <= checkpoint.min_timestamp:
-            return segment.start
-    return log.min_offset
+        if timestamp is None or timestamp <= 0:
+            continue
+        if timestamp > checkpoint.min_timestamp or timestamp < before:
+            break
+        found, before = segment.start, timestamp
+    return found

@@ -16,12 +16,13 @@ At more than `diskSpaceWarningLevelRatio` new messages are refused as well.
 Invariants
 - Only the log's leading segments are removed, at most `files_max` a run; never the last one, nor one that is
   not on disk in every projection (the caller offers no such segment).
-- The age of a segment is that of its last record.
+- The age of a segment is that of its last record. If that one's store time lies in the future, or before an
+  earlier record's, a clock was wrong: then it counts as stored when the next such segment was.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -93,6 +94,24 @@ def is_disk_full(policy: RetentionPolicy, disk: DiskUse) -> bool:
     return disk.above(policy.warning_percent) > 0
 
 
+def with_ages(
+    closed: Iterable[ClosedSegment], now_ms: EpochMs, before_ms: int = 0
+) -> Iterator[tuple[ClosedSegment, EpochMs]]:
+    """Each segment and the time as of which it counts as stored, never too early. before_ms: the highest
+    store time before these segments, if the first one's step back; 0 if not."""
+    highest = EpochMs(before_ms if before_ms <= now_ms else 0)
+    waiting: list[ClosedSegment] = []
+    for segment in closed:
+        waiting.append(segment)
+        if highest <= segment.last_stored_ms <= now_ms:
+            highest = segment.last_stored_ms
+            for each in waiting:
+                yield each, highest
+            waiting.clear()
+    for each in waiting:
+        yield each, now_ms
+
+
 def decide(
     closed: Iterable[ClosedSegment],
     policy: RetentionPolicy,
@@ -103,9 +122,11 @@ def decide(
     now_ms: EpochMs,
     held_from: PhysicalOffset | None = None,
     free_to: PhysicalOffset = LOG_ORIGIN,
+    before_ms: int = 0,
 ) -> Decision:
     """closed: the segments that may be removed, oldest first; only as many are read as needed. hour: local,
-    0 to 23. held_from, free_to: see held_log.py."""
+    0 to 23. held_from, free_to: see held_log.py; before_ms: see with_ages(). now_ms: 0 while the clock is not
+    to be trusted; then nothing is old."""
     due = hour in policy.hours or disk.above(policy.used_percent_max) > 0
     to_free = 0
     if policy.forcible_enable:
@@ -113,9 +134,9 @@ def decide(
     end, count, forced, freed, newest_early_ms = min_offset, 0, 0, 0, EpochMs(0)
     if not due and not to_free and free_to <= min_offset:
         return Decision(end)
-    for segment in closed:
+    for segment, stored_ms in with_ages(closed, now_ms, before_ms):
         held = held_from is not None and segment.end > held_from
-        old = due and segment.last_stored_ms + policy.reserved_ms <= now_ms
+        old = due and stored_ms + policy.reserved_ms <= now_ms
         expired = (old and not held) or segment.end <= free_to
         if count >= policy.files_max or not (expired or freed < to_free):
             break

@@ -19,6 +19,8 @@
     runsSealed               whether every atomic transaction in the log has the broker's seal
                              (trovemq_proto.records.run_mark). An older version did not write it: until the
                              first start after it ends, marks without seals count, too
+    timeRuns                 where store times below logEnd step back (trovemq_store.log.time_runs);
+                             without it all of the log is read for them
     crc32                    of the file: store/trovemq_store/files/sealed_json.py
 
 Invariant: consumeQueuePosition and keyIndexPosition never pass logEnd, and logEnd never passes the last sync.
@@ -63,6 +65,7 @@ class StoreState(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     queue_begins: dict[str, dict[QueueId, QueueOffset]] = {}
     log_begin: PhysicalOffset = LOG_ORIGIN
     runs_sealed: bool = False
+    time_runs: list[list[int]] | None = None
 
     def __post_init__(self) -> None:
         if self.consume_queue_position > self.log_end or self.key_index_position > self.log_end:

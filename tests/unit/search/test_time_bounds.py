@@ -16,12 +16,11 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.engine.reading import CLOCK_STEP_MAX_MS
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.index.trees.layout import KEY, LOCATION
 
 SETTINGS = replace(SMALL, tree_index_enable=True, commit_log_file_size=1 << 20)
-STEP_MS = CLOCK_STEP_MAX_MS // 2
+STEP_MS = 43_200_000
 COUNT = 200
 QUERY = SearchQuery("flights", Has(KEY, b"k"))
 

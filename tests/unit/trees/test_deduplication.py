@@ -390,7 +390,7 @@ def test_ids_older_than_the_window_are_swept_and_others_stay() -> None:
         pass
     trees = store.trees
     assert trees is not None
-    while trees.sweep_ids(store.last_store_timestamp, 3):
+    while trees.sweep_ids(store.time.since_of(store.last_store_timestamp), store.last_store_timestamp, 3):
         pass
     with trees.trees.read() as reader:
         kept = sorted(int(key[4:].split(b"-")[1]) for key, _ in reader.items(UNIQUE_ID, b""))
@@ -400,7 +400,7 @@ def test_ids_older_than_the_window_are_swept_and_others_stay() -> None:
     flush(store)
     while step(store):
         pass
-    while trees.sweep_ids(store.last_store_timestamp, 3):
+    while trees.sweep_ids(store.time.since_of(store.last_store_timestamp), store.last_store_timestamp, 3):
         pass
     with trees.trees.read() as reader:
         assert reader.count(UNIQUE_ID) == 0

@@ -226,7 +226,7 @@ def test_a_topic_that_is_recreated_knows_no_producer() -> None:
     settle(store)
     trees = store.trees
     assert trees is not None
-    while trees.sweep(100) or trees.sweep_ids(NOW_MS, 100):
+    while trees.sweep(100) or trees.sweep_ids(store.time.since_of(NOW_MS), NOW_MS, 100):
         pass
     with trees.trees.read() as reader:
         assert (reader.count(PRODUCER), reader.count(SEQUENCE)) == (1, 2)
@@ -268,7 +268,7 @@ def test_producers_that_were_silent_for_the_window_are_swept() -> None:
     settle(store)
     trees = store.trees
     assert trees is not None
-    while trees.sweep_ids(store.last_store_timestamp, 3):
+    while trees.sweep_ids(store.time.since_of(store.last_store_timestamp), store.last_store_timestamp, 3):
         pass
     assert len(trees.producer_entries.last) == 10
     with trees.trees.read() as reader:
@@ -276,7 +276,7 @@ def test_producers_that_were_silent_for_the_window_are_swept() -> None:
     store.topics.alter(TOPIC, options={"deduplicate": "off"})
     send(deduplication, store, numbers("z", 0), now_ms=NOW_MS + 40_000)
     settle(store)
-    while trees.sweep_ids(store.last_store_timestamp, 3):
+    while trees.sweep_ids(store.time.since_of(store.last_store_timestamp), store.last_store_timestamp, 3):
         pass
     assert not trees.producer_entries.last
     with trees.trees.read() as reader:

@@ -26,7 +26,6 @@ from operator import itemgetter
 from struct import Struct
 from typing import Final
 
-from trovemq_proto.positions import EpochMs
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.trees import TreeChange, TreeReader, Trees
 from trovemq_store.index.trees.layout import NUMBER, OFFSET, PRODUCER, SEQUENCE
@@ -34,6 +33,7 @@ from trovemq_store.index.trees.producer_sequences import DEPTH, has_numbers, sto
 from trovemq_store.index.trees.topic_numbers import TopicNumbers
 from trovemq_store.index.trees.unique_entries import SWEEP_SHARE, VALUE, UniqueIdEntries
 from trovemq_store.log.projection import DispatchBatch
+from trovemq_store.log.time_windows import Since, SinceOf
 
 LAST: Final = Struct(">qq")
 Places = dict[int, tuple[int, int, int, int]]
@@ -60,14 +60,14 @@ def end_key(producer: bytes) -> bytes:
 
 
 def top(
-    reader: TreeReader, producer: bytes, since_ms: int, expired: list[bytes] | None = None
+    reader: TreeReader, producer: bytes, since: Since, expired: list[bytes] | None = None
 ) -> tuple[int, int]:
-    """The highest sequence in the tree that was stored after since_ms, and the physical offset of its
+    """The highest sequence in the tree that was stored within the window, and the physical offset of its
     message; -1 if there is none. The keys of higher ones, which have expired, are added to `expired`."""
     begin, end = sequence_key(producer, 0), end_key(producer)
     for key, value in reader.items(SEQUENCE, begin, end, reverse=True):
         place = VALUE.unpack(value)
-        if place[_STORE_MS] > since_ms:
+        if since.has(place[0], place[_STORE_MS]):
             return OFFSET.unpack_from(key, len(key) - OFFSET.size)[0], place[0]
         if expired is not None:
             expired.append(key)
@@ -125,7 +125,7 @@ class ProducerEntries:
                 changes[1].removals += _all_of(reader, producer)
             for producer in sorted(kept):
                 window_ms, places = found[producer]
-                _change_window(reader, producer, places, window_ms, changes[1])
+                _change_window(reader, producer, places, self._ids.step_since(window_ms), changes[1])
         changes[1].puts.sort(key=itemgetter(0))
         if found:
             fault_point("trees.before_window")
@@ -180,14 +180,16 @@ def _all_of(reader: TreeReader, producer: bytes) -> list[bytes]:
 
 
 def _change_window(
-    reader: TreeReader, producer: bytes, places: Places, window_ms: int, change: TreeChange
+    reader: TreeReader, producer: bytes, places: Places, since: Since, change: TreeChange
 ) -> None:
     """Adds the changes of the producer's entries: an entry is left out or removed only when it certainly
     never counts again."""
-    since_ms = max(place[_STORE_MS] for place in places.values()) - window_ms
     expired: list[bytes] = []
-    in_tree, _ = top(reader, producer, since_ms, expired)
-    alive = {sequence: place for sequence, place in places.items() if place[_STORE_MS] > since_ms}
+    in_tree, _ = top(reader, producer, since, expired)
+    latest = max(places, key=places.__getitem__)
+    alive = {
+        one: place for one, place in places.items() if one == latest or since.has(place[0], place[_STORE_MS])
+    }
     highest = max(in_tree, *alive)
     lowest = max(0, highest - DEPTH + 1)
     below = reader.items(SEQUENCE, sequence_key(producer, 0), sequence_key(producer, lowest))
@@ -213,18 +215,17 @@ class ProducerSweeper:
         self._numbers = numbers
         self._next_ms = 0
 
-    def step(self, now_ms: EpochMs, entries_max: int) -> bool:
-        """now_ms: no later record has a lower store time. True: there is more to look at.
-        StorageError."""
-        if now_ms < self._next_ms or not self._entries.last:
+    def step(self, since_of: SinceOf, steady_ms: int, entries_max: int) -> bool:
+        """steady_ms: a time that never steps back. True: there is more to look at. StorageError."""
+        if steady_ms < self._next_ms or not self._entries.last:
             return False
         windows = {topic: row.window_ms for topic, row in self._ids.rows.items()}
         since = {
-            NUMBER.pack(entry.number): now_ms - windows[topic]
+            NUMBER.pack(entry.number): since_of(windows[topic])
             for topic in self._numbers.names()
             if topic in windows and (entry := self._numbers.find(topic)) is not None
         }
-        gone = (key for key, last in self._entries.last.items() if last[1] <= since.get(key[:4], now_ms))
+        gone = (key for key, last in self._entries.last.items() if not _counts(since.get(key[:4]), last))
         heads, sequences = TreeChange(PRODUCER), TreeChange(SEQUENCE)
         with self._trees.read() as reader:
             for producer in gone:
@@ -233,9 +234,14 @@ class ProducerSweeper:
                 if len(heads.removals) + len(sequences.removals) >= entries_max:
                     break
         if not heads.removals:
-            self._next_ms = now_ms + max(1_000, min(windows.values(), default=3_600_000) // SWEEP_SHARE)
+            self._next_ms = steady_ms + max(1_000, min(windows.values(), default=3_600_000) // SWEEP_SHARE)
             return False
         self._trees.commit([heads, sequences])
         for producer in heads.removals:
             del self._entries.last[producer]
         return True
+
+
+def _counts(since: Since | None, last: tuple[int, int]) -> bool:
+    """Whether the producer's last message is within the window; None: its topic has none."""
+    return since is not None and since.has(*last)

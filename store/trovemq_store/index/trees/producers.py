@@ -31,6 +31,7 @@ from trovemq_store.index.trees.producer_sequences import DEPTH, SequencedRecord
 from trovemq_store.index.trees.topic_numbers import TopicNumbers
 from trovemq_store.index.trees.unique_entries import VALUE
 from trovemq_store.index.trees.unique_ids import Known, Place
+from trovemq_store.log.time_windows import Since
 from trovemq_store.topics.deletions import TopicDeletions
 
 _Owner = tuple[str, bytes]
@@ -71,11 +72,11 @@ class _Recent:
         self.places.update(places)
         self._highest = max(self._highest, *places)
 
-    def highest(self, alive_from: PhysicalOffset, since_ms: int) -> int:
+    def highest(self, alive_from: PhysicalOffset, since: Since) -> int:
         """The highest sequence that counts; -1 if none does."""
         place = self.places.get(self._highest)
-        if place is None or place[0] < alive_from or place[1] <= since_ms:
-            alive = (key for key, (at, ms) in self.places.items() if at >= alive_from and ms > since_ms)
+        if place is None or place[0] < alive_from or not since.has(*place):
+            alive = (key for key, (at, ms) in self.places.items() if at >= alive_from and since.has(at, ms))
             self._highest = max(alive, default=-1)
         return self._highest
 
@@ -100,21 +101,21 @@ class Producers:
         self._recent: dict[_Owner, _Recent] = {}
         self._lots: deque[tuple[PhysicalOffset, _Owner, list[int]]] = deque()
 
-    def highest(self, topic: str, producer: bytes, since_ms: int) -> int:
-        """The highest sequence that was stored after since_ms; -1 if none was. StorageError."""
+    def highest(self, topic: str, producer: bytes, since: Since) -> int:
+        """The highest sequence that was stored within the window; -1 if none was. StorageError."""
         alive_from = self._deletions.deleted_below(topic)
         recent = self._recent.get((topic, producer))
-        found = recent.highest(alive_from, since_ms) if recent is not None else -1
+        found = recent.highest(alive_from, since) if recent is not None else -1
         entry = self._numbers.find(topic)
         if entry is not None:
             with self._trees.read() as reader:
-                found = max(found, top(reader, producer_key(entry.number, producer), since_ms)[0])
+                found = max(found, top(reader, producer_key(entry.number, producer), since)[0])
         return found
 
     def check(
         self,
         topic: str,
-        since_ms: int,
+        since: Since,
         numbered: Sequence[SequencedRecord],
         ids: Sequence[bytes],
     ) -> DedupResult:
@@ -127,22 +128,22 @@ class Producers:
         for each in numbered:
             by_producer.setdefault(each.producer, []).append(each)
         for producer, own in by_producer.items():
-            self._judge_one(topic, producer, since_ms, own, ids, judged)
+            self._judge_one(topic, producer, since, own, ids, judged)
         return judged
 
     def _judge_one(
         self,
         topic: str,
         producer: bytes,
-        since_ms: int,
+        since: Since,
         own: Sequence[SequencedRecord],
         ids: Sequence[bytes],
         judged: DedupResult,
     ) -> None:
-        highest = self.highest(topic, producer, since_ms)
+        highest = self.highest(topic, producer, since)
         stored: dict[int, Known] = {}
         if min(each.sequence for each in own) <= highest:
-            stored = self._find(topic, producer, since_ms, {each.sequence for each in own})
+            stored = self._find(topic, producer, since, {each.sequence for each in own})
         firsts: dict[int, int] = {}
         for index, _, sequence in own:
             if sequence <= highest - DEPTH:
@@ -179,8 +180,8 @@ class Producers:
                 topic=topic,
             )
 
-    def _find(self, topic: str, producer: bytes, since_ms: int, sequences: set[int]) -> dict[int, Known]:
-        """Those of the sequences that were stored after since_ms."""
+    def _find(self, topic: str, producer: bytes, since: Since, sequences: set[int]) -> dict[int, Known]:
+        """Those of the sequences that were stored within the window."""
         found: dict[int, Known] = {}
         alive_from = self._deletions.deleted_below(topic)
         entry = self._numbers.find(topic)
@@ -191,14 +192,15 @@ class Producers:
                 in_tree = reader.get_many(SEQUENCE, sorted(keys))
             for key, value in in_tree.items():
                 place = Place(*VALUE.unpack(value))
-                if place.store_timestamp > since_ms:
+                if since.has(place.physical_offset, place.store_timestamp):
                     found[keys[key]] = Known(place, LOG_ORIGIN)
         recent = self._recent.get((topic, producer))
         if recent is None:
             return found
         for sequence in sequences & recent.places.keys():
             offset, store_ms = recent.places[sequence]
-            known = self._known_at(offset) if offset >= alive_from and store_ms > since_ms else None
+            counts = offset >= alive_from and since.has(offset, store_ms)
+            known = self._known_at(offset) if counts else None
             if known is not None:
                 found[sequence] = known
         return found

@@ -26,7 +26,7 @@ from typing import Final, Protocol
 
 from zlib_ng.zlib_ng import crc32
 
-from trovemq_proto.positions import EpochMs, PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem, StorageError
 from trovemq_store.files.trees import TreeChange, Trees
@@ -57,6 +57,7 @@ from trovemq_store.index.trees.tree_index import TreeIndex, TreeStep, catch_up
 from trovemq_store.index.trees.unique_entries import UniqueIdEntries, UniqueIdSweeper
 from trovemq_store.index.trees.unique_ids import UniqueIds
 from trovemq_store.index.trees.unique_places import UniquePlaces
+from trovemq_store.log.time_windows import SinceOf
 from trovemq_store.topics.deletions import TopicDeletions
 
 QUARANTINE: Final = "trovemq/trees-aside"
@@ -148,7 +149,7 @@ class StoreTrees:
                 _check_format(trees)
                 with trees.read() as reader:
                     numbers = TopicNumbers(reader, deletions)
-                entries = UniqueIdEntries(trees, places.windows, places.begin_of)
+                entries = UniqueIdEntries(trees, places.windows, places.begin_of, places.since_of)
                 unique_ids = UniqueIds(trees, numbers, deletions, places.known_at)
                 numbered = ProducerEntries(trees, entries, producers_max)
                 producers = Producers(trees, numbers, deletions, places.known_at, places.id_at)
@@ -253,11 +254,11 @@ class StoreTrees:
         between steps. True: there is more to look at. StorageError."""
         return self._sweeper.step(entries_max)
 
-    def sweep_ids(self, now_ms: EpochMs, entries_max: int) -> bool:
-        """sweep() of ids and producers that are older than their windows; now_ms: no later record has a lower
-        store time."""
-        return self._unique_sweeper.step(now_ms, entries_max) or self._producer_sweeper.step(
-            now_ms, entries_max
+    def sweep_ids(self, since_of: SinceOf, steady_ms: int, entries_max: int) -> bool:
+        """sweep() of ids and producers that are older than their windows; steady_ms: a time that never steps
+        back."""
+        return self._unique_sweeper.step(since_of, steady_ms, entries_max) or self._producer_sweeper.step(
+            since_of, steady_ms, entries_max
         )
 
     def close(self) -> None:

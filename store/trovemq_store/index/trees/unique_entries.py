@@ -29,7 +29,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_store.files.trees import TreeChange, TreeReader, Trees, key_after
 from trovemq_store.index.trees.layout import META, NUMBER, UNIQUE_ID
@@ -38,6 +38,7 @@ from trovemq_store.index.trees.topic_numbers import TopicNumbers
 from trovemq_store.index.trees.unique_columns import VALUE_FIELDS, UniqueColumns, free_again, values_of
 from trovemq_store.index.trees.unique_keys import WAITING_TOPICS, WITHDRAWALS, waiting_ids, withdrawn_ids
 from trovemq_store.log.projection import DispatchBatch
+from trovemq_store.log.time_windows import Since, SinceOf
 
 ROW_PREFIX: Final = b"unique-ids:"
 SWEEP_SHARE: Final = 8
@@ -47,6 +48,7 @@ VALUE: Final = Struct(">qIqq")
 _ROW: Final = Struct(">qq")
 assert VALUE.size == VALUE_FIELDS.itemsize
 
+_EVERYTHING: Final = Since(LOG_ORIGIN, LOG_ORIGIN, 0)
 Windows = Mapping[str, int]
 """Deduplicated topics, and for how many milliseconds an id is known."""
 
@@ -63,11 +65,16 @@ class UniqueIdEntries:
     which physical offset on records may be of that window) are called on the engine's thread, in start()."""
 
     def __init__(
-        self, trees: Trees, windows: Callable[[], Windows], begin_of: Callable[[str, int], PhysicalOffset]
+        self,
+        trees: Trees,
+        windows: Callable[[], Windows],
+        begin_of: Callable[[str, int], PhysicalOffset],
+        since_of: Callable[[], SinceOf],
     ) -> None:
         self._trees = trees
         self._windows = windows
         self._begin_of = begin_of
+        self._since_of = since_of
         self._begins: dict[tuple[str, int], PhysicalOffset] = {}
         self._highest = LOG_ORIGIN
         """The highest position of the tree's entries: a record below it that is applied again replaces
@@ -75,6 +82,8 @@ class UniqueIdEntries:
         self._step_begin = LOG_ORIGIN
         self.step_windows: Windows = {}
         """The windows of the step that start() began."""
+        self.step_since: SinceOf = since_of()
+        """The records of a window, as of start()."""
         self._step_rows: dict[str, Row] = {}
         with trees.read() as reader:
             found = reader.items(META, ROW_PREFIX, key_after(ROW_PREFIX))
@@ -86,6 +95,7 @@ class UniqueIdEntries:
         """Where the next step is to begin: at the position; earlier if a topic's window has not been read
         yet; at the limit if no topic is deduplicated. On the engine's thread, before a step."""
         self.step_windows = windows = self._windows()
+        self.step_since = self._since_of() if windows else self.step_since
         self._highest = max(self._highest, position)
         if not windows and not self.rows:
             self._begins.clear()
@@ -215,24 +225,24 @@ class UniqueIdSweeper:
         self._at: bytes | None = None
         self._next_ms = 0
 
-    def step(self, now_ms: EpochMs, entries_max: int) -> bool:
-        """now_ms: no later record has a lower store time. True: there is more to look at.
-        StorageError."""
+    def step(self, since_of: SinceOf, steady_ms: int, entries_max: int) -> bool:
+        """steady_ms: a time that never steps back. True: there is more to look at. StorageError."""
         if self._at is None:
-            if now_ms < self._next_ms:
+            if steady_ms < self._next_ms:
                 return False
             windows = [row.window_ms for row in self._entries.rows.values()]
-            self._at, self._next_ms = b"", now_ms + max(1_000, min(windows, default=3_600_000) // SWEEP_SHARE)
+            pause_ms = max(1_000, min(windows, default=3_600_000) // SWEEP_SHARE)
+            self._at, self._next_ms = b"", steady_ms + pause_ms
         with self._trees.read() as reader:
-            change = self._walk(reader, now_ms, entries_max)
+            change = self._walk(reader, since_of, entries_max)
         if change.removals:
             self._trees.commit([change])
         return self._at is not None
 
-    def _walk(self, reader: TreeReader, now_ms: EpochMs, entries_max: int) -> TreeChange:
+    def _walk(self, reader: TreeReader, since_of: SinceOf, entries_max: int) -> TreeChange:
         rows = self._entries.rows
         since = {
-            NUMBER.pack(entry.number): now_ms - rows[topic].window_ms if topic in rows else now_ms + 1
+            NUMBER.pack(entry.number): since_of(rows[topic].window_ms) if topic in rows else None
             for topic in self._numbers.names()
             if (entry := self._numbers.find(topic)) is not None
         }
@@ -241,7 +251,8 @@ class UniqueIdSweeper:
         assert entries_max > 0, "a step looks at entries"
         seen = list(islice(reader.items(UNIQUE_ID, self._at), entries_max))
         for key, value in seen:
-            if VALUE.unpack(value)[3] <= since.get(key[:4], now_ms - (1 << 62)):
+            window, place = since.get(key[:4], _EVERYTHING), VALUE.unpack(value)
+            if window is None or not window.has(place[0], place[3]):
                 change.removals.append(key)
         self._at = seen[-1][0] + b"\x00" if len(seen) == entries_max else None
         return change

@@ -18,6 +18,7 @@ from trovemq_store.index.trees.layout import NUMBER, UNIQUE_ID
 from trovemq_store.index.trees.topic_numbers import TopicNumbers
 from trovemq_store.index.trees.unique_entries import VALUE
 from trovemq_store.index.trees.unique_keys import WITHDRAWN, id_keys
+from trovemq_store.log.time_windows import Since
 from trovemq_store.topics.deletions import TopicDeletions
 
 RECENT_MAX: Final = 524_288
@@ -73,8 +74,8 @@ class UniqueIds:
         """Whether the tree should be brought up to date before more is sent."""
         return self.recent_count > RECENT_MAX // 4
 
-    def find(self, topic: str, window_ms: int, ids: Sequence[bytes], now_ms: EpochMs) -> dict[bytes, Known]:
-        """Those ids that were stored in the topic since now_ms - window_ms. StorageError."""
+    def find(self, topic: str, since: Since, ids: Sequence[bytes]) -> dict[bytes, Known]:
+        """Those ids that were stored in the topic within the window. StorageError."""
         found: dict[bytes, Known] = {}
         alive_from = self._deletions.deleted_below(topic)
         recent = self._recent.get(topic)
@@ -83,17 +84,17 @@ class UniqueIds:
                 offset = recent.get(unique_id)
                 if offset is not None and offset >= alive_from and unique_id:
                     known = self._known_at(offset)
-                    if known is not None and known.place.store_timestamp > now_ms - window_ms:
+                    if known is not None and since.has(offset, known.place.store_timestamp):
                         found[unique_id] = known
         entry = self._numbers.find(topic)
         if entry is not None:
-            self._find_in_tree(NUMBER.pack(entry.number), ids, alive_from, now_ms - window_ms, found)
+            self._find_in_tree(NUMBER.pack(entry.number), ids, alive_from, since, found)
         for unique_id in [each for each, known in found.items() if known.place.queue_id == WITHDRAWN]:
             del found[unique_id]
         return found
 
     def _find_in_tree(
-        self, prefix: bytes, ids: Sequence[bytes], alive_from: int, since_ms: int, found: dict[bytes, Known]
+        self, prefix: bytes, ids: Sequence[bytes], alive_from: int, since: Since, found: dict[bytes, Known]
     ) -> None:
         keys = id_keys(prefix, ids)
         with self._trees.read() as reader:
@@ -105,7 +106,7 @@ class UniqueIds:
             place, unique_id = Place(*VALUE.unpack(value)), id_of[key]
             if (
                 place.physical_offset >= alive_from
-                and place.store_timestamp > since_ms
+                and since.has(place.physical_offset, place.store_timestamp)
                 and unique_id not in found
             ):
                 found[unique_id] = Known(place, LOG_ORIGIN)

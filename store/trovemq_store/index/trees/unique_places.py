@@ -14,6 +14,7 @@ from trovemq_store.index.trees.unique_entries import Windows
 from trovemq_store.index.trees.unique_ids import Known, Place
 from trovemq_store.index.trees.unique_keys import WITHDRAWN, ids_of, is_withdrawal
 from trovemq_store.log.commit_log import CommitLog
+from trovemq_store.log.time_windows import SinceOf
 from trovemq_store.topics.deletions import TopicDeletions
 from trovemq_store.topics.topics import TopicTable
 
@@ -22,7 +23,8 @@ _QUEUE_ID, _QUEUE_OFFSET, _STORE_MS = 3, 5, 10
 
 
 class UniquePlaces:
-    """begin_of_window: window in ms -> from which physical offset on records may be of it."""
+    """begin_of_window: window in ms -> from which physical offset on records may be of it; since_of: the
+    records of windows as of now."""
 
     def __init__(
         self,
@@ -30,11 +32,13 @@ class UniquePlaces:
         deletions: TopicDeletions,
         log: CommitLog,
         begin_of_window: Callable[[int], PhysicalOffset],
+        since_of: Callable[[], SinceOf],
     ) -> None:
         self._topics: Final = topics
         self._deletions: Final = deletions
         self._log: Final = log
         self._begin_of_window: Final = begin_of_window
+        self.since_of: Final = since_of
         self._windows: Windows = {}
         self._version = -1
 
