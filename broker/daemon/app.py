@@ -31,6 +31,7 @@ from broker.daemon.services import (
     collector_at_rest,
     failures_that_end,
     open_consumer_state,
+    wall_ms,
 )
 from broker.daemon.settings import BrokerSettings
 from broker.daemon.tracing import open_tracing
@@ -258,7 +259,7 @@ def open_store(
         store_settings = with_sizes_of_store(settings.store_path, store_settings, written)
         files = RealFileSystem(settings.store_path)
         with collector_at_rest():
-            store = MessageStore.open(files, store_settings, clock_ms(), process_id=os.getpid())
+            store = MessageStore.open(files, store_settings, wall_ms(), process_id=os.getpid())
     report = store.recovery
     get_logger().info(
         "store.opened",
@@ -307,7 +308,7 @@ def close_store(store: MessageStore, model: ConsumerState | None) -> None:
                 model.export_to_rocketmq(clock_ms())
                 log_copy_failures(model)
         finally:
-            store.close(clock_ms())
+            store.close(wall_ms())
 
 
 def installed_version() -> str:

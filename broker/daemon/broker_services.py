@@ -31,6 +31,7 @@ from broker.server.native.track_service import TrackParts, TrackService
 from broker.server.rocketmq.commands import ClientCommands
 from broker.server.rocketmq.parts import RocketmqParts
 from broker.server.rocketmq.service import RocketmqService
+from trovemq_daemon import clocks
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.logging import set_log_level
 from trovemq_daemon.ops_http import Readiness
@@ -221,7 +222,9 @@ class BrokerServices:
         """The background tasks by name; they run until they are cancelled."""
         return {
             **self.parts.background(self._settings),
-            "deliveries": consumer_tasks.flush_events_and_renew_leases(self._model, self._is_alive, clock_ms),
+            "deliveries": consumer_tasks.flush_events_and_renew_leases(
+                self._model, self._is_alive, clock_ms, clocks.boot_ms
+            ),
             "redeliveries": self.rocketmq.receiver.watch_redeliveries(),
             "transactions": consumer_tasks.check_transactions(
                 self._model,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from broker.admin.condition import Condition
-from broker.daemon.services import StoreServices, clock_ms
+from broker.daemon.services import StoreServices, wall_ms
 from broker.daemon.settings import BrokerSettings
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.ops_http import Readiness
@@ -25,7 +25,7 @@ async def look(
     problems = readiness.problems()
     return Condition(
         version=version,
-        now_ms=clock_ms(),
+        now_ms=wall_ms(),
         reasons=[f"{name}: {text}" for name, text in problems.items() if text],
         warnings=[f"{name}: {text}" for name, text in readiness.warnings().items()],
         disk_used_percent=parts.retention.counters.disk_used_percent,

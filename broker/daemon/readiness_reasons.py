@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from broker.admin.drain import Drain
 from broker.daemon.services import StoreServices
+from broker.maintenance.clock_task import clock_warning
 from trovemq_daemon.ops_http import Readiness
 
 
 def add_store_reasons(readiness: Readiness, services: StoreServices) -> None:
-    """Adds the check `store` and the warnings `retention`, `damage`, `trees`, `topics` and `groups`."""
+    """Adds the check `store` and the warnings `retention`, `damage`, `trees`, `topics`, `groups` and `clock`."""
     readiness.add("store", lambda: store_problem(services))
     readiness.add_warning("retention", lambda: retention_warning(services))
     readiness.add_warning("damage", lambda: damage_warning(services))
     readiness.add_warning("trees", lambda: trees_warning(services))
     readiness.add_warning("topics", services.store.topics.limit_warning)
     readiness.add_warning("groups", services.model.groups.limit_warning)
+    readiness.add_warning("clock", lambda: clock_warning(services.store, services.clock_trust))
 
 
 def drain_warning(drain: Drain) -> str:

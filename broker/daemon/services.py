@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from broker.admin.group_changes import GroupChanges
 from broker.admin.topic_changes import TopicChanges
@@ -25,6 +25,7 @@ from broker.groups.new_messages import NewMessages
 from broker.groups.priority_counts import PriorityCounts
 from broker.groups.receive_waits import ReceiveWaits
 from broker.maintenance import background, consumer_tasks
+from broker.maintenance.clock_task import ClockTask
 from broker.maintenance.consumer_tasks import TimerTask
 from broker.maintenance.group_expiry import GroupExpiry
 from broker.maintenance.limits import watch_limits
@@ -48,6 +49,7 @@ from broker.server.native.search_service import SearchService
 from broker.server.native.store_service import StoreService
 from broker.server.native.transaction_service import TransactionParts, TransactionService
 from broker.server.rocketmq.clients import ClientRegistry
+from trovemq_daemon import clocks
 from trovemq_daemon.memory_trim import TrimPolicy, keep_trimmed
 from trovemq_daemon.reply_budget import ReplyBudget
 from trovemq_daemon.turns import Turns
@@ -55,6 +57,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_proto.records import UniqueKeyGenerator
+from trovemq_store.engine.clock_trust import ClockTrust
 from trovemq_store.engine.deduplication import Deduplication
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.failures import storage_errors
@@ -62,11 +65,9 @@ from trovemq_store.files.kernel_sync import KernelSync
 from trovemq_store.topics.names import is_system_topic
 from trovemq_store.topics.topics import TopicConfig
 
+clock_ms: Final = cast("Callable[[], EpochMs]", clocks.SettledClock())
+"""The time for everything but store times and removal by age."""
 SECONDS_2021: Final = 1_609_459_200  # 2021-01-01T00:00:00Z, the origin of the clock in unique keys
-
-
-def clock_ms() -> EpochMs:
-    return EpochMs(time.time_ns() // 1_000_000)
 
 
 class StoreServices:
@@ -94,7 +95,7 @@ class StoreServices:
             store,
             self.group_commit,
             settings.append_settings(),
-            clock_ms,
+            wall_ms,
             self._on_messages_available,
             self.appended.set,
             self.deduplication,
@@ -118,18 +119,9 @@ class StoreServices:
             self.receive_waits.wake_group,
         )
         self.projection_flushes = _projection_flushes(store, settings)
-        self.retention = RetentionTask(
-            store,
-            self.model,
-            settings.retention_policy(),
-            settings.clean_interval_ms,
-            self.group_commit.durable,
-            self.appender.hold,
-            self.topic_changes,
-            clock_ms,
-            lambda topic: [group for group, _ in self.clients.subscriptions(topic=topic)],
-            self.audit.carry,
-        )
+        self.clock_trust = open_clock_trust(store)
+        self.clock_task = ClockTask(store, self.clock_trust, self.projection_flushes, wall_ms, clocks.boot_ms)
+        self.retention = self._retention_task(settings)
         self.store_service = StoreService(
             store, settings.store_path, self.topic_changes.changing, clock_ms, settings.backup_path
         )
@@ -141,6 +133,21 @@ class StoreServices:
         self.atomic = self._open_transactions(settings)
         self.transactions = self._transaction_service(settings)
         self.statistics = BrokerStatistics(self._statistics_parts())
+
+    def _retention_task(self, settings: BrokerSettings) -> RetentionTask:
+        return RetentionTask(
+            self.store,
+            self.model,
+            settings.retention_policy(),
+            settings.clean_interval_ms,
+            self.group_commit.durable,
+            self.appender.hold,
+            self.topic_changes,
+            clock_ms,
+            lambda topic: [group for group, _ in self.clients.subscriptions(topic=topic)],
+            self.audit.carry,
+            self.clock_trust.trusted_ms,
+        )
 
     def _open_transactions(self, settings: BrokerSettings) -> OpenTransactions:
         commits = AtomicCommits(self.store, self.model, self.deduplication)
@@ -236,6 +243,7 @@ class StoreServices:
     def background(self, settings: BrokerSettings) -> dict[str, Coroutine[Any, Any, None]]:
         """The background tasks by name; they run until they are cancelled."""
         return {
+            "clock": self.clock_task.run(),
             "projections": self.projection_flushes.run(),
             "offsets": background.persist_offsets(self.offsets, settings.consumer_offset_flush_interval_ms),
             "catch-up": background.catch_up(self.store),
@@ -293,6 +301,18 @@ def open_consumer_state(store: MessageStore, settings: BrokerSettings) -> Consum
     """Reads the pending messages; blocks. Raises TroveError STORE_FAILED, STORE_NEWER, DISK_FULL."""
     with failures_that_end("the store cannot be opened"), collector_at_rest():
         return ConsumerState.open(store, store.files, settings.consumer_settings(), clock_ms())
+
+
+def wall_ms() -> EpochMs:
+    """The machine's clock."""
+    return EpochMs(clocks.wall_ms())
+
+
+def open_clock_trust(store: MessageStore) -> ClockTrust:
+    """Raises TroveError STORE_NEWER."""
+    trust = ClockTrust(store.files, clocks.boot_id())
+    trust.load()
+    return trust
 
 
 @contextmanager

@@ -85,6 +85,7 @@ async def flush_events_and_renew_leases(
     model: ConsumerState,
     is_alive: Callable[[str], bool],
     clock_ms: Clock,
+    boot_ms: Callable[[], int],
 ) -> None:
     """Writes events, extends renewed leases, and detects pauses of the process."""
     renew_at_ms = 0
@@ -92,7 +93,7 @@ async def flush_events_and_renew_leases(
     while True:
         await sleep_to_tick(model.settings.event_interval_ms / 1000)
         now_ms = clock_ms()
-        lease_time.tick(now_ms)
+        lease_time.tick(now_ms, boot_ms())
         if lease_time.pause_count > pauses:
             pauses = lease_time.pause_count
             get_logger().warning("broker.stood_still", times=pauses, longest_ms=lease_time.paused_ms)

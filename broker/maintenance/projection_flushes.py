@@ -31,6 +31,8 @@ class ProjectionFlushes:
         self._store = store
         self._interval_ms = interval_ms
         self.many_queues_interval_ms = many_queues_interval_ms
+        self.flushing: Final = asyncio.Lock()
+        """Held while the projections are flushed: one call at a time."""
         self._synced_s = 0.0  # by the loop's clock: the last sync of the consume queues
         self._seen: tuple[int, ...] = ()
         self._quiet = 0
@@ -54,7 +56,8 @@ class ProjectionFlushes:
             return
         queues = due or not many
         try:
-            await run_in_thread(partial(store.flush_projections, queues=queues))
+            async with self.flushing:
+                await run_in_thread(partial(store.flush_projections, queues=queues))
         except StorageError as error:
             wait_out("store.projection_flush_failed", error)
         else:

@@ -91,7 +91,7 @@ class RetentionCounters:
 class RetentionTask:
     """`hold` is called with the error with which new messages are to be refused, and with None when they are
     accepted again. durable(end) returns when the log is on disk up to `end`. No topic is changed while files
-    of queues are removed."""
+    of queues are removed. trusted_ms: see ClockTrust; by default the clock's time."""
 
     def __init__(
         self,
@@ -105,6 +105,7 @@ class RetentionTask:
         clock_ms: Callable[[], EpochMs],
         subscribers: Subscribers = lambda _: (),
         carry_audit: CarryAudit = lambda _end, _now_ms: iter(()),
+        trusted_ms: Callable[[int], EpochMs] | None = None,
     ) -> None:
         self._store = store
         self._model = model
@@ -116,6 +117,7 @@ class RetentionTask:
         self._clock_ms = clock_ms
         self._subscribers = subscribers
         self._carry_audit = carry_audit
+        self._trusted_ms = trusted_ms or (lambda _kept_ms: clock_ms())
         self._leaving: StoreTrim | None = None
         self.counters: Final = RetentionCounters()
 
@@ -206,13 +208,14 @@ class RetentionTask:
     async def _note_early(self, newest_ms: EpochMs) -> None:
         """Stores the highest store time of messages removed early; it is on disk when this returns. Raises
         TroveError."""
-        early, until_ms = self._store.early_removal, newest_ms + self._kept_max_ms()
+        early, until_ms = self._store.early_removal, min(newest_ms, self._clock_ms()) + self._kept_max_ms()
         await run_in_thread(lambda: early.note(newest_ms, until_ms))
 
     async def _forget_early(self) -> None:
         """Removes that note once retention would have removed those messages anyway. Raises StorageError."""
-        early, now_ms = self._store.early_removal, self._clock_ms()
+        early = self._store.early_removal
         if early.removed:
+            now_ms = self._trusted_ms(self._kept_max_ms())
             await run_in_thread(lambda: early.forget_at(now_ms))
 
     def _kept_max_ms(self) -> int:
@@ -244,13 +247,16 @@ class RetentionTask:
         return count
 
     async def _decide(self, disk: DiskUse) -> Decision:
-        store, policy, now_ms = self._store, self._policy, self._clock_ms()
+        store, policy = self._store, self._policy
+        now_ms = self._trusted_ms(policy.reserved_ms)
         segments = store.closed_segments()
         if segments and segments[-1].end > self._model.saved_log_end:
             self._model.want_snapshot()  # a start from the present one would look for these segments
         safe = [segment for segment in segments if segment.end <= self._model.saved_log_end]
-        min_offset, hour = store.min_offset, time.localtime(now_ms / 1000).tm_hour
-        held = await self._look_in_steps(now_ms)
+        min_offset, hour = store.min_offset, time.localtime(self._clock_ms() / 1000).tm_hour
+        run = store.time_runs.run_at(PhysicalOffset(segments[0].end - 1)) if segments else None
+        before_ms = run.before_ms if run is not None and run.steps_back else 0
+        held = await self._look_in_steps(self._trusted_ms(policy.unacknowledged_max_ms))
         return await run_in_thread(
             lambda: decide(
                 closed_segments(store.files, safe),
@@ -261,6 +267,7 @@ class RetentionTask:
                 now_ms=now_ms,
                 held_from=held.held_from,
                 free_to=held.free_to,
+                before_ms=before_ms,
             )
         )
 
@@ -278,7 +285,9 @@ class RetentionTask:
     def topic_hold(self, topic: str) -> TopicHold | None:
         """The present hold of this topic on the log. Raises StorageError."""
         max_ms = self._policy.unacknowledged_max_ms
-        return topic_hold(self._store, self._model, topic, max_ms, self._subscribers, self._clock_ms())
+        return topic_hold(
+            self._store, self._model, topic, max_ms, self._subscribers, self._trusted_ms(max_ms)
+        )
 
     def _note_holders(self, held: HeldLog) -> HeldLog:
         """Logs which group keeps the log from being trimmed, once for each topic and group that become the
@@ -318,7 +327,7 @@ class RetentionTask:
         """Copies the young audit records; they are on disk when it returns. If a full disk has no space for
         the copies, the records are removed."""
         try:
-            for count in self._carry_audit(decision.end, self._clock_ms()):
+            for count in self._carry_audit(decision.end, self._trusted_ms(self._policy.reserved_ms)):
                 self.counters.carried_messages += count
                 await self._durable(self._store.end_offset)
         except TroveError as error:
@@ -367,7 +376,7 @@ class RetentionTask:
         trim = store.trim(end)
         await _in_turns(trim.prepare())
         await run_in_thread(trim.measure)
-        held = self._look_what_is_held(self._clock_ms())
+        held = self._look_what_is_held(self._trusted_ms(self._policy.unacknowledged_max_ms))
         if held.held_from < end and not pressed:
             await _in_turns(trim.abandon())
             return None

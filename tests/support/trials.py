@@ -64,6 +64,7 @@ GOALS: Final = (
     Goal("R9", "walks of 60 steps against the model", 16, 400),
     Goal("R10", "messages whose index answers equal the scan", 20_000, 100_000),
     Goal("R13", "clock scenarios", 20, 20),
+    Goal("R13", "worlds whose clock steps", 6, 200),
     Goal("R15", "failed allocations", 100, 2_000),
     Goal("R15", "runs within 256 MiB", 1, 1),
     Goal("R23", "truncations of golden stores", 250),

@@ -6,7 +6,8 @@ read. So the first call after such a pause stops the time of leases at the begin
 duration of the pause it continues at the clock's time: until then clients can renew and acknowledge.
 
 A pause is detected by the clock: `tick` is called regularly while the process runs, and the time since the
-last call was too long. A clock that was set forward looks the same, and is treated the same.
+last call was too long. A clock that was set forward looks the same, and is treated the same: clients can
+renew and acknowledge. But it counts as a pause only if the boot time, which no one sets, says so, too.
 
 Invariants
 - `at(now)` is never above `now`, and is `now` outside of the time after a pause.
@@ -27,19 +28,33 @@ GRACE_MAX_MS: Final = 60_000
 class LeaseTime:
     """The time by which leases of one store's deliveries end."""
 
-    __slots__ = ("_frozen_ms", "_pause_min_ms", "_seen_ms", "_thaw_ms", "pause_count", "paused_ms")
+    __slots__ = (
+        "_frozen_ms",
+        "_pause_min_ms",
+        "_seen_boot_ms",
+        "_seen_ms",
+        "_thaw_ms",
+        "pause_count",
+        "paused_ms",
+    )
 
     def __init__(self, tick_interval_ms: int = 0) -> None:
         self._pause_min_ms = PAUSE_MIN_MS + tick_interval_ms
         self._seen_ms: EpochMs | None = None
+        self._seen_boot_ms: int | None = None
         self._frozen_ms = EpochMs(0)
         self._thaw_ms = EpochMs(0)
         self.pause_count = 0
         self.paused_ms = 0
         """The longest pause."""
 
-    def tick(self, now_ms: EpochMs) -> None:
+    def tick(self, now_ms: EpochMs, boot_ms: int) -> None:
         """Reports that the process runs; to be called every tick_interval_ms, at most PAUSE_MIN_MS late."""
+        paused_ms = 0 if self._seen_boot_ms is None else boot_ms - self._seen_boot_ms
+        if paused_ms > self._pause_min_ms:
+            self.pause_count += 1
+            self.paused_ms = max(self.paused_ms, paused_ms)
+        self._seen_boot_ms = boot_ms
         self._look(now_ms if self._seen_ms is None else self._seen_ms, now_ms)
 
     def at(self, now_ms: EpochMs) -> EpochMs:
@@ -54,6 +69,4 @@ class LeaseTime:
             if seen_ms >= self._thaw_ms:  # otherwise it paused again before all clients could renew
                 self._frozen_ms = seen_ms
             self._thaw_ms = now_ms + min(paused_ms, GRACE_MAX_MS)
-            self.pause_count += 1
-            self.paused_ms = max(self.paused_ms, paused_ms)
         self._seen_ms = now_ms

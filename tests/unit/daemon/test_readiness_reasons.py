@@ -32,6 +32,7 @@ def services() -> Any:
         lagging=[],
         reserve=reserve,
         topics=topics,
+        time=SimpleNamespace(future_ms=0),
     )
     counters = SimpleNamespace(disk_full=False, disk_used_percent=97.0)
     return SimpleNamespace(
@@ -39,6 +40,7 @@ def services() -> Any:
         model=SimpleNamespace(groups=groups),
         group_commit=SimpleNamespace(failure=None),
         retention=SimpleNamespace(counters=counters),
+        clock_trust=SimpleNamespace(stepped_ms=0, left_ms=0),
     )
 
 
@@ -63,7 +65,7 @@ def test_a_failed_sync_and_a_missing_index_file_make_it_unready() -> None:
     assert readiness_of(parts).problems() == {"store": "failed: EIO"}
 
 
-@pytest.mark.parametrize("name", ["retention", "damage", "trees", "topics", "groups"])
+@pytest.mark.parametrize("name", ["retention", "damage", "trees", "topics", "groups", "clock"])
 def test_other_trouble_only_warns(name: str) -> None:
     parts = services()
     if name == "retention":
@@ -74,12 +76,18 @@ def test_other_trouble_only_warns(name: str) -> None:
         parts.store.topics.limit_warning = lambda: "many topics"
     elif name == "groups":
         parts.model.groups.limit_warning = lambda: "many groups"
+    elif name == "clock":
+        parts.store.time.future_ms = 7_200_000
+        parts.clock_trust.stepped_ms, parts.clock_trust.left_ms = -7_200_000, 90_000
     else:
         parts.store.trees.report.quarantined, parts.store.trees.lag_bytes = "another log", 4_096
     readiness = readiness_of(parts)
     words = {
         "retention": "97.0 % of the disk is used: new messages are refused",
         "damage": "2 damaged places of the log (300 bytes) were met",
+        "clock": "messages were stored up to 7200 s in the future: the clock was ahead; the clock stepped by "
+        "-7200 s: no message is removed for its age for 2 more minutes; run a time service (chrony, ntpd) on "
+        "the broker's machine",
         "trees": "the search trees are rebuilt (another log); searches scan 4096 bytes",
         "topics": "many topics",
         "groups": "many groups",

@@ -18,7 +18,7 @@ def run(engine: Engine, ms: int) -> None:
     """So long the process works, and ticks."""
     for _ in range(ms // 100):
         engine.now_ms += 100
-        engine.delivery.lease_time.tick(engine.now_ms)
+        engine.delivery.lease_time.tick(engine.now_ms, engine.now_ms)
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_what_nobody_renews_comes_back_when_as_long_again_has_passed(engine: Eng
     engine.send("m0")
     (one,) = engine.receive()
     engine.now_ms += PAUSE_MS
-    engine.delivery.lease_time.tick(engine.now_ms)
+    engine.delivery.lease_time.tick(engine.now_ms, engine.now_ms)
     run(engine, PAUSE_MS - 100)
     assert engine.receive() == []
     run(engine, 100)
@@ -72,11 +72,22 @@ def test_a_second_pause_before_everybody_could_renew_is_one_with_the_first(engin
     (one,) = engine.receive()
     for _ in range(3):
         engine.now_ms += PAUSE_MS
-        engine.delivery.lease_time.tick(engine.now_ms)
+        engine.delivery.lease_time.tick(engine.now_ms, engine.now_ms)
         run(engine, 1_000)
         assert engine.receive() == []
     engine.ack(one)
     assert engine.delivery.lease_time.pause_count == 3
+
+
+def test_a_clock_set_forward_was_logged_as_a_pause_of_the_broker(engine: Engine) -> None:
+    engine.send("m0")
+    (one,) = engine.receive()
+    boot_ms = engine.now_ms + 100
+    engine.now_ms += 2 * 3_600_000
+    engine.delivery.lease_time.tick(engine.now_ms, boot_ms)
+    assert engine.delivery.lease_time.pause_count == 0
+    assert engine.receive() == [], "its client can still acknowledge"
+    engine.ack(one)
 
 
 def test_who_drives_the_engine_without_ticks_has_no_pauses() -> None:
@@ -90,7 +101,7 @@ def test_who_drives_the_engine_without_ticks_has_no_pauses() -> None:
 @given(st.lists(st.integers(-5_000, 200_000), max_size=30))
 def test_lease_time_is_the_clock_but_for_a_bounded_while_after_a_pause(steps: list[int]) -> None:
     time, now, pause_until = LeaseTime(), NOW_MS, 0
-    time.tick(now)
+    time.tick(now, now)
     for step in steps:
         now += step
         if step > PAUSE_MIN_MS:
