@@ -13,7 +13,7 @@ from trovemq_daemon.ops_http import Readiness
 
 
 def add_store_reasons(readiness: Readiness, services: StoreServices) -> None:
-    """Adds the check `store` and the warnings `retention`, `damage`, `trees`, `topics`, `groups` and `clock`."""
+    """Adds the check `store`, and the warnings about retention, damage, trees, limits and the clock."""
     readiness.add("store", lambda: store_problem(services))
     readiness.add_warning("retention", lambda: retention_warning(services))
     readiness.add_warning("damage", lambda: damage_warning(services))

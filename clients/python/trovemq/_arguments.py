@@ -9,8 +9,6 @@ from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
 from trovemq_proto.records.properties import not_of
 
-TOPIC_NAME_MAX: Final = 127
-
 _TEXT_ONLY: Final = {str}
 _BODY_TYPES: Final = {bytes, bytearray, memoryview}
 

@@ -384,6 +384,9 @@ class FakeSubscription:
     ) -> asyncio.Future[None]:
         return self._settle("failed" if tried else "returned", message)
 
+    def release(self, message: ReceivedMessage) -> None:
+        self._settle("returned", message)
+
     def dead_letter(self, message: ReceivedMessage) -> asyncio.Future[None]:
         return self._settle("dead", message)
 
