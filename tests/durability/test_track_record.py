@@ -37,9 +37,7 @@ def rows() -> list[list[str]]:
     """The rows of the page's tables: the fault, where it was, how it was found, the tests, reverted or
     not."""
     lines = [line.strip("|").split(" | ") for line in PAGE.splitlines() if line.startswith("| ")]
-    return [
-        [cell.strip() for cell in line] for line in lines if line[0].strip() != "What a user would have seen"
-    ]
+    return [[cell.strip() for cell in line] for line in lines if line[3].strip() != "Test"]
 
 
 def cells(fault: Planted) -> list[str]:
