@@ -68,3 +68,22 @@ def test_a_batch_is_returned_if_its_stream_broke_before_the_confirmation() -> No
         await here.over()
 
     run(scene())
+
+
+def test_a_batch_is_confirmed_at_once_if_that_needs_no_wait() -> None:
+    async def scene() -> None:
+        here = Scene()
+        await turns(10)
+        stream = here.now
+
+        def send_now(frame: bytes, *, alone: bool) -> None:
+            assert (here.inbox.count, alone) == (0, False)
+            stream.frames.append(consumer_pb2.ConsumeFrame.FromString(frame))
+
+        stream.writable = True
+        stream.send_now = send_now  # type: ignore[attr-defined]
+        await stream.batch(0, 3, number=5)
+        assert (stream.frames[-1].received_batch, here.inbox.count) == (5, 3)
+        await here.over()
+
+    run(scene())

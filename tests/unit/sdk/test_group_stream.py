@@ -36,6 +36,8 @@ LOST = TroveError(errors.BROKER_UNREACHABLE, "gone")
 class FakeStream:
     """One stream of the fake broker, which answers by `reply`."""
 
+    writable = False
+
     def __init__(self) -> None:
         self.frames: list[consumer_pb2.ConsumeFrame] = []
         self._replies: asyncio.Queue[bytes | TroveError] = asyncio.Queue()

@@ -145,7 +145,7 @@ class GroupStream:
         self.acknowledged_max = UNDER_WAY_MAX  # less those that were returned
         self._credit = Credit(inbox)
         self._received_batch = self._confirmed_batch = 0
-        self._arrived: list[StreamedBatch] = []  # batches that are not confirmed
+        self._arrived: list[tuple[int, StreamedBatch]] = []  # by number; they are not confirmed
 
     # --- life -----------------------------------------------------------------------------------------
     async def run(self) -> None:
@@ -335,6 +335,8 @@ class GroupStream:
                 task.add_done_callback(partial(_end_with, stream))
             while True:
                 self._take(await stream.read())
+                if self._arrived and stream.writable:
+                    self._confirm_now(stream)
         finally:
             self._is_open = False
             self._progress.set()
@@ -355,9 +357,9 @@ class GroupStream:
                 await self._wake.wait()
                 self._wake.clear()
                 while (frame := self._next_frame()) is not None:
-                    confirmed = len(self._arrived)
+                    confirmed = self._confirmed_batch
                     await stream.send(frame)
-                    if confirmed:  # a turn later, when the frame is written
+                    if self._arrived:  # a turn later, when the frame is written
                         asyncio.get_running_loop().call_soon(self._hand_over, confirmed)
         except TroveError as error:
             _log.debug("writing to %s: %s", self._broker, error)
@@ -440,13 +442,19 @@ class GroupStream:
             lease_end=lease_end,
             settlement=self._owner,
         )
-        self._arrived.append(batch)
+        self._arrived.append((answer.batch, batch))
 
-    def _hand_over(self, count: int) -> None:
-        """The first batches of those that arrived are confirmed: the program may have them. None are left
-        if the stream broke meanwhile."""
-        batches, self._arrived = self._arrived[:count], self._arrived[count:]
-        for batch in batches:
+    def _confirm_now(self, stream: Stream) -> None:
+        """Confirms in this turn, so that the program has the messages in the next one."""
+        if (frame := self._next_frame()) is not None:
+            stream.send_now(frame, alone=False)
+        self._hand_over(self._confirmed_batch)
+
+    def _hand_over(self, confirmed: int) -> None:
+        """The batches up to this number are confirmed: the program may have them. None are left if the stream
+        broke meanwhile."""
+        while self._arrived and self._arrived[0][0] <= confirmed:
+            _, batch = self._arrived.pop(0)
             self._credit.used(len(batch), batch.nbytes)
             self._put(batch)
 
@@ -466,7 +474,7 @@ class GroupStream:
     def _release_waiting(self) -> None:
         """After a break."""
         arrived, self._arrived = self._arrived, []
-        for batch in arrived:
+        for _, batch in arrived:
             for message in batch:
                 message.settled = True
                 self.release(message)
