@@ -26,7 +26,8 @@ from trovemq._first_contact import FirstContact
 from trovemq._groups import Groups
 from trovemq._loop_turns import LoopTurns, loop_turns
 from trovemq._rocketmq.broadcast import BroadcastConsumer
-from trovemq._rocketmq.grouped import GroupConsumer, GroupSubscription, MessageFilter
+from trovemq._rocketmq.group_subscription import GroupSubscription, MessageFilter
+from trovemq._rocketmq.grouped import GroupConsumer
 from trovemq._rocketmq.inbox import Inbox
 from trovemq.received import Handler, ReceivedFields, ReceivedMessage
 from trovemq.received_batch import ReceivedBatch

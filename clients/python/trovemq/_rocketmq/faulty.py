@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 from trovemq._connections import ConnectionPool
 from trovemq._first_contact import FirstContact
-from trovemq._rocketmq.grouped import GroupConsumer, GroupSubscription
+from trovemq._rocketmq.group_subscription import GroupSubscription
+from trovemq._rocketmq.grouped import GroupConsumer
 from trovemq._rocketmq.inbox import Inbox
 from trovemq.faults import Faults
 from trovemq.received import ReceivedMessage

@@ -24,28 +24,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import count, groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from trovemq._connections import ConnectionPool
 from trovemq._first_contact import FirstContact
-from trovemq._rocketmq.identity import new_client_id
+from trovemq._rocketmq.group_subscription import POLL_MS_DEFAULT, GroupSubscription
 from trovemq._rocketmq.inbox import Inbox
-from trovemq._rocketmq.messages import duration, milliseconds, received_message
+from trovemq._rocketmq.messages import milliseconds, received_message
 from trovemq._rocketmq.messaging import Receive
 from trovemq._rocketmq.outages import EVERYWHERE, NOT_FOUND, Outages
 from trovemq._rocketmq.processed import ProcessedMessages
-from trovemq._rocketmq.session import Role, Session
+from trovemq._rocketmq.session import Session
 from trovemq._rocketmq.sessions import Sessions
 from trovemq._rocketmq.settling import Settler
 from trovemq._rocketmq.statuses import may_pass
 from trovemq._wire.connection import Connection
-from trovemq.received import Handler, ReceivedMessage
+from trovemq.received import ReceivedMessage
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
@@ -57,64 +57,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 RECEIVED_TOGETHER_MAX: Final = 32
-POLL_MS_DEFAULT: Final = 20_000
 ATTEMPTS_MAX_DEFAULT: Final = 17  # RocketMQ's default, if a broker names none
 BACKOFF_MS_DEFAULT: Final = 1_000
 CLOSE_SECONDS: Final = 5.0
 _broker_and_receipt: Final = attrgetter("broker", "receipt")
-
-
-class MessageFilter(NamedTuple):
-    """The filter of a subscription: an expression of tags, or of SQL."""
-
-    kind: Literal["tag", "sql"]
-    text: str
-
-    def as_expression(self) -> v2.FilterExpression:
-        """As a request has it."""
-        return v2.FilterExpression(type=v2.SQL if self.kind == "sql" else v2.TAG, expression=self.text)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupSubscription:
-    """The subscription: one topic for one group.
-
-    Attributes:
-        topic: The topic.
-        group: The consumer group.
-        filter: The filter of its messages.
-        invisible_ms: How long a message is leased to this client; None: while the client lives.
-        handler: Consumes a message that an operator sends directly.
-        client_id: The id by which the brokers know the subscriber.
-    """
-
-    topic: str
-    group: str
-    filter: MessageFilter
-    invisible_ms: int | None = None
-    handler: Handler | None = None
-    client_id: str = field(default_factory=new_client_id)
-
-    def role(
-        self, work: Callable[[Session], Awaitable[None]], missing: Callable[[str, TroveError], None]
-    ) -> Role:
-        """The role in the settings for the brokers."""
-        topic, expression = v2.Resource(name=self.topic), self.filter.as_expression()
-        subscription = v2.Subscription(
-            group=v2.Resource(name=self.group),
-            subscriptions=[v2.SubscriptionEntry(topic=topic, expression=expression)],
-        )
-        if self.invisible_ms is not None:
-            subscription.long_polling_timeout.CopyFrom(duration(POLL_MS_DEFAULT))
-        return Role(
-            client_id=self.client_id,
-            client_type=v2.PUSH_CONSUMER if self.invisible_ms is None else v2.SIMPLE_CONSUMER,
-            group=self.group,
-            subscription=subscription,
-            handler=self.handler,
-            work=work,
-            missing=missing,
-        )
 
 
 class GroupConsumer:
