@@ -567,4 +567,11 @@ FAULTS: Final = (
         "return self._now_ms",
         ("tests/world/test_clock_steps.py::test_a_clock_ahead_by_years_removed_young_segments",),
     ),
+    Planted(
+        "After a crash, damage in the log where store times step back cut off the good messages after it",
+        "store/trovemq_store/log/reader.py",
+        "        return min(last_ms, self.step_ms) if self.step_ms else last_ms",
+        "        return last_ms",
+        (f"{ENGINE}test_log_tail.py::test_damage_where_store_times_step_back_cut_the_messages_after_it",),
+    ),
 )

@@ -196,7 +196,8 @@ class _Repair:
         if index is not None:
             index.load(None)
         reader = WholeRuns(
-            LogReader(view.log, view.log.min_offset, view.known_end), sealed=state.runs_sealed(view.state)
+            LogReader(view.log, view.log.min_offset, view.known_end, step_ms=state.step_ms(view.state)),
+            sealed=state.runs_sealed(view.state),
         )
         unflushed = 0
         for found in reader:

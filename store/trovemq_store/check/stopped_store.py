@@ -54,7 +54,8 @@ class StoppedStore:
 def log_steps(view: StoreView, scan: LogScan) -> Iterator[LogStep]:
     """Steps over the log, from its beginning to the end that recovery would find; fills `scan`."""
     reader = WholeRuns(
-        LogReader(view.log, view.log.min_offset, view.known_end), sealed=state.runs_sealed(view.state)
+        LogReader(view.log, view.log.min_offset, view.known_end, step_ms=state.step_ms(view.state)),
+        sealed=state.runs_sealed(view.state),
     )
     passed = 0
     for run in reader:

@@ -109,7 +109,13 @@ class StoreView:
         """The log's records from `begin` on (a record's start), with `alive` filled in; fills `scan`."""
         position = max(begin, self.log.min_offset)
         reader = WholeRuns(
-            LogReader(self.log, position, self.known_end, check_crc=check_crc),
+            LogReader(
+                self.log,
+                position,
+                self.known_end,
+                check_crc=check_crc,
+                step_ms=state.step_ms(self.state),
+            ),
             sealed=state.runs_sealed(self.state),
         )
         for run in reader:

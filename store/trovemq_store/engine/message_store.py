@@ -15,7 +15,7 @@ from typing import Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset, QueueId, QueueOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_store.engine.append_result import AppendResult
 from trovemq_store.engine.appending import StoreAppending
 from trovemq_store.engine.early_removal import NOTHING, EarlyRemoval
@@ -69,7 +69,6 @@ class MessageStore(StoreAppending):
             files, opened.settings, opened.consume_queues, opened.key_index, opened.checkpoint, opened.saved
         )
         self._flushed_timestamp = opened.last_store_timestamp
-        self._stepped_at, self._stepped_ms = LOG_ORIGIN, EpochMs(0)
         self.removal_holds = 0
         self.trees: StoreTrees | None = None
         """The B+trees beside the log; None unless tree_index_enable is on."""
@@ -197,8 +196,10 @@ class MessageStore(StoreAppending):
             raise self.files.sync_failure
         if not self._dispatcher.has_before(work.end):  # else the consume queues lack some of these records
             stored_ms = work.store_timestamp
-            if work.end <= self._stepped_at:  # records that are not on disk may be as early as the step
-                stored_ms = min(stored_ms, self._stepped_ms)
+            if (
+                work.end <= self._checkpoint.stepped_at
+            ):  # records that are not on disk may be as early as the step
+                stored_ms = min(stored_ms, self._checkpoint.stepped_ms)
             self._flushed_timestamp = max(self._flushed_timestamp, stored_ms)
         return grown
 
@@ -317,7 +318,7 @@ class MessageStore(StoreAppending):
         ahead_ms = self.last_store_timestamp - now_ms
         if saved_max is None or saved_max >= now_ms or ahead_ms <= AHEAD_MAX_MS:
             return False
-        self._stepped_at, self._stepped_ms = self._log.end, saved_max
+        self._checkpoint.stepped_at, self._checkpoint.stepped_ms = self._log.end, saved_max
         self._flushed_timestamp = min(self._flushed_timestamp, saved_max)
         self.time.step(now_ms)
         return True

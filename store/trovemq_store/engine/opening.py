@@ -397,16 +397,16 @@ class _Opening:
             dispatcher.apply(run)
 
         begin = dispatcher.position
-        sealed = state.runs_sealed(self._saved)
+        sealed, step_ms = state.runs_sealed(self._saved), state.step_ms(self._saved)
         try:
-            found = scan_log(self._log, begin, self._known_end, apply, runs_sealed=sealed)
+            found = scan_log(self._log, begin, self._known_end, apply, runs_sealed=sealed, step_ms=step_ms)
             whole = not any(self._short_queues())
         except QueueGapError:
             whole = False
         if not whole:
             self._forget_queues()
             begin = dispatcher.position = self._log.min_offset
-            found = scan_log(self._log, begin, self._known_end, rebuild, runs_sealed=sealed)
+            found = scan_log(self._log, begin, self._known_end, rebuild, runs_sealed=sealed, step_ms=step_ms)
             self._keep_queue_offsets(found.damages)
         for damage in found.damages:
             if damage.state is RecordState.DAMAGED:

@@ -59,6 +59,8 @@ class StoreCheckpoint:
         """No later time is saved: records that are not on disk may be so early."""
         self.saved_time_max: EpochMs | None = None
         """time_max as of the last save."""
+        self.stepped_at, self.stepped_ms = LOG_ORIGIN, EpochMs(0)
+        """Where store times stepped back last, and the time that no record from there on is earlier than."""
 
     def flush(
         self,
@@ -127,6 +129,7 @@ class StoreCheckpoint:
                 queue_begins=self._queue_begins(),
                 log_begin=self._log_begin,
                 time_runs=time_runs,
+                step_ms=self._step_ms(log_end, time_max),
             ),
         )
         fault_point("state.after_save")
@@ -136,6 +139,13 @@ class StoreCheckpoint:
         assert marked >= self.position, "marks only move forward"
         assert self._log_begin <= log_end, "the log begins before its end"
         self.position = marked
+
+    def _step_ms(self, log_end: PhysicalOffset, time_max: EpochMs | None) -> int:
+        """StoreState.step_ms: of a step that may follow, and of the last one while it is not on disk."""
+        steps = [] if time_max is None else [time_max]
+        if log_end < self.stepped_at:
+            steps.append(self.stepped_ms)
+        return min(steps, default=0)
 
     def _begins_of(self, queue_ends: QueueEnds) -> list[tuple[ConsumeQueue, QueueOffset]]:
         """Those of these queues that have units, and their min queue offsets."""

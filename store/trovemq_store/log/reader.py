@@ -42,7 +42,7 @@ class LogReader:
     """Reads from `position` on. After the iteration `position` is where it stopped.
 
     `known_end`: the log is known to reach to here. `limit`: nothing at or after it is read (None: read to the
-    end of the log). `damages` lists the ranges that were skipped.
+    end of the log). `damages` lists the ranges that were skipped. step_ms: see StoreState.step_ms.
     """
 
     log: CommitLog
@@ -53,6 +53,7 @@ class LogReader:
     run_bytes_max: int = RUN_BYTES_MAX
     damages: list[Damage] = field(default_factory=list)
     damaged_bytes: int = 0
+    step_ms: int = 0
     _newest: RecordBatch | None = None
 
     def __iter__(self) -> Iterator[DispatchBatch]:
@@ -65,7 +66,8 @@ class LogReader:
             begin = self.position
             run, state = self._next_run(segment)
             if run is not None:
-                self._newest = run.records
+                if run.end > self.known_end:
+                    self._newest = run.records
                 yield run
             if state is RecordState.RECORD:
                 assert run is not None, "a run that ended before its limit has records"
@@ -131,10 +133,14 @@ class LogReader:
 
     def _goes_on(self, segment: Segment, state: RecordState) -> bool:
         following = self.log.segments.at(segment.end)
-        newest_ms = 0
-        if self._newest is not None:
-            newest_ms = int(self._newest.store_timestamps[-1])
-        return goes_on(segment, self.position, state, following, newest_ms)
+        return goes_on(segment, self.position, state, following, self._oldest_ms())
+
+    def _oldest_ms(self) -> int:
+        """No record of the log after `position` was stored before this; 0: that is not known."""
+        if self._newest is None:
+            return 0
+        last_ms = int(self._newest.store_timestamps[-1])
+        return min(last_ms, self.step_ms) if self.step_ms else last_ms
 
     def _pass_damage(self, segment: Segment, state: RecordState) -> None:
         assert state not in (RecordState.RECORD, RecordState.BLANK), "these are not damage"

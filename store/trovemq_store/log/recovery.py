@@ -56,10 +56,12 @@ def scan_log(
     apply: Callable[[DispatchBatch, int], None],
     *,
     runs_sealed: bool = True,
+    step_ms: int = 0,
 ) -> RecoveredLog:
     """Reads from `begin` to the log's end, calling `apply` with each run, and how many bytes of damage were
-    skipped before it. runs_sealed: see WholeRuns."""
-    runs = WholeRuns(LogReader(log, max(begin, log.min_offset), known_end), sealed=runs_sealed)
+    skipped before it. runs_sealed: see WholeRuns; step_ms: see StoreState."""
+    reader = LogReader(log, max(begin, log.min_offset), known_end, step_ms=step_ms)
+    runs = WholeRuns(reader, sealed=runs_sealed)
     records, timestamp = 0, EpochMs(0)
     end = begin
     for run in runs:

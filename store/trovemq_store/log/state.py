@@ -21,6 +21,8 @@
                              first start after it ends, marks without seals count, too
     timeRuns                 where store times below logEnd step back (trovemq_store.log.time_runs);
                              without it all of the log is read for them
+    stepMs                   if store times may step back after logEnd: no later record is earlier than this;
+                             else 0
     crc32                    of the file: store/trovemq_store/files/sealed_json.py
 
 Invariant: consumeQueuePosition and keyIndexPosition never pass logEnd, and logEnd never passes the last sync.
@@ -66,6 +68,7 @@ class StoreState(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     log_begin: PhysicalOffset = LOG_ORIGIN
     runs_sealed: bool = False
     time_runs: list[list[int]] | None = None
+    step_ms: int = 0
 
     def __post_init__(self) -> None:
         if self.consume_queue_position > self.log_end or self.key_index_position > self.log_end:
@@ -112,6 +115,11 @@ def runs_sealed(state: StoreState | None) -> bool:
     """Whether marks of transactions count only under a seal. RocketMQ, or an unknown version, wrote a store
     without a state: none of its records is cut because of a mark without a seal."""
     return state is None or state.runs_sealed
+
+
+def step_ms(state: StoreState | None) -> int:
+    """stepMs of the table above; 0 without a state."""
+    return 0 if state is None else state.step_ms
 
 
 def save(files: FileSystem, state: StoreState) -> None:

@@ -10,7 +10,9 @@ zeros explain was written whole and damaged later. It is skipped:
 
 A store that RocketMQ left may have records of an older use of the file after its end: they name their own
 positions, and RocketMQ does not zero them. They were stored before the records that overwrote them, so a
-record that is older than the last good one does not show that the log continues.
+record that is older than the last good one does not show that the log continues. Store times of the log may
+step back, too: before the first record with an earlier time is written, `trovemq/state.json` says how early
+the records after the known end may be (stepMs). A record counts as old if it is earlier than that.
 """
 
 from __future__ import annotations
@@ -50,11 +52,11 @@ def goes_on(
     physical_offset: PhysicalOffset,
     state: RecordState,
     following: Segment | None,
-    newest_ms: int,
+    oldest_ms: int,
 ) -> bool:
     """Whether the log continues after the bad place at physical_offset; `state`: as check_record found it.
 
-    following: the segment after this one; newest_ms: store time of the last good record before.
+    following: the segment after this one; oldest_ms: records that were stored earlier are of an older use.
     """
     data = np.frombuffer(segment.file.view(), np.uint8)
     position = physical_offset - segment.start
@@ -62,7 +64,7 @@ def goes_on(
     # A record that ends with zeros lost its end, even if that is not a whole sector.
     if state is RecordState.DAMAGED and data[begin - 1] and written_until(data, position, begin) == begin:
         return True
-    if _begins_newer(following, newest_ms) and _is_broken_blank(segment, position):
+    if _begins_with_new(following, oldest_ms) and _is_broken_blank(segment, position):
         return True
     size = _CHUNK_MIN
     while position < len(data):
@@ -75,8 +77,8 @@ def goes_on(
             segment.offset_at(written),
         )
         if found < segment.offset_at(written):
-            return store_timestamp(segment.file.view(), found - segment.start) >= newest_ms
-        if _has_blank(segment, max(position, begin), written) and _begins_newer(following, newest_ms):
+            return store_timestamp(segment.file.view(), found - segment.start) >= oldest_ms
+        if _has_blank(segment, max(position, begin), written) and _begins_with_new(following, oldest_ms):
             return True
         if written < end:
             return False
@@ -156,8 +158,8 @@ def _has_blank(segment: Segment, begin: int, end: int) -> bool:
     return False
 
 
-def _begins_newer(segment: Segment | None, newest_ms: int) -> bool:
-    """Whether the segment begins with a good record that is not older than newest_ms. StorageError."""
+def _begins_with_new(segment: Segment | None, oldest_ms: int) -> bool:
+    """Whether the segment begins with a good record that was stored at oldest_ms or later. StorageError."""
     if segment is None:
         return False
     view = segment.file.view()
@@ -165,4 +167,4 @@ def _begins_newer(segment: Segment | None, newest_ms: int) -> bool:
         # It may have good records, which would be lost if the log were cut before it.
         raise StorageError("read", segment.file.path, errno.EIO)
     state, _ = check_record(view, 0, len(view), physical_offset=segment.start)
-    return state is RecordState.RECORD and store_timestamp(view, 0) >= newest_ms
+    return state is RecordState.RECORD and store_timestamp(view, 0) >= oldest_ms

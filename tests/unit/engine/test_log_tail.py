@@ -11,9 +11,10 @@ import pytest
 from broker.daemon.recovery_log import LINES_MAX, log_recovery
 from tests.support.engine import NOW_MS, SMALL, SMALL_SYNC, flush, open_store, read_queue, send
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset, QueueId, QueueOffset
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records.check import RecordState
 from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.store_time import AHEAD_FOR_MS
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.log import state
 
@@ -171,6 +172,57 @@ def test_an_older_record_after_a_foreign_end_does_not_come_back() -> None:
     foreign = MessageStore.open(files, SMALL_SYNC, NOW_MS + 9_000)
     assert foreign.end_offset == end
     assert firsts(foreign)[-4:] == [90, 91, 92, 93]
+
+
+def stepped_back(before: int, after: int, *, later_flush: bool) -> tuple[MemoryFileSystem, list[int]]:
+    """A store that was killed just after store times had stepped back by an hour: `before` messages of the
+    clock that was ahead and `after` later ones follow the last saved marks; and where each begins.
+    later_flush: the marks are saved once more between the step and the messages after it."""
+    files = MemoryFileSystem()
+    store = open_store(files, SMALL_SYNC)
+    ahead_ms = NOW_MS + 3_600_000
+    send(store, b"first", EpochMs(ahead_ms))
+    flush(store)
+    store.tick(EpochMs(NOW_MS), 0)
+    assert store.tick(EpochMs(NOW_MS + AHEAD_FOR_MS), AHEAD_FOR_MS), "store times are to step back"
+    now_ms = EpochMs(NOW_MS + AHEAD_FOR_MS)
+    store.begin_time_step(now_ms)
+    store.flush_projections()
+    bodies = [bytes([number + 1]) * 300 for number in range(before + after)]
+    places: list[int] = [send(store, body, EpochMs(ahead_ms)).physical_offset for body in bodies[:before]]
+    assert store.finish_time_step(now_ms)
+    if later_flush:
+        store.flush_projections()
+    places += [send(store, body, now_ms).physical_offset for body in bodies[before:]]
+    flush(store)
+    return files.after_process_kill(), [*places, store.end_offset]
+
+
+@pytest.mark.parametrize("later_flush", [False, True])
+@pytest.mark.parametrize(("before", "after"), [(4, 4), (40, 4), (20, 60)])
+def test_damage_where_store_times_step_back_cut_the_messages_after_it(
+    before: int, after: int, later_flush: bool
+) -> None:
+    files, places = stepped_back(before, after, later_flush=later_flush)
+    for damaged in (before - 1, before):  # the last message before the step, the first one after it
+        spoilt = files.after_process_kill()
+        overwrite(spoilt, places[damaged], b"\x7f" * 8)  # the size and the magic: its end is unknown
+        store = reopened(spoilt)
+        assert store.end_offset == places[-1]
+        assert firsts(store)[1:] == [one + 1 for one in range(before + after) if one != damaged]
+        (damage,) = store.recovery.damages
+        assert (damage.physical_offset, damage.end) == (places[damaged], places[damaged + 1])
+
+
+def test_a_record_older_than_a_step_does_not_come_back() -> None:
+    """Store times stepped back, then RocketMQ wrote: its stale bytes are older than the step, too."""
+    files, places = stepped_back(2, 2, later_flush=True)
+    stale, _ = crashed(8)
+    log = files.open(f"commitlog/{0:020d}")
+    old = bytes(stale.open(f"commitlog/{0:020d}").view()[places[-1] :][:4_000])
+    log.write(places[-1], old)
+    store = reopened(files)
+    assert store.end_offset == places[-1]
 
 
 @pytest.mark.parametrize("lost", [1, 3])
