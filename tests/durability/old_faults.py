@@ -574,4 +574,13 @@ FAULTS: Final = (
         "        return last_ms",
         (f"{ENGINE}test_log_tail.py::test_damage_where_store_times_step_back_cut_the_messages_after_it",),
     ),
+    Planted(
+        "An index that Spark rebuilt used one file across a step of store times: the items after it said 0 s",
+        "pipeline/trovemq_spark/rebuild/index.py",
+        "            if stepped and space and len(rolled) < ROLLED_FILES_MAX - 1:",
+        "            if False:",
+        (
+            "tests/unit/pipeline/test_rebuild_models.py::test_a_rebuilt_index_used_one_file_across_steps_of_store_times",
+        ),
+    ),
 )

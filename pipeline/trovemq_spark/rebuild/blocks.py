@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from trovemq_spark.rebuild.files import read_range
 from trovemq_spark.storage import Place
 from trovemq_store.index.consume_queue import UNIT_DTYPE, UNIT_SIZE
+from trovemq_store.log.time_runs import STEP_MIN_MS
 
 ENTRY_DTYPE: Final = np.dtype([("hash", "<i4"), ("physical_offset", "<i8"), ("store_timestamp", "<i8")])
 OFFSET_DTYPE: Final = np.dtype("<i8")
@@ -84,6 +85,23 @@ class EntryRange:
     def one(self, index: int) -> EntryRange:
         """The range of only its entry `index` (-1: the last)."""
         return EntryRange(self.block, self.begin + index % self.count, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class EntryTimes:
+    """The order of the store times of a block's entries, epoch ms; both times are 0 if it has none."""
+
+    first_ms: int = 0
+    last_ms: int = 0
+    steps: tuple[int, ...] = ()
+    """The entries that step back: they were stored more than STEP_MIN_MS before the entry before them."""
+
+    @classmethod
+    def of(cls, times: Int64s) -> EntryTimes:
+        if not len(times):
+            return cls()
+        steps = np.flatnonzero(times[1:] < times[:-1] - STEP_MIN_MS) + 1
+        return cls(int(times[0]), int(times[-1]), tuple(steps.tolist()))
 
 
 def _array(blocks: Place, name: str, dtype: np.dtype[Any], begin: int, count: int) -> NDArray[Any]:

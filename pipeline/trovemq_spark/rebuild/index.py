@@ -2,15 +2,17 @@
 
 The files of an index depend on each other only by the number of entries: the counts of the blocks determine
 the file of each entry. Within a file an item points to the previous one in its slot; one sort of (slot, item)
-pairs gives all of these. A file that follows a full one counts the seconds of its item 1 from the last store
-time of the full one, so a task reads one more entry than it writes.
+pairs gives all of these. A file ends when it is full, or where store times step back
+(trovemq_store.index.key_index). One that follows a full one counts the seconds of its item 1 from the last
+store time of the full one, so a task reads one more entry than it writes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from struct import Struct
 from typing import Final
 
@@ -28,7 +30,7 @@ from trovemq_store.index.index_file import (
     file_size,
     seconds_since,
 )
-from trovemq_store.index.key_index import DIRECTORY
+from trovemq_store.index.key_index import DIRECTORY, ROLLED_FILES_MAX
 
 _HEADER: Final = Struct(">qqqqii")
 _ENTRIES_AT_ONCE: Final = 1 << 20
@@ -40,7 +42,7 @@ Int64s = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class IndexTask:
-    """One file: its entries, and the last entry of the file before it."""
+    """One file: its entries, and the last entry of the file before it if that is full."""
 
     name: str
     ranges: tuple[EntryRange, ...]
@@ -55,21 +57,40 @@ class IndexTask:
         return sum(entries.count for entries in self.ranges)
 
 
-def plan_files(counts: Iterable[tuple[int, int]], item_count: int) -> list[tuple[EntryRange, ...]]:
-    """The entries of each file, oldest first. counts: (block, entries) in log order; item_count: as in the
-    settings (item 0 is never used)."""
+@dataclass(frozen=True, slots=True)
+class IndexFilePlan:
+    """The entries of one file. is_full: the next file continues from its last entry."""
+
+    ranges: tuple[EntryRange, ...]
+    is_full: bool
+
+
+def plan_files(blocks: Iterable[tuple[int, int, Sequence[int]]], item_count: int) -> list[IndexFilePlan]:
+    """The entries of each file, oldest first.
+
+    blocks: (block, entries, the entries at which store times step back) in log order; item_count: as in the
+        settings (item 0 is never used).
+    """
     files: list[list[EntryRange]] = []
+    rolled: set[int] = set()
     space = 0
-    for block, count in counts:
-        begin = 0
-        while begin < count:
-            if space == 0:
-                files.append([])
-                space = item_count - 1
-            taken = min(space, count - begin)
-            files[-1].append(EntryRange(block, begin, taken))
-            begin, space = begin + taken, space - taken
-    return [tuple(ranges) for ranges in files]
+    for block, count, steps in blocks:
+        for begin, end in pairwise(sorted({0, *steps, count})):
+            stepped = bool(steps) and (begin > 0 or steps[0] == 0)
+            if stepped and space and len(rolled) < ROLLED_FILES_MAX - 1:
+                rolled.add(len(files) - 1)
+                space = 0
+            at = begin
+            while at < end:
+                if space == 0:
+                    files.append([])
+                    space = item_count - 1
+                taken = min(space, end - at)
+                files[-1].append(EntryRange(block, at, taken))
+                at, space = at + taken, space - taken
+    if space:
+        rolled.add(len(files) - 1)
+    return [IndexFilePlan(tuple(ranges), number not in rolled) for number, ranges in enumerate(files)]
 
 
 def file_names(first_timestamps: Iterable[int]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -22,6 +23,7 @@ from trovemq_spark.tasks import Runner
 from trovemq_store.index.consume_queue import ROOT_DIRECTORY as QUEUE_DIRECTORY
 from trovemq_store.index.key_index import DIRECTORY as INDEX_DIRECTORY
 from trovemq_store.log.segments import DIRECTORY as LOG_DIRECTORY
+from trovemq_store.log.time_runs import STEP_MIN_MS
 
 Parts = Literal["both", "consumequeue", "index"]
 JOB: Final = "rebuild"
@@ -129,15 +131,32 @@ def _queue_tasks(
 
 def _index_tasks(wanted: Rebuild, runs: list[SegmentRuns], workspace: Workspace) -> list[IndexTask]:
     sizes, blocks = wanted.sizes, workspace.blocks
-    files = plan_files(((found.block, found.entry_count) for found in runs), sizes.index_item_count)
-    names = file_names(_first_timestamp(ranges, blocks) for ranges in files)
-    befores = [None, *(ranges[-1].one(-1) for ranges in files[:-1])]
+    files = plan_files(_index_blocks(runs), sizes.index_item_count)
+    names = file_names(_first_timestamp(file.ranges, blocks) for file in files)
+    befores = [None, *(file.ranges[-1].one(-1) if file.is_full else None for file in files[:-1])]
     return [
         IndexTask(
-            name, ranges, before, blocks, workspace.target, sizes.index_slot_count, sizes.index_item_count
+            name,
+            file.ranges,
+            before,
+            blocks,
+            workspace.target,
+            sizes.index_slot_count,
+            sizes.index_item_count,
         )
-        for name, ranges, before in zip(names, files, befores, strict=False)
+        for name, file, before in zip(names, files, befores, strict=False)
     ]
+
+
+def _index_blocks(runs: list[SegmentRuns]) -> Iterator[tuple[int, int, Sequence[int]]]:
+    """The blocks as plan_files() takes them."""
+    before_ms = 0
+    for found in runs:
+        if found.entry_count:
+            times = found.entry_times
+            steps = (0, *times.steps) if times.first_ms < before_ms - STEP_MIN_MS else times.steps
+            before_ms = times.last_ms
+            yield found.block, found.entry_count, steps
 
 
 def _first_timestamp(ranges: tuple[EntryRange, ...], blocks: Place) -> int:

@@ -23,6 +23,7 @@ from trovemq_spark.rebuild.blocks import (
     ENTRY_DTYPE,
     OFFSET_DTYPE,
     Entries,
+    EntryTimes,
     Int64s,
     Piece,
     Units,
@@ -67,6 +68,7 @@ class SegmentRuns:
     block: int
     pieces: list[Piece] = field(default_factory=list)
     entry_count: int = 0
+    entry_times: EntryTimes = field(default_factory=EntryTimes)
     record_count: int = 0
     deleted_count: int = 0
     end: int = 0
@@ -100,6 +102,7 @@ def extract_runs(task: SegmentTask) -> SegmentRuns:
     if task.with_index:
         data = b"".join(entries)
         found.entry_count = len(data) // ENTRY_DTYPE.itemsize
+        found.entry_times = EntryTimes.of(np.frombuffer(data, ENTRY_DTYPE)["store_timestamp"])
         write_pieces(task.blocks, entries_name(found.block), len(data), [(0, data)], synced=False)
     return found
 

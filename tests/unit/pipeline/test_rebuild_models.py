@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from unittest.mock import patch
 
@@ -25,7 +26,7 @@ from trovemq_spark.rebuild.index import file_names, plan_files
 from trovemq_spark.spark_tasks import deal
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.index.consume_queues import GAP_UNITS_MAX, ConsumeQueues
-from trovemq_store.index.key_index import KeyIndex
+from trovemq_store.index.key_index import ROLLED_FILES_MAX, KeyIndex
 from trovemq_store.log.projection import DispatchBatch
 
 SIZES = replace(SMALL, consume_queue_file_size=400, index_slot_count=5, index_item_count=7)
@@ -151,6 +152,21 @@ def _has_twice_or_late_begin(records: list[dict[str, object]]) -> bool:
 def test_rebuilt_index_files_are_those_of_putting_one_record_after_another(
     records: list[dict[str, object]], core_count: int
 ) -> None:
+    check_index(records, core_count)
+
+
+@pytest.mark.parametrize("core_count", [1, 3])
+def test_a_rebuilt_index_used_one_file_across_steps_of_store_times(core_count: int) -> None:
+    """Its items after the step had 0 seconds. There are more steps than files that may end early."""
+    ahead_ms = [0, 0, *[3_600_000 if number // 3 % 2 else 0 for number in range(118)]]
+    records = [
+        {"topic": "a", "queue_id": 0, "offset": number, "time": NOW_MS + ahead + number, "keys": "k"}
+        for number, ahead in enumerate(ahead_ms)
+    ]
+    check_index(records, core_count)
+
+
+def check_index(records: list[dict[str, object]], core_count: int) -> None:
     log, positions, sizes = _write_log(records)
     files, names = MemoryFileSystem(), iter(f"{number:017d}" for number in range(1, 1 << 20))
     index = KeyIndex(files, SIZES, lambda: next(names))
@@ -167,21 +183,39 @@ def test_rebuilt_index_files_are_those_of_putting_one_record_after_another(
     assert built == expected
 
 
-@given(st.lists(st.integers(0, 40), max_size=12), st.integers(2, 20))
-def test_each_entry_is_in_one_file_and_all_files_but_the_last_are_full(
-    counts: list[int], item_count: int
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.sets(st.integers(0, 39), max_size=9)), max_size=12),
+    st.integers(2, 20),
+)
+def test_index_files_end_full_or_where_store_times_step_back(
+    counts: list[tuple[int, set[int]]], item_count: int
 ) -> None:
-    files = plan_files(list(enumerate(counts)), item_count)
-    spread = [
-        (entries.block, entries.begin + number)
-        for ranges in files
-        for entries in ranges
-        for number in range(entries.count)
+    """A rebuilt index used the same file after store times stepped back: its items had 0 seconds."""
+    blocks = [
+        (block, count, sorted(step for step in steps if step < count))
+        for block, (count, steps) in enumerate(counts)
     ]
-    assert spread == [(segment, number) for segment, count in enumerate(counts) for number in range(count)]
-    sizes = [sum(entries.count for entries in ranges) for ranges in files]
-    assert all(size == item_count - 1 for size in sizes[:-1])
-    assert all(0 < size < item_count for size in sizes)
+    files = plan_files(blocks, item_count)
+    spread = [
+        [
+            (entries.block, entries.begin + number)
+            for entries in file.ranges
+            for number in range(entries.count)
+        ]
+        for file in files
+    ]
+    assert [entry for one in spread for entry in one] == [
+        (block, number) for block, count, _ in blocks for number in range(count)
+    ]
+    assert [file.is_full for file in files] == [len(one) == item_count - 1 for one in spread]
+    steps = {(block, step) for block, _, own in blocks for step in own}
+    for file, following in pairwise(range(len(files))):
+        assert files[file].is_full or spread[following][0] in steps
+    rolled = sum(not file.is_full for file in files)
+    assert all(0 < len(one) < item_count for one in spread)
+    assert rolled <= ROLLED_FILES_MAX
+    if rolled < ROLLED_FILES_MAX - 1:
+        assert all(steps.isdisjoint(one[1:]) for one in spread)
 
 
 @given(st.lists(st.integers(-5, 1 << 62), max_size=20))
