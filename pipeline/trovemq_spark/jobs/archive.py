@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.records import scan_run
 from trovemq_spark.archive.manifest import Manifest
 from trovemq_spark.archive.parquet_files import COMPRESSIONS, ROW_GROUP_ROWS_DEFAULT, FileLayout
 from trovemq_spark.archive.segment_task import (
@@ -27,8 +26,9 @@ from trovemq_spark.archive.segment_task import (
     check_same_log,
 )
 from trovemq_spark.job import Finding, Progress, Report
+from trovemq_spark.log.parts import first_stored_at
 from trovemq_spark.log.scan import unfinished_notes
-from trovemq_spark.log.segments import LogDirectory, SegmentFile
+from trovemq_spark.log.segments import LogDirectory
 from trovemq_spark.spark_tasks import SparkTasks
 from trovemq_spark.tasks import Failure, OneProcess, Runner, raise_failure
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JOB: Final = "archive"
-_HEAD_SIZE: Final = 1 << 20
 _SEGMENTS_A_CORE: Final = 4
 
 
@@ -200,22 +199,13 @@ def _plan(
 
 
 def _left_out_count(log: LogDirectory, since_ms: int) -> int:
-    """How many segments at the beginning end before this time: the segment after them begins before it."""
+    """How many segments at the beginning have older messages only."""
     if not since_ms:
         return 0
-    for count, following in enumerate(log.segments[1:]):
-        stored = _first_stored_ms(log, following)
-        if stored is None or stored >= since_ms:
-            return count
-    return len(log.segments) - 1
-
-
-def _first_stored_ms(log: LogDirectory, file: SegmentFile) -> int | None:
-    head = memoryview(log.place.head(file.name, _HEAD_SIZE))
-    records, _, _ = scan_run(
-        head, 0, len(head), physical_offset_of_data=file.start, check_crc=False, bytes_max=1
-    )
-    return int(records.store_timestamps[0]) if len(records) else None
+    first = first_stored_at(log, since_ms)
+    if first is None:
+        return len(log.segments) - 1
+    return sum(file.end <= first for file in log.segments)
 
 
 def _commit(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,8 @@ from trovemq_store.log.reader import Damage
 from trovemq_store.log.segments import Segment
 
 Int64s = NDArray[np.int64]
+
+_HEAD_SIZE: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,28 +135,53 @@ def log_end(log: LogDirectory, begin: int = 0) -> int:
 
 def first_stored_at(log: LogDirectory, timestamp_ms: int) -> int | None:
     """The physical offset of the first record that was stored at or after a time (epoch ms); None if all are
-    older. It relies on segments being in the order of time."""
-    begin = log.begin
-    for file in reversed(log.segments):
-        stored_ms = _first_store_time(log, file)
-        if stored_ms is not None and stored_ms < timestamp_ms:
-            begin = file.start
-            break
-    for item in walk(log, begin):
-        if isinstance(item, Damage):
-            continue
-        young = np.flatnonzero(item.records.store_timestamps >= timestamp_ms)
-        if len(young):
-            return item.segment_start + int(item.records.positions[young[0]])
+    older. A log of which nothing is known (LogDirectory.times) is read from its beginning."""
+    for item in walk(log, _lowest_stored_at(log, timestamp_ms)):
+        if isinstance(item, Run):
+            young = np.flatnonzero(item.records.store_timestamps >= timestamp_ms)
+            if len(young):
+                return item.segment_start + int(item.records.positions[young[0]])
     return None
+
+
+def is_stored_at(log: LogDirectory, timestamp_ms: int) -> bool:
+    """Whether a record was stored at or after a time (epoch ms); the newest segments are read first."""
+    lowest = _lowest_stored_at(log, timestamp_ms)
+    for file in reversed(log.segments):
+        begin = max(lowest, file.start)
+        bounds = ScanBounds(begin, file.end, log.known_end, is_last=file is log.segments[-1])
+        if begin >= file.end:
+            return False
+        for item in scan_segment(log.open_segment(file), bounds):
+            if isinstance(item, Run) and int(item.records.store_timestamps.max()) >= timestamp_ms:
+                return True
+    return False
+
+
+def _lowest_stored_at(log: LogDirectory, timestamp_ms: int) -> int:
+    """A safe lower bound, where a record or a segment begins: no record below it was stored at or after that
+    time."""
+    times = log.times()
+    ends = [*(run.begin for run in times.runs[1:]), times.end]
+    for run, end in zip(times.runs, ends, strict=False):
+        if run.highest_ms >= timestamp_ms:
+            begin = max(run.begin, log.begin)
+            for file in reversed(log.segments):
+                if begin < file.start < end:
+                    stored_ms = _first_store_time(log, file)
+                    if stored_ms is not None and stored_ms < timestamp_ms - run.slack_ms:
+                        return file.start
+            return begin
+    return max(times.end, log.begin)
 
 
 def _first_store_time(log: LogDirectory, file: SegmentFile) -> int | None:
-    segment = log.open_segment(file)
-    bounds = ScanBounds(file.start, file.end, log.known_end, is_last=True)
-    for item in scan_segment(segment, bounds, run_bytes_max=1):
-        return int(item.records.store_timestamps[0]) if isinstance(item, Run) else None
-    return None
+    """Store time of the segment's first record; None if its first bytes do not say."""
+    head = memoryview(log.place.head(file.name, _HEAD_SIZE))
+    records, _, _ = scan_run(
+        head, 0, len(head), physical_offset_of_data=file.start, check_crc=False, bytes_max=1
+    )
+    return int(records.store_timestamps[0]) if len(records) else None
 
 
 def first_record_at(log: LogDirectory, physical_offset: int) -> int:

@@ -28,6 +28,8 @@ from trovemq_store.files.files import StorageError
 from trovemq_store.files.read_only import ReadOnlyFile, ReadOnlyFileSystem
 from trovemq_store.log import state
 from trovemq_store.log.segments import DIRECTORY, Segment
+from trovemq_store.log.state import StoreState
+from trovemq_store.log.time_runs import TimeRun, load_runs
 from trovemq_store.topics.deletions import TopicDeletions
 
 _NAME: Final = re.compile(r"[0-9]{20}")
@@ -54,15 +56,31 @@ class Gap:
     end: int
 
 
+@dataclass(frozen=True, slots=True)
+class LogTimes:
+    """Where store times step back (trovemq_store.log.time_runs); nothing is known of the log after `end`."""
+
+    runs: tuple[TimeRun, ...] = ()
+    end: int = 0
+
+
 class LogDirectory:
     """The segments of one place at the moment of opening. Picklable."""
 
-    def __init__(self, place: Place, segments: tuple[SegmentFile, ...], *, known_end: int = 0) -> None:
+    def __init__(
+        self,
+        place: Place,
+        segments: tuple[SegmentFile, ...],
+        *,
+        known_end: int = 0,
+        store: Place | None = None,
+    ) -> None:
         self.place: Final = place
         """The directory that holds the segments."""
         self.segments: Final = segments
         self.known_end: Final = known_end
         """Bytes below it that are not a record are damage, not the end (0: unknown)."""
+        self._store: Final = store
 
     @classmethod
     def open(cls, text: str) -> LogDirectory:
@@ -91,7 +109,7 @@ class LogDirectory:
             )
         _check_sizes(found, text)
         known_end = _known_end(root)
-        return cls(place, _without_empty_end(place, found, known_end), known_end=known_end)
+        return cls(place, _without_empty_end(place, found, known_end), known_end=known_end, store=root)
 
     @property
     def begin(self) -> int:
@@ -106,6 +124,13 @@ class LogDirectory:
     def gaps(self) -> list[Gap]:
         neighbours = pairwise(self.segments)
         return [Gap(left.end, right.start) for left, right in neighbours if left.end < right.start]
+
+    def times(self) -> LogTimes:
+        """The store's own notes of its store times; none if `text` was not a store of TroveMQ."""
+        saved = _saved_state(self._store)
+        if saved is None or saved.time_runs is None:
+            return LogTimes()
+        return LogTimes(tuple(load_runs(saved.time_runs)), saved.log_end)
 
     def covering(self, begin: int, end: int) -> list[SegmentFile]:
         """The segments that have bytes of [begin, end)."""
@@ -164,10 +189,17 @@ def _without_empty_end(
 
 
 def _known_end(root: Place | None) -> int:
-    if root is None or root.local is None:
-        return 0
-    try:
-        saved = state.load(ReadOnlyFileSystem(root.local))
-    except (StorageError, TroveError):
-        return 0
+    saved = _saved_state(root) if root is not None and root.local is not None else None
     return 0 if saved is None else saved.log_end
+
+
+def _saved_state(root: Place | None) -> StoreState | None:
+    """trovemq/state.json; None if there is none that can be read."""
+    if root is None:
+        return None
+    try:
+        if root.local is not None:
+            return state.load(ReadOnlyFileSystem(root.local))
+        return state.decoded(root.read(state.PATH))
+    except (OSError, StorageError, TroveError):
+        return None

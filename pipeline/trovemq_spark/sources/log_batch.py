@@ -30,7 +30,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from trovemq_spark.log.parts import boundaries, first_stored_at, plan_parts
+from trovemq_spark.log.parts import boundaries, is_stored_at, plan_parts
 from trovemq_spark.log.scan import ScanBounds
 from trovemq_spark.log.segments import LogDirectory
 from trovemq_spark.option_kinds import option_error
@@ -121,7 +121,7 @@ def _check_time(log: LogDirectory, options: SourceOptions) -> None:
     time = options.starting_timestamp
     if time is None or options.starting_offsets_by_timestamp_strategy == "latest":
         return
-    if first_stored_at(log, time) is None:
+    if not is_stored_at(log, time):
         raise option_error(f"startingTimestamp = {time}: all messages are older", "startingTimestamp")
 
 

@@ -98,9 +98,11 @@ def load(files: FileSystem) -> StoreState | None:
 
     TroveError STORE_NEWER if a newer version wrote it.
     """
-    if not files.exists(PATH):
-        return None
-    data = files.read_bytes(PATH)
+    return decoded(files.read_bytes(PATH)) if files.exists(PATH) else None
+
+
+def decoded(data: bytes) -> StoreState | None:
+    """load() of the file's content."""
     try:
         version = msgspec.json.decode(data, type=_Format).format
         if version > FORMAT:

@@ -53,7 +53,7 @@ class TimeRuns:
 
     def __init__(self, saved: Sequence[Sequence[int]] | None = None) -> None:
         self._old: list[TimeRun] = []
-        self._new: list[TimeRun] = [_loaded(fields) for fields in saved or ()]
+        self._new: list[TimeRun] = load_runs(saved or ())
         self.position = self.known_from = LOG_ORIGIN
 
     # --- reading --------------------------------------------------------------------------------------
@@ -177,6 +177,11 @@ def _extend(runs: list[TimeRun], begin: PhysicalOffset, time_ms: int, before: in
         last.highest_ms = max(last.highest_ms, time_ms)
         return
     runs.append(TimeRun(begin, time_ms, time_ms, 0, max(before, _highest(runs))))
+
+
+def load_runs(saved: Sequence[Sequence[int]]) -> list[TimeRun]:
+    """The runs of TimeRuns.saved()."""
+    return [_loaded(fields) for fields in saved]
 
 
 def _loaded(fields: Sequence[int]) -> TimeRun:
