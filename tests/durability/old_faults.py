@@ -583,4 +583,13 @@ FAULTS: Final = (
             "tests/unit/pipeline/test_rebuild_models.py::test_a_rebuilt_index_used_one_file_across_steps_of_store_times",
         ),
     ),
+    Planted(
+        "RocketMQ crashed after its clock was set back: the scan skipped messages that were not on disk",
+        "store/trovemq_store/log/recovery.py",
+        "        if _highest_ms(log, segment) > limit_ms:",
+        "        if False:",
+        (
+            "tests/unit/log/test_foreign_scan_start.py::test_after_a_step_in_a_segment_a_scan_skipped_unsynced_messages",
+        ),
+    ),
 )

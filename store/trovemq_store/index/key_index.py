@@ -523,7 +523,7 @@ def synced_end(files: FileSystem, checkpoint_timestamp: int) -> PhysicalOffset:
     end, before = LOG_ORIGIN, 0
     for name in sorted(name for name in files.list(DIRECTORY) if name.isascii() and name.isdigit()):
         begin_timestamp, end_timestamp, _, end_physical = read_header(files, f"{DIRECTORY}/{name}")
-        if end_timestamp > checkpoint_timestamp or begin_timestamp < before:
+        if end_timestamp > checkpoint_timestamp or min(begin_timestamp, end_timestamp) < before:
             break  # it is later, or store times step back: the note may be of before that
         end, before = max(end, end_physical), end_timestamp
     return end

@@ -25,15 +25,18 @@ from trovemq_proto.records.check import RecordState, check_record
 from trovemq_proto.records.fields import store_timestamp
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import File, FileSystem
-from trovemq_store.log.checkpoint import Checkpoint
+from trovemq_store.log.checkpoint import MARGIN_MS, Checkpoint
 from trovemq_store.log.commit_log import CommitLog
 from trovemq_store.log.projection import DispatchBatch
 from trovemq_store.log.readable import can_read_record
 from trovemq_store.log.reader import Damage, LogReader
+from trovemq_store.log.segment_age import last_store_timestamp
 from trovemq_store.log.segments import Segment
 from trovemq_store.log.whole_runs import UnfinishedRun, WholeRuns
 
 _ZERO_CHUNK: Final = 4 << 20
+_CHECKPOINT_AGE_MAX_MS: Final = 600_000
+"""RocketMQ saves its checkpoint more often than that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +127,45 @@ def first_store_timestamp(segment: Segment) -> int | None:
 
 def foreign_scan_start(log: CommitLog, checkpoint: Checkpoint) -> PhysicalOffset:
     """Where to scan a store that RocketMQ left unclean: the last segment whose first record was stored at or
-    before the checkpoint's time, else the first (docs/store-format.md, "Start of the scan"). If store times
-    step back, the checkpoint may be of before that: no segment after the step is chosen."""
+    before the checkpoint's time, else the first (docs/store-format.md, "Start of the scan").
+
+    The checkpoint may be of before a place where store times step back, and records after it are not on disk
+    then. So no segment is chosen after the first record that is later than the checkpoint's time.
+    """
+    limit_ms = checkpoint.min_timestamp
+    stepped = _newest_ms(log) < limit_ms + MARGIN_MS
+    found = log.min_offset if stepped else _last_begun(log, limit_ms - _CHECKPOINT_AGE_MAX_MS)
+    for segment in log.segments:
+        if segment.start < found:
+            continue
+        timestamp = first_store_timestamp(segment)
+        if timestamp is not None and 0 < timestamp <= limit_ms:
+            found = segment.start
+        if _highest_ms(log, segment) > limit_ms:
+            break
+    return found
+
+
+def _last_begun(log: CommitLog, limit_ms: int) -> PhysicalOffset:
+    """The last segment that begins at that store time or before, and after no later one; else the first."""
     found, before = log.min_offset, 0
     for segment in log.segments:
         timestamp = first_store_timestamp(segment)
         if timestamp is None or timestamp <= 0:
             continue
-        if timestamp > checkpoint.min_timestamp or timestamp < before:
+        if timestamp > limit_ms or timestamp < before:
             break
         found, before = segment.start, timestamp
     return found
+
+
+def _newest_ms(log: CommitLog) -> int:
+    """Store time of the log's last record."""
+    times = (last_store_timestamp(segment) for segment in reversed(list(log.segments)))
+    return next((time for time in times if time is not None), 0)
+
+
+def _highest_ms(log: CommitLog, segment: Segment) -> int:
+    """The highest store time of the segment's records; 0 if it has none."""
+    runs = LogReader(log, segment.start, segment.end, limit=segment.end, check_crc=False)
+    return max((int(run.records.store_timestamps.max()) for run in runs), default=0)
