@@ -14,6 +14,13 @@ DELIVERY = "tests/unit/delivery/test_delivery_troubles.py::"
 # The name is the fault's row on the page; `new` is the essence of the old code.
 FAULTS: Final = (
     Planted(
+        "Messages that a member returned late came twice in one batch, each time as another attempt",
+        "broker/groups/delivery/lease_writer.py",
+        "        return bool(self._records) and self._first <= offset < self._end",
+        "        return False",
+        ("tests/unit/delivery/test_standard_groups.py::test_messages_returned_late_came_twice_in_one_batch",),
+    ),
+    Planted(
         "A topic was deleted and made again: readers with offsets of their own began within the new one",
         "broker/fetch/pull.py",
         "        if identity is not None and identity != self._store.topic_identity(topic):",

@@ -8,8 +8,8 @@ Invariants
 - All messages below `waiting_from`, of any priority, were delivered or skipped. It never passes a message
   that waits nor the state's next_offset, and the group's committed offset never passes it.
 - Cursors and waiting_from go up only, except by reset_to() and cut().
-- Each open offset whose lease has ended is once in `came_back` or `ended`, or in the state's `ready` if it is
-  loose.
+- Each open offset whose lease has ended is in `came_back` or `ended`, or in the state's `ready` if it is
+  loose; twice if its ended lease was changed late, and ended again.
 - `came_back`, `ended`, `was_skipped` and `counted` are not stored: after a start the first two are built from
   the leases, the others begin at 0.
 """

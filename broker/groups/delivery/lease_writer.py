@@ -129,6 +129,11 @@ class LeaseWriter:
         self._batch.wanted -= 1
         self._batch.space -= len(record)
 
+    def has(self, offset: int) -> bool:
+        """Whether the message is delivered already, by the run that is not closed yet. (A message whose ended
+        lease was changed late is ready twice.)"""
+        return bool(self._records) and self._first <= offset < self._end
+
     def give_run(self, first: int, records: Sequence[memoryview], size: int) -> None:
         """New messages side by side, delivered for the first time."""
         self._close_run()

@@ -139,7 +139,7 @@ class PriorityReceiver(QueueReceiver):
 
     def _take_back(self, priority: int, offset: int) -> None:
         lease = self._state.open.get(offset)
-        if lease is None or not lease.ended:
+        if lease is None or not lease.ended or self.lease_writer.has(offset):
             return  # settled, or delivered again since
         try:
             taken = self._offer(offset, lease.attempt + 1)

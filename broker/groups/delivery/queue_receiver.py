@@ -66,7 +66,7 @@ class QueueReceiver:
         while state.ready and not self._batch.full and not self._out_of_reads(changed):
             offset = heappop(state.ready)
             lease = state.open.get(offset)
-            if lease is None or not lease.ended:
+            if lease is None or not lease.ended or self.lease_writer.has(offset):
                 continue  # settled, or delivered again since
             try:
                 if self._is_mine(offset) and self._offer(offset, lease.attempt + 1):

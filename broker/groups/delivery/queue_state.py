@@ -13,7 +13,7 @@ Invariants
 - committed <= every offset of open and held < next_offset; committed == next_offset if both are empty.
 - `open` and `held` have no offset in common.
 - `ready` has every loose offset of `open` whose lease has ended (and perhaps offsets that were settled
-  since); make_ready() adds packed ones.
+  since, or one twice: its ended lease was changed late, and ended again); make_ready() adds packed ones.
 - Messages that were acknowledged out of order are not stored: they are the offsets between committed and
   next_offset that are neither in `open` nor in `held`. So they take no space, and consumed() computes their
   ranges from the pending messages.

@@ -113,6 +113,26 @@ def test_a_member_that_stood_still_settles_late_until_the_next_delivery(
         settle(2)
 
 
+@pytest.mark.parametrize("order", ["", "priority"])
+def test_messages_returned_late_came_twice_in_one_batch(order: str) -> None:
+    """Their leases end a second time before they are received again."""
+    engine = Engine()
+    if order:
+        engine.store.topics.alter("orders", options={"order": order})
+    names = sent(engine, 3)
+    (run,) = engine.receive_runs()
+    engine.now_ms += LEASE_MS
+    engine.delivery.due_pairs(engine.now_ms)
+    args = ("workers", "orders", run.receipt, range(3), 1_000, engine.now_ms)
+    assert engine.delivery.change_run(*args, client_id="client") == []
+    engine.now_ms += 1_000
+    again = engine.receive()
+    assert bodies(again) == names
+    assert attempts(again) == [2, 2, 2]
+    engine.ack(*again)
+    assert engine.committed() == 3
+
+
 def test_what_is_not_acknowledged_comes_back_when_its_time_is_over(engine: Engine) -> None:
     sent(engine, 3)
     one, two, three = engine.receive()
