@@ -599,4 +599,15 @@ FAULTS: Final = (
             "tests/unit/log/test_foreign_scan_start.py::test_after_a_step_in_a_segment_a_scan_skipped_unsynced_messages",
         ),
     ),
+    Planted(
+        "A topic was deleted and made again while `tail`'s connection was broken: `tail` ended with an error,"
+        " although it waits where the connection holds",
+        "clients/python/trovemq/cli/tailing.py",
+        "            if error.spec not in GONE:",
+        "            if error.spec not in NOT_FOUND:",
+        (
+            "tests/world/test_first_contact.py::"
+            "test_tail_ended_where_a_deleted_topic_was_made_again_before_it_looked",
+        ),
+    ),
 )

@@ -230,6 +230,30 @@ async def test_tail_prints_later_queues_and_a_topic_that_was_made_again(
     assert printed.bodies == named(sent)
 
 
+async def test_tail_ended_where_a_deleted_topic_was_made_again_before_it_looked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection was broken, for example, while there was no topic. It prints the new one from its
+    beginning, and the queues that the old one did not have."""
+    monkeypatch.setattr("trovemq.cli.tailing.LOOK_S", 0.05)
+    async with cluster_here(tmp_path) as cluster:
+        await cluster.start("a")
+        async with cluster.connect() as client:
+            await client.admin.create_topic(TOPIC, queue_count=2)
+            await until_routed(client, TOPIC, "a", queue_count=2)
+            await send(client, range(5))
+            following, printed = Following(client, TOPIC, None), Printed(MESSAGES)
+            places = await following.places()
+            await client.admin.delete_topic(TOPIC)
+            await client.admin.create_topic(TOPIC, queue_count=4)
+            await until_routed(client, TOPIC, "a", queue_count=4)
+            await send(client, range(10, 10 + MESSAGES))
+            async with asyncio.timeout(TIME_MAX_S):
+                await follow_queues(following, places, printed)  # type: ignore[arg-type]  # of its own
+    assert printed.bodies == named(range(10, 10 + MESSAGES))
+    assert sum("is printed from there" in record.message for record in caplog.records) == 1
+
+
 # --- topics and groups that are not there ----------------------------------------------------------------
 def waits(caplog: pytest.LogCaptureFixture) -> int:
     return sum("waits for topic" in record.message for record in caplog.records)

@@ -1,7 +1,7 @@
 """tail: the last messages of a topic, or those since a time, and then new ones.
 
-If the topic is deleted and made again meanwhile, tail ends with TOPIC_RECREATED: the new topic may have other
-queues, on other brokers, than those that are followed.
+If the topic is deleted, tail waits for a new one of that name, and prints it from its beginning; a warning
+says so.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ WINDOW_FACTOR: Final = 4
 LOOK_S: Final = 1.0
 """How often tail looks for queues that are new."""
 NOT_FOUND: Final = (errors.TOPIC_NOT_FOUND, errors.QUEUE_NOT_FOUND)
+GONE: Final = (*NOT_FOUND, errors.TOPIC_RECREATED)
+"""What a queue's reader gets when the topic, or this queue of it, was deleted."""
 
 _log = logging.getLogger(__name__)
 
@@ -286,6 +288,7 @@ class _Followers:
         self._into = into
         self._tasks = tasks
         self._by_queue: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._made_again = False  # the log says so, once for all queues
 
     def follow(self, place: QueueOffsets, first: int) -> None:
         """Begins with a queue."""
@@ -310,7 +313,7 @@ class _Followers:
                 elif error.spec not in NOT_FOUND and not error.retriable:
                     raise
                 continue
-            missing = False
+            missing = self._made_again = False
             for place in places:
                 if (place.broker, place.queue_id) not in self._by_queue:
                     self.follow(place, place.min_offset)
@@ -321,6 +324,9 @@ class _Followers:
                 async for message in messages:
                     await self._into.put(message)
         except TroveError as error:
-            if error.spec not in NOT_FOUND:
+            if error.spec not in GONE:
                 raise
+            if error.spec is errors.TOPIC_RECREATED and not self._made_again:
+                self._made_again = True
+                _log.warning("broker %s: %s; it is printed from there", place.broker, error.message)
             del self._by_queue[place.broker, place.queue_id]  # a later one of that name is another queue
